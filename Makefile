@@ -1,0 +1,44 @@
+# Everything runs in .venv, which `make setup` builds from pyproject.toml and constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DONE := $(VENV)/.installed
+
+.PHONY: help setup demo test static check format schemas clean
+
+help:  ## Show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(DONE)  ## Make .venv with opscope and everything that development needs (skipped when it is current)
+
+$(DONE): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "opscope needs Python 3.11 or newer, $(PYTHON) is older: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 3; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[torch,models,pandas,dev]'
+	@touch $(DONE)
+
+demo: setup  ## Profile BERT on the GPU if there is one, else on the CPU, and say where the reports are
+	$(BIN)/opscope profile bert --batch-sizes 1 8 --seq-lens 128 --output-dir profiling_results/quick
+
+test: setup  ## Run all tests; those that need a GPU are skipped where there is none
+	$(BIN)/python -m pytest --numprocesses auto
+
+static: setup  ## Check format, lint, types and import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: test static  ## Run the tests and all static checks
+
+format: setup  ## Format the code and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+schemas: setup  ## Write the JSON schemas of docs/schema anew
+	$(BIN)/python tools/build_schemas.py docs/schema
+
+clean:  ## Remove the environment and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
