@@ -1,0 +1,65 @@
+"""The nouns: what a trace is made of. Frozen, typed, and without behaviour.
+
+Times are integer nanoseconds. An unknown is ``None``, never 0.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """What the trace's producer recorded of one device."""
+
+    index: int
+    name: str
+    compute_capability: str | None = None
+    multiprocessors: int | None = None
+    memory_bytes: int | None = None
+    max_threads_per_multiprocessor: int | None = None
+    registers_per_multiprocessor: int | None = None
+    shared_memory_per_multiprocessor_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSource:
+    """Where a trace came from and what its file says of itself.
+
+    ``metadata`` holds the scalar entries of the file's header as text (schema version, driver, ``opscope.*`` keys of
+    our own captures); nothing computes with it.
+    """
+
+    path: str
+    format: str
+    size_bytes: int
+    event_count: int
+    metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One profiled process: its tables have the columns that `opscope.schema` names.
+
+    Attributes:
+        source: the file and its header.
+        devices: properties of the devices the file lists; empty where it lists none.
+        operators: one row per operator slice (``cpu_op``).
+        launches: one row per runtime or driver API call.
+        activities: one row per kernel, memcpy or memset: the work of the devices.
+        annotations: one row per named host range (``record_function``, ``ProfilerStep#N``).
+        frames: one row per Python frame slice; empty unless stacks were recorded.
+        allocations: one row per allocation or release; empty unless memory was recorded.
+        overheads: one row per profiler or driver overhead record, such as lazy module loading.
+    """
+
+    source: TraceSource
+    devices: tuple[DeviceProperties, ...]
+    operators: pl.DataFrame
+    launches: pl.DataFrame
+    activities: pl.DataFrame
+    annotations: pl.DataFrame
+    frames: pl.DataFrame
+    allocations: pl.DataFrame
+    overheads: pl.DataFrame

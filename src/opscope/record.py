@@ -1,0 +1,295 @@
+"""What a measurement leaves behind beside its trace: the nouns of a capture and of a sweep.
+
+Captures write them, everything else only reads them; none of it needs PyTorch. They are stored as JSON with the
+field names below.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from opscope.errors import BadInputError
+
+CAPTURE_SCHEMA = "opscope.capture/1"
+SWEEP_SCHEMA = "opscope.sweep/1"
+
+Mode = Literal["inference", "training"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+Attention = Literal["eager", "sdpa"]
+Activity = Literal["cpu", "cuda"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One point of a sweep: what runs. ``None`` leaves a size to the workload's default."""
+
+    target: str
+    mode: Mode = "inference"
+    dtype: Dtype = "float32"
+    batch_size: int | None = None
+    seq_len: int | None = None
+    image_size: int | None = None
+    hidden_size: int | None = None
+    layers: int | None = None
+    attention: Attention | None = None
+    compile: bool = False
+    simplified: bool = False
+    pretrained: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The name in file names: ``bs8_seq128``; ``default`` where no size is swept."""
+        parts = (("bs", self.batch_size), ("seq", self.seq_len))
+        return "_".join(f"{name}{value}" for name, value in parts if value is not None) or "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """torch.profiler's schedule, in steps: ``repeat`` cycles of ``wait``, ``warmup`` and ``active``."""
+
+    wait: int = 1
+    warmup: int = 1
+    active: int = 3
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureOptions:
+    """How a configuration is measured.
+
+    Attributes:
+        device: ``auto`` is the first GPU, else the CPU.
+        activities: what torch.profiler collects.
+        schedule: its schedule; None for a ``with`` block, which is collected whole.
+        with_stack: whether Python stacks are recorded.
+        profile_memory: whether allocations are recorded.
+        benchmark: whether unprofiled steps are timed beside the profile.
+    """
+
+    device: str = "auto"
+    activities: tuple[Activity, ...] = ("cpu", "cuda")
+    schedule: Schedule | None = Schedule()
+    with_stack: bool = False
+    profile_memory: bool = False
+    benchmark: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadInfo:
+    """What was built for a configuration.
+
+    Attributes:
+        name: short name for file names (``bert``).
+        description: one line for people.
+        parameters: number of model parameters; None for a plain function.
+        sequences_per_step: sequences or images that one step works on; None if unknown.
+        tokens_per_step: tokens that one step works on; None where there are none or it is unknown.
+        notes: what a reader must know to compare it (random weights, autocast, ...).
+        own_step: whether it is code of the user's, to which the configuration's mode and data type were not applied.
+    """
+
+    name: str
+    description: str
+    parameters: int | None = None
+    sequences_per_step: int | None = None
+    tokens_per_step: int | None = None
+    notes: tuple[str, ...] = ()
+    own_step: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """One GPU as PyTorch and the driver describe it."""
+
+    index: int
+    name: str
+    compute_capability: str
+    multiprocessors: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where a measurement ran. Versions of what is not installed are None."""
+
+    opscope: str
+    python: str
+    platform: str
+    cpu: str
+    cpu_count: int
+    torch: str
+    torch_git: str | None
+    torch_threads: int
+    cuda: str | None
+    cudnn: str | None
+    driver: str | None
+    triton: str | None
+    transformers: str | None
+    device: str
+    gpus: tuple[GpuInfo, ...]
+    float32_matmul_precision: str
+    cudnn_allow_tf32: bool | None
+    git_revision: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """GPU clocks while the unprofiled steps ran, sampled by ``nvidia-smi``.
+
+    Attributes:
+        samples: number of samples.
+        sm_mhz_min, sm_mhz_median, sm_mhz_max: clock of the multiprocessors.
+        sm_mhz_limit: the highest clock the device offers.
+        memory_mhz: median clock of the memory.
+        temperature_c: highest temperature.
+        power_w: median power draw.
+        limited_by: reasons the driver gave for lower clocks, other than idling.
+    """
+
+    samples: int
+    sm_mhz_min: int
+    sm_mhz_median: int
+    sm_mhz_max: int
+    sm_mhz_limit: int
+    memory_mhz: int
+    temperature_c: int
+    power_w: float
+    limited_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """Unprofiled steps. Every sample is kept.
+
+    Attributes:
+        warmup_steps: steps run before, not counted.
+        wall_ns: host clock around one step and a synchronise of the device.
+        event_ns: CUDA events around the same steps; None on a CPU. Includes launch gaps. Warm L2.
+        clocks: GPU clocks meanwhile; None with the reason in ``clocks_reason``.
+    """
+
+    warmup_steps: int
+    wall_ns: tuple[int, ...]
+    event_ns: tuple[int, ...] | None
+    clocks: Clocks | None
+    clocks_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PeakMemory:
+    """Peak memory over all unprofiled steps, the cold one included.
+
+    Attributes:
+        allocated_bytes: most bytes that tensors took on the device (PyTorch's allocator); None on a CPU.
+        reserved_bytes: most bytes the allocator had taken from the device; None on a CPU.
+        resident_bytes: peak resident set of the whole process, libraries included.
+    """
+
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRecord:
+    """One measured configuration.
+
+    Attributes:
+        configuration, options: what was asked for.
+        workload: what was built.
+        environment: where it ran.
+        created: UTC, ISO 8601.
+        cold_step_ns: wall time of the very first step, with everything a first use costs (loading code, choosing
+            algorithms, compiling); None where it was not timed by itself.
+        benchmark: the unprofiled steps, or None where they were skipped.
+        memory: peak memory.
+        traces: the trace files, one per cycle of the schedule, relative to the run directory.
+        functions: the operator table's file relative to the run directory, or None with the reason.
+        functions_reason: why there is none.
+    """
+
+    configuration: Configuration
+    options: CaptureOptions
+    workload: WorkloadInfo
+    environment: Environment
+    created: str
+    cold_step_ns: int | None
+    benchmark: Benchmark | None
+    memory: PeakMemory
+    traces: tuple[str, ...]
+    functions: str | None = None
+    functions_reason: str | None = None
+    schema: str = CAPTURE_SCHEMA
+
+
+FailureKind = Literal["usage", "environment", "out of memory", "error", "killed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a configuration has no result.
+
+    Attributes:
+        kind: what went wrong; ``usage`` and ``environment`` would hit every configuration alike.
+        message: one line for people.
+        log: the process's output, relative to the run directory.
+    """
+
+    kind: FailureKind
+    message: str
+    log: str | None = None
+
+
+Status = Literal["pending", "done", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One configuration of a sweep and what became of it. Files are relative to the run directory."""
+
+    configuration: Configuration
+    status: Status = "pending"
+    failure: Failure | None = None
+    seconds: float | None = None
+    record: str | None = None
+    statistics: str | None = None
+    report: str | None = None
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A sweep: what was run, with what, and what became of each configuration."""
+
+    command: tuple[str, ...]
+    created: str
+    opscope: str
+    options: CaptureOptions
+    entries: tuple[Entry, ...]
+    environment: Environment | None = None
+    git_revision: str | None = None
+    clocks: Clocks | None = None
+    schema: str = SWEEP_SCHEMA
+    notes: tuple[str, ...] = field(default=())
+
+
+def encode(value: object) -> bytes:
+    """Encode a record as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def decode(path: Path, kind: type[T]) -> T:
+    """Read a record of a given kind.
+
+    Raises:
+        BadInputError: the file is missing, damaged, or something else.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise BadInputError(f"cannot read {path}: {error.strerror or error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path} is not what opscope wrote there: {error}") from error

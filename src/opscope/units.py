@@ -1,0 +1,58 @@
+"""Numbers as people read them. Only renderers use this: every stored figure keeps its exact unit in its name."""
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+
+_TIME_STEPS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "us"))
+_SIZE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def format_ns(value: float | None) -> str:
+    """Format a duration of ``value`` nanoseconds with three to four significant digits; ``-`` for unknown."""
+    if value is None:
+        return "-"
+    for size, unit in _TIME_STEPS:
+        if abs(value) >= size:
+            return f"{_digits(value / size)} {unit}"
+    return f"{value:.0f} ns"
+
+
+def format_ms(value: float | None) -> str:
+    """Format nanoseconds as milliseconds without the unit, for table columns that name it."""
+    return "-" if value is None else f"{value / NS_PER_MS:,.3f}"
+
+
+def format_us(value: float | None) -> str:
+    """Format nanoseconds as microseconds without the unit, for table columns that name it."""
+    return "-" if value is None else f"{value / NS_PER_US:,.2f}"
+
+
+def format_bytes(value: float | None) -> str:
+    """Format a size in bytes with binary units; ``-`` for unknown."""
+    if value is None:
+        return "-"
+    for size, unit in _SIZE_STEPS:
+        if abs(value) >= size:
+            return f"{_digits(value / size)} {unit}"
+    return f"{value:.0f} B"
+
+
+def format_share(part: float | None, whole: float | None) -> str:
+    """Format ``part / whole`` as a percentage; ``-`` where either is unknown or the whole is zero."""
+    if part is None or not whole:
+        return "-"
+    return f"{100 * part / whole:.1f} %"
+
+
+def format_count(value: float | None) -> str:
+    """Format a count or a rate with thousands separators; ``-`` for unknown."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.4g}"
+
+
+def _digits(value: float) -> str:
+    if abs(value) >= 100:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
