@@ -1,0 +1,105 @@
+"""The operators of the installed PyTorch: ``native_functions.yaml`` through torchgen, plus its dispatcher."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from opscope.errors import EnvironmentLacksError
+from opscope.knowledge.native_functions import Argument, NativeFunction, NativeFunctionTable
+
+_REGISTRATION = re.compile(r"^(?P<key>\w+): registered at (?P<where>.+?)(?::(?P<line>\d+))? \[(?P<kind>.+)\]$")
+
+
+def installed_table(device_key: str) -> NativeFunctionTable:
+    """Read the operators of the installed PyTorch and what its dispatcher has for a device.
+
+    Args:
+        device_key: the dispatch key of the device, ``CPU`` or ``CUDA``.
+
+    Raises:
+        EnvironmentLacksError: PyTorch or PyYAML, which torchgen needs, is missing.
+    """
+    try:
+        import torch
+        import torchgen
+        from torchgen.gen import parse_native_yaml
+    except ImportError as error:
+        raise EnvironmentLacksError(
+            f"native_functions.yaml cannot be read: {error}. Install opscope[torch]."
+        ) from error
+    folder = Path(next(iter(torchgen.__path__))) / "packaged" / "ATen" / "native"
+    parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
+    functions = [_from_yaml(function, parsed.backend_indices, device_key) for function in parsed.native_functions]
+    known = {(function.name, function.overload) for function in functions}
+    functions += [
+        function for function in _registered_elsewhere(device_key) if (function.name, function.overload) not in known
+    ]
+    return NativeFunctionTable(str(torch.__version__), tuple(functions))
+
+
+def _from_yaml(function: Any, backend_indices: Any, device_key: str) -> NativeFunction:
+    name = f"{function.namespace}::{function.func.name.name}"
+    overload = function.func.name.overload_name
+    return NativeFunction(
+        name=name,
+        overload=overload,
+        schema=str(function.func),
+        arguments=tuple(
+            Argument(argument.name, str(argument.type)) for argument in function.func.schema_order_arguments()
+        ),
+        returns=tuple(Argument(item.name or "", str(item.type)) for item in function.func.returns),
+        tags=frozenset(function.tags),
+        python_module=function.python_module,
+        is_view=function.is_view_op,
+        elementwise_iterator=function.structured_inherits is not None,
+        dispatch={
+            str(key): _cpp_function(metadata)
+            for key, index in backend_indices.items()
+            if (metadata := index.get_kernel(function)) is not None
+        },
+        delegate=None if function.structured_delegate is None else str(function.structured_delegate),
+        composite_implicit=function.has_composite_implicit_autograd_kernel,
+        yaml_line=function.loc.line,
+        registrations=_registrations(name, overload, device_key),
+    )
+
+
+def _cpp_function(metadata: Any) -> str:
+    if metadata.structured:
+        return f"{metadata.cpp_namespace}::structured_{metadata.kernel}::impl"
+    return f"{metadata.cpp_namespace}::{metadata.kernel}"
+
+
+def _registered_elsewhere(device_key: str) -> Iterator[NativeFunction]:
+    """Yield the operators that libraries registered: torchvision, c10d, the user's own."""
+    import torch
+
+    for schema in torch._C._jit_get_all_schemas():
+        if schema.name.startswith(("prim::", "aten::", "static_runtime::", "_test::")):
+            continue
+        yield NativeFunction(
+            name=schema.name,
+            overload=schema.overload_name,
+            schema=str(schema).rpartition("::")[2] if "::" in str(schema) else str(schema),
+            arguments=tuple(Argument(item.name, str(item.type)) for item in schema.arguments),
+            returns=tuple(Argument(item.name, str(item.type)) for item in schema.returns),
+            registrations=_registrations(schema.name, schema.overload_name, device_key),
+        )
+
+
+def _registrations(name: str, overload: str, device_key: str) -> dict[str, str]:
+    """Ask the dispatcher what serves the device: "RegisterCUDA_0.cpp:123 (kernel)"."""
+    import torch
+
+    qualified = f"{name}.{overload}" if overload else name
+    try:
+        table = torch._C._dispatch_dump_table(qualified)
+    except RuntimeError:  # known to the schema registry but not to the dispatcher
+        return {}
+    for line in table.splitlines():
+        match = _REGISTRATION.match(line)
+        if match and match["key"] == device_key:
+            where = Path(match["where"]).name
+            return {device_key: f"{where}:{match['line']} ({match['kind']})"}
+    return {}

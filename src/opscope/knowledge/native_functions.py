@@ -1,0 +1,246 @@
+"""What PyTorch says of its operators: schema, tags, dispatch. Read from a table, never from an imported PyTorch.
+
+A capture writes the table of the PyTorch that ran (`opscope.capture.native_functions`); for traces without one, the
+table of one release is shipped in ``data/`` (built by ``tools/build_native_functions.py``).
+"""
+
+import functools
+import gzip
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+from opscope.errors import BadInputError
+
+# What serves a device that has no kernel of its own registered, in the dispatcher's order.
+_COMPOSITE_KEYS = (
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+    "CompositeImplicitAutograd",
+)
+# Registrations that torchgen generated stand in files named after the dispatch key.
+_GENERATED_REGISTRATION = re.compile(r"Register(?P<key>[A-Za-z]+)(_\d+)?\.cpp")
+_SHIPPED = "native_functions-2.13.0.json.gz"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a schema, or one return value (then the name may be empty)."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFunction:
+    """One overload of an operator.
+
+    Attributes:
+        name: namespace and base name, as a trace has it: ``aten::add``.
+        overload: ``Tensor`` in ``add.Tensor``; empty for the default overload.
+        schema: the signature as PyTorch writes it.
+        arguments: in schema order, the order in which profilers record inputs.
+        returns: the results.
+        tags: PyTorch's own facts (``pointwise``, ``reduction``, ``view_copy``, ...).
+        python_module: ``nn``, ``linalg``, ``fft``, ... where it is not the top module.
+        is_view: whether the result aliases an input (from the schema's alias annotations).
+        elementwise_iterator: whether its kernels are built on TensorIterator (``structured_inherits``).
+        dispatch: dispatch key -> C++ function, as ``native_functions.yaml`` lists it.
+        delegate: the overload whose structured kernel does the work (``addmm.out``), if any.
+        composite_implicit: whether PyTorch decomposes it by default into other operators.
+        yaml_line: line of its entry in ``native_functions.yaml``; None for operators registered elsewhere.
+        registrations: device key (``CPU``, ``CUDA``) -> what the dispatcher of the captured PyTorch has there.
+    """
+
+    name: str
+    overload: str
+    schema: str
+    arguments: tuple[Argument, ...]
+    returns: tuple[Argument, ...]
+    tags: frozenset[str] = frozenset()
+    python_module: str | None = None
+    is_view: bool = False
+    elementwise_iterator: bool = False
+    dispatch: dict[str, str] = field(default_factory=dict)
+    delegate: str | None = None
+    composite_implicit: bool = False
+    yaml_line: int | None = None
+    registrations: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def base(self) -> str:
+        """The name without its namespace."""
+        return self.name.rpartition("::")[2]
+
+    @property
+    def yaml_name(self) -> str:
+        """The name as it stands after ``- func:`` in ``native_functions.yaml``: ``add.Tensor``."""
+        return f"{self.base}.{self.overload}" if self.overload else self.base
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFunctionTable:
+    """The operators of one PyTorch build."""
+
+    torch_version: str
+    functions: tuple[NativeFunction, ...]
+
+    def packed(self) -> bytes:
+        """Return the table as packed JSON, the same bytes for the same table."""
+        return gzip.compress(msgspec.json.encode(self, order="deterministic"), mtime=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Which native function an operator's recorded calls ran, and how that is known.
+
+    Attributes:
+        function: the one overload that fits, or None.
+        cpp_function: the C++ function for the device, or None with the reason in ``how``.
+        dispatch_key: the key under which it is registered.
+        how: one sentence on where the answer comes from, or why there is none.
+        other_overloads: further overloads that calls of the operator used, for less time.
+    """
+
+    function: NativeFunction | None
+    cpp_function: str | None
+    dispatch_key: str | None
+    how: str
+    other_overloads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCalls:
+    """Calls of one operator with the same input types (the profiler's ``Input type`` list; None if not recorded)."""
+
+    input_types: tuple[str, ...] | None
+    time_ns: int
+
+
+def read_table(path: Path) -> NativeFunctionTable:
+    """Read a table that `NativeFunctionTable.packed` made.
+
+    Raises:
+        BadInputError: the file is missing or damaged.
+    """
+    try:
+        return _decode(path.read_bytes())
+    except (OSError, EOFError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadInputError(f"cannot read the operator table {path}: {error}") from error
+
+
+@functools.cache
+def shipped_table() -> NativeFunctionTable:
+    """Return the table that comes with opscope, for traces that bring none."""
+    return _decode(resources.files("opscope.knowledge").joinpath("data", _SHIPPED).read_bytes())
+
+
+def _decode(packed: bytes) -> NativeFunctionTable:
+    return msgspec.json.decode(gzip.decompress(packed), type=NativeFunctionTable)
+
+
+def matching_overloads(functions: Iterable[NativeFunction], input_types: Sequence[str]) -> list[NativeFunction]:
+    """Return the overloads whose arguments fit the recorded ``Input type`` list of one call.
+
+    Profilers record no overload names, but one entry per schema argument: a dtype for a tensor, ``Scalar``,
+    ``ScalarList``, ``TensorList``, or nothing.
+    """
+    return [function for function in functions if _fits(function.arguments, input_types)]
+
+
+def _fits(arguments: Sequence[Argument], input_types: Sequence[str]) -> bool:
+    if len(arguments) != len(input_types):
+        return False
+    return all(_fits_one(argument.type, seen) for argument, seen in zip(arguments, input_types, strict=True))
+
+
+_TENSOR_LIST = re.compile(r"^Tensor\??(\(.*?\))?\[")
+_TENSOR = re.compile(r"^Tensor(\(.*?\))?\??$")
+
+
+def _fits_one(declared: str, seen: str) -> bool:
+    if not seen:
+        return True
+    if seen == "Scalar":
+        return not declared.startswith("Tensor") and not declared.rstrip("?").endswith("]")
+    if seen == "ScalarList":
+        return not declared.startswith("Tensor") and declared.rstrip("?").endswith("]")
+    if seen in ("TensorList", "GenericList"):
+        return _TENSOR_LIST.match(declared) is not None
+    return _TENSOR.match(declared) is not None
+
+
+class NativeFunctions:
+    """A table, indexed for look-ups."""
+
+    def __init__(self, table: NativeFunctionTable) -> None:
+        self.torch_version = table.torch_version
+        self._by_name: dict[str, list[NativeFunction]] = {}
+        self._by_yaml_name: dict[str, NativeFunction] = {}
+        for function in table.functions:
+            self._by_name.setdefault(function.name, []).append(function)
+            if function.yaml_line is not None:
+                self._by_yaml_name[function.yaml_name] = function
+
+    def overloads(self, name: str) -> Sequence[NativeFunction]:
+        """Return all overloads of an operator (``aten::add``); empty where the table does not know it.
+
+        A profiler that was asked to record overload names (``aten::add.Tensor``) gets that overload alone.
+        """
+        if found := self._by_name.get(name):
+            return found
+        base, _, overload = name.rpartition(".")
+        return [function for function in self._by_name.get(base, ()) if function.overload == overload]
+
+    def resolve(self, name: str, calls: Iterable[RecordedCalls], device_key: str) -> Resolution:
+        """Find the native function that an operator's calls ran on a device.
+
+        Where calls used several overloads, the one that took the most time is returned and the others are named.
+
+        Args:
+            name: the operator's name in the trace.
+            calls: the operator's calls, by the types of their inputs.
+            device_key: the dispatch key of the device, ``CUDA`` or ``CPU``.
+        """
+        overloads = self.overloads(name)
+        if not overloads:
+            return Resolution(None, None, None, "PyTorch's dispatcher has no operator of this name")
+        if len(overloads) == 1:
+            return self._on_device(overloads[0], device_key)
+        weights: dict[str, int] = {}
+        fitting: dict[str, NativeFunction] = {}
+        for call in calls:
+            matches = [] if call.input_types is None else matching_overloads(overloads, call.input_types)
+            if len(matches) == 1:
+                fitting[matches[0].yaml_name] = matches[0]
+                weights[matches[0].yaml_name] = weights.get(matches[0].yaml_name, 0) + call.time_ns
+        if not fitting:
+            names = ", ".join(sorted(function.yaml_name for function in overloads))
+            return Resolution(None, None, None, f"the recorded inputs do not tell the overload: one of {names}")
+        first, *others = sorted(fitting, key=lambda name: (-weights[name], name))
+        found = self._on_device(fitting[first], device_key)
+        return replace(found, other_overloads=tuple(others))
+
+    def _on_device(self, function: NativeFunction, device_key: str) -> Resolution:
+        registered = function.registrations.get(device_key)
+        known_by = f"dispatcher: {registered}" if registered else "native_functions.yaml"
+        keys: Sequence[str] = (device_key, *_COMPOSITE_KEYS)
+        if registered:
+            generated = _GENERATED_REGISTRATION.match(registered)
+            if generated is None:
+                return Resolution(function, None, device_key, f"registered outside ATen: {registered}")
+            keys = (generated["key"],)
+        delegate = self._by_yaml_name.get(function.delegate or "")
+        for key in keys:
+            if kernel := function.dispatch.get(key):
+                return Resolution(function, kernel, key, known_by)
+            if delegate is not None and (kernel := delegate.dispatch.get(key)):
+                return Resolution(function, kernel, key, f"structured, via {delegate.yaml_name}; {known_by}")
+        if function.composite_implicit:
+            how = f"decomposes into other operators; {known_by}"
+            return Resolution(function, f"at::native::{function.base}", "CompositeImplicitAutograd", how)
+        return Resolution(function, None, None, f"no {device_key} function listed; {known_by}")
