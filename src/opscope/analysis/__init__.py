@@ -1,0 +1,119 @@
+"""Pure functions from a `Trace` to tables. No PyTorch, no GPU, no files: every figure follows from the trace."""
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from opscope.analysis.launches import LaunchSummary, summarise_launches
+from opscope.analysis.links import link
+from opscope.analysis.memory import MemoryUse, memory_use
+from opscope.analysis.stacks import callers
+from opscope.analysis.steps import Step, operator_time_on_host, phase_times, steps_of
+from opscope.analysis.tables import kernel_table, operator_tables
+from opscope.analysis.timeline import DeviceTimeline, Window, device_timelines, window_of
+from opscope.analysis.trust import Trust, check_trace
+from opscope.knowledge.categories import Classifier
+from opscope.knowledge.native_functions import NativeFunctions, shipped_table
+from opscope.model import Trace, TraceSource
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """Where the device time went. METRICS' identity: operators + unlinked = all activities, to the nanosecond."""
+
+    operators_ns: int
+    unlinked_ns: int
+    unlinked_activities: int
+    activities_ns: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the identity holds."""
+        return self.operators_ns + self.unlinked_ns == self.activities_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Everything opscope computes from one trace. Times are nanoseconds.
+
+    Attributes:
+        source: the trace's file.
+        window: the window of the host's figures.
+        operator_time_ns: time in which any operator ran on the host (union over threads).
+        devices: one timeline per device that worked, by device number.
+        operators: ``name``, ``category``, ``calls``, ``self_device_ns``, ``total_device_ns``, ``self_cpu_ns``,
+            ``total_cpu_ns``, ``activities``; the most expensive first.
+        shapes: the same per ``input_dims`` and ``input_types`` (JSON text).
+        kernels: one row per activity name and device.
+        kernels_of: one row per ``operator``, activity name and launch geometry.
+        categories: ``category``, ``calls``, ``activities``, ``self_device_ns``, ``self_cpu_ns``.
+        launches: how the host fed the devices.
+        steps: the recorded steps, per device.
+        phases: device sum per training phase, or None.
+        callers: Python places operators were called from, or None.
+        memory: allocations per device, if recorded.
+        accounting: the identity of the device times.
+        trust: all checks.
+    """
+
+    source: TraceSource
+    window: Window
+    operator_time_ns: int
+    devices: tuple[DeviceTimeline, ...]
+    operators: pl.DataFrame
+    shapes: pl.DataFrame
+    kernels: pl.DataFrame
+    kernels_of: pl.DataFrame
+    categories: pl.DataFrame
+    launches: LaunchSummary
+    steps: tuple[Step, ...]
+    phases: dict[str, int] | None
+    callers: pl.DataFrame | None
+    memory: tuple[MemoryUse, ...]
+    accounting: Accounting
+    trust: Trust
+
+    @property
+    def has_device_times(self) -> bool:
+        """Whether any device activity was recorded; without, device times are unknown and not 0."""
+        return self.kernels.height > 0
+
+
+def analyze(
+    trace: Trace, functions: NativeFunctions | None = None, *, expect_device_work: bool | None = None
+) -> Analysis:
+    """Analyse one trace.
+
+    Args:
+        trace: what `opscope.read` returned.
+        functions: the operators of the PyTorch that ran; without, those of the release opscope ships.
+        expect_device_work: whether the workload ran on a GPU and its activities were collected; None if unknown.
+    """
+    links = link(trace)
+    tables = operator_tables(trace, links, Classifier(functions or NativeFunctions(shipped_table())))
+    timelines = device_timelines(trace, links)
+    launches = summarise_launches(trace, links)
+    unlinked = trace.activities.filter(pl.Series(links.activity_operator, dtype=pl.Int64) < 0)
+    return Analysis(
+        source=trace.source,
+        window=window_of(trace, None),
+        operator_time_ns=operator_time_on_host(trace),
+        devices=timelines,
+        operators=tables.operators,
+        shapes=tables.shapes,
+        kernels=kernel_table(trace),
+        kernels_of=tables.kernels_of,
+        categories=tables.categories,
+        launches=launches,
+        steps=steps_of(trace, links, timelines),
+        phases=phase_times(trace, links),
+        callers=callers(trace, links),
+        memory=memory_use(trace, links),
+        accounting=Accounting(
+            operators_ns=int(tables.operators["self_device_ns"].sum()),
+            unlinked_ns=int(unlinked["duration_ns"].sum()),
+            unlinked_activities=unlinked.height,
+            activities_ns=int(trace.activities["duration_ns"].sum()),
+        ),
+        trust=check_trace(trace, links, launches, timelines, expect_device_work=expect_device_work),
+    )

@@ -1,0 +1,122 @@
+"""What bounds a step: the device, the host that launches, or the waiting between them."""
+
+import enum
+from dataclasses import dataclass
+
+from opscope.analysis import Analysis
+from opscope.analysis.timeline import LAUNCH_BOUND_CAUSES, DeviceTimeline, IdleCause
+from opscope.analysis.trust import Verdict
+from opscope.units import format_ns, format_share
+
+# Above the first share of the step a device counts as busy, below the second as starved.
+_BUSY_SHARE = 0.8
+_STARVED_SHARE = 0.5
+
+
+class BoundKind(enum.StrEnum):
+    """What limits the step time."""
+
+    DEVICE = "device-bound"
+    COMMUNICATION = "communication-bound"
+    MEMCPY = "memcpy-bound"
+    LAUNCH = "launch-bound"
+    PARTLY_LAUNCH = "partly launch-bound"
+    SYNC = "synchronisation-bound"
+    DEPENDENCY = "dependency-bound"
+    HOST = "host only"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The verdict on a step.
+
+    Attributes:
+        kind: what limits it.
+        device_share: the share of the step in which the busiest device worked; of the unprofiled step where one was
+            measured, of the profiled step otherwise. None without a device.
+        idle_cause: the largest cause of idle time in the profiled steps.
+        sentence: the verdict with its evidence.
+    """
+
+    kind: BoundKind
+    device_share: float | None
+    idle_cause: IdleCause | None
+    sentence: str
+
+
+def bound_of(analysis: Analysis, wall_ns: float | None) -> Bound:
+    """Judge what bounds the steps of a trace.
+
+    Args:
+        analysis: the trace's analysis.
+        wall_ns: median wall time of an unprofiled step in nanoseconds, if measured. The profiler slows the host down,
+            so without it the device's share is a lower limit.
+    """
+    if not analysis.devices:
+        return _host_only(analysis)
+    outside = next(check for check in analysis.trust.checks if check.name == "work_outside_window")
+    if outside.verdict is Verdict.FAIL:
+        return Bound(BoundKind.UNKNOWN, None, None, f"Withheld. {outside.sentence}")
+    device = max(analysis.devices, key=lambda timeline: timeline.busy_ns)
+    steps = len({step.number for step in analysis.steps}) or 1
+    busy = device.busy_in_window_ns / steps
+    if wall_ns:
+        share, of_what = busy / wall_ns, f"of the unprofiled step of {format_ns(wall_ns)}"
+    else:
+        share = busy / (device.window.duration_ns / steps) if device.window.duration_ns else 0.0
+        of_what = "of the profiled step (slower than an unprofiled one, so this is a lower limit)"
+    evidence = f"The device is busy {format_ns(busy)} per step, {format_share(share, 1)} {of_what}."
+    cause = _largest_cause(device)
+    kind = _kind(device, share, cause)
+    return Bound(kind, share, cause, f"{evidence} {_why(device, kind, cause)}")
+
+
+def _kind(device: DeviceTimeline, share: float, cause: IdleCause | None) -> BoundKind:
+    if share >= _BUSY_SHARE or cause is None:
+        waits = max(device.exposed_communication_ns, device.exposed_memcpy_ns)
+        if waits > device.compute_ns:
+            communicates = waits == device.exposed_communication_ns
+            return BoundKind.COMMUNICATION if communicates else BoundKind.MEMCPY
+        return BoundKind.DEVICE
+    if cause in LAUNCH_BOUND_CAUSES:
+        return BoundKind.LAUNCH if share < _STARVED_SHARE else BoundKind.PARTLY_LAUNCH
+    return {IdleCause.SYNC: BoundKind.SYNC, IdleCause.DEPENDENCY: BoundKind.DEPENDENCY}.get(cause, BoundKind.UNKNOWN)
+
+
+def _largest_cause(device: DeviceTimeline) -> IdleCause | None:
+    idle = {cause: length for cause, length in device.idle.by_cause().items() if length}
+    if not idle:
+        return None
+    launch_bound = sum(idle.get(cause, 0) for cause in LAUNCH_BOUND_CAUSES)
+    largest = max(idle, key=idle.__getitem__)
+    if launch_bound >= idle[largest]:
+        return max(LAUNCH_BOUND_CAUSES, key=lambda cause: idle.get(cause, 0))
+    return largest
+
+
+def _why(device: DeviceTimeline, kind: BoundKind, cause: IdleCause | None) -> str:
+    if kind is BoundKind.DEVICE:
+        return "Faster kernels, or fewer of them, make the step faster."
+    if cause is None or kind in (BoundKind.COMMUNICATION, BoundKind.MEMCPY):
+        return "Most of it moves data and computes nothing meanwhile."
+    idle = device.idle.by_cause()
+    length = sum(idle[c] for c in LAUNCH_BOUND_CAUSES) if cause in LAUNCH_BOUND_CAUSES else idle[cause]
+    share = format_share(length, device.idle_ns)
+    if kind in (BoundKind.LAUNCH, BoundKind.PARTLY_LAUNCH):
+        return (
+            f"For {share} of its idle time in the profiled steps it waited for the host to launch: fewer or "
+            "larger kernels, torch.compile, or CUDA graphs help; faster kernels do not."
+        )
+    return f"{share} of its idle time in the profiled steps is due to: {cause}."
+
+
+def _host_only(analysis: Analysis) -> Bound:
+    if any(check.name == "device_work_recorded" and check.verdict is Verdict.FAIL for check in analysis.trust.checks):
+        return Bound(BoundKind.UNKNOWN, None, None, "Withheld: no device activity was recorded.")
+    share = format_share(analysis.operator_time_ns, analysis.window.duration_ns)
+    sentence = (
+        f"Everything ran on the CPU. Operators take {share} of the {analysis.window.kind}; the rest is Python and the "
+        "framework."
+    )
+    return Bound(BoundKind.HOST, None, None, sentence)

@@ -1,0 +1,93 @@
+"""How the host fed the devices: API time, launch latency and backlog, told apart."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from opscope.analysis.links import Links, column, end_of
+from opscope.analysis.nesting import Ints
+from opscope.model import Trace
+
+LAUNCHING_CALL = re.compile(
+    r"LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch|^(cuda|hip)Mem(cpy|set)\w*Async|^cuMem(cpy|set)\w*Async"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a set of durations is spread, in nanoseconds."""
+
+    count: int
+    total_ns: int
+    median_ns: float
+    p95_ns: float
+
+    @classmethod
+    def of(cls, values: Ints) -> "Spread | None":
+        """Summarise durations; None where there are none."""
+        if not len(values):
+            return None
+        median, p95 = np.percentile(values, [50, 95])
+        return cls(len(values), int(values.sum()), float(median), float(p95))
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSummary:
+    """The launches of a trace.
+
+    The time from the end of a launch call to the start of its activity is *latency* where the stream had nothing left
+    to do when the call returned, and *backlog* where earlier work was still running in it. Backlog is not overhead.
+
+    Attributes:
+        calls: one row per API call name: calls, total_ns, mean_ns.
+        api: durations of the calls that launch work.
+        latency: delays to an empty stream; negative delays (the activity began before the call returned) count as 0.
+        backlog: delays behind earlier work in the stream.
+        without_activity: launching calls for which no activity was recorded.
+    """
+
+    calls: pl.DataFrame
+    api: Spread | None
+    latency: Spread | None
+    backlog: Spread | None
+    without_activity: int
+
+
+def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
+    """Summarise the launch calls of a trace."""
+    launches, duration = trace.launches, pl.col("duration_ns")
+    launching = launches["name"].cast(pl.String).str.contains(LAUNCHING_CALL.pattern).to_numpy()
+    has_activity = np.zeros(launches.height, np.bool_)
+    has_activity[links.activity_launch[links.activity_launch >= 0]] = True
+    delay, queued = _delays(trace, links)
+    return LaunchSummary(
+        calls=launches.group_by(pl.col("name").cast(pl.String))
+        .agg(calls=pl.len(), total_ns=duration.sum(), mean_ns=duration.mean())
+        .sort("total_ns", "name", descending=[True, False]),
+        api=Spread.of(launches["duration_ns"].to_numpy()[launching]),
+        latency=Spread.of(np.maximum(delay[~queued], 0)),
+        backlog=Spread.of(delay[queued]),
+        without_activity=int((launching & ~has_activity & _has_correlation(launches)).sum()),
+    )
+
+
+def _has_correlation(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    return launches["correlation"].is_not_null().to_numpy()
+
+
+def _delays(trace: Trace, links: Links) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Return per launched activity its delay after the call, and whether earlier work of its stream held it up."""
+    activities = trace.activities
+    stream_end = (
+        activities.with_columns(end_ns=pl.Series(end_of(activities)))
+        .select(previous=pl.col("end_ns").cum_max().shift(1).over("device", "stream", order_by="start_ns"))
+        .get_column("previous")
+        .fill_null(np.iinfo(np.int64).min)
+        .to_numpy()
+    )
+    launched = np.flatnonzero(links.activity_launch >= 0)
+    returned = end_of(trace.launches)[links.activity_launch[launched]]
+    return column(activities, "start_ns")[launched] - returned, stream_end[launched] > returned

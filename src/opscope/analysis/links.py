@@ -1,0 +1,102 @@
+"""From a device activity to the call that launched it, the operator around that call, and that operator's parents.
+
+METRICS: an activity's launch is the API call with the same correlation id; a launch belongs to the innermost operator
+that encloses its *start* on the same thread; where no operator does, the recorded ``External id`` decides. What has
+neither stays unlinked: it is never given to an operator by guess.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.nesting import Ints, Nesting
+from opscope.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Row numbers into the trace's tables; -1 stands for "none recorded".
+
+    Attributes:
+        activity_launch: per activity its row in ``launches``.
+        activity_operator: per activity its row in ``operators``.
+        launch_operator: per launch its row in ``operators``.
+        operators: the nesting of the operators.
+        ranges: the nesting of all named host slices: operators, then annotations (rows in that order).
+        range_self_ns: per such slice its duration without its nested slices and API calls, in nanoseconds.
+    """
+
+    activity_launch: Ints
+    activity_operator: Ints
+    launch_operator: Ints
+    operators: Nesting
+    ranges: Nesting
+    range_self_ns: Ints
+
+
+def link(trace: Trace) -> Links:
+    """Link the activities, launches and operators of a trace."""
+    operators = _nesting(trace.operators)
+    launch_thread, launch_start = column(trace.launches, "thread"), column(trace.launches, "start_ns")
+    launch_operator = operators.innermost_at(launch_thread, launch_start)
+    activity_launch = _match(trace.activities["correlation"], trace.launches["correlation"])
+    launched = activity_launch >= 0
+    activity_operator = np.full(trace.activities.height, -1, np.int64)
+    activity_operator[launched] = launch_operator[activity_launch[launched]]
+    # Producers write an external id of 0 for "none".
+    external_id = trace.activities["external_id"].replace(0, None)
+    by_external_id = _match(external_id, trace.operators["external_id"])
+    activity_operator = np.where(activity_operator >= 0, activity_operator, by_external_id)
+    named = pl.concat([t.select("thread", "start_ns", "duration_ns") for t in (trace.operators, trace.annotations)])
+    ranges = _nesting(named)
+    return Links(
+        activity_launch,
+        activity_operator,
+        launch_operator,
+        operators,
+        ranges,
+        _self_time(ranges, _nesting(trace.launches)),
+    )
+
+
+def _self_time(ranges: Nesting, launches: Nesting) -> Ints:
+    """Duration minus what runs inside on the same thread: nested ranges, and API calls up to the range's end."""
+    remaining = ranges.end - ranges.start
+    inner = np.flatnonzero(ranges.parent >= 0)
+    np.subtract.at(remaining, ranges.parent[inner], ranges.end[inner] - ranges.start[inner])
+    # A driver call inside a runtime call is part of it.
+    outermost = launches.parent < 0
+    start, end = launches.start[outermost], launches.end[outermost]
+    around = ranges.innermost_at(launches.thread[outermost], start)
+    inside = around >= 0
+    covered = np.minimum(end[inside], ranges.end[around[inside]]) - start[inside]
+    np.subtract.at(remaining, around[inside], covered)
+    return remaining
+
+
+def column(table: pl.DataFrame, name: str) -> Ints:
+    """Return an integer column as an array; -1 where it is null."""
+    values: Ints = table[name].cast(pl.Int64).fill_null(-1).to_numpy()
+    return values
+
+
+def end_of(table: pl.DataFrame) -> Ints:
+    """Return the end of every slice of a table, in nanoseconds."""
+    return column(table, "start_ns") + np.maximum(column(table, "duration_ns"), 0)
+
+
+def _nesting(table: pl.DataFrame) -> Nesting:
+    return Nesting.of(column(table, "thread"), column(table, "start_ns"), end_of(table))
+
+
+def _match(wanted: pl.Series, keys: pl.Series) -> Ints:
+    """Return per wanted value the first row of ``keys`` that holds it, or -1. Nulls match nothing."""
+    rows = (
+        pl.DataFrame({"key": keys})
+        .with_row_index("row")
+        .filter(pl.col("key").is_not_null())
+        .unique("key", keep="first", maintain_order=True)
+    )
+    joined = pl.DataFrame({"key": wanted}).join(rows, on="key", how="left", maintain_order="left")
+    return joined["row"].cast(pl.Int64).fill_null(-1).to_numpy()

@@ -1,0 +1,108 @@
+"""Which slice encloses which: the call tree of a trace, from start and end times alone.
+
+Everything here works on plain integer arrays, one entry per slice. -1 stands for "none".
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """The nesting of the slices of all threads.
+
+    Attributes:
+        parent: the innermost slice of the same thread that encloses a slice whole, or -1. Of two slices with the
+            same start and end the one listed first is the outer one. Slices that only overlap are not nested.
+        order: the slices sorted by thread and start, outer before inner.
+        thread, start, end: as given.
+    """
+
+    parent: Ints
+    order: Ints
+    thread: Ints
+    start: Ints
+    end: Ints
+
+    @classmethod
+    def of(cls, thread: Ints, start: Ints, end: Ints) -> "Nesting":
+        """Compute the nesting of slices given by thread number, start and end."""
+        order = np.lexsort((-end, start, thread)).astype(np.int64)
+        parent = np.full(len(order), -1, np.int64)
+        parent[order] = _with_outer(order, _sorted_parents(thread[order], end[order]))
+        return cls(parent, order, thread, start, end)
+
+    def innermost_at(self, thread: Ints, time: Ints) -> Ints:
+        """Return the innermost slice that contains each (thread, time), or -1.
+
+        A slice contains its start and not its end, so back-to-back slices never both contain a point.
+        """
+        latest = self._latest_started(thread, time)
+        climbing = np.flatnonzero(latest >= 0)
+        while len(climbing):
+            climbing = climbing[self.end[latest[climbing]] <= time[climbing]]
+            latest[climbing] = self.parent[latest[climbing]]
+            climbing = climbing[latest[climbing] >= 0]
+        return latest
+
+    def _latest_started(self, thread: Ints, time: Ints) -> Ints:
+        result = np.full(len(time), -1, np.int64)
+        sorted_thread, sorted_start = self.thread[self.order], self.start[self.order]
+        for number in np.unique(thread):
+            first, last = np.searchsorted(sorted_thread, [number, number + 1])
+            asked = np.flatnonzero(thread == number)
+            position = first + np.searchsorted(sorted_start[first:last], time[asked], side="right") - 1
+            found = position >= first
+            result[asked[found]] = self.order[position[found]]
+        return result
+
+    def depth(self) -> Ints:
+        """Return how many slices enclose each slice."""
+        depth = (self.parent >= 0).astype(np.int64)
+        ancestor = self.parent.copy()
+        # Every round doubles the distance looked at, so even a million nested slices take twenty rounds.
+        while len(open_ := np.flatnonzero(ancestor >= 0)):
+            above = ancestor[open_]
+            depth[open_], ancestor[open_] = depth[open_] + depth[above], ancestor[above]
+        return depth
+
+    def subtree_sums(self, values: Ints) -> Ints:
+        """Return, per slice, its own value plus those of all slices below it."""
+        totals = values.astype(np.int64, copy=True)
+        depth = self.depth()
+        by_depth = np.argsort(-depth, kind="stable")
+        bounds = np.flatnonzero(np.diff(depth[by_depth])) + 1
+        for level in np.split(by_depth, bounds):
+            inner = level[self.parent[level] >= 0]
+            np.add.at(totals, self.parent[inner], totals[inner])
+        return totals
+
+    def inside_same(self, key: Ints) -> npt.NDArray[np.bool_]:
+        """Tell per slice whether a slice with the same key (numbered from 0) encloses it on its thread."""
+        lane = self.thread * (int(key.max(initial=0)) + 1) + key
+        return Nesting.of(lane, self.start, self.end).parent >= 0
+
+
+def _sorted_parents(thread: Ints, end: Ints) -> Ints:
+    """Parents as positions in sorted order: the nearest earlier slice of the thread that ends no earlier.
+
+    Every slice starts from its predecessor and jumps to that one's own candidate until the candidate reaches far
+    enough; all slices jump at once, so the rounds grow with the logarithm of the longest run of siblings.
+    """
+    candidate = np.arange(-1, len(thread) - 1, dtype=np.int64)
+    if len(thread):
+        candidate[np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))] = -1
+    open_ = np.flatnonzero(candidate >= 0)
+    while len(open_):
+        open_ = open_[end[candidate[open_]] < end[open_]]
+        candidate[open_] = candidate[candidate[open_]]
+        open_ = open_[candidate[open_] >= 0]
+    return candidate
+
+
+def _with_outer(order: Ints, positions: Ints) -> Ints:
+    return np.where(positions >= 0, order[np.maximum(positions, 0)], -1) if len(order) else positions

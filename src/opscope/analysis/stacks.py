@@ -1,0 +1,91 @@
+"""Which line of the user's Python called an operator, where stacks were recorded."""
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from opscope.analysis.links import Links, column, end_of
+from opscope.analysis.nesting import Ints, Nesting
+from opscope.model import Trace
+
+# Frames that every model shares say nothing about this one.
+_NOT_THE_USERS = re.compile(
+    r"^(torch/|opscope/|src/opscope/|<built-in|<string>|<frozen |nn\.Module: |contextlib\.py|threading\.py|runpy\.py)"
+    r"|/torch/|/opscope/|lib/python3"
+)
+
+
+def callers(trace: Trace, links: Links) -> pl.DataFrame | None:
+    """Return where operators were called from: ``name``, ``called_from``, ``calls`` and their self times.
+
+    The place is the innermost Python frame around the call that is neither PyTorch's nor opscope's; a backward
+    operator has the place of the forward operator with its sequence number. None where no stacks were recorded.
+    """
+    if not trace.frames.height:
+        return None
+    frame = _user_frame_of_operators(trace)
+    # On a CPU the backward pass runs on the caller's own thread, under the frame that called ``backward``.
+    backward = _in_backward(trace)
+    forward = np.where(backward, -1, frame)
+    through = _through_forward(trace, links, forward)
+    frame = np.where(through >= 0, through, frame)
+    self_device = np.zeros(trace.operators.height, np.int64)
+    linked = links.activity_operator >= 0
+    np.add.at(self_device, links.activity_operator[linked], trace.activities["duration_ns"].to_numpy()[linked])
+    places = trace.frames["name"].cast(pl.String).gather(pl.Series(frame).replace(-1, None))
+    return (
+        pl.DataFrame(
+            {
+                "name": trace.operators["name"].cast(pl.String),
+                "called_from": places,
+                "self_device_ns": self_device,
+                "self_cpu_ns": links.range_self_ns[: trace.operators.height],
+            }
+        )
+        .drop_nulls("called_from")
+        .group_by("name", "called_from")
+        .agg(pl.len().alias("calls"), pl.col("self_device_ns", "self_cpu_ns").sum())
+        .sort("self_device_ns", "self_cpu_ns", "name", "called_from", descending=[True, True, False, False])
+    )
+
+
+def _in_backward(trace: Trace) -> npt.NDArray[np.bool_]:
+    engine = trace.operators.filter(pl.col("name").cast(pl.String).str.starts_with("autograd::engine::"))
+    ranges = Nesting.of(column(engine, "thread"), column(engine, "start_ns"), end_of(engine))
+    return ranges.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns")) >= 0
+
+
+def _user_frame_of_operators(trace: Trace) -> Ints:
+    frames = Nesting.of(column(trace.frames, "thread"), column(trace.frames, "start_ns"), end_of(trace.frames))
+    frame = frames.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
+    names = trace.frames["name"].cast(pl.String)
+    skipped = {name: _NOT_THE_USERS.search(name) is not None for name in names.unique()}
+    foreign = names.replace_strict(skipped, return_dtype=pl.Boolean).to_numpy()
+    climbing = np.flatnonzero(frame >= 0)
+    while len(climbing):
+        climbing = climbing[foreign[frame[climbing]]]
+        frame[climbing] = frames.parent[frame[climbing]]
+        climbing = climbing[frame[climbing] >= 0]
+    return frame
+
+
+def _through_forward(trace: Trace, links: Links, frame: Ints) -> Ints:
+    """Return per operator without a frame that of the forward operator with the sequence number around it, or -1.
+
+    ``frame`` holds the frames of forward operators, and -1 for all others.
+    """
+    sequence = column(trace.operators, "sequence_number")
+    numbered = np.flatnonzero((frame >= 0) & (sequence >= 0))
+    # Several nested forward operators carry one number; the last listed is the innermost.
+    frame_of_sequence = dict(zip(sequence[numbered].tolist(), frame[numbered].tolist(), strict=True))
+    around = np.where(sequence >= 0, np.arange(len(sequence)), links.operators.parent)
+    climbing = np.flatnonzero(around >= 0)
+    while len(climbing):
+        climbing = climbing[sequence[around[climbing]] < 0]
+        around[climbing] = links.operators.parent[around[climbing]]
+        climbing = climbing[around[climbing] >= 0]
+    wanted = np.where(around >= 0, sequence[np.maximum(around, 0)], -1)
+    found = np.array([frame_of_sequence.get(number, -1) for number in wanted.tolist()], np.int64)
+    return np.where(frame >= 0, frame, found)

@@ -1,0 +1,66 @@
+"""What a set of repeated measurements says: order statistics only, no sample left out."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSummary:
+    """Repeated measurements of one quantity, in nanoseconds.
+
+    Attributes:
+        count: number of samples.
+        median_ns, min_ns, max_ns: as named.
+        p25_ns, p75_ns: the quartiles; half of the samples lie between them.
+        median_low_ns, median_high_ns: the narrowest pair of order statistics that holds the median with 95 %
+            confidence, assuming independent samples; None for fewer than 6 samples, which cannot.
+    """
+
+    count: int
+    median_ns: float
+    min_ns: int
+    max_ns: int
+    p25_ns: float
+    p75_ns: float
+    median_low_ns: int | None
+    median_high_ns: int | None
+
+
+def summarise(samples_ns: Sequence[int]) -> SampleSummary | None:
+    """Summarise samples; None where there are none."""
+    if not samples_ns:
+        return None
+    ordered = np.sort(np.asarray(samples_ns, np.int64))
+    p25, median, p75 = np.percentile(ordered, [25, 50, 75])
+    rank = _median_rank(len(ordered))
+    return SampleSummary(
+        count=len(ordered),
+        median_ns=float(median),
+        min_ns=int(ordered[0]),
+        max_ns=int(ordered[-1]),
+        p25_ns=float(p25),
+        p75_ns=float(p75),
+        median_low_ns=None if rank is None else int(ordered[rank]),
+        median_high_ns=None if rank is None else int(ordered[-1 - rank]),
+    )
+
+
+def _median_rank(count: int) -> int | None:
+    """Return the largest r such that samples r and n-1-r (from 0) hold the median with the confidence wanted.
+
+    The number of samples below the median is binomial(n, 1/2), so samples r and n-1-r miss it with probability
+    2 * P(X <= r).
+    """
+    tail = 0.0
+    rank = None
+    for below in range(count // 2):
+        tail += math.comb(count, below) * 0.5**count
+        if 2 * tail > 1 - _CONFIDENCE:
+            break
+        rank = below
+    return rank

@@ -1,0 +1,162 @@
+"""Per-operator and per-kernel tables: every duration given to exactly one operator, or listed as unlinked."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.links import Links
+from opscope.analysis.nesting import Ints
+from opscope.knowledge.categories import Category, Classifier
+from opscope.model import Trace
+
+UNLINKED = "Unlinked"
+_GEOMETRY = ("grid", "block", "registers_per_thread", "shared_memory_bytes", "theoretical_occupancy_percent")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTables:
+    """What the operators of a trace cost.
+
+    Attributes:
+        operators: one row per operator name. ``total_*`` include nested operators; a name nested in itself is counted
+            once. Totals must not be added up, ``self_*`` may be.
+        shapes: one row per operator name, input shapes and input types.
+        kernels_of: one row per operator name, kernel name and launch geometry.
+        categories: one row per category, unlinked activities included.
+    """
+
+    operators: pl.DataFrame
+    shapes: pl.DataFrame
+    kernels_of: pl.DataFrame
+    categories: pl.DataFrame
+
+
+def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
+    """Return the trace's operators, one row per slice, with the times that each one caused.
+
+    An operator directly inside one of the same name is a redispatch of the same call (autocast, a scalar turned into
+    a tensor): ``is_call`` is False for it, and ``call`` is the row of the call it belongs to.
+    """
+    count = trace.operators.height
+    linked = links.activity_operator >= 0
+    owner = links.activity_operator[linked]
+    self_device = np.zeros(count, np.int64)
+    np.add.at(self_device, owner, trace.activities["duration_ns"].to_numpy()[linked])
+    name_code = trace.operators["name"].to_physical().cast(pl.Int64).to_numpy()
+    call = _calls(links.operators.parent, name_code)
+    return trace.operators.with_columns(
+        self_device_ns=self_device,
+        total_device_ns=links.operators.subtree_sums(self_device),
+        self_cpu_ns=links.range_self_ns[:count],
+        activities=np.bincount(owner, minlength=count).astype(np.int64),
+        outermost=~links.operators.inside_same(name_code),
+        call=call,
+        is_call=call == np.arange(count),
+    )
+
+
+def _calls(parent: Ints, name_code: Ints) -> Ints:
+    call = np.arange(len(parent))
+    redispatched = np.flatnonzero((parent >= 0) & (name_code == name_code[np.maximum(parent, 0)]))
+    while len(redispatched):
+        call[redispatched] = parent[call[redispatched]]
+        outer = parent[call[redispatched]]
+        again = (outer >= 0) & (name_code[np.maximum(outer, 0)] == name_code[redispatched])
+        redispatched = redispatched[again]
+    return call
+
+
+def operator_tables(trace: Trace, links: Links, classifier: Classifier) -> OperatorTables:
+    """Sum up the operators of a trace by name, shape, kernel and category."""
+    slices = operator_slices(trace, links)
+    launched = _activities_with_operator(trace, links)
+    operators = _by_name(slices, classifier)
+    return OperatorTables(
+        operators=operators,
+        shapes=_by_shape(slices),
+        kernels_of=launched.filter(pl.col("operator").is_not_null())
+        .group_by("operator", "name", "kind", *_GEOMETRY)
+        .agg(**_duration_statistics())
+        .sort("total_ns", "name", descending=[True, False]),
+        categories=_by_category(operators, launched),
+    )
+
+
+def kernel_table(trace: Trace) -> pl.DataFrame:
+    """Return one row per activity name and device, memcpy and memset rows included.
+
+    ``std_ns`` is the population standard deviation over the recorded calls.
+    """
+    return (
+        trace.activities.group_by("name", "kind", "device")
+        .agg(**_duration_statistics())
+        .sort("total_ns", "name", "device", descending=[True, False, False])
+    )
+
+
+def _duration_statistics() -> dict[str, pl.Expr]:
+    duration = pl.col("duration_ns")
+    return {
+        "calls": pl.len(),
+        "total_ns": duration.sum(),
+        "mean_ns": duration.mean(),
+        "min_ns": duration.min(),
+        "max_ns": duration.max(),
+        "std_ns": duration.std(ddof=0),
+    }
+
+
+def _outermost_sum(column: str) -> pl.Expr:
+    return pl.col(column).filter("outermost").sum()
+
+
+_OPERATOR_SUMS = {
+    "calls": pl.col("is_call").sum(),
+    "self_device_ns": pl.col("self_device_ns").sum(),
+    "total_device_ns": _outermost_sum("total_device_ns"),
+    "self_cpu_ns": pl.col("self_cpu_ns").sum(),
+    "total_cpu_ns": _outermost_sum("duration_ns"),
+    "activities": pl.col("activities").sum(),
+}
+
+
+def _by_name(slices: pl.DataFrame, classifier: Classifier) -> pl.DataFrame:
+    table = slices.group_by(pl.col("name").cast(pl.String)).agg(**_OPERATOR_SUMS)
+    categories = [str(classifier.classify(name).category) for name in table["name"]]
+    return table.with_columns(category=pl.Series(categories, dtype=pl.String)).sort(
+        "self_device_ns", "self_cpu_ns", "name", descending=[True, True, False]
+    )
+
+
+def _by_shape(slices: pl.DataFrame) -> pl.DataFrame:
+    recorded = slices.select("input_dims", "input_types")[slices["call"]]
+    return (
+        slices.with_columns(recorded)
+        .group_by(pl.col("name", "input_dims", "input_types").cast(pl.String))
+        .agg(**_OPERATOR_SUMS)
+        .sort("self_device_ns", "self_cpu_ns", "name", "input_dims", descending=[True, True, False, False])
+    )
+
+
+def _activities_with_operator(trace: Trace, links: Links) -> pl.DataFrame:
+    owner = pl.Series(links.activity_operator)
+    names = trace.operators["name"].cast(pl.String).gather(owner.replace(-1, None))
+    return trace.activities.with_columns(pl.col("name", "kind", "grid", "block").cast(pl.String), operator=names)
+
+
+def _by_category(operators: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
+    unlinked = launched.filter(pl.col("operator").is_null())
+    rows = operators.group_by("category").agg(
+        pl.col("calls", "activities", "self_device_ns", "self_cpu_ns").sum(),
+    )
+    if unlinked.height:
+        moves = pl.col("kind").is_in(["memcpy", "memset"])
+        extra = (
+            unlinked.group_by(category=pl.when(moves).then(pl.lit(str(Category.MEMORY))).otherwise(pl.lit(UNLINKED)))
+            .agg(activities=pl.len().cast(pl.Int64), self_device_ns=pl.col("duration_ns").sum())
+            .with_columns(calls=pl.lit(0, pl.UInt32), self_cpu_ns=pl.lit(0, pl.Int64))
+        )
+        rows = pl.concat([rows, extra.select(rows.columns)], how="vertical_relaxed")
+        rows = rows.group_by("category").agg(pl.exclude("category").sum())
+    return rows.sort("self_device_ns", "self_cpu_ns", "category", descending=[True, True, False])
