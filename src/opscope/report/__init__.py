@@ -1,0 +1,1 @@
+"""Results as data (documents, sections), then one renderer per output. No renderer computes a figure."""

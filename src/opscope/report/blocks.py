@@ -1,0 +1,63 @@
+"""What a report is made of, before any renderer: sections of paragraphs, lists and tables.
+
+Text is plain. What comes from a trace (operator and kernel names, paths) is wrapped in `Name`, so that every renderer
+knows what it must not trust and can set it as code.
+"""
+
+from dataclasses import dataclass
+
+
+class Name(str):
+    """Text from a trace or a user: shown literally, never interpreted."""
+
+    __slots__ = ()
+
+
+Cell = str
+Inline = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Running text; `Name` parts are set as code."""
+
+    parts: Inline
+
+    @classmethod
+    def of(cls, *parts: str) -> "Paragraph":
+        """Build a paragraph from its parts."""
+        return cls(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    """A list of items, each made of parts."""
+
+    items: tuple[Inline, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of text. ``numeric`` columns are set flush right.
+
+    Attributes:
+        columns: the headings.
+        rows: one tuple per row, as long as ``columns``.
+        numeric: positions of numeric columns.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    numeric: frozenset[int] = frozenset()
+
+
+Block = Paragraph | Bullets | Table
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading with its content."""
+
+    title: Inline
+    blocks: tuple[Block, ...] = ()
+    sections: tuple["Section", ...] = ()

@@ -1,0 +1,363 @@
+"""All configurations of a sweep side by side: the schema ``opscope.comparison/1``."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from opscope.analysis.bounds import BoundKind
+from opscope.analysis.scaling import growth
+from opscope.record import Clocks, Environment, Manifest
+from opscope.report.blocks import Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.report.document import ProfileDocument
+from opscope.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
+
+SCHEMA = "opscope.comparison/1"
+_LAUNCH_BOUND = (BoundKind.LAUNCH, BoundKind.PARTLY_LAUNCH)
+_SCALED_CATEGORIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One configuration. Times are milliseconds per step.
+
+    Attributes:
+        id: the configuration's name in file names.
+        batch_size, seq_len: its sizes; null where they are not swept.
+        wall_ms, wall_low_ms, wall_high_ms: median unprofiled wall time and its 95 % interval.
+        event_ms: median CUDA event time.
+        profiled_step_ms: median length of the profiled steps.
+        device_sum_ms: durations of all device activities, per profiled step.
+        device_busy_ms: time in which a device worked, per profiled step.
+        device_share: busy time over the unprofiled wall time (over the profiled step where that was not measured).
+        cpu_self_ms: self CPU time of all operators, per profiled step.
+        sequences_per_second, tokens_per_second: from ``wall_ms``.
+        peak_memory_bytes, peak_memory_kind: most memory allocated on the device, or resident in the process.
+        bound: what bounds the step.
+        launch_bound: whether that is the host's launching, wholly or in part; null if unknown.
+        trust: verdict of the trust checks.
+        categories_ms: self time per category and step: device time, or CPU time where no device worked.
+        top_operators: the three operators with the most self time.
+    """
+
+    id: str
+    batch_size: int | None
+    seq_len: int | None
+    wall_ms: float | None
+    wall_low_ms: float | None
+    wall_high_ms: float | None
+    event_ms: float | None
+    profiled_step_ms: float | None
+    device_sum_ms: float | None
+    device_busy_ms: float | None
+    device_share: float | None
+    cpu_self_ms: float
+    sequences_per_second: float | None
+    tokens_per_second: float | None
+    peak_memory_bytes: int | None
+    peak_memory_kind: str
+    bound: str
+    launch_bound: bool | None
+    trust: str
+    categories_ms: dict[str, float]
+    top_operators: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRow:
+    """How one quantity grows from one size to the next, everything else fixed.
+
+    Attributes:
+        quantity: ``wall``, ``device sum`` or a category.
+        along: ``batch_size`` or ``seq_len``.
+        fixed: the other size, if there is one.
+        smaller, larger: the two sizes.
+        ratio: time at the larger over time at the smaller size.
+        exponent: 0 means no growth, 1 in proportion, 2 with the square.
+    """
+
+    quantity: str
+    along: str
+    fixed: int | None
+    smaller: int
+    larger: int
+    ratio: float
+    exponent: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRow:
+    """A configuration without a result."""
+
+    id: str
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A sweep's results side by side."""
+
+    target: str
+    mode: str
+    dtype: str
+    description: str
+    command: tuple[str, ...]
+    created: str
+    environment: Environment | None
+    clocks: Clocks | None
+    measured_on: str
+    rows: tuple[ComparisonRow, ...]
+    scaling: tuple[ScalingRow, ...]
+    failed: tuple[FailedRow, ...]
+    pending: tuple[str, ...]
+    schema: str = SCHEMA
+
+
+def compare(documents: Sequence[ProfileDocument], manifest: Manifest) -> Comparison:
+    """Build the comparison of the configurations that have results."""
+    rows = tuple(_row(document) for document in documents)
+    first = manifest.entries[0].configuration
+    workload = documents[0].workload
+    on_device = any(row.device_sum_ms is not None for row in rows)
+    return Comparison(
+        target=first.target,
+        mode=first.mode,
+        dtype=first.dtype,
+        description=workload.description if workload else first.target,
+        command=manifest.command,
+        created=manifest.created,
+        environment=manifest.environment,
+        clocks=manifest.clocks,
+        measured_on="device" if on_device else "cpu",
+        rows=rows,
+        scaling=tuple(_scaling(rows)),
+        failed=tuple(
+            FailedRow(entry.configuration.id, entry.failure.kind, entry.failure.message)
+            for entry in manifest.entries
+            if entry.failure is not None
+        ),
+        pending=tuple(entry.configuration.id for entry in manifest.entries if entry.status == "pending"),
+    )
+
+
+def _row(document: ProfileDocument) -> ComparisonRow:
+    measurement, summary, configuration = document.measurement, document.summary, document.configuration
+    wall, steps = measurement.wall, summary.steps
+    measured = summary.total_cuda_time_ms is not None
+    memory = measurement.memory
+    allocated = memory.allocated_bytes if memory else None
+    return ComparisonRow(
+        id=configuration.id if configuration else document.trace,
+        batch_size=configuration.batch_size if configuration else None,
+        seq_len=configuration.seq_len if configuration else None,
+        wall_ms=_ms(wall.median_ns if wall else None),
+        wall_low_ms=_ms(wall.median_low_ns if wall else None),
+        wall_high_ms=_ms(wall.median_high_ns if wall else None),
+        event_ms=_ms(measurement.event.median_ns if measurement.event else None),
+        profiled_step_ms=_ms(measurement.profiled_step.median_ns if measurement.profiled_step else None),
+        device_sum_ms=summary.cuda_time_per_step_ms,
+        device_busy_ms=None if summary.device_busy_ms is None else summary.device_busy_ms / steps,
+        device_share=summary.bound.device_share,
+        cpu_self_ms=summary.total_cpu_self_time_ms / steps,
+        sequences_per_second=measurement.sequences_per_second,
+        tokens_per_second=measurement.tokens_per_second,
+        peak_memory_bytes=allocated if allocated is not None else (memory.resident_bytes if memory else None),
+        peak_memory_kind="device, allocated" if allocated is not None else "process, resident",
+        bound=summary.bound.kind,
+        launch_bound=None if summary.bound.kind == BoundKind.UNKNOWN else summary.bound.kind in _LAUNCH_BOUND,
+        trust=document.trust.verdict,
+        categories_ms={
+            entry.category: value / steps
+            for entry in document.category_statistics
+            if (value := entry.self_cuda_time_ms if measured else entry.self_cpu_time_ms)
+        },
+        top_operators=tuple(operator.name for operator in document.operators[:3]),
+    )
+
+
+def _ms(value_ns: float | None) -> float | None:
+    return None if value_ns is None else value_ns / NS_PER_MS
+
+
+_Time = Callable[[ComparisonRow], float | None]
+
+
+def _quantities(rows: Sequence[ComparisonRow]) -> Iterator[tuple[str, _Time]]:
+    yield "wall", lambda row: row.wall_ms
+    yield "device sum", lambda row: row.device_sum_ms
+    for category in _largest_categories(rows):
+        yield category, lambda row, category=category: row.categories_ms.get(category)  # type: ignore[misc]
+
+
+def _largest_categories(rows: Sequence[ComparisonRow]) -> list[str]:
+    totals: dict[str, float] = {}
+    for row in rows:
+        for category, value in row.categories_ms.items():
+            totals[category] = totals.get(category, 0.0) + value
+    return sorted(totals, key=lambda category: -totals[category])[:_SCALED_CATEGORIES]
+
+
+def _scaling(rows: Sequence[ComparisonRow]) -> Iterator[ScalingRow]:
+    for quantity, time in _quantities(rows):
+        yield from _growth_along("batch_size", rows, quantity, time, lambda r: r.batch_size, lambda r: r.seq_len)
+        yield from _growth_along("seq_len", rows, quantity, time, lambda r: r.seq_len, lambda r: r.batch_size)
+
+
+def _growth_along(
+    along: str,
+    rows: Sequence[ComparisonRow],
+    quantity: str,
+    time: _Time,
+    size: Callable[[ComparisonRow], int | None],
+    other: Callable[[ComparisonRow], int | None],
+) -> Iterator[ScalingRow]:
+    for fixed in dict.fromkeys(other(row) for row in rows):
+        times = {
+            n: value
+            for row in rows
+            if other(row) == fixed and (n := size(row)) is not None and (value := time(row)) is not None
+        }
+        for step in growth(times):
+            yield ScalingRow(quantity, along, fixed, step.smaller, step.larger, step.ratio, step.exponent)
+
+
+# ---------------------------------------------------------------- as tables and sections
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Build the table that a terminal shows: one row per configuration."""
+    on_device = comparison.measured_on == "device"
+    device_columns = ("Device sum", "Busy share") if on_device else ()
+    columns = (
+        "Config",
+        "Wall/step",
+        *device_columns,
+        "CPU self",
+        "Seq/s",
+        "Tokens/s",
+        "Peak memory",
+        "Bound",
+        "Trust",
+    )
+    return Table(
+        columns,
+        tuple(tuple(_cells(row, on_device=on_device)) for row in comparison.rows),
+        frozenset(range(1, len(columns) - 2)),
+    )
+
+
+def _cells(row: ComparisonRow, *, on_device: bool) -> Iterator[str]:
+    yield row.id
+    yield _text(row.wall_ms)
+    if on_device:
+        yield _text(row.device_sum_ms)
+        yield format_share(row.device_share, 1)
+    yield _text(row.cpu_self_ms)
+    yield format_count(row.sequences_per_second)
+    yield format_count(row.tokens_per_second)
+    yield format_bytes(row.peak_memory_bytes)
+    yield row.bound
+    yield row.trust
+
+
+def _text(value_ms: float | None) -> str:
+    return "-" if value_ms is None else format_ns(value_ms * NS_PER_MS)
+
+
+def comparison_report(comparison: Comparison) -> Section:
+    """Build the report that compares all configurations."""
+    return Section(
+        (f"Comparison: {comparison.description}, {comparison.mode}, {comparison.dtype}",),
+        (Paragraph.of(*_where(comparison)), comparison_table(comparison), Bullets(_legend(comparison))),
+        tuple(_sections(comparison)),
+    )
+
+
+def _where(comparison: Comparison) -> Inline:
+    environment = comparison.environment
+    if environment is None:
+        return ("Measured with ", Name(" ".join(comparison.command)), ".")
+    gpu = ", ".join(dict.fromkeys(gpu.name for gpu in environment.gpus))
+    device = f"{environment.device} ({gpu})" if gpu else f"{environment.device} ({environment.cpu})"
+    return (
+        f"Measured on {device}, PyTorch {environment.torch}, with ",
+        Name(" ".join(comparison.command)),
+        ".",
+    )
+
+
+def _legend(comparison: Comparison) -> tuple[Inline, ...]:
+    lines: list[Inline] = [
+        ("Wall/step: median of unprofiled steps, host clock, synchronised. Throughput follows from it.",),
+        ("CPU self: self CPU time of all operators per profiled step (all threads, profiling included).",),
+    ]
+    if comparison.measured_on == "device":
+        lines.insert(
+            1,
+            ("Device sum: durations of all kernels, copies and fills per step. Busy share: busy time over wall.",),
+        )
+    return tuple(lines)
+
+
+def _sections(comparison: Comparison) -> Iterator[Section]:
+    yield Section(("Time by category and step",), (_category_table(comparison),))
+    yield Section(("The three most expensive operators",), (_top_table(comparison),))
+    if comparison.scaling:
+        text = (
+            "Exponent of the growth from one size to the next: 0 means no growth, 1 in proportion, 2 with the square."
+        )
+        yield Section(("Scaling",), (Paragraph.of(text), _scaling_table(comparison)))
+    if comparison.measured_on == "device":
+        yield Section(("Launch-bound configurations",), (Paragraph.of(_launch_bound(comparison)),))
+    if comparison.failed or comparison.pending:
+        rows = tuple((row.id, row.kind, row.message) for row in comparison.failed)
+        rows += tuple((name, "not run", "the sweep ended before it; --resume runs it") for name in comparison.pending)
+        yield Section(("Without a result",), (Table(("Config", "Reason", "What happened"), rows),))
+
+
+def _category_table(comparison: Comparison) -> Table:
+    categories = list(dict.fromkeys(name for row in comparison.rows for name in row.categories_ms))
+    kind = "self device time" if comparison.measured_on == "device" else "self CPU time"
+    return Table(
+        ("Config", *(f"{name}" for name in categories), f"Sum ({kind})"),
+        tuple(
+            (
+                row.id,
+                *(_text(row.categories_ms.get(name)) for name in categories),
+                _text(sum(row.categories_ms.values())),
+            )
+            for row in comparison.rows
+        ),
+        frozenset(range(1, len(categories) + 2)),
+    )
+
+
+def _top_table(comparison: Comparison) -> Table:
+    rows = tuple((row.id, *(Name(name) for name in (*row.top_operators, "", "", "")[:3])) for row in comparison.rows)
+    return Table(("Config", "First", "Second", "Third"), rows)
+
+
+def _scaling_table(comparison: Comparison) -> Table:
+    names = {"batch_size": "batch size", "seq_len": "sequence length"}
+    other = {"batch_size": "sequence length", "seq_len": "batch size"}
+    return Table(
+        ("Quantity", "Along", "At", "From", "To", "Ratio", "Exponent"),
+        tuple(
+            (
+                *(
+                    row.quantity,
+                    names[row.along],
+                    "-" if row.fixed is None else f"{other[row.along]} {row.fixed}",
+                ),
+                *(str(row.smaller), str(row.larger), f"{row.ratio:.2f}", f"{row.exponent:.2f}"),
+            )
+            for row in comparison.scaling
+        ),
+        frozenset({3, 4, 5, 6}),
+    )
+
+
+def _launch_bound(comparison: Comparison) -> str:
+    bound = [row.id for row in comparison.rows if row.launch_bound]
+    unknown = [row.id for row in comparison.rows if row.launch_bound is None]
+    text = f"The host's launching limits: {', '.join(bound)}." if bound else "No configuration is limited by launching."
+    return f"{text} Unknown for: {', '.join(unknown)}." if unknown else text

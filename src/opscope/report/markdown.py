@@ -1,0 +1,78 @@
+"""Sections -> GitHub-flavoured Markdown. Names are set as code or escaped: nothing in a trace becomes markup."""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+
+_MARKUP = re.compile(r"([\\`*<>\[\]|~&#])")
+_LOOSE_UNDERSCORE = re.compile(r"(?<!\w)_|_(?!\w)")
+_FENCE = re.compile(r"`+")
+
+
+def render(section: Section, level: int = 1) -> str:
+    """Render a section and all below it; the outermost heading has ``level`` number signs."""
+    return "\n".join(_lines(section, level)).rstrip() + "\n"
+
+
+def _lines(section: Section, level: int) -> Iterator[str]:
+    yield f"{'#' * level} {''.join(_escaped(part) for part in section.title)}"
+    yield ""
+    for block in section.blocks:
+        yield from _block(block)
+        yield ""
+    for inner in section.sections:
+        yield from _lines(inner, level + 1)
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case Paragraph(parts):
+            yield _inline(parts)
+        case Bullets(items):
+            for item in items:
+                yield f"- {_inline(item)}"
+        case Table():
+            yield from _table(block)
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield _row(table.columns)
+    yield "|" + "|".join("---:" if i in table.numeric else "---" for i in range(len(table.columns))) + "|"
+    for row in table.rows:
+        yield _row(row)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    # Within a table even a code span must not contain a bare pipe.
+    return "| " + " | ".join(_part(cell).replace("|", "\\|").replace("\\\\|", "\\|") for cell in cells) + " |"
+
+
+def _inline(parts: Inline) -> str:
+    return "".join(_part(part) for part in parts)
+
+
+def _part(text: str) -> str:
+    return _code(text) if isinstance(text, Name) else _escaped(text)
+
+
+def _code(text: str) -> str:
+    plain = _printable(text)
+    if not plain:
+        return ""
+    longest = max((len(run) for run in _FENCE.findall(plain)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if plain.startswith("`") or plain.endswith("`") else ""
+    return f"{fence}{pad}{plain}{pad}{fence}"
+
+
+def _escaped(text: str) -> str:
+    plain = _MARKUP.sub(r"\\\1", _printable(text))
+    loose = _LOOSE_UNDERSCORE.findall(plain)
+    return _LOOSE_UNDERSCORE.sub(r"\\_", plain) if len(loose) > 1 else plain
+
+
+def _printable(text: str) -> str:
+    """Replace what breaks lines or hides: control and format characters."""
+    return "".join(" " if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp") else char for char in text)

@@ -1,0 +1,49 @@
+"""Tables -> aligned text, CSV, JSON or Markdown, for commands with ``--format``."""
+
+import csv
+import io
+from enum import StrEnum
+
+from opscope.report.blocks import Section, Table
+from opscope.report.markdown import render
+
+
+class Format(StrEnum):
+    """What every table command offers."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MD = "md"
+
+
+def as_text(table: Table) -> str:
+    """Align the columns with spaces. Nothing is cut or wrapped, so names can be searched for."""
+    grid = [table.columns, *table.rows]
+    grid = [tuple(" ".join(cell.split()) for cell in row) for row in grid]
+    widths = [max(len(row[i]) for row in grid) for i in range(len(table.columns))]
+    lines = [_aligned(row, widths, table.numeric) for row in grid]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def _aligned(row: tuple[str, ...], widths: list[int], numeric: frozenset[int]) -> str:
+    cells = [
+        cell.rjust(width) if i in numeric else cell.ljust(width)
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return "  ".join(cells).rstrip()
+
+
+def as_csv(table: Table) -> str:
+    """Write comma-separated values with a header line."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows(table.rows)
+    return out.getvalue().rstrip("\n")
+
+
+def as_markdown(table: Table, title: str) -> str:
+    """Write a Markdown section with the table."""
+    return render(Section((title,), (table,)), level=2).rstrip("\n")
