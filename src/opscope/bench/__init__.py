@@ -1,0 +1,1 @@
+"""Measures callables without a profiler. Needs PyTorch."""

@@ -1,0 +1,116 @@
+"""Where a measurement runs: versions, devices, settings that change results."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import torch
+
+from opscope._version import __version__
+from opscope.record import Environment, GpuInfo, PeakMemory
+
+
+def describe_environment(device: torch.device) -> Environment:
+    """Describe the process that measures, for a workload on ``device``."""
+    on_gpu = device.type == "cuda"
+    return Environment(
+        opscope=__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=_cpu_name(),
+        cpu_count=os.cpu_count() or 1,
+        torch=str(torch.__version__),
+        torch_git=torch.version.git_version,
+        torch_threads=torch.get_num_threads(),
+        cuda=torch.version.cuda,
+        cudnn=_cudnn_version(),
+        driver=_driver_version() if on_gpu else None,
+        triton=_installed_version("triton"),
+        transformers=_installed_version("transformers"),
+        device=str(device),
+        gpus=_gpus() if on_gpu else (),
+        float32_matmul_precision=torch.get_float32_matmul_precision(),
+        cudnn_allow_tf32=torch.backends.cudnn.allow_tf32 if on_gpu else None,
+        git_revision=git_revision(Path.cwd()),
+    )
+
+
+def git_revision(directory: Path) -> str | None:
+    """Return the commit of the working copy that a directory lies in, marked where it has changes; None if none."""
+    if shutil.which("git") is None:
+        return None
+    described = subprocess.run(
+        ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or None
+
+
+def peak_memory(device: torch.device) -> PeakMemory:
+    """Return the peak memory of the process and of its tensors on the device, so far."""
+    import resource
+
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+    if device.type != "cuda":
+        return PeakMemory(None, None, resident)
+    return PeakMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device), resident)
+
+
+def _gpus() -> tuple[GpuInfo, ...]:
+    found = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found.append(
+            GpuInfo(
+                index=index,
+                name=properties.name,
+                compute_capability=f"{properties.major}.{properties.minor}",
+                multiprocessors=properties.multi_processor_count,
+                memory_bytes=properties.total_memory,
+            )
+        )
+    return tuple(found)
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cudnn_version() -> str | None:
+    version = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    return None if version is None else str(version)
+
+
+def _driver_version() -> str | None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    try:
+        answer = subprocess.run(
+            [program, "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = answer.stdout.split()
+    return lines[0] if answer.returncode == 0 and lines else None
+
+
+def _installed_version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

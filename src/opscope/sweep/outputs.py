@@ -1,0 +1,102 @@
+"""Raw files of a run directory -> statistics, reports and comparison. Needs no PyTorch; can be repeated at any time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from opscope.analysis import Analysis, analyze
+from opscope.errors import BadInputError
+from opscope.knowledge.native_functions import NativeFunctions, read_table, shipped_table
+from opscope.model import Trace
+from opscope.readers import read
+from opscope.record import CaptureRecord, Entry, Manifest, encode
+from opscope.report.build import build_document
+from opscope.report.comparison import Comparison, compare, comparison_report
+from opscope.report.document import ProfileDocument
+from opscope.report.kernel_report import kernel_report
+from opscope.report.markdown import render
+from opscope.store import RunDirectory, report_name, statistics_name
+
+
+def write_outputs(directory: RunDirectory, entry: Entry) -> Entry:
+    """Write the statistics and the report of every cycle of a configuration; return its entry with the file names.
+
+    Raises:
+        BadInputError: a raw file is missing or damaged.
+        EnvironmentLacksError: a file cannot be written.
+    """
+    record = directory.read_record(entry)
+    for cycle, trace_name in enumerate(record.traces):
+        document = result_of(directory, record, trace_name).document
+        directory.write(statistics_name(record.configuration, cycle), encode(document))
+        directory.write(report_name(record.configuration, cycle), render(kernel_report(document)).encode())
+    return replace(
+        entry,
+        statistics=statistics_name(record.configuration),
+        report=report_name(record.configuration),
+        trace=record.traces[0],
+    )
+
+
+def write_comparison(directory: RunDirectory, manifest: Manifest) -> Comparison | None:
+    """Write the comparison over all configurations that are done; None where there is none yet."""
+    documents = list(read_documents(directory, manifest))
+    if not documents:
+        return None
+    comparison = compare(documents, manifest)
+    directory.write("comparison.json", encode(comparison))
+    directory.write("comparison.md", render(comparison_report(comparison)).encode())
+    return comparison
+
+
+def read_documents(directory: RunDirectory, manifest: Manifest) -> Iterator[ProfileDocument]:
+    """Read the statistics of every configuration that is done.
+
+    Raises:
+        BadInputError: a file is missing or damaged.
+    """
+    for entry in manifest.entries:
+        if entry.status != "done" or entry.statistics is None:
+            continue
+        path = directory.inside(entry.statistics)
+        try:
+            yield msgspec.json.decode(path.read_bytes(), type=ProfileDocument)
+        except (OSError, msgspec.DecodeError) as error:
+            raise BadInputError(
+                f"cannot read {path}: {error}. 'opscope report {directory.path}' writes it anew."
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One trace of a capture, analysed."""
+
+    trace: Trace
+    analysis: Analysis
+    document: ProfileDocument
+
+
+def result_of(directory: RunDirectory, record: CaptureRecord, trace_name: str) -> Result:
+    """Read and analyse one trace of a capture.
+
+    Raises:
+        BadInputError: a raw file is missing or damaged.
+    """
+    functions = _functions(directory, record)
+    trace = read(directory.trace_path(trace_name))
+    analysis = analyze(trace, functions, expect_device_work=_expects_device_work(record))
+    return Result(trace, analysis, build_document(analysis, functions, record, trace_name))
+
+
+def _expects_device_work(record: CaptureRecord) -> bool | None:
+    """Tell whether the trace must hold device activities; in a ``with`` block collection may have been stopped."""
+    if record.options.schedule is None:
+        return None
+    return record.environment.device.startswith("cuda") and "cuda" in record.options.activities
+
+
+def _functions(directory: RunDirectory, record: CaptureRecord) -> NativeFunctions:
+    if record.functions is None:
+        return NativeFunctions(shipped_table())
+    return NativeFunctions(read_table(directory.inside(record.functions)))

@@ -1,0 +1,22 @@
+"""A configuration -> the workload to measure."""
+
+import torch
+
+from opscope.record import Configuration
+from opscope.workloads.building import Workload
+from opscope.workloads.catalog import check, is_built_in
+from opscope.workloads.custom import build_custom
+from opscope.workloads.models import BUILDERS
+
+
+def build(configuration: Configuration, device: torch.device) -> Workload:
+    """Build the workload of a configuration on a device.
+
+    Raises:
+        UsageError: the target or one of its options is wrong.
+        EnvironmentLacksError: a library or weights are missing.
+    """
+    check(configuration)
+    if is_built_in(configuration.target):
+        return BUILDERS[configuration.target](configuration, device)
+    return build_custom(configuration, device)
