@@ -1,0 +1,51 @@
+"""opscope: which operators and kernels a PyTorch program runs, what they cost, and what bounds them.
+
+The public names are imported on first use, so that ``import opscope`` is quick and needs no PyTorch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from opscope._version import __version__
+
+if TYPE_CHECKING:
+    from opscope.analysis import Analysis, analyze
+    from opscope.api import ProfileSession, Run, profile
+    from opscope.errors import BadInputError, EnvironmentLacksError, OpscopeError, UsageError
+    from opscope.model import Trace
+    from opscope.readers import read
+
+__all__ = [
+    "Analysis",
+    "BadInputError",
+    "EnvironmentLacksError",
+    "OpscopeError",
+    "ProfileSession",
+    "Run",
+    "Trace",
+    "UsageError",
+    "__version__",
+    "analyze",
+    "profile",
+    "read",
+]
+
+_HOMES = {
+    "Analysis": "opscope.analysis",
+    "analyze": "opscope.analysis",
+    "ProfileSession": "opscope.api",
+    "Run": "opscope.api",
+    "profile": "opscope.api",
+    "BadInputError": "opscope.errors",
+    "EnvironmentLacksError": "opscope.errors",
+    "OpscopeError": "opscope.errors",
+    "UsageError": "opscope.errors",
+    "Trace": "opscope.model",
+    "read": "opscope.readers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'opscope' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

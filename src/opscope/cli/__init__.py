@@ -1,0 +1,59 @@
+"""The command line: one module per command, imported only when that command runs."""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+from opscope._version import __version__
+from opscope.errors import OpscopeError
+
+# command -> (module with a `command`, one line for --help). The module is imported only when the command runs.
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "profile": ("opscope.cli.profile", "Profile a model over a sweep of sizes and write reports."),
+    "report": ("opscope.cli.report", "Write the reports of a run directory anew from its raw traces."),
+}
+
+
+class _Commands(click.Group):
+    """Finds commands in the table, so that ``--help`` imports none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="opscope %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """opscope: a profiler's workbench for PyTorch and CUDA."""
+    if debug:
+        os.environ["OPSCOPE_DEBUG"] = "1"
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 something is missing, 4 bad input file."""
+    try:
+        cli(standalone_mode=True)
+    except OpscopeError as error:
+        if os.environ.get("OPSCOPE_DEBUG"):
+            raise
+        click.echo(f"opscope: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

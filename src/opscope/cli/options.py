@@ -1,0 +1,90 @@
+"""What several commands share: options that take lists, and ``--format``."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from opscope.report.tables import Format
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ListOf(click.ParamType[tuple[Any, ...]]):
+    """A list of values, separated by commas: ``1,8,16``."""
+
+    def __init__(self, element: click.ParamType[Any]) -> None:
+        self.element = element
+        self.name = f"{element.name} list"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """Convert one word to the values it lists."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part for part in re.split(r"[,\s]+", str(value)) if part]
+        if not parts:
+            self.fail("the list is empty", param, ctx)
+        return tuple(self.element.convert(part, param, ctx) for part in parts)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Show in the help that several values may follow."""
+        inner = self.element.get_metavar(param, ctx) or self.element.name.upper()
+        return f"{inner} [{inner} ...]"
+
+    def accepts(self, token: str) -> bool:
+        """Tell whether a word of the command line reads as (a part of) such a list."""
+        try:
+            self.convert(token, None, None)
+        except click.UsageError:
+            return False
+        return True
+
+
+class ListCommand(click.Command):
+    """A command whose list options take ``--sizes 1 8 16`` as well as ``--sizes 1,8,16``.
+
+    click has no options with a variable number of values. Words that follow a list option and read as its values are
+    joined to one before click parses the line, so the two spellings cannot differ in anything else.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Join the values of list options, then parse as click does."""
+        lists = {
+            name: option.type
+            for option in self.params
+            if isinstance(option, click.Option) and isinstance(option.type, ListOf)
+            for name in option.opts
+        }
+        return super().parse_args(ctx, _joined(args, lists))
+
+
+def _joined(args: Sequence[str], lists: dict[str, ListOf]) -> list[str]:
+    joined: list[str] = []
+    position = 0
+    while position < len(args):
+        word = args[position]
+        position += 1
+        joined.append(word)
+        if word == "--":
+            return [*joined, *args[position:]]
+        kind = lists.get(word)
+        values = []
+        while kind is not None and position < len(args) and kind.accepts(args[position]):
+            values.append(args[position])
+            position += 1
+        if values:
+            joined.append(",".join(values))
+    return joined
+
+
+def format_option(function: F) -> F:
+    """Add ``--format table|json|csv|md``."""
+    return click.option(
+        "--format",
+        "output_format",
+        type=click.Choice([choice.value for choice in Format]),
+        default=Format.TABLE.value,
+        show_default=True,
+        help="How the result is printed to standard output.",
+    )(function)

@@ -1,0 +1,96 @@
+"""How a sweep shows where it is: a bar on a terminal, plain lines elsewhere. Always on standard error."""
+
+import time
+from types import TracebackType
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from opscope.record import Entry, Manifest
+
+# How much of a configuration's time each phase takes, roughly: only for the bar to move evenly.
+_PHASE_SHARES = {
+    "building": 0.35,
+    "first step": 0.1,
+    "timing": 0.3,
+    "profiling": 0.15,
+    "operators": 0.05,
+    "reporting": 0.05,
+}
+
+
+class SweepProgress:
+    """Shows a sweep's configuration, phase and time left."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._names = [entry.configuration.id for entry in manifest.entries]
+        self._open = [number for number, entry in enumerate(manifest.entries, 1) if entry.status != "done"]
+        self._console = Console(stderr=True)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._number = 0
+        self._seconds: list[float] = []
+        self._began = 0.0
+
+    def __enter__(self) -> "SweepProgress":
+        if self._console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+            self._bar = Progress(
+                *columns,
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[left]}"),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("starting", total=len(self._open), left="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def configuration(self, number: int, entry: Entry) -> None:
+        """A configuration begins."""
+        self._number, self._began = number, time.monotonic()
+        if self._bar is None:
+            click.echo(f"[{number}/{len(self._names)}] {entry.configuration.id} ...", err=True)
+
+    def progress(self, phase: str, fraction: float) -> None:
+        """The current configuration has come further."""
+        if self._bar is None or self._task is None:
+            return
+        before = 0.0
+        for name, share in _PHASE_SHARES.items():
+            if name == phase:
+                before += share * fraction
+                break
+            before += share
+        done = len(self._seconds) + before
+        self._bar.update(
+            self._task,
+            completed=done,
+            description=f"[{self._number}/{len(self._names)}] {self._names[self._number - 1]}: {phase}",
+            left=self._time_left(before),
+        )
+
+    def finished(self, number: int, entry: Entry) -> None:
+        """A configuration has ended."""
+        self._seconds.append(time.monotonic() - self._began)
+        result = "done" if entry.failure is None else f"FAILED ({entry.failure.kind}): {entry.failure.message}"
+        line = f"[{number}/{len(self._names)}] {entry.configuration.id}: {result} ({self._seconds[-1]:.1f} s)"
+        if self._bar is not None:
+            self._bar.console.print(line, markup=False, highlight=False)
+        else:
+            click.echo(line, err=True)
+
+    def _time_left(self, fraction: float) -> str:
+        """Estimate from the configurations that are done; unknown during the first."""
+        if not self._seconds:
+            return "time left: after the first configuration"
+        each = sum(self._seconds) / len(self._seconds)
+        left = each * (len(self._open) - len(self._seconds) - fraction)
+        return f"about {max(0, round(left))} s left"
