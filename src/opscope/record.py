@@ -4,16 +4,13 @@ Captures write them, everything else only reads them; none of it needs PyTorch. 
 field names below.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
 
 from opscope.errors import BadInputError
-
-CAPTURE_SCHEMA = "opscope.capture/1"
-SWEEP_SCHEMA = "opscope.sweep/1"
 
 Mode = Literal["inference", "training"]
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -193,7 +190,7 @@ class PeakMemory:
     resident_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRecord:
     """One measured configuration.
 
@@ -211,6 +208,7 @@ class CaptureRecord:
         functions_reason: why there is none.
     """
 
+    schema: Literal["opscope.capture/1"] = "opscope.capture/1"
     configuration: Configuration
     options: CaptureOptions
     workload: WorkloadInfo
@@ -222,7 +220,6 @@ class CaptureRecord:
     traces: tuple[str, ...]
     functions: str | None = None
     functions_reason: str | None = None
-    schema: str = CAPTURE_SCHEMA
 
 
 FailureKind = Literal["usage", "environment", "out of memory", "error", "killed", "interrupted"]
@@ -260,10 +257,14 @@ class Entry:
     trace: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A sweep: what was run, with what, and what became of each configuration."""
+    """A sweep: what was run, with what, and what became of each configuration.
 
+    ``environment``, ``git_revision`` and ``clocks`` are those of the first configuration that was measured.
+    """
+
+    schema: Literal["opscope.sweep/1"] = "opscope.sweep/1"
     command: tuple[str, ...]
     created: str
     opscope: str
@@ -272,8 +273,6 @@ class Manifest:
     environment: Environment | None = None
     git_revision: str | None = None
     clocks: Clocks | None = None
-    schema: str = SWEEP_SCHEMA
-    notes: tuple[str, ...] = field(default=())
 
 
 def encode(value: object) -> bytes:

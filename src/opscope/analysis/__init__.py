@@ -74,6 +74,11 @@ class Analysis:
     trust: Trust
 
     @property
+    def step_count(self) -> int:
+        """How many steps the trace marks; 0 where it marks none."""
+        return len({step.number for step in self.steps})
+
+    @property
     def has_device_times(self) -> bool:
         """Whether any device activity was recorded; without, device times are unknown and not 0."""
         return self.kernels.height > 0

@@ -59,14 +59,15 @@ def bound_of(analysis: Analysis, wall_ns: float | None) -> Bound:
     if outside.verdict is Verdict.FAIL:
         return Bound(BoundKind.UNKNOWN, None, None, f"Withheld. {outside.sentence}")
     device = max(analysis.devices, key=lambda timeline: timeline.busy_ns)
-    steps = len({step.number for step in analysis.steps}) or 1
+    steps = analysis.step_count or 1
+    unit = "per step" if analysis.step_count else "in the recording"
     busy = device.busy_in_window_ns / steps
     if wall_ns:
         share, of_what = busy / wall_ns, f"of the unprofiled step of {format_ns(wall_ns)}"
     else:
         share = busy / (device.window.duration_ns / steps) if device.window.duration_ns else 0.0
-        of_what = "of the profiled step (slower than an unprofiled one, so this is a lower limit)"
-    evidence = f"The device is busy {format_ns(busy)} per step, {format_share(share, 1)} {of_what}."
+        of_what = "of the profiled time (the profiler slows the host down, so this is a lower limit)"
+    evidence = f"The device is busy {format_ns(busy)} {unit}, {format_share(share, 1)} {of_what}."
     cause = _largest_cause(device)
     kind = _kind(device, share, cause)
     return Bound(kind, share, cause, f"{evidence} {_why(device, kind, cause)}")
@@ -105,10 +106,10 @@ def _why(device: DeviceTimeline, kind: BoundKind, cause: IdleCause | None) -> st
     share = format_share(length, device.idle_ns)
     if kind in (BoundKind.LAUNCH, BoundKind.PARTLY_LAUNCH):
         return (
-            f"For {share} of its idle time in the profiled steps it waited for the host to launch: fewer or "
+            f"For {share} of its idle time in the profile it waited for the host to launch: fewer or "
             "larger kernels, torch.compile, or CUDA graphs help; faster kernels do not."
         )
-    return f"{share} of its idle time in the profiled steps is due to: {cause}."
+    return f"{share} of its idle time in the profile is due to: {cause}."
 
 
 def _host_only(analysis: Analysis) -> Bound:

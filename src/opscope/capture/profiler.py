@@ -1,6 +1,7 @@
 """torch.profiler around a step: one raw Chrome trace per cycle of the schedule."""
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -93,16 +94,15 @@ def describe(profiler: profile, device: torch.device) -> None:
 
 
 def write_trace(profiler: profile, target: Path) -> None:
-    """Export a trace under a temporary name and rename it.
+    """Export a trace into a temporary folder beside its place and move it there.
 
     Raises:
         EnvironmentLacksError: it could not be written.
     """
-    partial = target.with_name(f".{target.stem}.partial{target.suffix}")
     try:
-        profiler.export_chrome_trace(str(partial))
-        partial.replace(target)
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent) as folder:
+            partial = Path(folder) / target.name
+            profiler.export_chrome_trace(str(partial))
+            partial.replace(target)
     except (OSError, RuntimeError) as error:
         raise EnvironmentLacksError(f"the trace {target} could not be written: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)

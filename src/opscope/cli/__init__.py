@@ -47,7 +47,7 @@ def cli(debug: bool) -> None:
 def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 something is missing, 4 bad input file."""
     try:
-        cli(standalone_mode=True)
+        cli(prog_name="opscope")
     except OpscopeError as error:
         if os.environ.get("OPSCOPE_DEBUG"):
             raise

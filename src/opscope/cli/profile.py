@@ -20,6 +20,7 @@ from opscope.sweep.runner import Plan, failed_entries, run_sweep
 from opscope.workloads.catalog import BUILT_IN
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_INTERRUPTED = 130  # what shells expect of a command that Ctrl-C ended
 _FATAL_EXIT_CODES = {"usage": 2, "environment": 3}
 _POSITIVE = click.IntRange(min=1)
 _COUNT = click.IntRange(min=0)
@@ -131,9 +132,13 @@ def command(
             "Results that exist can be analysed without: opscope report RUN_DIRECTORY"
         )
     finished = []
-    for directory, configurations in sweeps:
-        manifest = new_manifest(configurations, options, ["opscope", *sys.argv[1:]])
-        finished.append((directory, _run(directory, manifest, resume=resume, isolate=not in_process)))
+    try:
+        for directory, configurations in sweeps:
+            manifest = new_manifest(configurations, options, ["opscope", *sys.argv[1:]])
+            finished.append((directory, _run(directory, manifest, resume=resume, isolate=not in_process)))
+    except KeyboardInterrupt:
+        click.echo("opscope: interrupted; what is done is kept, and the same command with --resume goes on", err=True)
+        sys.exit(_INTERRUPTED)
     print_sweep(finished, output_format)
     sys.exit(_exit_code([manifest for _, manifest in finished]))
 

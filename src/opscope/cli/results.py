@@ -62,7 +62,7 @@ def _top_operators(document: ProfileDocument) -> Iterator[str]:
     step = f"{format_ns(wall.median_ns)} per step" if wall else "step not timed"
     yield f"{name}: {step}, {document.summary.bound.kind}"
     for number, operator in enumerate(document.operators[:_SHOWN], 1):
-        yield f"  {number}. {_operator(operator, document.summary.steps)}"
+        yield f"  {number}. {_operator(operator, document.summary.steps or 1)}"
     yield ""
 
 

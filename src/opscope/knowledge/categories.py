@@ -299,6 +299,7 @@ _NAMESPACES = {
     "nccl": Category.COMMUNICATION,
     "record_param_comms": Category.COMMUNICATION,
 }
+_COLLECTIVE_RANGE = re.compile(r"^(nccl|gloo|mpi|ucc):")
 _COMPILED_NAME = re.compile(r"^triton_(poi|red|per|tem|for|unk|mm|bmm|split)\w*_|^cpp_fused_|^extern_kernels")
 _FRAMEWORK_NAME = re.compile(
     r"^autograd::engine|^torch::autograd::|Backward\d*$|^Torch-Compiled Region|^TorchDynamo|CompiledFxGraph"
@@ -329,6 +330,8 @@ class Classifier:
         base = base.partition(".")[0] if namespace else base
         if (communication := _NAMESPACES.get(namespace or base)) is not None:
             return Classification(communication, f"namespace {namespace or base}", by_fact=True)
+        if _COLLECTIVE_RANGE.match(name):
+            return Classification(Category.COMMUNICATION, "name of a collective", by_fact=False)
         if _COMPILED_NAME.match(name):
             return Classification(Category.COMPILED, "name of a generated kernel", by_fact=False)
         if _FRAMEWORK_NAME.search(name):

@@ -129,14 +129,14 @@ def _throughput(workload: WorkloadInfo | None, wall: SampleSummary | None) -> tu
 
 
 def _summary(analysis: Analysis, bound: Bound) -> doc.Summary:
-    steps = len({step.number for step in analysis.steps}) or 1
+    steps = analysis.step_count
     measured = analysis.has_device_times
     total = analysis.accounting.activities_ns
     window = analysis.devices[0].window if analysis.devices else analysis.window
     return doc.Summary(
         steps=steps,
         total_cuda_time_ms=_ms(total) if measured else None,
-        cuda_time_per_step_ms=_ms(total / steps) if measured else None,
+        cuda_time_per_step_ms=_ms(total / steps) if measured and steps else None,
         device_busy_ms=_ms(sum(d.busy_in_window_ns for d in analysis.devices)) if measured else None,
         device_idle_ms=_ms(sum(d.idle_ns for d in analysis.devices)) if measured else None,
         window=str(window.kind),
@@ -360,11 +360,11 @@ def _trust(analysis: Analysis, measurement: doc.Measurement) -> doc.TrustEntry:
     if measurement.profiler_overhead_percent is not None:
         checks.append(check_overhead(measurement.profiler_overhead_percent, has_device=analysis.has_device_times))
     return doc.TrustEntry(
-        verdict=str(Trust(tuple(checks)).verdict),
+        verdict=Trust(tuple(checks)).verdict,
         checks=tuple(
             doc.CheckEntry(
                 name=check.name,
-                verdict=str(check.verdict),
+                verdict=check.verdict,
                 count=check.count,
                 time_ms=None if check.time_ns is None else _ms(check.time_ns),
                 share_of_device_sum=check.share,

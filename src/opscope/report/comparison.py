@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from opscope.analysis.bounds import BoundKind
 from opscope.analysis.scaling import growth
@@ -10,7 +11,6 @@ from opscope.report.blocks import Bullets, Inline, Name, Paragraph, Section, Tab
 from opscope.report.document import ProfileDocument
 from opscope.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
 
-SCHEMA = "opscope.comparison/1"
 _LAUNCH_BOUND = (BoundKind.LAUNCH, BoundKind.PARTLY_LAUNCH)
 _SCALED_CATEGORIES = 5
 
@@ -92,10 +92,11 @@ class FailedRow:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """A sweep's results side by side."""
 
+    schema: Literal["opscope.comparison/1"] = "opscope.comparison/1"
     target: str
     mode: str
     dtype: str
@@ -109,7 +110,6 @@ class Comparison:
     scaling: tuple[ScalingRow, ...]
     failed: tuple[FailedRow, ...]
     pending: tuple[str, ...]
-    schema: str = SCHEMA
 
 
 def compare(documents: Sequence[ProfileDocument], manifest: Manifest) -> Comparison:
@@ -141,7 +141,7 @@ def compare(documents: Sequence[ProfileDocument], manifest: Manifest) -> Compari
 
 def _row(document: ProfileDocument) -> ComparisonRow:
     measurement, summary, configuration = document.measurement, document.summary, document.configuration
-    wall, steps = measurement.wall, summary.steps
+    wall, steps = measurement.wall, summary.steps or 1
     measured = summary.total_cuda_time_ms is not None
     memory = measurement.memory
     allocated = memory.allocated_bytes if memory else None

@@ -6,11 +6,11 @@ name says otherwise; what was not measured is null, never 0. Fields may be added
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from opscope.analysis.statistics import SampleSummary
+from opscope.analysis.trust import Verdict
 from opscope.record import CaptureOptions, Clocks, Configuration, Environment, PeakMemory, WorkloadInfo
-
-SCHEMA = "opscope.profile/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,11 @@ class OperatorEntry:
 
 @dataclass(frozen=True, slots=True)
 class CategoryEntry:
-    """Time by kind of work. Unlinked activities are a row of their own, so the rows add up to the device sum."""
+    """Time by kind of work.
+
+    Unlinked kernels are a row of their own, unlinked copies and fills count as Memory, so that the rows add up to the
+    device sum.
+    """
 
     category: str
     calls: int
@@ -224,7 +228,7 @@ class CheckEntry:
     """One trust check."""
 
     name: str
-    verdict: str
+    verdict: Verdict
     count: int
     time_ms: float | None
     share_of_device_sum: float | None
@@ -235,7 +239,7 @@ class CheckEntry:
 class TrustEntry:
     """All trust checks; the verdict is the worst of them."""
 
-    verdict: str
+    verdict: Verdict
     checks: tuple[CheckEntry, ...]
 
 
@@ -294,8 +298,8 @@ class Summary:
     """The figures a reader looks at first.
 
     Attributes:
-        steps: profiled steps.
-        total_cuda_time_ms: device sum over all profiled steps: durations of all activities added up.
+        steps: profiled steps; 0 where the trace marks none.
+        total_cuda_time_ms: device sum over the whole profile: durations of all activities added up.
         cuda_time_per_step_ms: the same divided by ``steps``.
         device_busy_ms: union of the activities' intervals over all devices' windows, devices added up.
         device_idle_ms: window minus busy, devices added up.
@@ -317,7 +321,7 @@ class Summary:
     bound: BoundEntry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileDocument:
     """One profiled configuration: everything the report shows.
 
@@ -326,6 +330,7 @@ class ProfileDocument:
     device time, or by self CPU time where no device worked.
     """
 
+    schema: Literal["opscope.profile/1"] = "opscope.profile/1"
     configuration: Configuration | None
     options: CaptureOptions | None
     workload: WorkloadInfo | None
@@ -345,4 +350,3 @@ class ProfileDocument:
     steps: tuple[StepEntry, ...]
     memory: tuple[MemoryEntry, ...]
     trust: TrustEntry
-    schema: str = SCHEMA

@@ -76,8 +76,9 @@ def _fact_texts(document: ProfileDocument) -> Iterator[str]:
         yield _clocks(measurement.clocks)
     elif document.devices and measurement.clocks_reason:
         yield f"GPU clocks unknown: {measurement.clocks_reason}."
+    over = f"over {summary.steps} profiled steps" if summary.steps else "in the recording"
     yield (
-        f"CPU: operators took {ms(summary.total_cpu_self_time_ms)} of self time over {summary.steps} profiled steps "
+        f"CPU: operators took {ms(summary.total_cpu_self_time_ms)} of self time {over} "
         f"(all threads, profiling included). Window: {ms(summary.window_ms)} ({summary.window})."
     )
 

@@ -39,8 +39,9 @@ def as_csv(table: Table) -> str:
     """Write comma-separated values with a header line."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows(table.rows)
+    for row in (table.columns, *table.rows):
+        # The writer quotes line feeds, but not the carriage returns that readers take for line ends too.
+        writer.writerow([cell.replace("\r", " ") for cell in row])
     return out.getvalue().rstrip("\n")
 
 

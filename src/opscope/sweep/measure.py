@@ -93,7 +93,8 @@ def write_functions(directory: RunDirectory, device: torch.device) -> tuple[str 
     name = functions_name(str(torch.__version__), device_key)
     if not directory.inside(name).is_file():
         try:
-            directory.write(name, installed_table(device_key).packed())
+            table = installed_table(device_key)
         except EnvironmentLacksError as error:
             return None, str(error)
+        directory.write(name, table.packed())
     return name, None

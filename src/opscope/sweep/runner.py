@@ -63,24 +63,33 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
     """
     manifest, directory = plan.manifest, plan.directory
     directory.write_manifest(manifest)
-    measure = _measure_in_process if plan.isolate else _measure_here
-    for number, entry in enumerate(manifest.entries, 1):
-        if entry.status == "done":
-            continue
-        observer.configuration(number, entry)
-        began = time.monotonic()
-        failure = measure(entry.configuration, manifest.options, directory, observer)
-        if failure is None:
-            observer.progress("reporting", 0.0)
-        ended = _reported(directory, entry) if failure is None else _failed(entry, failure)
-        ended = replace(ended, seconds=round(time.monotonic() - began, 3))
-        manifest = _with_environment(with_entry(manifest, ended), directory, ended)
-        directory.write_manifest(manifest)
-        observer.finished(number, ended)
-        if ended.failure is not None and ended.failure.kind in _FATAL:
-            break
+    try:
+        for number, entry in enumerate(manifest.entries, 1):
+            if entry.status == "done":
+                continue
+            ended = _run_one(plan, number, entry, observer)
+            manifest = _with_environment(with_entry(manifest, ended), directory, ended)
+            directory.write_manifest(manifest)
+            observer.finished(number, ended)
+            if ended.failure is not None and ended.failure.kind in _FATAL:
+                break
+    except KeyboardInterrupt:
+        write_comparison(directory, manifest)
+        raise
     write_comparison(directory, manifest)
     return manifest
+
+
+def _run_one(plan: Plan, number: int, entry: Entry, observer: Observer) -> Entry:
+    """Measure and report one configuration; return its entry as it then stands."""
+    observer.configuration(number, entry)
+    began = time.monotonic()
+    measure = _measure_in_process if plan.isolate else _measure_here
+    failure = measure(entry.configuration, plan.manifest.options, plan.directory, observer)
+    if failure is None:
+        observer.progress("reporting", 0.0)
+    ended = _reported(plan.directory, entry) if failure is None else _failed(entry, failure)
+    return replace(ended, seconds=round(time.monotonic() - began, 3))
 
 
 def _failed(entry: Entry, failure: Failure) -> Entry:

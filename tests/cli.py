@@ -1,0 +1,32 @@
+"""Run the command line in a process of its own, as users do."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TOY = ROOT / "tests" / "workloads" / "toy.py"
+# Makes an import of PyTorch fail as it does where PyTorch is not installed.
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from opscope.cli import main; main()"
+
+
+def opscope(
+    *args: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, code: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``opscope`` with arguments; ``code`` replaces ``python -m opscope``."""
+    start = ["-m", "opscope"] if code is None else ["-c", code]
+    return subprocess.run(
+        [sys.executable, *start, *args],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def toy(name: str) -> str:
+    return f"{TOY}:{name}"

@@ -1,0 +1,51 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opscope.analysis import Analysis, analyze
+from opscope.model import Trace
+from opscope.readers import read
+from tests.kineto import KinetoTrace
+
+DATA = Path(__file__).parent / "data"
+
+
+def gpu_is_missing() -> str | None:
+    """Return why tests that need a GPU cannot run here."""
+    try:
+        import torch
+    except ImportError:
+        return "PyTorch is not installed"
+    if torch.version.cuda is None:
+        return "this PyTorch is built without CUDA"
+    return None if torch.cuda.is_available() else "PyTorch sees no GPU"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    reason = gpu_is_missing() if marked else None
+    for item in marked if reason else ():
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def data() -> Path:
+    return DATA
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[[KinetoTrace], Trace]:
+    """Write a built trace and read it back, as every trace is."""
+    return lambda trace: read(trace.write(tmp_path / "trace.json"))
+
+
+@pytest.fixture
+def analyzed(load: Callable[[KinetoTrace], Trace]) -> Callable[[KinetoTrace], Analysis]:
+    return lambda trace: analyze(load(trace))
+
+
+@pytest.fixture
+def recorded() -> Callable[[str], Trace]:
+    """Read one of the recorded traces by name."""
+    return lambda name: read(DATA / "traces" / f"{name}.json.gz")

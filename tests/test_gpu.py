@@ -1,0 +1,185 @@
+"""What only a GPU can show: device times against PyTorch's own table, overheads, clocks, memory, toggling."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opscope
+from opscope.analysis import Analysis
+from opscope.analysis.trust import Verdict
+from opscope.record import Configuration, Failure, Manifest, decode
+from tests.cli import opscope as command
+from tests.cli import toy
+
+pytestmark = pytest.mark.gpu
+
+# Every kind of workload, small enough for a minute in all.
+WORKLOADS = {
+    "bert fp32": Configuration("bert", batch_size=4, seq_len=128, layers=3),
+    "bert bf16": Configuration("bert", dtype="bfloat16", batch_size=4, seq_len=128, layers=3),
+    "bert eager": Configuration("bert", attention="eager", batch_size=4, seq_len=128, layers=3),
+    "bert simplified": Configuration("bert", simplified=True, batch_size=4, seq_len=128, layers=3),
+    "gpt2 training": Configuration("gpt2", "training", "bfloat16", batch_size=2, seq_len=256, layers=3),
+    "gpt2 fp16 training": Configuration("gpt2", "training", "float16", batch_size=2, seq_len=256, layers=2),
+    "resnet50 training": Configuration("resnet50", "training", batch_size=8),
+    "bert compiled": Configuration("bert", dtype="bfloat16", batch_size=4, seq_len=128, layers=2, compile=True),
+}
+
+
+def profiled_twice(step: Callable[[], object], path: Path) -> tuple[Analysis, Any]:
+    """Profile a step once; return our analysis of the trace and PyTorch's own averages of the same events."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as profiler:
+        for _ in range(2):
+            step()
+            torch.cuda.synchronize()
+    profiler.export_chrome_trace(str(path))
+    return opscope.analyze(opscope.read(path)), profiler.key_averages()
+
+
+@pytest.mark.parametrize("name", list(WORKLOADS))
+def test_figures_equal_pytorchs_own_table(name: str, tmp_path: Path) -> None:
+    """Kernel sums exactly; self device time of every operator exactly, total and CPU times to rounding."""
+    import torch
+    from torch.autograd import DeviceType
+
+    from opscope.workloads.build import build
+
+    step = build(WORKLOADS[name], torch.device("cuda", 0)).step
+    analysis, averages = profiled_twice(step, tmp_path / "trace.json")
+    kernels: dict[str, list[int]] = {}
+    for row in analysis.kernels.iter_rows(named=True):
+        entry = kernels.setdefault(str(row["name"]), [0, 0])
+        entry[0] += row["calls"]
+        entry[1] += row["total_ns"]
+    operators = {row["name"]: row for row in analysis.operators.iter_rows(named=True)}
+    compared_kernels = compared_operators = 0
+    for row in averages:
+        if row.device_type == DeviceType.CUDA and row.key in kernels and not row.is_user_annotation:
+            assert kernels[row.key] == [row.count, round(row.self_device_time_total * 1000)], row.key
+            compared_kernels += 1
+        elif row.device_type == DeviceType.CPU and row.key in operators:
+            ours = operators[row.key]
+            assert ours["calls"] == row.count, row.key
+            assert ours["self_device_ns"] == pytest.approx(row.self_device_time_total * 1000, abs=1), row.key
+            assert ours["self_cpu_ns"] == pytest.approx(row.self_cpu_time_total * 1000, abs=50 + row.count), row.key
+            if row.key.startswith("aten::"):
+                assert ours["total_device_ns"] == pytest.approx(row.device_time_total * 1000, abs=1), row.key
+            compared_operators += 1
+    assert compared_kernels == len(kernels)
+    assert compared_operators == len(operators)
+    assert analysis.accounting.holds
+    assert analysis.accounting.unlinked_activities == 0
+    assert {check.name for check in analysis.trust.checks if check.verdict is Verdict.FAIL} == set()
+
+
+def test_a_sweep_measures_times_clocks_and_memory(tmp_path: Path) -> None:
+    directory = tmp_path / "r"
+    result = command("profile", "bert", "--layers", "2", "--batch-sizes", "1", "32", "--seq-lens", "128",
+                     "--output-dir", str(directory))  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    small, large = json.loads((directory / "comparison.json").read_text())["rows"]
+    for row in (small, large):
+        assert 0 < row["device_busy_ms"] <= row["device_sum_ms"] + 1e-9
+        assert row["device_busy_ms"] < row["wall_ms"] * 1.1
+        assert row["event_ms"] <= row["wall_ms"]
+        assert row["trust"] in ("pass", "warn")
+    assert large["device_sum_ms"] > small["device_sum_ms"]
+    assert large["peak_memory_bytes"] > small["peak_memory_bytes"]
+    assert small["launch_bound"]
+    manifest = decode(directory / "manifest.json", Manifest)
+    assert manifest.environment is not None
+    assert manifest.environment.device == "cuda:0"
+    assert manifest.environment.driver
+    assert manifest.clocks is not None
+    assert 100 < manifest.clocks.sm_mhz_median <= manifest.clocks.sm_mhz_limit
+    statistics = json.loads((directory / "profiling_stats_bs32_seq128.json").read_text())
+    addmm = statistics["top_aten_operators"][0]
+    assert addmm["name"] == "aten::addmm"
+    assert addmm["native_function_detail"]["cpp_function"] == "at::native::structured_addmm_out_cuda::impl"
+    assert "dispatcher: RegisterCUDA" in addmm["native_function_detail"]["how"]
+    assert addmm["kernels"][0]["registers_per_thread"] > 0
+    assert statistics["summary"]["total_cuda_time_ms"] == pytest.approx(
+        sum(entry["self_cuda_time_ms"] for entry in statistics["category_statistics"])
+    )
+
+
+def test_running_out_of_device_memory_is_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
+    directory = tmp_path / "r"
+    result = command("profile", "bert", "--simplified", "--layers", "1", "--batch-sizes", "1000000", "1",
+                     "--seq-lens", "128", "--skip-benchmark", "--output-dir", str(directory))  # fmt: skip
+    assert result.returncode == 1
+    failed, done = decode(directory / "manifest.json", Manifest).entries
+    assert isinstance(failed.failure, Failure)
+    assert (failed.failure.kind, done.status) == ("out of memory", "done")
+    assert "CUDA out of memory" in failed.failure.message
+
+
+def test_a_gpu_step_without_gpu_work_is_flagged(tmp_path: Path) -> None:
+    """A workload meant for the GPU that never uses it has no device times, and the check says so."""
+    directory = tmp_path / "r"
+    result = command(
+        "profile", toy("talkative"), "--device", "cuda", "--skip-benchmark", "--output-dir", str(directory)
+    )
+    assert result.returncode == 0, result.stderr
+    document = json.loads((directory / "profiling_stats_default.json").read_text())
+    assert document["trust"]["verdict"] == "fail"
+    assert document["summary"]["total_cuda_time_ms"] is None
+    assert document["summary"]["bound"]["kind"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("activities", "operators", "kernels"),
+    [((), False, False), (("cpu",), True, False), (("cuda",), False, True), (("cpu", "cuda"), True, True)],
+)
+def test_the_four_combinations_of_collected_activities(
+    activities: tuple[Any, ...], operators: bool, kernels: bool
+) -> None:
+    import torch
+
+    with opscope.profile(device="cuda") as session:
+        for _ in range(3):
+            session.stop("cpu", "cuda")
+            left = torch.randn(512, 512, device="cuda")
+            if activities:
+                session.start(*activities)
+            with session.step():
+                torch.relu(left @ left)
+    analysis = session.run.analysis
+    names = set(analysis.operators["name"])
+    assert ("aten::mm" in names) == operators
+    assert "aten::randn" not in names
+    assert analysis.has_device_times == kernels
+    if operators and kernels:
+        assert analysis.accounting.unlinked_activities == 0
+        assert analysis.kernels["calls"].sum() == 6
+    elif kernels:
+        assert analysis.accounting.unlinked_activities == analysis.kernels["calls"].sum() == 6
+
+
+def test_a_first_use_is_named_as_such() -> None:
+    """In a fresh process the first launches load their code, which is not what a launch costs."""
+    import subprocess
+    import sys
+
+    code = (
+        "import torch, opscope\n"
+        "with opscope.profile(device='cuda') as session:\n"
+        "    for _ in range(3):\n"
+        "        with session.step():\n"
+        "            torch.ones(512, 512, device='cuda') * 2\n"
+        "check = next(c for c in session.run.analysis.trust.checks if c.name == 'cold_launches')\n"
+        "print(check.verdict, [step.cold for step in session.run.analysis.steps])"
+    )
+    from tests.cli import ROOT
+
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "warn [True, False, False]"

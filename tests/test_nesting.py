@@ -1,0 +1,86 @@
+"""The call tree against a slow, obvious reference on random slices: nested, crossing, empty, equal."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opscope.analysis.nesting import Nesting
+
+Slice = tuple[int, int, int]  # thread, start, end
+
+SLICES = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)).map(lambda s: (s[0], s[1], s[1] + s[2])),
+    max_size=40,
+)
+
+
+def nesting(slices: list[Slice]) -> Nesting:
+    columns = np.array(slices, np.int64).reshape(-1, 3)
+    return Nesting.of(columns[:, 0], columns[:, 1], columns[:, 2])
+
+
+def encloses(slices: list[Slice], outer: int, inner: int) -> bool:
+    (thread, start, end), (other_thread, low, high) = slices[inner], slices[outer]
+    if outer == inner or thread != other_thread or low > start or high < end:
+        return False
+    return (low, high) != (start, end) or outer < inner
+
+
+def innermost(slices: list[Slice], candidates: list[int]) -> int:
+    return max(candidates, key=lambda i: (slices[i][1], -slices[i][2], i), default=-1)
+
+
+def reference_parents(slices: list[Slice]) -> list[int]:
+    rows = range(len(slices))
+    return [innermost(slices, [outer for outer in rows if encloses(slices, outer, inner)]) for inner in rows]
+
+
+@settings(max_examples=300)
+@given(SLICES)
+def test_parent_is_the_innermost_enclosing_slice(slices: list[Slice]) -> None:
+    assert nesting(slices).parent.tolist() == reference_parents(slices)
+
+
+@settings(max_examples=300)
+@given(SLICES, st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 45)), max_size=20))
+def test_innermost_at_finds_the_latest_slice_that_contains_a_time(
+    slices: list[Slice], points: list[tuple[int, int]]
+) -> None:
+    columns = np.array(points, np.int64).reshape(-1, 2)
+    expected = [
+        innermost(slices, [i for i, (t, low, high) in enumerate(slices) if t == thread and low <= time < high])
+        for thread, time in points
+    ]
+    assert nesting(slices).innermost_at(columns[:, 0], columns[:, 1]).tolist() == expected
+
+
+@given(SLICES)
+def test_depth_and_subtree_sums_follow_the_parents(slices: list[Slice]) -> None:
+    tree = nesting(slices)
+    values = np.arange(1, len(slices) + 1, dtype=np.int64)
+    depth, totals = [0] * len(slices), values.tolist()
+    for row in range(len(slices)):
+        ancestor = tree.parent[row]
+        while ancestor >= 0:
+            depth[row] += 1
+            totals[ancestor] += int(values[row])
+            ancestor = tree.parent[ancestor]
+    assert tree.depth().tolist() == depth
+    assert tree.subtree_sums(values).tolist() == totals
+
+
+@given(SLICES, st.data())
+def test_inside_same_finds_an_enclosing_slice_with_the_same_key(slices: list[Slice], data: st.DataObject) -> None:
+    drawn = data.draw(st.lists(st.integers(0, 2), min_size=len(slices), max_size=len(slices)))
+    keys = np.array(drawn, np.int64)
+    rows = range(len(slices))
+    expected = [any(keys[o] == keys[i] and encloses(slices, o, i) for o in rows) for i in rows]
+    assert nesting(slices).inside_same(keys).tolist() == expected
+
+
+def test_a_hundred_thousand_nested_slices_take_no_recursion() -> None:
+    count = 100_000
+    start = np.arange(count, dtype=np.int64)
+    tree = Nesting.of(np.zeros(count, np.int64), start, 2 * count - start)
+    assert tree.parent.tolist() == list(range(-1, count - 1))
+    assert tree.depth()[-1] == count - 1

@@ -1,0 +1,150 @@
+"""Reading Kineto files: exact times, odd fields, broken input."""
+
+import gzip
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opscope import schema
+from opscope.errors import BadInputError
+from opscope.model import Trace
+from opscope.readers import read
+from tests.kineto import KinetoTrace
+
+
+def event_text(category: str, ts: str, dur: str, args: str = "{}") -> str:
+    event = f'"ph": "X", "cat": "{category}", "name": "n", "pid": 0, "tid": 7, "ts": {ts}, "dur": {dur}, "args": {args}'
+    return f'{{"traceEvents": [{{{event}}}]}}'
+
+
+def read_text(tmp_path: Path, text: str) -> Trace:
+    path = tmp_path / "trace.json"
+    path.write_text(text, encoding="utf-8")
+    return read(path)
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 9 * 10**15), st.integers(0, 10**12))
+def test_times_are_exact_to_the_nanosecond(tmp_path_factory: pytest.TempPathFactory, start: int, duration: int) -> None:
+    """Also beyond 2**43 microseconds, where a double no longer holds single nanoseconds."""
+    ts, dur = (str(Decimal(value) / 1000) for value in (start, duration))
+    trace = read_text(tmp_path_factory.mktemp("t"), event_text("kernel", ts, dur))
+    assert trace.activities.select("start_ns", "duration_ns").row(0) == (start, duration)
+
+
+@pytest.mark.parametrize("start", [1_763_712_000_000_000_001, 8_796_093_022_208_001, 4_368_200_671_837_723])
+def test_unix_time_keeps_its_nanoseconds(tmp_path: Path, start: int) -> None:
+    trace = read_text(tmp_path, event_text("kernel", f"{start // 1000}.{start % 1000:03d}", "1.001"))
+    assert trace.activities["start_ns"][0] == start
+    assert trace.activities["duration_ns"][0] == 1001
+
+
+def test_every_category_goes_to_its_table(load: Callable[[KinetoTrace], Trace]) -> None:
+    built = KinetoTrace()
+    used = "cpu_op Operator cuda_runtime cuda_driver hip_runtime Runtime kernel Kernel gpu_memcpy Memcpy gpu_memset"
+    for category in (*used.split(), "user_annotation", "python_function", "overhead"):
+        built.slice(category, category, 1000, 10)
+    # None of these is work, an operator or a launch.
+    for category in ("gpu_user_annotation", "cuda_sync", "Trace", "ac2g", "fwdbwd"):
+        built.slice(category, category, 1000, 10)
+    trace = load(built)
+    assert sorted(trace.operators["name"].to_list()) == ["Operator", "cpu_op"]
+    assert sorted(trace.launches["name"].to_list()) == ["Runtime", "cuda_driver", "cuda_runtime", "hip_runtime"]
+    assert sorted(trace.activities["kind"].to_list()) == ["kernel", "kernel", "memcpy", "memcpy", "memset"]
+    assert trace.annotations["name"].to_list() == ["user_annotation"]
+    assert trace.frames["name"].to_list() == ["python_function"]
+    assert trace.overheads["name"].to_list() == ["overhead"]
+
+
+def test_old_profilers_wrote_steps_as_operators(load: Callable[[KinetoTrace], Trace]) -> None:
+    built = KinetoTrace()
+    built.slice("Operator", "ProfilerStep#3", 1000, 500)
+    trace = load(built)
+    assert trace.operators.height == 0
+    assert trace.annotations["name"].to_list() == ["ProfilerStep#3"]
+
+
+def test_a_kernel_keeps_its_launch_geometry(load: Callable[[KinetoTrace], Trace]) -> None:
+    built = KinetoTrace()
+    extra = {"registers per thread": 32, "shared memory": 4096, "est. achieved occupancy %": 62.5, "graph node id": 4}
+    built.kernel("k", 1000, 10, 5, device=1, stream=20, grid=[8, 2, 1], block=[128, 1, 1], **extra)
+    row = load(built).activities.row(0, named=True)
+    assert (row["device"], row["stream"], row["correlation"], row["graph_node_id"]) == (1, 20, 5, 4)
+    assert (row["grid"], row["block"]) == ("8,2,1", "128,1,1")
+    assert (row["registers_per_thread"], row["shared_memory_bytes"]) == (32, 4096)
+    assert row["theoretical_occupancy_percent"] == 62.5
+
+
+def test_tables_have_their_schema_even_when_empty(load: Callable[[KinetoTrace], Trace]) -> None:
+    trace = load(KinetoTrace())
+    assert dict(trace.operators.schema) == dict(schema.OPERATORS)
+    assert dict(trace.launches.schema) == dict(schema.LAUNCHES)
+    assert dict(trace.activities.schema) == dict(schema.ACTIVITIES)
+    assert dict(trace.allocations.schema) == dict(schema.ALLOCATIONS)
+
+
+def test_rows_are_sorted_by_time_whatever_the_file_order(load: Callable[[KinetoTrace], Trace]) -> None:
+    built = KinetoTrace()
+    for start in (3000, 1000, 2000):
+        built.operator(f"op{start}", start, 10)
+    assert load(built).operators["name"].to_list() == ["op1000", "op2000", "op3000"]
+
+
+def test_missing_and_textual_fields_are_read_or_left_unknown(tmp_path: Path) -> None:
+    args = '{"correlation": "12", "device": "0", "stream": "Stream 7", "External id": 18446744073709551615}'
+    row = read_text(tmp_path, event_text("kernel", "1", "2", args)).activities.row(0, named=True)
+    assert (row["correlation"], row["device"]) == (12, 0)
+    assert row["stream"] == 7  # from the event's thread, as the argument is no number
+    assert row["external_id"] is None  # an unset id, written as 2**64 - 1
+
+
+def test_events_without_times_are_left_out(tmp_path: Path) -> None:
+    text = '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k"}, {"ph": "M", "name": "process_name"}]}'
+    assert read_text(tmp_path, text).activities.height == 0
+
+
+def test_devices_and_metadata_come_from_the_header(load: Callable[[KinetoTrace], Trace]) -> None:
+    properties = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+    trace = load(KinetoTrace(deviceProperties=[properties], opscope={"torch": "2.11"}, trace_id="X"))
+    (device,) = trace.devices
+    assert (device.name, device.compute_capability, device.multiprocessors) == ("NVIDIA H200", "9.0", 132)
+    assert trace.source.metadata["trace_id"] == "X"
+    assert trace.source.metadata["opscope"] == '{"torch": "2.11"}'
+
+
+def test_gzip_is_recognised_by_content_and_not_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(gzip.compress(event_text("kernel", "1", "2").encode()))
+    assert read(path).activities.height == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'{"traceEvents": [{"ph": "X", "ts": 1', "not valid JSON"),
+        (b'{"traceEvents": [{"name": "a"b"}]}', "not valid JSON"),
+        (b'{"traceEvents": 5}', "not a Kineto trace"),
+        (b'{"traceEvents": [5]}', "not a Kineto trace"),
+        (b'{"a": 1}', "not a trace that opscope knows"),
+        (b"", "not a trace that opscope knows"),
+        (b"\x7fELF", "not a trace that opscope knows"),
+        (gzip.compress(b'{"traceEvents": []}')[:-9], "damaged gzip"),
+        (b"\x1f\x8b garbage", "damaged gzip"),
+    ],
+)
+def test_broken_files_are_refused_in_one_line(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_bytes(content)
+    with pytest.raises(BadInputError, match=expected) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="No such file"):
+        read(tmp_path / "absent.json")

@@ -1,0 +1,118 @@
+"""Idle time by cause, windows and steps on traces small enough to work out by hand."""
+
+from collections.abc import Callable
+
+from opscope.analysis import Analysis
+from opscope.analysis.timeline import IdleCause, WindowKind
+from tests.kineto import KinetoTrace
+
+Analyze = Callable[[KinetoTrace], Analysis]
+
+
+def causes(analysis: Analysis) -> dict[IdleCause, int]:
+    (device,) = analysis.devices
+    found = {cause: length for cause, length in device.idle.by_cause().items() if length}
+    assert sum(found.values()) == device.idle_ns
+    return found
+
+
+def test_work_queued_before_the_gap_waits_for_something_else(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.launched_kernel("a", (0, 1_000), (2_000, 8_000))
+    trace.launched_kernel("b", (3_000, 1_000), (15_000, 5_000))
+    assert causes(analyzed(trace)) == {IdleCause.DEPENDENCY: 5_000}
+
+
+def test_a_call_under_way_when_the_gap_begins_is_latency(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.launched_kernel("a", (0, 1_000), (2_000, 8_000))
+    trace.launched_kernel("b", (9_000, 3_000), (15_000, 5_000))
+    assert causes(analyzed(trace)) == {IdleCause.LATENCY: 5_000}
+
+
+def test_another_threads_synchronise_does_not_explain_this_threads_delay(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.launched_kernel("a", (0, 1_000), (2_000, 8_000), tid=1)
+    trace.slice("cuda_runtime", "cudaStreamSynchronize", 5_000, 10_000, tid=2)
+    trace.launched_kernel("b", (12_000, 1_000), (15_000, 5_000), tid=1)
+    assert causes(analyzed(trace)) == {IdleCause.HOST: 2_000, IdleCause.LATENCY: 3_000}
+
+
+def test_a_blocking_copy_is_a_synchronisation_and_an_asynchronous_one_is_not(analyzed: Analyze) -> None:
+    for name, cause in (("cudaMemcpy", IdleCause.SYNC), ("cudaMemcpyAsync", IdleCause.HOST)):
+        trace = KinetoTrace()
+        trace.launched_kernel("a", (0, 1_000), (2_000, 8_000))
+        trace.slice("cuda_runtime", name, 5_000, 6_000)
+        trace.launched_kernel("b", (12_000, 1_000), (15_000, 5_000))
+        assert causes(analyzed(trace)) == {cause: 2_000, IdleCause.LATENCY: 3_000}
+
+
+def test_the_other_stream_filling_a_gap_leaves_no_gap(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.launched_kernel("a", (0, 1_000), (2_000, 8_000))
+    trace.kernel("c", 9_000, 7_000, stream=20)
+    trace.launched_kernel("b", (12_000, 1_000), (16_000, 5_000))
+    assert causes(analyzed(trace)) == {}
+
+
+def test_window_is_the_steps_where_there_are_steps(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.step(1, 0, 20_000)
+    trace.step(2, 22_000, 18_000)
+    trace.launched_kernel("k", (5_000, 1_000), (10_000, 5_000))
+    (device,) = analyzed(trace).devices
+    assert (device.window.kind, device.window.start_ns, device.window.end_ns) == (WindowKind.STEPS, 0, 40_000)
+    assert device.idle_ns == 35_000
+
+
+def test_work_after_the_last_step_is_outside_the_window_and_said_to_be(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.step(1, 0, 20_000)
+    trace.launched_kernel("k", (5_000, 1_000), (10_000, 50_000))
+    analysis = analyzed(trace)
+    (device,) = analysis.devices
+    assert (device.busy_ns, device.busy_in_window_ns, device.outside_window_ns) == (50_000, 10_000, 40_000)
+    assert device.idle_ns == 10_000
+    check = next(check for check in analysis.trust.checks if check.name == "work_outside_window")
+    assert (check.verdict, check.time_ns, check.share) == ("fail", 40_000, 0.8)
+
+
+def test_an_activity_belongs_to_the_step_that_launched_it(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.step(1, 0, 10_000)
+    trace.step(2, 10_000, 10_000)
+    trace.launched_kernel("late", (8_000, 1_000), (12_000, 3_000))  # launched in step 1, runs in step 2
+    first, second = analyzed(trace).steps
+    assert (first.activities, first.device_sum_ns, first.busy_ns) == (1, 3_000, 0)
+    assert (second.activities, second.device_sum_ns, second.busy_ns) == (0, 0, 3_000)
+
+
+def test_steps_of_a_cpu_workload_have_no_device_figures(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.step(1, 0, 10_000)
+    trace.operator("aten::mm", 1_000, 5_000)
+    analysis = analyzed(trace)
+    (step,) = analysis.steps
+    assert (step.device, step.span_ns, step.busy_ns, step.device_sum_ns) == (None, 10_000, None, None)
+    assert analysis.operator_time_ns == 5_000
+    assert analysis.phases is None
+
+
+def test_loading_code_makes_a_step_cold(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.step(1, 0, 10_000)
+    trace.step(2, 10_000, 10_000)
+    trace.slice("overhead", "Runtime Triggered Module Loading", 2_000, 4_000)
+    trace.launched_kernel("k", (12_000, 1_000), (14_000, 3_000))
+    first, second = analyzed(trace).steps
+    assert (first.cold, second.cold) == (True, False)
+
+
+def test_communication_is_known_by_its_arguments_or_by_its_name(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.kernel("user_defined_reduce", 0, 10_000, stream=20, **{"Collective name": "allreduce"})
+    trace.kernel("void vllm::cross_device_reduce_1stage<float, 2>()", 10_000, 5_000, stream=20)
+    trace.kernel("gemm", 12_000, 6_000)
+    (device,) = analyzed(trace).devices
+    # 0 .. 12 only communication ran; then the product hides the rest of it.
+    assert (device.exposed_communication_ns, device.compute_ns) == (12_000, 6_000)

@@ -1,0 +1,185 @@
+"""Every trust check finds what it is there for, and is quiet otherwise."""
+
+from collections.abc import Callable
+
+import pytest
+
+from opscope.analysis import Analysis, analyze
+from opscope.analysis.bounds import BoundKind, bound_of
+from opscope.analysis.trust import Check, Verdict, check_overhead
+from opscope.model import Trace
+from tests.kineto import KinetoTrace
+
+Analyze = Callable[[KinetoTrace], Analysis]
+
+
+def check(analysis: Analysis, name: str) -> Check:
+    return next(check for check in analysis.trust.checks if check.name == name)
+
+
+def healthy() -> KinetoTrace:
+    trace = KinetoTrace()
+    trace.step(1, 0, 1_000_000)
+    trace.operator("aten::mm", 0, 900_000)
+    for number in range(100):
+        trace.launched_kernel("k", (9_000 * number, 1_000), (9_000 * number + 2_000, 5_000))
+    return trace
+
+
+def test_a_healthy_trace_passes_every_check(analyzed: Analyze) -> None:
+    analysis = analyzed(healthy())
+    assert {check.verdict for check in analysis.trust.checks} == {Verdict.PASS}
+    assert analysis.trust.verdict is Verdict.PASS
+    assert len(analysis.trust.checks) == 11
+
+
+def test_no_activity_of_a_gpu_workload_is_a_failure_and_not_zero(load: Callable[[KinetoTrace], Trace]) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::mm", 0, 10_000)
+    analysis = analyze(load(trace), expect_device_work=True)
+    assert check(analysis, "device_work_recorded").verdict is Verdict.FAIL
+    assert bound_of(analysis, 10_000).kind is BoundKind.UNKNOWN
+
+
+def test_launch_calls_alone_say_that_device_work_was_to_be_expected(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::mm", 0, 10_000)
+    trace.launch(2_000, 1_000)
+    assert analyzed(trace).trust.verdict is Verdict.FAIL
+
+
+def test_a_cpu_workload_is_fine_without_activities(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::mm", 0, 10_000)
+    analysis = analyzed(trace)
+    assert analysis.trust.verdict is Verdict.PASS
+    assert bound_of(analysis, None).kind is BoundKind.HOST
+
+
+@pytest.mark.parametrize(("duration", "verdict"), [(5_000, Verdict.WARN), (50_000, Verdict.FAIL)])
+def test_activities_without_launch_are_weighed_by_their_time(
+    analyzed: Analyze, duration: int, verdict: Verdict
+) -> None:
+    trace = healthy()
+    trace.kernel("lost", 920_000, duration, 9_999)
+    found = check(analyzed(trace), "launch_recorded")
+    assert (found.verdict, found.count, found.time_ns) == (verdict, 1, duration)
+    assert found.share == pytest.approx(duration / (500_000 + duration))
+
+
+@pytest.mark.parametrize(("lost", "verdict"), [(3, Verdict.WARN), (30, Verdict.FAIL)])
+def test_launches_without_activity_are_counted(analyzed: Analyze, lost: int, verdict: Verdict) -> None:
+    trace = healthy()
+    for number in range(lost):
+        trace.launch(910_000 + 1_000 * number, 500)
+    found = check(analyzed(trace), "launches_without_activity")
+    assert (found.verdict, found.count) == (verdict, lost)
+
+
+def test_calls_that_launch_nothing_are_not_missed(analyzed: Analyze) -> None:
+    trace = healthy()
+    for name in ("cudaDeviceSynchronize", "cudaStreamIsCapturing", "cudaMalloc", "cudaEventRecord"):
+        trace.launch(910_000, 500, name=name)
+    assert check(analyzed(trace), "launches_without_activity").count == 0
+
+
+@pytest.mark.parametrize("duration", [-5_000, 10_000_000])
+def test_impossible_durations_are_flagged(analyzed: Analyze, duration: int) -> None:
+    trace = healthy()
+    trace.operator("aten::late", 950_000, 1_000)
+    trace.launched_kernel("bad", (950_000, 500), (960_000, duration))
+    found = check(analyzed(trace), "impossible_durations")
+    assert found.count == 1
+    assert found.verdict is not Verdict.PASS
+
+
+def test_a_long_kernel_at_the_end_of_the_recording_is_possible(analyzed: Analyze) -> None:
+    """A kernel may take most of a recording, if the host waited for it."""
+    trace = KinetoTrace()
+    trace.operator("aten::mm", 0, 10_000)
+    trace.launched_kernel("long", (2_000, 1_000), (5_000, 900_000))
+    trace.slice("cuda_runtime", "cudaDeviceSynchronize", 10_000, 900_000)
+    trace.operator("aten::add", 920_000, 5_000)
+    trace.launched_kernel("next", (921_000, 1_000), (923_000, 1_000))
+    assert check(analyzed(trace), "impossible_durations").verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(("overlap", "verdict"), [(1_000, "pass"), (20_000, "warn"), (200_000, "fail")])
+def test_overlap_on_one_stream_is_weighed(analyzed: Analyze, overlap: int, verdict: str) -> None:
+    trace = KinetoTrace()
+    trace.kernel("a", 0, 500_000)
+    trace.kernel("b", 500_000 - overlap, 500_000)
+    trace.kernel("elsewhere", 0, 500_000, stream=20)  # another stream may overlap
+    found = check(analyzed(trace), "overlap_on_one_stream")
+    assert (found.verdict, found.count, found.time_ns) == (verdict, 1, overlap)
+
+
+def test_repeated_correlations_are_flagged_outside_graphs_only(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::mm", 0, 10_000)
+    correlation = trace.launch(2_000, 1_000)
+    trace.kernel("a", 5_000, 1_000, correlation)
+    trace.kernel("b", 7_000, 1_000, correlation)
+    graph = trace.launch(20_000, 1_000, name="cudaGraphLaunch")
+    for node in range(3):
+        trace.kernel(f"node{node}", 25_000 + 2_000 * node, 1_000, graph)
+    found = check(analyzed(trace), "repeated_correlations")
+    assert (found.count, found.time_ns) == (2, 2_000)
+
+
+def graph_replays(nodes_per_replay: list[int]) -> KinetoTrace:
+    trace = KinetoTrace()
+    for number, nodes in enumerate(nodes_per_replay):
+        start = 100_000 * number
+        correlation = trace.launch(start, 1_000, name="cudaGraphLaunch")
+        for node in range(nodes):
+            ids = {"graph id": 3, "graph node id": 10 + node}
+            trace.kernel(f"n{node}", start + 5_000 + 2_000 * node, 1_000, correlation, **ids)
+    return trace
+
+
+def test_replays_with_fewer_nodes_than_others_fail(analyzed: Analyze) -> None:
+    found = check(analyzed(graph_replays([4, 2, 4])), "graph_replays_complete")
+    assert (found.verdict, found.count) == (Verdict.FAIL, 2)
+    assert check(analyzed(graph_replays([4, 4, 4])), "graph_replays_complete").verdict is Verdict.PASS
+
+
+def test_graph_replays_are_launched_but_belong_to_no_operator(analyzed: Analyze) -> None:
+    analysis = analyzed(graph_replays([4, 4]))
+    assert check(analysis, "launch_recorded").verdict is Verdict.PASS
+    assert check(analysis, "operator_recorded").verdict is Verdict.WARN
+    assert analysis.accounting.unlinked_activities == 8
+
+
+def test_cold_launches_are_named(analyzed: Analyze) -> None:
+    trace = healthy()
+    trace.slice("overhead", "Runtime Triggered Module Loading", 5_000, 200_000)
+    found = check(analyzed(trace), "cold_launches")
+    assert (found.verdict, found.count) == (Verdict.WARN, 1)
+    assert "200.0 us" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("percent", "has_device", "verdict"),
+    [
+        (5.0, True, Verdict.PASS),
+        (60.0, True, Verdict.PASS),
+        (150.0, True, Verdict.WARN),
+        (5.0, False, Verdict.PASS),
+        (60.0, False, Verdict.WARN),
+        (150.0, False, Verdict.FAIL),
+    ],
+)
+def test_profiler_overhead_weighs_more_where_only_host_times_were_measured(
+    percent: float, has_device: bool, verdict: Verdict
+) -> None:
+    assert check_overhead(percent, has_device=has_device).verdict is verdict
+
+
+def test_the_verdict_is_withheld_where_the_window_does_not_hold_the_work(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.step(1, 0, 20_000)
+    trace.launched_kernel("k", (5_000, 1_000), (10_000, 50_000))
+    bound = bound_of(analyzed(trace), 60_000)
+    assert bound.kind is BoundKind.UNKNOWN
+    assert bound.sentence.startswith("Withheld")

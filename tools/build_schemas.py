@@ -1,0 +1,42 @@
+"""Write the JSON schemas of what opscope writes, from the types themselves.
+
+Usage: python tools/build_schemas.py OUTPUT_DIRECTORY
+"""
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opscope.record import CaptureRecord, Manifest
+from opscope.report.comparison import Comparison
+from opscope.report.document import ProfileDocument
+
+DOCUMENTS: dict[str, type] = {
+    "profile-1.json": ProfileDocument,
+    "comparison-1.json": Comparison,
+    "sweep-1.json": Manifest,
+    "capture-1.json": CaptureRecord,
+}
+
+
+def schema_of(kind: type) -> bytes:
+    """Return the JSON schema of a document type; descriptions are the types' docstrings."""
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}
+    for definition in schema["$defs"].values():
+        definition["description"] = inspect.cleandoc(definition["description"])
+    return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
+
+
+def main() -> None:
+    directory = Path(sys.argv[1])
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, kind in DOCUMENTS.items():
+        (directory / name).write_bytes(schema_of(kind))
+        print(directory / name)
+
+
+if __name__ == "__main__":
+    main()
