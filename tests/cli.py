@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PYTHONPATH = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
 TOY = ROOT / "tests" / "workloads" / "toy.py"
 # Makes an import of PyTorch fail as it does where PyTorch is not installed.
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from opscope.cli import main; main()"
@@ -20,7 +21,7 @@ def opscope(
     return subprocess.run(
         [sys.executable, *start, *args],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", **(env or {})},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, "HF_HUB_OFFLINE": "1", **(env or {})},
         capture_output=True,
         text=True,
         timeout=300,

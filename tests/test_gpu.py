@@ -32,22 +32,37 @@ WORKLOADS = {
 def profiled_twice(step: Callable[[], object], path: Path) -> tuple[Analysis, Any]:
     """Profile a step once; return our analysis of the trace and PyTorch's own averages of the same events."""
     import torch
-    from torch.profiler import ProfilerActivity, profile
+    from torch.profiler import ProfilerActivity, profile, schedule
 
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as profiler:
-        for _ in range(2):
+    averages = []
+
+    def finished(profiler: Any) -> None:
+        profiler.export_chrome_trace(str(path))
+        averages.append(profiler.key_averages())
+
+    step()
+    both = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    plan = schedule(wait=1, warmup=2, active=2, repeat=1)
+    with profile(activities=both, schedule=plan, record_shapes=True, on_trace_ready=finished) as profiler:
+        for _ in range(5):
             step()
             torch.cuda.synchronize()
-    profiler.export_chrome_trace(str(path))
-    return opscope.analyze(opscope.read(path)), profiler.key_averages()
+            profiler.step()
+    return opscope.analyze(opscope.read(path)), averages[0]
+
+
+def kernel_sums(analysis: Analysis) -> dict[str, tuple[int, int]]:
+    """Calls and nanoseconds per kernel name, all devices together, as PyTorch's table has them."""
+    sums: dict[str, tuple[int, int]] = {}
+    for name, calls, total in analysis.kernels.select("name", "calls", "total_ns").rows():
+        before = sums.get(name, (0, 0))
+        sums[name] = (before[0] + calls, before[1] + total)
+    return sums
 
 
 @pytest.mark.parametrize("name", list(WORKLOADS))
 def test_figures_equal_pytorchs_own_table(name: str, tmp_path: Path) -> None:
-    """Kernel sums exactly; self device time of every operator exactly, total and CPU times to rounding."""
+    """Kernel sums and self device time of every operator exactly, CPU times to PyTorch's rounding."""
     import torch
     from torch.autograd import DeviceType
 
@@ -55,27 +70,33 @@ def test_figures_equal_pytorchs_own_table(name: str, tmp_path: Path) -> None:
 
     step = build(WORKLOADS[name], torch.device("cuda", 0)).step
     analysis, averages = profiled_twice(step, tmp_path / "trace.json")
-    kernels: dict[str, list[int]] = {}
-    for row in analysis.kernels.iter_rows(named=True):
-        entry = kernels.setdefault(str(row["name"]), [0, 0])
-        entry[0] += row["calls"]
-        entry[1] += row["total_ns"]
-    operators = {row["name"]: row for row in analysis.operators.iter_rows(named=True)}
-    compared_kernels = compared_operators = 0
-    for row in averages:
-        if row.device_type == DeviceType.CUDA and row.key in kernels and not row.is_user_annotation:
-            assert kernels[row.key] == [row.count, round(row.self_device_time_total * 1000)], row.key
-            compared_kernels += 1
-        elif row.device_type == DeviceType.CPU and row.key in operators:
-            ours = operators[row.key]
-            assert ours["calls"] == row.count, row.key
-            assert ours["self_device_ns"] == pytest.approx(row.self_device_time_total * 1000, abs=1), row.key
-            assert ours["self_cpu_ns"] == pytest.approx(row.self_cpu_time_total * 1000, abs=50 + row.count), row.key
-            if row.key.startswith("aten::"):
-                assert ours["total_device_ns"] == pytest.approx(row.device_time_total * 1000, abs=1), row.key
-            compared_operators += 1
-    assert compared_kernels == len(kernels)
-    assert compared_operators == len(operators)
+    on_device = [row for row in averages if row.device_type == DeviceType.CUDA and not row.is_user_annotation]
+    theirs = {row.key: (row.count, round(row.self_device_time_total * 1000)) for row in on_device}
+    assert kernel_sums(analysis) == theirs
+
+    ours = {row["name"]: row for row in analysis.operators.iter_rows(named=True)}
+    rows = {row.key: row for row in averages if row.device_type == DeviceType.CPU and row.key in ours}
+    assert set(rows) == set(ours)
+    wrong = {
+        key: (ours[key]["self_device_ns"], row.self_device_time_total)
+        for key, row in rows.items()
+        if abs(ours[key]["self_device_ns"] - row.self_device_time_total * 1000) > 1
+    }
+    assert wrong == {}
+    wrong = {
+        key: (ours[key]["self_cpu_ns"], row.self_cpu_time_total)
+        for key, row in rows.items()
+        if abs(ours[key]["self_cpu_ns"] - row.self_cpu_time_total * 1000) > 50 + row.count
+    }
+    assert wrong == {}
+    # PyTorch adds up the totals of an operator nested in itself; ours counts the outermost only.
+    wrong = {
+        key: (ours[key]["total_device_ns"], row.device_time_total)
+        for key, row in rows.items()
+        if ours[key]["total_device_ns"] > row.device_time_total * 1000 + 1
+        or (ours[key]["calls"] == row.count and abs(ours[key]["total_device_ns"] - row.device_time_total * 1000) > 1)
+    }
+    assert wrong == {}
     assert analysis.accounting.holds
     assert analysis.accounting.unlinked_activities == 0
     assert {check.name for check in analysis.trust.checks if check.verdict is Verdict.FAIL} == set()
@@ -160,9 +181,9 @@ def test_the_four_combinations_of_collected_activities(
     assert analysis.has_device_times == kernels
     if operators and kernels:
         assert analysis.accounting.unlinked_activities == 0
-        assert analysis.kernels["calls"].sum() == 6
+        assert analysis.kernels["calls"].sum() >= 6
     elif kernels:
-        assert analysis.accounting.unlinked_activities == analysis.kernels["calls"].sum() == 6
+        assert analysis.accounting.unlinked_activities == analysis.kernels["calls"].sum() >= 6
 
 
 def test_a_first_use_is_named_as_such() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from opscope.record import Manifest
 from opscope.report.document import ProfileDocument
-from tests.cli import ROOT, WITHOUT_TORCH, opscope, toy
+from tests.cli import PYTHONPATH, ROOT, WITHOUT_TORCH, opscope, toy
 
 jsonschema = pytest.importorskip("jsonschema")
 pytest.importorskip("torch")
@@ -333,7 +333,7 @@ def test_files_that_cannot_be_written_whole_are_an_error_and_not_half_a_result(t
     result = subprocess.run(
         [sys.executable, "-m", "opscope", "profile", toy("step"), "--skip-benchmark", "--active", "40",
          "--output-dir", str(directory)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
         capture_output=True, text=True, timeout=300, check=False, preexec_fn=limited_file_size,
     )  # fmt: skip
     assert result.returncode in (1, 3)
@@ -351,7 +351,7 @@ def test_an_interrupted_sweep_keeps_what_is_done_and_resumes(tmp_path: Path) -> 
         *(sys.executable, "-m", "opscope", "profile", toy("counts_its_builds"), "--skip-benchmark"),
         *("--batch-sizes", "1", "2", "3", "--output-dir", str(directory)),
     ]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TOY_MARKS": str(marks)}
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "TOY_MARKS": str(marks)}
     process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 120
     while not (marks.exists() and "2" in marks.read_text()) and time.monotonic() < deadline:

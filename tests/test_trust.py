@@ -30,7 +30,7 @@ def test_a_healthy_trace_passes_every_check(analyzed: Analyze) -> None:
     analysis = analyzed(healthy())
     assert {check.verdict for check in analysis.trust.checks} == {Verdict.PASS}
     assert analysis.trust.verdict is Verdict.PASS
-    assert len(analysis.trust.checks) == 11
+    assert len(analysis.trust.checks) == 12
 
 
 def test_no_activity_of_a_gpu_workload_is_a_failure_and_not_zero(load: Callable[[KinetoTrace], Trace]) -> None:
@@ -157,6 +157,15 @@ def test_cold_launches_are_named(analyzed: Analyze) -> None:
     found = check(analyzed(trace), "cold_launches")
     assert (found.verdict, found.count) == (Verdict.WARN, 1)
     assert "200.0 us" in found.sentence
+
+
+def test_the_profilers_own_interruptions_are_told_apart_from_cold_launches(analyzed: Analyze) -> None:
+    trace = healthy()
+    trace.slice("overhead", "Activity Buffer Request", 5_000, 200_000, pid=-1, tid=0)
+    analysis = analyzed(trace)
+    found = check(analysis, "profiler_interruptions")
+    assert (found.verdict, found.count, found.time_ns) == (Verdict.WARN, 1, 200_000)
+    assert check(analysis, "cold_launches").verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ _TOLERATED_SHARE = 0.05
 
 # Kernels launched programmatically early begin a little before their predecessor ends: real, and harmless.
 _USUAL_OVERLAP = 0.01
+# What Kineto calls the work of CUPTI, in its category "overhead".
+_PROFILER_RECORD = r"Activity Buffer Request|Buffer Flush|Instrumentation|Resource|CUPTI"
 # By how many percent profiled steps may take longer than unprofiled ones: device times do not suffer, host times do.
 _TOLERATED_OVERHEAD = 20.0
 _EXCESSIVE_OVERHEAD = 100.0
@@ -133,6 +135,7 @@ def _checks(
     yield _stream_overlaps(trace)
     yield _repeated_correlations(trace, links)
     yield _cold_launches(trace)
+    yield _profiler_interruptions(trace)
     yield _graph_replays(trace)
 
 
@@ -300,6 +303,21 @@ def _cold_launches(trace: Trace) -> Check:
         "launch calls show the cost of a first use, not of a launch; the steps they fall in are marked cold."
     )
     return Check("cold_launches", Verdict.WARN, loading.height, time, None, sentence)
+
+
+def _profiler_interruptions(trace: Trace) -> Check:
+    """CUPTI's own records: they carry no thread, so the operators they fell into cannot be told."""
+    names = pl.col("name").cast(pl.String)
+    own = trace.overheads.filter(names.str.contains(_PROFILER_RECORD) & ~names.str.contains(MODULE_LOADING.pattern))
+    if not own.height:
+        sentence = "The profiler recorded no interruption of the host by itself."
+        return Check("profiler_interruptions", Verdict.PASS, 0, 0, None, sentence)
+    time = int(own["duration_ns"].sum())
+    sentence = (
+        f"The profiler itself held up the host {own.height:,} times ({format_ns(time)} in all, for buffers and set-up): "
+        "the CPU times of the operators it fell into are too large by that. Device times are not affected."
+    )
+    return Check("profiler_interruptions", Verdict.WARN, own.height, time, None, sentence)
 
 
 def _graph_replays(trace: Trace) -> Check:
