@@ -47,13 +47,13 @@ class Model:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device that a name (``auto``, ``cpu``, ``cuda``, ``cuda:1``) means here.
+    """Return the device that a name (``auto``, ``cpu``, ``cuda``, ``cuda:1``) means here; a GPU becomes the current one.
 
     Raises:
         EnvironmentLacksError: a GPU is asked for that PyTorch does not see.
     """
     if name == "auto":
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type != "cuda":
         return device
@@ -62,6 +62,9 @@ def resolve_device(name: str) -> torch.device:
     if index >= count:
         build = "this PyTorch is built without CUDA" if torch.version.cuda is None else f"PyTorch sees {count} GPUs"
         raise EnvironmentLacksError(f"device {name} is not there: {build}. Use --device cpu, or --device auto.")
+    # Code that says just "cuda" shall mean this one, and memory statistics need a device that is set up.
+    torch.cuda.set_device(index)
+    torch.cuda.init()
     return torch.device("cuda", index)
 
 
