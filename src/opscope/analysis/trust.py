@@ -314,7 +314,7 @@ def _profiler_interruptions(trace: Trace) -> Check:
         return Check("profiler_interruptions", Verdict.PASS, 0, 0, None, sentence)
     time = int(own["duration_ns"].sum())
     sentence = (
-        f"The profiler itself held up the host {own.height:,} times ({format_ns(time)} in all, for buffers and set-up): "
+        f"The profiler itself held up the host {own.height:,} times ({format_ns(time)}, for buffers and set-up): "
         "the CPU times of the operators it fell into are too large by that. Device times are not affected."
     )
     return Check("profiler_interruptions", Verdict.WARN, own.height, time, None, sentence)

@@ -47,7 +47,7 @@ class Model:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device that a name (``auto``, ``cpu``, ``cuda``, ``cuda:1``) means here; a GPU becomes the current one.
+    """Return the device that a name (``auto``, ``cpu``, ``cuda:1``) means here; a GPU becomes the current one.
 
     Raises:
         EnvironmentLacksError: a GPU is asked for that PyTorch does not see.
