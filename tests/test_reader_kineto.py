@@ -13,6 +13,7 @@ from opscope import schema
 from opscope.errors import BadInputError
 from opscope.model import Trace
 from opscope.readers import read
+from opscope.readers.repair import repaired
 from tests.kineto import KinetoTrace
 
 
@@ -148,3 +149,31 @@ def test_broken_files_are_refused_in_one_line(tmp_path: Path, content: bytes, ex
 def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="No such file"):
         read(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "read_as", "count"),
+    [
+        (b"f.py(0): \x04", "f.py(0): ?", 1),
+        (b"f.py(0): \xff\x90x", "f.py(0): \ufffd\ufffdx", 2),
+        (b"\x00\xc3\xa9", "?\u00e9", 1),
+    ],
+)
+def test_names_from_memory_that_was_no_text_are_read_and_counted(
+    tmp_path: Path, name: bytes, read_as: str, count: int
+) -> None:
+    """PyTorch 2.6 writes such names of Python frames; the rest of the file is whole."""
+    path = tmp_path / "trace.json"
+    text = event_text("python_function", "1", "2").encode()
+    path.write_bytes(text.replace(b'"n"', b'"' + name + b'"'))
+    trace = read(path)
+    assert trace.frames["name"].to_list() == [read_as]
+    assert trace.source.replaced_bytes == count
+
+
+@given(st.binary(max_size=200))
+def test_repaired_content_is_text_without_control_characters(content: bytes) -> None:
+    clean, count = repaired(content)
+    text = clean.decode()
+    assert not set(text) & {chr(code) for code in range(0x20) if chr(code) not in "\t\n\r"}
+    assert (count == 0) == (clean == content)

@@ -27,6 +27,7 @@ class DeviceProperties:
 class TraceSource:
     """Where a trace came from and what its file says of itself.
 
+    ``replaced_bytes`` counts the bytes that are not allowed in JSON and were read as question marks.
     ``metadata`` holds the scalar entries of the file's header as text (schema version, driver, ``opscope.*`` keys of
     our own captures); nothing computes with it.
     """
@@ -35,6 +36,7 @@ class TraceSource:
     format: str
     size_bytes: int
     event_count: int
+    replaced_bytes: int
     metadata: Mapping[str, str]
 
 

@@ -124,6 +124,7 @@ def _checks(
     expect_device_work: bool,
 ) -> Iterator[Check]:
     yield _anything(trace, expect_device_work=expect_device_work)
+    yield _file_is_valid(trace)
     if not trace.activities.height:
         return
     yield _launch_recorded(trace, links)
@@ -152,6 +153,17 @@ def _anything(trace: Trace, *, expect_device_work: bool) -> Check:
         return Check("device_work_recorded", Verdict.FAIL, 0, None, None, sentence)
     sentence = f"{trace.operators.height:,} operator calls and {count:,} device activities were recorded."
     return Check("device_work_recorded", Verdict.PASS, count, None, None, sentence)
+
+
+def _file_is_valid(trace: Trace) -> Check:
+    count = trace.source.replaced_bytes
+    if not count:
+        return Check("file_is_valid", Verdict.PASS, 0, None, None, "The trace file is valid.")
+    sentence = (
+        f"The trace file holds {count:,} bytes that no JSON may hold, read as question marks: its producer wrote some "
+        "names from memory that was not text. Times and ids are whole."
+    )
+    return Check("file_is_valid", Verdict.WARN, count, None, None, sentence)
 
 
 def _timed(trace: Trace, name: str, rows: Ints, problem: str, fine: str) -> Check:

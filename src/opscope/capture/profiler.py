@@ -11,6 +11,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 from opscope._version import __version__
 from opscope.bench.steps import synchronize
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.readers.repair import repaired
 from opscope.record import Activity, CaptureOptions, Schedule
 
 ACTIVITIES: Mapping[Activity, ProfilerActivity] = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
@@ -96,6 +97,8 @@ def describe(profiler: profile, device: torch.device) -> None:
 def write_trace(profiler: profile, target: Path) -> None:
     """Export a trace into a temporary folder beside its place and move it there.
 
+    Some versions of PyTorch write bytes that no viewer can read into names of Python frames; those are replaced.
+
     Raises:
         EnvironmentLacksError: it could not be written.
     """
@@ -103,6 +106,9 @@ def write_trace(profiler: profile, target: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent) as folder:
             partial = Path(folder) / target.name
             profiler.export_chrome_trace(str(partial))
+            content, replaced = repaired(partial.read_bytes())
+            if replaced:
+                partial.write_bytes(content)
             partial.replace(target)
     except (OSError, RuntimeError) as error:
         raise EnvironmentLacksError(f"the trace {target} could not be written: {error}") from error

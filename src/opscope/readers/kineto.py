@@ -17,6 +17,7 @@ import msgspec
 
 from opscope.errors import BadInputError
 from opscope.model import DeviceProperties, Trace, TraceSource
+from opscope.readers.repair import repaired
 from opscope.readers.tables import Tables
 
 # Old names (before PyTorch 1.13) stand beside today's.
@@ -119,7 +120,7 @@ def parse(raw: bytes, path: Path) -> Trace:
     Raises:
         BadInputError: it is not valid JSON, or its ``traceEvents`` are not trace events.
     """
-    events = _decode(raw, path)
+    raw, events, replaced = _decode(raw, path)
     header = _header(raw)
     tables = Tables()
     for event in events:
@@ -130,18 +131,26 @@ def parse(raw: bytes, path: Path) -> Trace:
             format="kineto",
             size_bytes=len(raw),
             event_count=len(events),
+            replaced_bytes=replaced,
             metadata={key: text for key, value in header.items() if (text := _scalar_text(value)) is not None},
         ),
         devices=tuple(_devices(header.get("deviceProperties"))),
     )
 
 
-def _decode(raw: bytes, path: Path) -> list[_Event[Any]]:
-    events: list[_Event[Any]]
+def _decode(raw: bytes, path: Path) -> tuple[bytes, list[_Event[Any]], int]:
+    """Decode the events; return them with the content they came from and how many of its bytes were replaced."""
+    replaced = 0
     try:
-        events = msgspec.json.decode(raw, type=_File[float]).trace_events
-        if any(event.ts is not None and abs(event.ts) >= _EXACT_LIMIT_US for event in events):
-            events = msgspec.json.decode(raw, type=_File[Decimal]).trace_events
+        try:
+            return raw, _events(raw), replaced
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raw, replaced = repaired(raw)
+            if not replaced:
+                raise
+            return raw, _events(raw), replaced
     except msgspec.ValidationError as error:
         raise BadInputError(f"{path} is JSON but not a Kineto trace: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -149,6 +158,12 @@ def _decode(raw: bytes, path: Path) -> list[_Event[Any]]:
             f"{path} is not valid JSON ({error}); it has {len(raw):,} bytes. "
             "A file cut short (full disk, killed job) has to be captured again."
         ) from error
+
+
+def _events(raw: bytes) -> list[_Event[Any]]:
+    events: list[_Event[Any]] = msgspec.json.decode(raw, type=_File[float]).trace_events
+    if any(event.ts is not None and abs(event.ts) >= _EXACT_LIMIT_US for event in events):
+        events = msgspec.json.decode(raw, type=_File[Decimal]).trace_events
     return events
 
 
