@@ -16,15 +16,14 @@ from tests.cli import toy
 
 pytestmark = pytest.mark.gpu
 
-# Every kind of workload, small enough for a minute in all.
 WORKLOADS = {
-    "bert fp32": Configuration("bert", batch_size=4, seq_len=128, layers=3),
-    "bert bf16": Configuration("bert", dtype="bfloat16", batch_size=4, seq_len=128, layers=3),
+    "bert fp32": Configuration("bert", batch_size=8, seq_len=128),
+    "bert bf16": Configuration("bert", dtype="bfloat16", batch_size=8, seq_len=128),
     "bert eager": Configuration("bert", attention="eager", batch_size=4, seq_len=128, layers=3),
     "bert simplified": Configuration("bert", simplified=True, batch_size=4, seq_len=128, layers=3),
-    "gpt2 training": Configuration("gpt2", "training", "bfloat16", batch_size=2, seq_len=256, layers=3),
+    "gpt2 training": Configuration("gpt2", "training", "bfloat16", batch_size=4, seq_len=512),
     "gpt2 fp16 training": Configuration("gpt2", "training", "float16", batch_size=2, seq_len=256, layers=2),
-    "resnet50 training": Configuration("resnet50", "training", batch_size=8),
+    "resnet50 training": Configuration("resnet50", "training", batch_size=32),
     "bert compiled": Configuration("bert", dtype="bfloat16", batch_size=4, seq_len=128, layers=2, compile=True),
 }
 
@@ -131,6 +130,37 @@ def test_a_sweep_measures_times_clocks_and_memory(tmp_path: Path) -> None:
     assert statistics["summary"]["total_cuda_time_ms"] == pytest.approx(
         sum(entry["self_cuda_time_ms"] for entry in statistics["category_statistics"])
     )
+
+
+SWEEPS = {
+    "bert fp32": ["bert", "--batch-sizes", "1", "4", "8", "16", "--seq-lens", "128", "256", "512"],
+    "bert bf16": ["bert", "--dtype", "bf16", "--batch-sizes", "1", "4", "8", "16", "--seq-lens", "128", "256", "512"],
+    "gpt2 training": ["gpt2", "--mode", "training", "--dtype", "bf16", "--batch-sizes", "1", "4", "--seq-lens", "512"],
+    "resnet50 training": ["resnet50", "--mode", "training", "--batch-sizes", "8", "32"],
+}
+
+
+@pytest.mark.parametrize("name", list(SWEEPS))
+def test_whole_sweeps_add_up(name: str, tmp_path: Path) -> None:
+    """Every configuration of the full sweeps: the identity, shares of the window, sums by kernel and category."""
+    directory = tmp_path / "r"
+    result = command("profile", *SWEEPS[name], "--in-process", "--skip-benchmark", "--output-dir", str(directory))
+    assert result.returncode == 0, result.stderr
+    documents = [json.loads(path.read_text()) for path in sorted(directory.glob("profiling_stats_*.json"))]
+    assert len(documents) == (12 if name.startswith("bert") else 2)
+    for document in documents:
+        total = document["summary"]["total_cuda_time_ms"]
+        assert document["accounting"]["holds"]
+        assert document["accounting"]["unlinked_activities"] == 0
+        assert sum(kernel["total_ms"] for kernel in document["cuda_kernels"]) == pytest.approx(total)
+        assert sum(c["self_cuda_time_ms"] for c in document["category_statistics"]) == pytest.approx(total)
+        assert sum(step["device_sum_ms"] for step in document["steps"]) == pytest.approx(total)
+        (device,) = document["devices"]
+        parts = ("compute_ms", "exposed_communication_ms", "exposed_memcpy_ms", "idle_ms")
+        assert sum(device[part] for part in parts) == pytest.approx(device["window_ms"])
+        assert document["trust"]["verdict"] in ("pass", "warn")
+        if "training" in name:
+            assert sum(document["phases_ms"].values()) == pytest.approx(total)
 
 
 def test_running_out_of_device_memory_is_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:

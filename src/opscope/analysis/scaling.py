@@ -1,4 +1,4 @@
-"""How a time grows with a size: the exponent between two measured points."""
+"""How a quantity grows with a size: the exponent between two measured points."""
 
 import itertools
 import math
@@ -12,9 +12,9 @@ class Growth:
 
     Attributes:
         smaller, larger: the two sizes.
-        ratio: time at the larger size over time at the smaller.
-        exponent: ``log(ratio) / log(larger / smaller)``: 0 means the larger size costs nothing more (something else is
-            the limit), 1 that time grows in proportion, 2 with the square.
+        ratio: its value at the larger size over that at the smaller.
+        exponent: ``log(ratio) / log(larger / smaller)``: 0 means no growth (of a time: something else is the limit),
+            1 growth in proportion, 2 with the square.
     """
 
     smaller: int
@@ -23,9 +23,9 @@ class Growth:
     exponent: float
 
 
-def growth(times: Mapping[int, float]) -> Iterator[Growth]:
-    """Yield the growth between neighbouring sizes; sizes without a positive time are left out."""
-    sizes = sorted(size for size, time in times.items() if size > 0 and time > 0)
+def growth(values: Mapping[int, float]) -> Iterator[Growth]:
+    """Yield the growth between neighbouring sizes; sizes without a positive value are left out."""
+    sizes = sorted(size for size, value in values.items() if size > 0 and value > 0)
     for smaller, larger in itertools.pairwise(sizes):
-        ratio = times[larger] / times[smaller]
+        ratio = values[larger] / values[smaller]
         yield Growth(smaller, larger, ratio, math.log(ratio) / math.log(larger / smaller))

@@ -11,7 +11,8 @@ from opscope.record import Entry, Manifest
 
 # How much of a configuration's time each phase takes, roughly: only for the bar to move evenly.
 _PHASE_SHARES = {
-    "building": 0.35,
+    "starting": 0.2,
+    "building": 0.15,
     "first step": 0.1,
     "timing": 0.3,
     "profiling": 0.15,
@@ -58,6 +59,8 @@ class SweepProgress:
         self._number, self._began = number, time.monotonic()
         if self._bar is None:
             click.echo(f"[{number}/{len(self._names)}] {entry.configuration.id} ...", err=True)
+        else:
+            self.progress("starting", 0.0)
 
     def progress(self, phase: str, fraction: float) -> None:
         """The current configuration has come further."""

@@ -66,11 +66,11 @@ class ScalingRow:
     """How one quantity grows from one size to the next, everything else fixed.
 
     Attributes:
-        quantity: ``wall``, ``device sum`` or a category.
+        quantity: ``wall``, ``device sum``, a category (times per step), ``sequences/s``, ``tokens/s``, ``peak memory``
         along: ``batch_size`` or ``seq_len``.
         fixed: the other size, if there is one.
         smaller, larger: the two sizes.
-        ratio: time at the larger over time at the smaller size.
+        ratio: its value at the larger over that at the smaller size.
         exponent: 0 means no growth, 1 in proportion, 2 with the square.
     """
 
@@ -178,12 +178,15 @@ def _ms(value_ns: float | None) -> float | None:
     return None if value_ns is None else value_ns / NS_PER_MS
 
 
-_Time = Callable[[ComparisonRow], float | None]
+_Quantity = Callable[[ComparisonRow], float | None]
 
 
-def _quantities(rows: Sequence[ComparisonRow]) -> Iterator[tuple[str, _Time]]:
+def _quantities(rows: Sequence[ComparisonRow]) -> Iterator[tuple[str, _Quantity]]:
     yield "wall", lambda row: row.wall_ms
     yield "device sum", lambda row: row.device_sum_ms
+    yield "sequences/s", lambda row: row.sequences_per_second
+    yield "tokens/s", lambda row: row.tokens_per_second
+    yield "peak memory", lambda row: row.peak_memory_bytes
     for category in _largest_categories(rows):
         yield category, lambda row, category=category: row.categories_ms.get(category)  # type: ignore[misc]
 
@@ -197,26 +200,26 @@ def _largest_categories(rows: Sequence[ComparisonRow]) -> list[str]:
 
 
 def _scaling(rows: Sequence[ComparisonRow]) -> Iterator[ScalingRow]:
-    for quantity, time in _quantities(rows):
-        yield from _growth_along("batch_size", rows, quantity, time, lambda r: r.batch_size, lambda r: r.seq_len)
-        yield from _growth_along("seq_len", rows, quantity, time, lambda r: r.seq_len, lambda r: r.batch_size)
+    for quantity, value in _quantities(rows):
+        yield from _growth_along("batch_size", rows, quantity, value, lambda r: r.batch_size, lambda r: r.seq_len)
+        yield from _growth_along("seq_len", rows, quantity, value, lambda r: r.seq_len, lambda r: r.batch_size)
 
 
 def _growth_along(
     along: str,
     rows: Sequence[ComparisonRow],
     quantity: str,
-    time: _Time,
+    value: _Quantity,
     size: Callable[[ComparisonRow], int | None],
     other: Callable[[ComparisonRow], int | None],
 ) -> Iterator[ScalingRow]:
     for fixed in dict.fromkeys(other(row) for row in rows):
-        times = {
-            n: value
+        values = {
+            n: found
             for row in rows
-            if other(row) == fixed and (n := size(row)) is not None and (value := time(row)) is not None
+            if other(row) == fixed and (n := size(row)) is not None and (found := value(row)) is not None
         }
-        for step in growth(times):
+        for step in growth(values):
             yield ScalingRow(quantity, along, fixed, step.smaller, step.larger, step.ratio, step.exponent)
 
 
