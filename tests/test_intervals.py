@@ -37,6 +37,15 @@ def test_union_is_disjoint_and_ascending_with_gaps_between(pairs: list[tuple[int
 def test_clipped_and_gaps_divide_a_window(pairs: list[tuple[int, int]], low: int, high: int) -> None:
     low, high = min(low, high), max(low, high)
     result = union(pairs)
-    inside, gaps = covered(result.clipped(low, high)), covered(result.gaps(low, high))
+    window = Intervals(np.array([low]), np.array([high]))
+    inside, gaps = covered(result.within(window)), covered(result.gaps(low, high))
     assert inside == covered(result) & set(range(low, high))
     assert gaps == set(range(low, high)) - inside
+
+
+@given(PAIRS, PAIRS)
+def test_within_covers_what_both_cover(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
+    one, other = union(first), union(second)
+    assert covered(one.within(other)) == covered(one) & covered(other)
+    mine, start, end = one.overlaps(other)
+    assert ((one.start[mine] <= start) & (end <= one.end[mine]) & (start < end)).all()

@@ -47,6 +47,14 @@ def test_the_interval_holds_the_true_median_in_95_percent_of_experiments() -> No
     assert held / 2000 >= 0.94
 
 
+def test_thousands_of_samples_have_an_interval_too() -> None:
+    """For large n it is close to n/2 -+ 0.98 sqrt(n): 5,000 samples give about 2,431 .. 2,570."""
+    summary = summarise(list(range(5000)))
+    assert summary is not None
+    assert summary.median_low_ns == pytest.approx(2430, abs=2)
+    assert summary.median_high_ns == pytest.approx(2569, abs=2)
+
+
 def test_no_samples_give_no_summary() -> None:
     assert summarise([]) is None
 

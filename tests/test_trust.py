@@ -6,7 +6,8 @@ import pytest
 
 from opscope.analysis import Analysis, analyze
 from opscope.analysis.bounds import BoundKind, bound_of
-from opscope.analysis.trust import Check, Verdict, check_overhead
+from opscope.analysis.checks import check_overhead
+from opscope.analysis.trust import Check, Verdict
 from opscope.model import Trace
 from tests.kineto import KinetoTrace
 
@@ -30,7 +31,7 @@ def test_a_healthy_trace_passes_every_check(analyzed: Analyze) -> None:
     analysis = analyzed(healthy())
     assert {check.verdict for check in analysis.trust.checks} == {Verdict.PASS}
     assert analysis.trust.verdict is Verdict.PASS
-    assert len(analysis.trust.checks) == 13
+    assert len(analysis.trust.checks) == 14
 
 
 def test_no_activity_of_a_gpu_workload_is_a_failure_and_not_zero(load: Callable[[KinetoTrace], Trace]) -> None:
@@ -38,7 +39,7 @@ def test_no_activity_of_a_gpu_workload_is_a_failure_and_not_zero(load: Callable[
     trace.operator("aten::mm", 0, 10_000)
     analysis = analyze(load(trace), expect_device_work=True)
     assert check(analysis, "device_work_recorded").verdict is Verdict.FAIL
-    assert bound_of(analysis, 10_000).kind is BoundKind.UNKNOWN
+    assert bound_of(analysis, steps=1, wall_ns=10_000, ran_on_gpu=True).kind is BoundKind.UNKNOWN
 
 
 def test_launch_calls_alone_say_that_device_work_was_to_be_expected(analyzed: Analyze) -> None:
@@ -53,7 +54,7 @@ def test_a_cpu_workload_is_fine_without_activities(analyzed: Analyze) -> None:
     trace.operator("aten::mm", 0, 10_000)
     analysis = analyzed(trace)
     assert analysis.trust.verdict is Verdict.PASS
-    assert bound_of(analysis, None).kind is BoundKind.HOST
+    assert bound_of(analysis, steps=0, wall_ns=None, ran_on_gpu=None).kind is BoundKind.CPU
 
 
 @pytest.mark.parametrize(("duration", "verdict"), [(5_000, Verdict.WARN), (50_000, Verdict.FAIL)])
@@ -64,6 +65,7 @@ def test_activities_without_launch_are_weighed_by_their_time(
     trace.kernel("lost", 920_000, duration, 9_999)
     found = check(analyzed(trace), "launch_recorded")
     assert (found.verdict, found.count, found.time_ns) == (verdict, 1, duration)
+    assert (found.time_of, found.share_of) == ("device", "device sum")
     assert found.share == pytest.approx(duration / (500_000 + duration))
 
 
@@ -83,14 +85,63 @@ def test_calls_that_launch_nothing_are_not_missed(analyzed: Analyze) -> None:
     assert check(analyzed(trace), "launches_without_activity").count == 0
 
 
-@pytest.mark.parametrize("duration", [-5_000, 10_000_000])
-def test_impossible_durations_are_flagged(analyzed: Analyze, duration: int) -> None:
+@pytest.mark.parametrize("duration", [-5_000, -10_000_000, 10_000_000])
+def test_impossible_durations_fail_and_are_left_out_of_every_figure(analyzed: Analyze, duration: int) -> None:
     trace = healthy()
     trace.operator("aten::late", 950_000, 1_000)
     trace.launched_kernel("bad", (950_000, 500), (960_000, duration))
-    found = check(analyzed(trace), "impossible_durations")
-    assert found.count == 1
-    assert found.verdict is not Verdict.PASS
+    trace.slice("cuda_runtime", "cudaDeviceSynchronize", 960_000, 30_000)  # the host waited until 990 us
+    analysis = analyzed(trace)
+    found = check(analysis, "impossible_durations")
+    assert (found.verdict, found.count, found.time_ns) == (Verdict.FAIL, 1, duration)
+    assert analysis.accounting.activities_ns == analysis.kernels["total_ns"].sum() == 500_000
+    assert analysis.accounting.holds
+    assert "bad" not in analysis.kernels["name"].to_list()
+    assert bound_of(analysis, steps=1, wall_ns=1_000_000, ran_on_gpu=True).kind is BoundKind.UNKNOWN
+
+
+def test_negative_durations_of_host_records_are_left_out_too(analyzed: Analyze) -> None:
+    trace = healthy()
+    trace.operator("aten::mm", 100_000, -2_000)
+    trace.step(2, 990_000, -500_000)
+    analysis = analyzed(trace)
+    assert check(analysis, "impossible_durations").count == 2
+    assert analysis.operators["total_cpu_ns"].item() == 900_000
+    assert analysis.step_count == 1
+
+
+def test_overlapping_operators_of_a_thread_have_no_self_time(analyzed: Analyze) -> None:
+    """Two children of 14 us each that overlap within a parent of 20 us: what is the parent's own cannot be told."""
+    trace = KinetoTrace()
+    trace.operator("aten::parent", 0, 20_000)
+    trace.operator("aten::first", 0, 14_000)
+    trace.operator("aten::second", 6_000, 14_000)
+    analysis = analyzed(trace)
+    assert check(analysis, "operators_nest").count == 1
+    by_name = dict(analysis.operators.select("name", "self_cpu_ns").rows())
+    assert by_name == {"aten::parent": 0, "aten::first": 14_000, "aten::second": 14_000}
+
+
+def test_a_long_last_kernel_without_a_recorded_synchronise_is_possible(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.step(1, 0, 1_000_000)
+    trace.operator("aten::mm", 0, 10_000)
+    trace.launched_kernel("short", (1_000, 1_000), (3_000, 1_000))
+    trace.launched_kernel("long", (5_000, 1_000), (8_000, 990_000))
+    assert check(analyzed(trace), "impossible_durations").verdict is Verdict.PASS
+    kernels_only = KinetoTrace()
+    kernels_only.kernel("short", 0, 1_000)
+    kernels_only.kernel("long", 2_000, 900_000)
+    assert check(analyzed(kernels_only), "impossible_durations").verdict is Verdict.PASS
+
+
+def test_work_captured_into_a_graph_is_not_missed(analyzed: Analyze) -> None:
+    trace = healthy()
+    trace.launch(910_000, 1_000, name="cudaStreamBeginCapture")
+    trace.launch(912_000, 1_000)
+    trace.launch(914_000, 1_000, name="cudaStreamEndCapture")
+    trace.launch(916_000, 1_000)
+    assert check(analyzed(trace), "launches_without_activity").count == 1
 
 
 def test_a_long_kernel_at_the_end_of_the_recording_is_possible(analyzed: Analyze) -> None:
@@ -151,12 +202,31 @@ def test_graph_replays_are_launched_but_belong_to_no_operator(analyzed: Analyze)
     assert analysis.accounting.unlinked_activities == 8
 
 
-def test_cold_launches_are_named(analyzed: Analyze) -> None:
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [
+        ("overhead", "Runtime Triggered Module Loading"),
+        ("overhead", "Lazy Function Loading"),
+        ("cuda_driver", "cuModuleLoadData"),
+        ("cuda_driver", "cuLibraryLoadData"),
+        ("cuda_runtime", "cudaLibraryLoadData"),
+    ],
+)
+def test_cold_launches_are_named_and_their_step_is_cold(analyzed: Analyze, category: str, name: str) -> None:
+    trace = healthy()
+    trace.slice(category, name, 5_000, 200_000)
+    analysis = analyzed(trace)
+    found = check(analysis, "cold_launches")
+    assert (found.verdict, found.count, found.time_ns, found.time_of) == (Verdict.WARN, 1, 200_000, "host")
+    assert "200.0 us" in found.sentence
+    assert [step.cold for step in analysis.steps] == [True]
+
+
+def test_a_driver_call_within_named_loading_is_counted_once(analyzed: Analyze) -> None:
     trace = healthy()
     trace.slice("overhead", "Runtime Triggered Module Loading", 5_000, 200_000)
-    found = check(analyzed(trace), "cold_launches")
-    assert (found.verdict, found.count) == (Verdict.WARN, 1)
-    assert "200.0 us" in found.sentence
+    trace.slice("cuda_driver", "cuModuleLoadData", 6_000, 150_000)
+    assert check(analyzed(trace), "cold_launches").count == 1
 
 
 def test_the_profilers_own_interruptions_are_told_apart_from_cold_launches(analyzed: Analyze) -> None:
@@ -189,6 +259,6 @@ def test_the_verdict_is_withheld_where_the_window_does_not_hold_the_work(analyze
     trace = KinetoTrace()
     trace.step(1, 0, 20_000)
     trace.launched_kernel("k", (5_000, 1_000), (10_000, 50_000))
-    bound = bound_of(analyzed(trace), 60_000)
+    bound = bound_of(analyzed(trace), steps=1, wall_ns=60_000, ran_on_gpu=True)
     assert bound.kind is BoundKind.UNKNOWN
     assert bound.sentence.startswith("Withheld")

@@ -20,8 +20,8 @@ def inference() -> KinetoTrace:
     ============================  ==================  =====================================================
 
     Device sum and busy: 2 x (20 + 9) = 58 us. Step window 0 .. 200, so idle = 142 us:
-    0 .. 20 host late, 20 .. 30 latency (step 1); 50 .. 51 dependency (each step); 60 .. 120 synchronisation (the thread
-    was in its synchronise at 60 and launched again at 120), 120 .. 130 latency; 160 .. 200 after the last activity.
+    0 .. 20 host late, 20 .. 30 latency (step 1); 50 .. 51 dependency (each step); 60 .. 65 synchronisation (until the
+    blocking call returned), 65 .. 120 host late, 120 .. 130 latency; 160 .. 200 after the last activity.
     """
     trace = KinetoTrace(deviceProperties=[{"id": 0, "name": "Tiny GPU"}])
     dims = {"Input Dims": [[4], [2, 8], [8, 4], [], []], "Input type": ["float", "float", "float", "Scalar", "Scalar"]}

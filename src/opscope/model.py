@@ -18,16 +18,14 @@ class DeviceProperties:
     compute_capability: str | None = None
     multiprocessors: int | None = None
     memory_bytes: int | None = None
-    max_threads_per_multiprocessor: int | None = None
-    registers_per_multiprocessor: int | None = None
-    shared_memory_per_multiprocessor_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSource:
     """Where a trace came from and what its file says of itself.
 
-    ``replaced_bytes`` counts the bytes that are not allowed in JSON and were read as question marks.
+    ``replaced_bytes`` counts the bytes that are not allowed in JSON and were read as question marks, ``odd_events`` the
+    events that were left out because their times cannot be true.
     ``metadata`` holds the scalar entries of the file's header as text (schema version, driver, ``opscope.*`` keys of
     our own captures); nothing computes with it.
     """
@@ -37,6 +35,7 @@ class TraceSource:
     size_bytes: int
     event_count: int
     replaced_bytes: int
+    odd_events: int
     metadata: Mapping[str, str]
 
 

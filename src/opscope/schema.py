@@ -18,7 +18,7 @@ OPERATORS: Schema = {
     "external_id": pl.Int64,
     "sequence_number": pl.Int64,
     "forward_thread": pl.Int64,
-    # JSON text of the recorded arguments, as the producer wrote it; null where shapes were not recorded.
+    # JSON text of the recorded lists; null where shapes were not recorded.
     "input_dims": pl.Categorical,
     "input_types": pl.Categorical,
     "input_strides": pl.Categorical,

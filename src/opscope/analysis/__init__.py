@@ -4,14 +4,17 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from opscope.analysis.checks import Evidence, check_trace
 from opscope.analysis.launches import LaunchSummary, summarise_launches
 from opscope.analysis.links import link
 from opscope.analysis.memory import MemoryUse, memory_use
+from opscope.analysis.plausible import plausible
 from opscope.analysis.stacks import callers
 from opscope.analysis.steps import Step, operator_time_on_host, phase_times, steps_of
 from opscope.analysis.tables import kernel_table, operator_tables
-from opscope.analysis.timeline import DeviceTimeline, Window, device_timelines, window_of
-from opscope.analysis.trust import Trust, check_trace
+from opscope.analysis.timeline import DeviceTimeline, device_timelines
+from opscope.analysis.trust import Trust
+from opscope.analysis.window import Window, window_of
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions, shipped_table
 from opscope.model import Trace, TraceSource
@@ -39,7 +42,7 @@ class Analysis:
     Attributes:
         source: the trace's file.
         window: the window of the host's figures.
-        operator_time_ns: time in which any operator ran on the host (union over threads).
+        operator_time_ns: time in that window in which any operator ran on the host (union over threads).
         devices: one timeline per device that worked, by device number.
         operators: ``name``, ``category``, ``calls``, ``self_device_ns``, ``total_device_ns``, ``self_cpu_ns``,
             ``total_cpu_ns``, ``activities``; the most expensive first.
@@ -76,7 +79,7 @@ class Analysis:
     @property
     def step_count(self) -> int:
         """How many steps the trace marks; 0 where it marks none."""
-        return len({step.number for step in self.steps})
+        return len({step.index for step in self.steps})
 
     @property
     def has_device_times(self) -> bool:
@@ -87,22 +90,24 @@ class Analysis:
 def analyze(
     trace: Trace, functions: NativeFunctions | None = None, *, expect_device_work: bool | None = None
 ) -> Analysis:
-    """Analyse one trace.
+    """Analyse one trace. Records with impossible durations are left out of every figure, and counted by a check.
 
     Args:
         trace: what `opscope.read` returned.
         functions: the operators of the PyTorch that ran; without, those of the release opscope ships.
         expect_device_work: whether the workload ran on a GPU and its activities were collected; None if unknown.
     """
+    trace, implausible = plausible(trace)
     links = link(trace)
     tables = operator_tables(trace, links, Classifier(functions or NativeFunctions(shipped_table())))
     timelines = device_timelines(trace, links)
     launches = summarise_launches(trace, links)
+    window = window_of(trace, None)
     unlinked = trace.activities.filter(pl.Series(links.activity_operator, dtype=pl.Int64) < 0)
     return Analysis(
         source=trace.source,
-        window=window_of(trace, None),
-        operator_time_ns=operator_time_on_host(trace),
+        window=window,
+        operator_time_ns=operator_time_on_host(trace, window),
         devices=timelines,
         operators=tables.operators,
         shapes=tables.shapes,
@@ -120,5 +125,5 @@ def analyze(
             unlinked_activities=unlinked.height,
             activities_ns=int(trace.activities["duration_ns"].sum()),
         ),
-        trust=check_trace(trace, links, launches, timelines, expect_device_work=expect_device_work),
+        trust=check_trace(Evidence(trace, links, launches, timelines, implausible, expect_device_work)),
     )

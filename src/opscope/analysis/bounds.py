@@ -4,13 +4,14 @@ import enum
 from dataclasses import dataclass
 
 from opscope.analysis import Analysis
-from opscope.analysis.timeline import LAUNCH_BOUND_CAUSES, DeviceTimeline, IdleCause
-from opscope.analysis.trust import Verdict
+from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleCause
+from opscope.analysis.timeline import DeviceTimeline
 from opscope.units import format_ns, format_share
 
 # Above the first share of the step a device counts as busy, below the second as starved.
 _BUSY_SHARE = 0.8
 _STARVED_SHARE = 0.5
+_WITHHOLDING = ("work_outside_window", "impossible_durations", "launches_without_activity", "graph_replays_complete")
 
 
 class BoundKind(enum.StrEnum):
@@ -23,7 +24,8 @@ class BoundKind(enum.StrEnum):
     PARTLY_LAUNCH = "partly launch-bound"
     SYNC = "synchronisation-bound"
     DEPENDENCY = "dependency-bound"
-    HOST = "host only"
+    HOST_AFTER = "host-bound after the last kernel"
+    CPU = "host only"
     UNKNOWN = "unknown"
 
 
@@ -45,32 +47,43 @@ class Bound:
     sentence: str
 
 
-def bound_of(analysis: Analysis, wall_ns: float | None) -> Bound:
+def withheld(reason: str) -> Bound:
+    """Return the verdict of a trace that allows none."""
+    return Bound(BoundKind.UNKNOWN, None, None, f"Withheld. {reason}")
+
+
+def bound_of(analysis: Analysis, *, steps: int, wall_ns: float | None, ran_on_gpu: bool | None) -> Bound:
     """Judge what bounds the steps of a trace.
 
     Args:
         analysis: the trace's analysis.
+        steps: how many steps the trace holds; 0 if unknown.
         wall_ns: median wall time of an unprofiled step in nanoseconds, if measured. The profiler slows the host down,
             so without it the device's share is a lower limit.
+        ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
     """
+    failed = next((c for c in analysis.trust.checks if c.name in _WITHHOLDING and analysis.trust.failed(c.name)), None)
+    if failed is not None:
+        return withheld(failed.sentence)
     if not analysis.devices:
-        return _host_only(analysis)
-    outside = next(check for check in analysis.trust.checks if check.name == "work_outside_window")
-    if outside.verdict is Verdict.FAIL:
-        return Bound(BoundKind.UNKNOWN, None, None, f"Withheld. {outside.sentence}")
+        return _without_device(analysis, ran_on_gpu=ran_on_gpu)
     device = max(analysis.devices, key=lambda timeline: timeline.busy_ns)
-    steps = analysis.step_count or 1
-    unit = "per step" if analysis.step_count else "in the recording"
-    busy = device.busy_in_window_ns / steps
-    if wall_ns:
-        share, of_what = busy / wall_ns, f"of the unprofiled step of {format_ns(wall_ns)}"
-    else:
-        share = busy / (device.window.duration_ns / steps) if device.window.duration_ns else 0.0
-        of_what = "of the profiled time (the profiler slows the host down, so this is a lower limit)"
-    evidence = f"The device is busy {format_ns(busy)} {unit}, {format_share(share, 1)} {of_what}."
+    share, evidence = _device_share(device, steps, wall_ns)
     cause = _largest_cause(device)
     kind = _kind(device, share, cause)
     return Bound(kind, share, cause, f"{evidence} {_why(device, kind, cause)}")
+
+
+def _device_share(device: DeviceTimeline, steps: int, wall_ns: float | None) -> tuple[float, str]:
+    busy = device.busy_in_window_ns
+    if wall_ns and steps:
+        share = busy / steps / wall_ns
+        of_what = f"of the unprofiled step of {format_ns(wall_ns)}"
+    else:
+        share = busy / device.window.duration_ns if device.window.duration_ns else 0.0
+        of_what = "of the profiled time (the profiler slows the host down, so this is a lower limit)"
+    amount = f"{format_ns(busy / steps)} per step" if steps else f"{format_ns(busy)} in the recording"
+    return share, f"The device is busy {amount}, {format_share(share, 1)} {of_what}."
 
 
 def _kind(device: DeviceTimeline, share: float, cause: IdleCause | None) -> BoundKind:
@@ -82,16 +95,20 @@ def _kind(device: DeviceTimeline, share: float, cause: IdleCause | None) -> Boun
         return BoundKind.DEVICE
     if cause in LAUNCH_BOUND_CAUSES:
         return BoundKind.LAUNCH if share < _STARVED_SHARE else BoundKind.PARTLY_LAUNCH
-    return {IdleCause.SYNC: BoundKind.SYNC, IdleCause.DEPENDENCY: BoundKind.DEPENDENCY}.get(cause, BoundKind.UNKNOWN)
+    by_cause = {
+        IdleCause.SYNC: BoundKind.SYNC,
+        IdleCause.DEPENDENCY: BoundKind.DEPENDENCY,
+        IdleCause.TAIL: BoundKind.HOST_AFTER,
+    }
+    return by_cause.get(cause, BoundKind.UNKNOWN)
 
 
 def _largest_cause(device: DeviceTimeline) -> IdleCause | None:
     idle = {cause: length for cause, length in device.idle.by_cause().items() if length}
     if not idle:
         return None
-    launch_bound = sum(idle.get(cause, 0) for cause in LAUNCH_BOUND_CAUSES)
     largest = max(idle, key=idle.__getitem__)
-    if launch_bound >= idle[largest]:
+    if sum(idle.get(cause, 0) for cause in LAUNCH_BOUND_CAUSES) >= idle[largest]:
         return max(LAUNCH_BOUND_CAUSES, key=lambda cause: idle.get(cause, 0))
     return largest
 
@@ -106,18 +123,18 @@ def _why(device: DeviceTimeline, kind: BoundKind, cause: IdleCause | None) -> st
     share = format_share(length, device.idle_ns)
     if kind in (BoundKind.LAUNCH, BoundKind.PARTLY_LAUNCH):
         return (
-            f"For {share} of its idle time in the profile it waited for the host to launch: fewer or "
-            "larger kernels, torch.compile, or CUDA graphs help; faster kernels do not."
+            f"For {share} of its idle time in the profile it waited for the host to launch: fewer or larger kernels, "
+            "fewer synchronisations, torch.compile, or CUDA graphs help; faster kernels do not."
         )
     return f"{share} of its idle time in the profile is due to: {cause}."
 
 
-def _host_only(analysis: Analysis) -> Bound:
-    if any(check.name == "device_work_recorded" and check.verdict is Verdict.FAIL for check in analysis.trust.checks):
-        return Bound(BoundKind.UNKNOWN, None, None, "Withheld: no device activity was recorded.")
+def _without_device(analysis: Analysis, *, ran_on_gpu: bool | None) -> Bound:
+    if ran_on_gpu or analysis.trust.failed("device_work_recorded"):
+        return withheld("The workload ran on a GPU, but no device activity was recorded.")
     share = format_share(analysis.operator_time_ns, analysis.window.duration_ns)
     sentence = (
         f"Everything ran on the CPU. Operators take {share} of the {analysis.window.kind}; the rest is Python and the "
         "framework."
     )
-    return Bound(BoundKind.HOST, None, None, sentence)
+    return Bound(BoundKind.CPU, None, None, sentence)

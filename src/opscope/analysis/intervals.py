@@ -1,4 +1,4 @@
-"""Unions and differences of time intervals, exact in integer nanoseconds."""
+"""Unions, differences and intersections of time intervals, exact in integer nanoseconds."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from opscope.analysis.nesting import Ints
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Disjoint intervals in ascending order; touching ones are one."""
+    """Disjoint intervals in ascending order. `union_of` also joins touching ones."""
 
     start: Ints
     end: Ints
@@ -27,18 +27,30 @@ class Intervals:
         closes[:-1] = opens[1:]
         return cls(start[opens], end[closes])
 
-    def clipped(self, low: int, high: int) -> "Intervals":
-        """Return the part between ``low`` and ``high``."""
-        start, end = np.clip(self.start, low, high), np.clip(self.end, low, high)
-        real = end > start
-        return Intervals(start[real], end[real])
-
     def gaps(self, low: int, high: int) -> "Intervals":
         """Return what between ``low`` and ``high`` none of the intervals covers."""
-        inside = self.clipped(low, high)
+        inside = self.within(Intervals(np.array([low], np.int64), np.array([high], np.int64)))
         start, end = np.append(low, inside.end), np.append(inside.start, high)
         real = end > start
         return Intervals(start[real], end[real])
+
+    def within(self, other: "Intervals") -> "Intervals":
+        """Return what both cover."""
+        _, start, end = self.overlaps(other)
+        return Intervals(start, end)
+
+    def overlaps(self, other: "Intervals") -> tuple[Ints, Ints, Ints]:
+        """Return every overlap with an interval of ``other``: the position of this one's interval, start and end."""
+        first = np.searchsorted(other.end, self.start, side="right")
+        count = np.maximum(np.searchsorted(other.start, self.end, side="left") - first, 0)
+        mine = np.repeat(np.arange(len(self)), count)
+        # Within each run of repeats, count up from the first overlapping interval.
+        run_start = np.repeat(np.cumsum(count) - count, count)
+        theirs = np.repeat(first, count) + np.arange(len(mine)) - run_start
+        start = np.maximum(self.start[mine], other.start[theirs])
+        end = np.minimum(self.end[mine], other.end[theirs])
+        real = end > start
+        return mine[real], start[real], end[real]
 
     @property
     def length(self) -> int:

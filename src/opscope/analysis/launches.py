@@ -46,7 +46,7 @@ class LaunchSummary:
         api: durations of the calls that launch work.
         latency: delays to an empty stream; negative delays (the activity began before the call returned) count as 0.
         backlog: delays behind earlier work in the stream.
-        without_activity: launching calls for which no activity was recorded.
+        without_activity: launching calls, other than those captured into a graph, without a recorded activity.
     """
 
     calls: pl.DataFrame
@@ -70,12 +70,28 @@ def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
         api=Spread.of(launches["duration_ns"].to_numpy()[launching]),
         latency=Spread.of(np.maximum(delay[~queued], 0)),
         backlog=Spread.of(delay[queued]),
-        without_activity=int((launching & ~has_activity & _has_correlation(launches)).sum()),
+        without_activity=int(
+            (launching & ~has_activity & _has_correlation(launches) & ~_captured_into_graph(launches)).sum()
+        ),
     )
 
 
 def _has_correlation(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
     return launches["correlation"].is_not_null().to_numpy()
+
+
+def _captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Tell per call whether its thread was capturing a graph: then it launches nothing yet."""
+    names = launches["name"].cast(pl.String)
+    thread, start = column(launches, "thread"), column(launches, "start_ns")
+    begins, ends = (names.str.contains(pattern).to_numpy() for pattern in ("StreamBeginCapture", "StreamEndCapture"))
+    captured = np.zeros(launches.height, np.bool_)
+    for number in np.unique(thread[begins]):
+        mine = thread == number
+        before = np.searchsorted(np.sort(start[mine & begins]), start, side="right")
+        closed = np.searchsorted(np.sort(start[mine & ends]), start, side="right")
+        captured |= mine & (before > closed)
+    return captured
 
 
 def _delays(trace: Trace, links: Links) -> tuple[Ints, npt.NDArray[np.bool_]]:

@@ -75,6 +75,16 @@ def _self_time(ranges: Nesting, launches: Nesting) -> Ints:
     return remaining
 
 
+def operator_self_cpu(trace: Trace, links: Links) -> pl.Series:
+    """Return per operator its self CPU time in nanoseconds.
+
+    Null for one that overlaps others of its thread without nesting, as asynchronous operators do: what of its duration
+    is its own cannot be told.
+    """
+    own = pl.Series("self_cpu_ns", links.range_self_ns[: trace.operators.height], dtype=pl.Int64)
+    return own.set(own < 0, None)
+
+
 def column(table: pl.DataFrame, name: str) -> Ints:
     """Return an integer column as an array; -1 where it is null."""
     values: Ints = table[name].cast(pl.Int64).fill_null(-1).to_numpy()

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
 from opscope.analysis.links import Links, column
@@ -15,14 +14,14 @@ class MemoryUse:
 
     Attributes:
         device: the device number; None for the host.
-        peak_allocated_bytes: the largest total that was allocated at any time.
+        peak_allocated_bytes: the largest total that was allocated at any time; None where totals were not recorded.
         allocated_bytes: the sum of all allocations, releases not counted.
         allocations: how many.
         by_operator: ``name``, ``allocations``, ``allocated_bytes`` of the innermost operators; most first.
     """
 
     device: int | None
-    peak_allocated_bytes: int
+    peak_allocated_bytes: int | None
     allocated_bytes: int
     allocations: int
     by_operator: pl.DataFrame
@@ -34,21 +33,28 @@ def memory_use(trace: Trace, links: Links) -> tuple[MemoryUse, ...]:
         return ()
     owner = links.operators.innermost_at(column(trace.allocations, "thread"), column(trace.allocations, "time_ns"))
     names = trace.operators["name"].cast(pl.String).gather(pl.Series(owner).replace(-1, None))
-    events = trace.allocations.with_columns(name=names, is_host=pl.col("device_type") == 0)
-    uses = []
-    for (is_host, device), group in sorted(
-        events.group_by("is_host", "device"), key=lambda item: (not item[0][0], item[0][1] or 0)
-    ):
-        grown = group.filter(pl.col("bytes") > 0)
-        uses.append(
-            MemoryUse(
-                device=None if is_host else int(np.int64(device)),
-                peak_allocated_bytes=int(group["total_allocated_bytes"].fill_null(0).to_numpy().max()),
-                allocated_bytes=int(grown["bytes"].sum()),
-                allocations=grown.height,
-                by_operator=grown.group_by("name")
-                .agg(allocations=pl.len(), allocated_bytes=pl.col("bytes").sum())
-                .sort("allocated_bytes", "name", descending=[True, False]),
-            )
-        )
-    return tuple(uses)
+    # Device type 0 is the host, whatever device number the record carries; a record without a type is the host's too.
+    on_host = trace.allocations["device_type"].fill_null(0) == 0
+    events = trace.allocations.with_columns(
+        name=names, device=pl.when(on_host).then(None).otherwise(pl.col("device").fill_null(0))
+    )
+    return tuple(_use(device, group) for (device,), group in sorted(events.group_by("device"), key=_host_first))
+
+
+def _host_first(item: tuple[tuple[object, ...], pl.DataFrame]) -> int:
+    (device,), _ = item
+    return -1 if device is None else int(str(device))
+
+
+def _use(device: object, events: pl.DataFrame) -> MemoryUse:
+    grown = events.filter(pl.col("bytes") > 0)
+    totals = events["total_allocated_bytes"].drop_nulls()
+    return MemoryUse(
+        device=None if device is None else int(str(device)),
+        peak_allocated_bytes=int(totals.to_numpy().max()) if len(totals) else None,
+        allocated_bytes=int(grown["bytes"].sum()),
+        allocations=grown.height,
+        by_operator=grown.group_by("name")
+        .agg(allocations=pl.len(), allocated_bytes=pl.col("bytes").sum())
+        .sort("allocated_bytes", "name", descending=[True, False]),
+    )

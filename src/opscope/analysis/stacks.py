@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from opscope.analysis.links import Links, column, end_of
+from opscope.analysis.links import Links, column, end_of, operator_self_cpu
 from opscope.analysis.nesting import Ints, Nesting
 from opscope.model import Trace
 
@@ -41,7 +41,7 @@ def callers(trace: Trace, links: Links) -> pl.DataFrame | None:
                 "name": trace.operators["name"].cast(pl.String),
                 "called_from": places,
                 "self_device_ns": self_device,
-                "self_cpu_ns": links.range_self_ns[: trace.operators.height],
+                "self_cpu_ns": operator_self_cpu(trace, links),
             }
         )
         .drop_nulls("called_from")
@@ -80,6 +80,13 @@ def _through_forward(trace: Trace, links: Links, frame: Ints) -> Ints:
     numbered = np.flatnonzero((frame >= 0) & (sequence >= 0))
     # Several nested forward operators carry one number; the last listed is the innermost.
     frame_of_sequence = dict(zip(sequence[numbered].tolist(), frame[numbered].tolist(), strict=True))
+    # Numbers count per forward thread. Traces do not say which thread a backward node belongs to, so a number that
+    # two threads used tells nothing.
+    thread = column(trace.operators, "thread")
+    used_by = dict(zip(sequence[numbered].tolist(), thread[numbered].tolist(), strict=True))
+    for number, user in zip(sequence[numbered].tolist(), thread[numbered].tolist(), strict=True):
+        if used_by[number] != user:
+            frame_of_sequence.pop(number, None)
     around = np.where(sequence >= 0, np.arange(len(sequence)), links.operators.parent)
     climbing = np.flatnonzero(around >= 0)
     while len(climbing):

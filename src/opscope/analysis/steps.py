@@ -1,20 +1,22 @@
 """What each recorded step launched, and how long its devices were busy or waited."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from opscope.analysis.idle import LAUNCH_BOUND_CAUSES
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links, column, end_of
 from opscope.analysis.nesting import Ints, Nesting
-from opscope.analysis.timeline import LAUNCH_BOUND_CAUSES, DeviceTimeline, step_table
+from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
+from opscope.analysis.window import Window, step_table
 from opscope.model import Trace
 
 # Driver and runtime records of code being loaded on first use, which make a first step cold.
-MODULE_LOADING = re.compile(r"Module Loading|Lazy Function Loading|cuModuleLoad|cuLibraryLoad|ModuleLoad")
+_MODULE_LOADING = r"Module Loading|Lazy Function Loading|(Module|Library)Load(Data|From|Fat|$)"
+LAUNCH_UNKNOWN = "launch not recorded"
 _BACKWARD_RANGE = "^autograd::engine::evaluate_function"
 _OPTIMIZER_RANGE = r"^Optimizer\.(step|zero_grad)#"
 
@@ -24,6 +26,7 @@ class Step:
     """One ``ProfilerStep`` on one device. An activity belongs to the step that launched it.
 
     Attributes:
+        index: its position in the trace, from 0; profilers restart their numbers in every cycle.
         number: the profiler's step number.
         device: the device, or None for the host's figures of a step without device work.
         span_ns: length of the step's host range.
@@ -35,6 +38,7 @@ class Step:
         cold: whether code was loaded to the device during the step.
     """
 
+    index: int
     number: int
     device: int | None
     span_ns: int
@@ -50,18 +54,20 @@ def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) ->
     """Return the recorded steps in order, one entry per device that worked in the trace."""
     table = step_table(trace)
     launched_in = _step_of_activities(trace, links, table)
-    loading = _module_loading_times(trace)
+    loading = column(module_loading(trace), "start_ns")
     steps: list[Step] = []
     for row, (number, start, end) in enumerate(table.iter_rows()):
         cold = bool(((loading >= start) & (loading < end)).any())
         if not timelines:
-            steps.append(Step(number, None, end - start, 0, None, None, None, None, cold))
+            steps.append(Step(row, number, None, end - start, 0, None, None, None, None, cold))
         for timeline in timelines:
-            mine = (launched_in == row) & (column(trace.activities, "device") == timeline.device)
-            idle = timeline.idle.by_cause(start, end)
+            device = trace.activities["device"].fill_null(NO_DEVICE).to_numpy()
+            mine = (launched_in == row) & (device == timeline.device)
+            idle = timeline.idle.within(Intervals(np.array([start]), np.array([end]))).by_cause()
             idle_ns = sum(idle.values())
             steps.append(
                 Step(
+                    index=row,
                     number=number,
                     device=timeline.device,
                     span_ns=end - start,
@@ -98,13 +104,22 @@ def activities_launched_outside_steps(trace: Trace, links: Links) -> Ints:
     return np.flatnonzero(outside)
 
 
-def _module_loading_times(trace: Trace) -> Ints:
-    tables = (trace.overheads, trace.launches)
-    times = [
-        column(table.filter(table["name"].cast(pl.String).str.contains(MODULE_LOADING.pattern)), "start_ns")
-        for table in tables
-    ]
-    return np.concatenate(times)
+def module_loading(trace: Trace) -> pl.DataFrame:
+    """Return the records of code being loaded to the device: ``name``, ``start_ns``, ``duration_ns``.
+
+    The driver's own calls and what the profiler names as overhead may describe the same loading; calls that lie
+    within a named one are not listed again.
+    """
+    columns = ("name", "start_ns", "duration_ns")
+    named = pl.col("name").cast(pl.String).str.contains(_MODULE_LOADING)
+    overheads = trace.overheads.filter(named).select(columns)
+    calls = trace.launches.filter(named).select(columns)
+    covered = Intervals.union_of(column(overheads, "start_ns"), end_of(overheads))
+    position = np.searchsorted(covered.start, column(calls, "start_ns"), side="right") - 1
+    inside = np.zeros(calls.height, np.bool_)
+    found = position >= 0
+    inside[found] = covered.end[position[found]] > column(calls, "start_ns")[found]
+    return pl.concat([overheads, calls.filter(~inside)])
 
 
 def phase_times(trace: Trace, links: Links) -> dict[str, int] | None:
@@ -118,13 +133,13 @@ def phase_times(trace: Trace, links: Links) -> dict[str, int] | None:
     launched = np.flatnonzero(links.activity_launch >= 0)
     rows = links.activity_launch[launched]
     thread, time = column(trace.launches, "thread")[rows], column(trace.launches, "start_ns")[rows]
-    phase = np.full(trace.activities.height, "unlinked", dtype=object)
+    phase = np.full(trace.activities.height, LAUNCH_UNKNOWN, dtype=object)
     phase[launched] = "forward"
     for name, nesting in ranges.items():
         phase[launched[nesting.innermost_at(thread, time) >= 0]] = name
     duration = trace.activities["duration_ns"].to_numpy()
-    times = {name: int(duration[phase == name].sum()) for name in ("forward", "backward", "optimizer", "unlinked")}
-    return {name: value for name, value in times.items() if value or name != "unlinked"}
+    times = {name: int(duration[phase == name].sum()) for name in ("forward", "backward", "optimizer", LAUNCH_UNKNOWN)}
+    return {name: value for name, value in times.items() if value or name != LAUNCH_UNKNOWN}
 
 
 def _training_ranges(trace: Trace) -> Iterator[tuple[str, Nesting]]:
@@ -137,6 +152,7 @@ def _training_ranges(trace: Trace) -> Iterator[tuple[str, Nesting]]:
         yield name, Nesting.of(column(chosen, "thread"), column(chosen, "start_ns"), end_of(chosen))
 
 
-def operator_time_on_host(trace: Trace) -> int:
-    """Return how long any operator was running on the host, over all threads (union of the slices)."""
-    return Intervals.union_of(column(trace.operators, "start_ns"), end_of(trace.operators)).length
+def operator_time_on_host(trace: Trace, window: Window) -> int:
+    """Return how long any operator was running on the host within a window, over all threads (union of the slices)."""
+    running = Intervals.union_of(column(trace.operators, "start_ns"), end_of(trace.operators))
+    return running.within(window.spans).length

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from opscope.analysis.links import Links
+from opscope.analysis.links import Links, operator_self_cpu
 from opscope.analysis.nesting import Ints
 from opscope.knowledge.categories import Category, Classifier
 from opscope.model import Trace
@@ -48,7 +48,7 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
     return trace.operators.with_columns(
         self_device_ns=self_device,
         total_device_ns=links.operators.subtree_sums(self_device),
-        self_cpu_ns=links.range_self_ns[:count],
+        self_cpu_ns=operator_self_cpu(trace, links),
         activities=np.bincount(owner, minlength=count).astype(np.int64),
         outermost=~links.operators.inside_same(name_code),
         call=call,

@@ -4,9 +4,11 @@ The fields are documented nowhere in full. Their names, categories and oddities 
 times are microseconds with three decimals, the producer's clock may start anywhere, and one file is one process.
 """
 
+import functools
 import gzip
 import json
 import math
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -40,48 +42,53 @@ _MEMORY_EVENT: Final = "[memory]"
 # A double holds microseconds to the nanosecond up to 2**43 us (102 days of uptime); beyond, digits are read as text.
 _EXACT_LIMIT_US: Final = float(1 << 43)
 _NS_PER_US: Final = 1000
+_LATEST_NS: Final = 1 << 62  # 146 years; start and end of everything stay within 64 bits
+_INT32: Final = 31
+_INT64: Final = 63
+_TRAILING_NUMBER: Final = re.compile(r"(-?\d{1,20})\s*$")
+# A file that unpacks to more is refused: it would not fit in the memory of most machines once it is decoded.
+MAX_UNPACKED_BYTES = 4 << 30
 
 _ABSENT: Final = msgspec.Raw()
-_Number = int | float | str | None
 T = TypeVar("T")
 
 
 class _Args(msgspec.Struct, gc=False):
-    """The arguments that opscope uses, of any category."""
+    """The arguments that opscope uses, of any category. Producers differ in types, so each is converted on its own."""
 
-    external_id: _Number = msgspec.field(default=None, name="External id")
-    correlation: _Number = None
-    sequence_number: _Number = msgspec.field(default=None, name="Sequence number")
-    forward_thread: _Number = msgspec.field(default=None, name="Fwd thread id")
+    external_id: Any = msgspec.field(default=None, name="External id")
+    correlation: Any = None
+    sequence_number: Any = msgspec.field(default=None, name="Sequence number")
+    forward_thread: Any = msgspec.field(default=None, name="Fwd thread id")
     input_dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
     input_types: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input type")
     input_strides: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Strides")
-    device: _Number = None
-    stream: _Number = None
-    graph_id: _Number = msgspec.field(default=None, name="graph id")
-    graph_node_id: _Number = msgspec.field(default=None, name="graph node id")
-    bytes_: _Number = msgspec.field(default=None, name="bytes")
-    grid: list[_Number] | None = None
-    block: list[_Number] | None = None
-    registers: _Number = msgspec.field(default=None, name="registers per thread")
-    shared_memory: _Number = msgspec.field(default=None, name="shared memory")
-    occupancy: _Number = msgspec.field(default=None, name="est. achieved occupancy %")
-    collective: str | None = msgspec.field(default=None, name="Collective name")
-    memory_bytes: _Number = msgspec.field(default=None, name="Bytes")
-    total_allocated: _Number = msgspec.field(default=None, name="Total Allocated")
-    device_id: _Number = msgspec.field(default=None, name="Device Id")
-    device_type: _Number = msgspec.field(default=None, name="Device Type")
+    device: Any = None
+    stream: Any = None
+    graph_id: Any = msgspec.field(default=None, name="graph id")
+    graph_node_id: Any = msgspec.field(default=None, name="graph node id")
+    bytes_: Any = msgspec.field(default=None, name="bytes")
+    grid: Any = None
+    block: Any = None
+    registers: Any = msgspec.field(default=None, name="registers per thread")
+    shared_memory: Any = msgspec.field(default=None, name="shared memory")
+    occupancy: Any = msgspec.field(default=None, name="est. achieved occupancy %")
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    memory_bytes: Any = msgspec.field(default=None, name="Bytes")
+    total_allocated: Any = msgspec.field(default=None, name="Total Allocated")
+    device_id: Any = msgspec.field(default=None, name="Device Id")
+    device_type: Any = msgspec.field(default=None, name="Device Type")
 
 
 _NO_ARGS: Final = _Args()
 
 
 class _Event(msgspec.Struct, Generic[T], gc=False):
-    ph: str = ""
-    cat: str | None = ""
-    name: str | None = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
+    ph: Any = ""
+    cat: Any = ""
+    name: Any = ""
+    pid: Any = None
+    tid: Any = None
     ts: T | None = None
     dur: T | None = None
     args: _Args | None = None
@@ -95,18 +102,23 @@ def read_bytes(path: Path) -> bytes:
     """Return the file's content, unpacked where it is gzip.
 
     Raises:
-        BadInputError: it cannot be opened or the packed data are damaged.
+        BadInputError: it cannot be opened, the packed data are damaged, or it unpacks to more than
+            ``MAX_UNPACKED_BYTES``.
     """
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        if not packed:
+            return path.read_bytes()
+        with gzip.open(path) as unpacked:
+            raw = unpacked.read(MAX_UNPACKED_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadInputError(f"{path} is damaged gzip data ({error}): copy or capture it again") from error
     except OSError as error:
         raise BadInputError(f"cannot read {path}: {error.strerror or error}") from error
-    if raw[:2] != b"\x1f\x8b":
-        return raw
-    try:
-        return gzip.decompress(raw)
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadInputError(f"{path} is damaged gzip data ({error}): copy or capture it again") from error
+    if len(raw) > MAX_UNPACKED_BYTES:
+        raise BadInputError(f"{path} unpacks to more than {MAX_UNPACKED_BYTES >> 30} GiB: record fewer steps")
+    return raw
 
 
 def sniff(raw: bytes) -> bool:
@@ -121,10 +133,9 @@ def parse(raw: bytes, path: Path) -> Trace:
         BadInputError: it is not valid JSON, or its ``traceEvents`` are not trace events.
     """
     raw, events, replaced = _decode(raw, path)
-    header = _header(raw)
+    header = _header(raw, path)
     tables = Tables()
-    for event in events:
-        _add(tables, event)
+    odd = sum(not _add(tables, event) for event in events)
     return tables.build(
         source=TraceSource(
             path=str(path),
@@ -132,6 +143,7 @@ def parse(raw: bytes, path: Path) -> Trace:
             size_bytes=len(raw),
             event_count=len(events),
             replaced_bytes=replaced,
+            odd_events=odd,
             metadata={key: text for key, value in header.items() if (text := _scalar_text(value)) is not None},
         ),
         devices=tuple(_devices(header.get("deviceProperties"))),
@@ -147,12 +159,14 @@ def _decode(raw: bytes, path: Path) -> tuple[bytes, list[_Event[Any]], int]:
         except msgspec.ValidationError:
             raise
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raw, replaced = repaired(raw)
-            if not replaced:
+            clean, replaced = repaired(raw)
+            if clean == raw:
                 raise
-            return raw, _events(raw), replaced
+            return clean, _events(clean), replaced
     except msgspec.ValidationError as error:
         raise BadInputError(f"{path} is JSON but not a Kineto trace: {error}") from error
+    except RecursionError as error:
+        raise BadInputError(f"{path} is no Kineto trace: its JSON is nested without end") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadInputError(
             f"{path} is not valid JSON ({error}); it has {len(raw):,} bytes. "
@@ -167,10 +181,13 @@ def _events(raw: bytes) -> list[_Event[Any]]:
     return events
 
 
-def _header(raw: bytes) -> dict[str, Any]:
+def _header(raw: bytes, path: Path) -> dict[str, Any]:
     """Decode everything but the events; their list is skipped without being built."""
-    decoded = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    return {key: msgspec.json.decode(value) for key, value in decoded.items() if key != "traceEvents"}
+    try:
+        decoded = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        return {key: msgspec.json.decode(value) for key, value in decoded.items() if key != "traceEvents"}
+    except RecursionError as error:
+        raise BadInputError(f"{path} is no Kineto trace: its header is nested without end") from error
 
 
 def _scalar_text(value: Any) -> str | None:
@@ -195,32 +212,37 @@ def _devices(entries: Any) -> Iterable[DeviceProperties]:
             compute_capability=None if major is None or minor is None else f"{major}.{minor}",
             multiprocessors=_integer(entry.get("numSms")),
             memory_bytes=_integer(entry.get("totalGlobalMem")),
-            max_threads_per_multiprocessor=_integer(entry.get("maxThreadsPerMultiprocessor")),
-            registers_per_multiprocessor=_integer(entry.get("regsPerMultiprocessor")),
-            shared_memory_per_multiprocessor_bytes=_integer(entry.get("sharedMemPerMultiprocessor")),
         )
 
 
-def _add(tables: Tables, event: _Event[Any]) -> None:
+def _add(tables: Tables, event: _Event[Any]) -> bool:
+    """Add an event to its table, if it belongs to one; return False for one whose times cannot be true."""
+    category, name, args = _text(event.cat), _text(event.name), event.args or _NO_ARGS
+    if event.ts is None or event.ph not in ("X", "i"):
+        return True
     start = _nanoseconds(event.ts)
-    if start is None:
-        return
-    category, name, args = event.cat or "", event.name or "", event.args or _NO_ARGS
-    if event.ph == "X":
-        duration = _nanoseconds(event.dur)
-        if duration is not None:
-            _add_slice(tables, event, category, name, start, duration, args)
-    elif event.ph == "i" and name == _MEMORY_EVENT:
-        tables.allocations.append(
-            (
-                tables.thread(event.pid, event.tid),
-                start,
-                _integer(args.device_type),
-                _integer(args.device_id),
-                _integer(args.memory_bytes),
-                _integer(args.total_allocated),
-            )
-        )
+    if event.ph == "i":
+        if start is not None and name == _MEMORY_EVENT:
+            tables.allocations.append(_allocation(tables, event, start, args))
+        return start is not None
+    if event.dur is None:
+        return True
+    duration = _nanoseconds(event.dur)
+    if start is None or duration is None or not -_LATEST_NS < start + duration < _LATEST_NS:
+        return False
+    _add_slice(tables, event, category, name, start, duration, args)
+    return True
+
+
+def _allocation(tables: Tables, event: _Event[Any], start: int, args: _Args) -> tuple[object, ...]:
+    return (
+        tables.thread(event.pid, event.tid),
+        start,
+        _integer(args.device_type, _INT32),
+        _integer(args.device_id, _INT32),
+        _integer(args.memory_bytes),
+        _integer(args.total_allocated),
+    )
 
 
 def _add_slice(
@@ -235,9 +257,9 @@ def _add_slice(
                 _integer(args.external_id),
                 _integer(args.sequence_number),
                 _integer(args.forward_thread),
-                _raw_text(args.input_dims),
-                _raw_text(args.input_types),
-                _raw_text(args.input_strides),
+                _list_text(bytes(args.input_dims)),
+                _list_text(bytes(args.input_types), of_text=True),
+                _list_text(bytes(args.input_strides)),
             )
         )
     elif (kind := _ACTIVITY_KIND.get(category)) is not None:
@@ -258,12 +280,12 @@ def _add_slice(
 
 def _activity(kind: str, event: _Event[Any], name: str, start: int, duration: int, args: _Args) -> tuple[object, ...]:
     # Kineto repeats the device as the event's process and the stream as its thread; very old traces have only those.
-    device = _integer(args.device)
+    device = _integer(args.device, _INT32)
     stream = _integer(args.stream)
     return (
         kind,
         name,
-        device if device is not None else _integer(event.pid),
+        device if device is not None else _integer(event.pid, _INT32),
         stream if stream is not None else _integer(event.tid),
         start,
         duration,
@@ -274,49 +296,61 @@ def _activity(kind: str, event: _Event[Any], name: str, start: int, duration: in
         _integer(args.bytes_),
         _dim3(args.grid),
         _dim3(args.block),
-        _integer(args.registers),
+        _integer(args.registers, _INT32),
         _integer(args.shared_memory),
         _float(args.occupancy),
-        args.collective,
+        args.collective if isinstance(args.collective, str) else None,
     )
 
 
-def _nanoseconds(value: float | Decimal | None) -> int | None:
-    """Convert microseconds to integer nanoseconds without losing one to rounding."""
-    if value is None or not math.isfinite(value):
+def _nanoseconds(value: float | Decimal) -> int | None:
+    """Convert microseconds to integer nanoseconds without losing one to rounding; None if it is no time at all."""
+    if not math.isfinite(value) or abs(float(value)) > _LATEST_NS / _NS_PER_US:
         return None
     if isinstance(value, Decimal):
         return int((value * _NS_PER_US).to_integral_value())
     whole = math.floor(value)
-    return whole * _NS_PER_US + round((value - whole) * _NS_PER_US)
+    part = round((value - whole) * _NS_PER_US)
+    return whole * _NS_PER_US + part
 
 
-def _integer(value: _Number) -> int | None:
-    if isinstance(value, int):
+def _integer(value: Any, bits: int = _INT64) -> int | None:
+    """Convert what stands for a number; None for anything else, and for what the column could not hold.
+
+    Text counts by the number it ends with ("Stream 7"). Some producers write unset ids as 2**64-1.
+    """
+    number: int | None = None
+    if isinstance(value, str):
+        match = _TRAILING_NUMBER.search(value)
+        number = int(match[1]) if match else None
+    elif isinstance(value, int):
         number = value
-    elif isinstance(value, float):
-        if not value.is_integer():
-            return None
+    elif isinstance(value, float) and value.is_integer():
         number = int(value)
-    else:
-        try:
-            number = int(value or "")
-        except ValueError:
-            return None
-    # Some producers write unset ids as 2**64-1.
-    return number if -(1 << 63) <= number < (1 << 63) else None
+    return number if number is not None and -(1 << bits) <= number < (1 << bits) else None
 
 
-def _float(value: _Number) -> float | None:
+def _float(value: Any) -> float | None:
     try:
-        return None if value is None else float(value)
-    except ValueError:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if math.isfinite(number) else None
 
 
-def _dim3(value: list[_Number] | None) -> str | None:
-    return None if value is None else ",".join(str(part) for part in value)
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
-def _raw_text(value: msgspec.Raw) -> str | None:
-    return bytes(value).decode("utf-8", "replace") or None
+def _dim3(value: Any) -> str | None:
+    return ",".join(str(part) for part in value) if isinstance(value, list) else None
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _list_text(value: bytes, *, of_text: bool = False) -> str | None:
+    """Return a recorded list as its JSON text; None where it is absent or no list (of text)."""
+    try:
+        items = msgspec.json.decode(value, type=list[str] if of_text else list[Any])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return json.dumps(items, ensure_ascii=False)

@@ -4,16 +4,20 @@ PyTorch 2.6, for one, records some Python frames with names that are left-over m
 are not UTF-8. What they stand for cannot be known, so they become question marks (U+FFFD where they are not UTF-8).
 """
 
-# JSON allows tab, line feed and carriage return between values, and no control character within strings.
-_CONTROL = bytes(range(0x20)).translate(None, b"\t\n\r")
-_TO_QUESTION_MARKS = bytes.maketrans(_CONTROL, b"?" * len(_CONTROL))
+# Tab, line feed and carriage return may stand between values, where a space means the same, but not within strings.
+_BLANK = b"\t\n\r"
+_CONTROL = bytes(range(0x20)).translate(None, _BLANK)
+_CLEAN = bytes.maketrans(_CONTROL + _BLANK, b"?" * len(_CONTROL) + b" " * len(_BLANK))
 _REPLACEMENT = "\ufffd"
 
 
 def repaired(raw: bytes) -> tuple[bytes, int]:
-    """Return the content with every such byte replaced, and how many there were."""
+    """Return the content without any control character and as valid UTF-8, and how many bytes had to be replaced.
+
+    Blanks are not counted: whether one stood within a string is not looked at.
+    """
     count = len(raw) - len(raw.translate(None, _CONTROL))
-    clean = raw.translate(_TO_QUESTION_MARKS) if count else raw
+    clean = raw.translate(_CLEAN)
     try:
         clean.decode()
     except UnicodeDecodeError:

@@ -8,10 +8,11 @@ import polars as pl
 
 from opscope.analysis import Analysis
 from opscope.analysis.bounds import Bound, bound_of
+from opscope.analysis.checks import check_overhead
 from opscope.analysis.launches import Spread
 from opscope.analysis.statistics import SampleSummary, summarise
 from opscope.analysis.timeline import DeviceTimeline
-from opscope.analysis.trust import Trust, check_overhead
+from opscope.analysis.trust import Trust
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls
 from opscope.record import Benchmark, CaptureRecord, WorkloadInfo
@@ -35,7 +36,12 @@ def build_document(
         trace_name: the trace's file name, as the document shall name it.
     """
     benchmark = record.benchmark if record else None
-    bound = bound_of(analysis, _median(summarise(benchmark.wall_ns)) if benchmark else None)
+    bound = bound_of(
+        analysis,
+        steps=_step_count(analysis, record),
+        wall_ns=_median(summarise(benchmark.wall_ns)) if benchmark else None,
+        ran_on_gpu=None if record is None else _ran_on_gpu(record),
+    )
     measurement = _measurement(analysis, record)
     operators = tuple(_operators(analysis, functions, _device_key(analysis, record)))
     return doc.ProfileDocument(
@@ -46,7 +52,7 @@ def build_document(
         created=record.created if record else None,
         trace=trace_name,
         measurement=measurement,
-        summary=_summary(analysis, bound),
+        summary=_summary(analysis, record, bound),
         devices=tuple(_device(timeline) for timeline in analysis.devices),
         accounting=_accounting(analysis),
         category_statistics=tuple(_categories(analysis)),
@@ -73,10 +79,19 @@ def _percent(part: Any, whole: Any) -> float | None:
     return float(100 * part / whole) if whole else None
 
 
+def _ran_on_gpu(record: CaptureRecord) -> bool:
+    return record.environment.device.startswith("cuda")
+
+
 def _device_key(analysis: Analysis, record: CaptureRecord | None) -> str:
-    if record is not None:
-        return "CUDA" if record.environment.device.startswith("cuda") else "CPU"
-    return "CUDA" if analysis.has_device_times else "CPU"
+    on_gpu = analysis.has_device_times if record is None else _ran_on_gpu(record)
+    return "CUDA" if on_gpu else "CPU"
+
+
+def _step_count(analysis: Analysis, record: CaptureRecord | None) -> int:
+    """Return how many steps the trace holds: without CPU activities the profiler marks none, the schedule knows."""
+    schedule = record.options.schedule if record else None
+    return analysis.step_count or (schedule.active if schedule else 0)
 
 
 def _median(summary: SampleSummary | None) -> float | None:
@@ -84,7 +99,7 @@ def _median(summary: SampleSummary | None) -> float | None:
 
 
 def _step_spans(analysis: Analysis) -> list[int]:
-    return list({step.number: step.span_ns for step in analysis.steps}.values())
+    return list({step.index: step.span_ns for step in analysis.steps}.values())
 
 
 def _measurement(analysis: Analysis, record: CaptureRecord | None) -> doc.Measurement:
@@ -128,8 +143,8 @@ def _throughput(workload: WorkloadInfo | None, wall: SampleSummary | None) -> tu
     )
 
 
-def _summary(analysis: Analysis, bound: Bound) -> doc.Summary:
-    steps = analysis.step_count
+def _summary(analysis: Analysis, record: CaptureRecord | None, bound: Bound) -> doc.Summary:
+    steps = _step_count(analysis, record)
     measured = analysis.has_device_times
     total = analysis.accounting.activities_ns
     window = analysis.devices[0].window if analysis.devices else analysis.window
@@ -142,7 +157,7 @@ def _summary(analysis: Analysis, bound: Bound) -> doc.Summary:
         window=str(window.kind),
         window_ms=_ms(window.duration_ns),
         total_cpu_self_time_ms=_ms(analysis.operators["self_cpu_ns"].sum()),
-        device_times_reason=None if measured else "no device activity was recorded: nothing was measured on a GPU",
+        device_times_reason=None if measured else _no_device_times(record),
         bound=doc.BoundEntry(
             str(bound.kind),
             bound.device_share,
@@ -152,6 +167,16 @@ def _summary(analysis: Analysis, bound: Bound) -> doc.Summary:
     )
 
 
+def _no_device_times(record: CaptureRecord | None) -> str:
+    if record is None:
+        return "the trace holds no device activity"
+    if not _ran_on_gpu(record):
+        return "nothing ran on a GPU"
+    if "cuda" not in record.options.activities:
+        return "CUDA activities were not collected"
+    return "no device activity was recorded"
+
+
 def _device(timeline: DeviceTimeline) -> doc.DeviceEntry:
     return doc.DeviceEntry(
         device=timeline.device,
@@ -159,6 +184,7 @@ def _device(timeline: DeviceTimeline) -> doc.DeviceEntry:
         activities=timeline.activities,
         sum_ms=_ms(timeline.sum_ns),
         busy_ms=_ms(timeline.busy_ns),
+        outside_window_ms=_ms(timeline.outside_window_ns),
         window=str(timeline.window.kind),
         window_ms=_ms(timeline.window.duration_ns),
         idle_ms=_ms(timeline.idle_ns),
@@ -201,10 +227,11 @@ def _operators(analysis: Analysis, functions: NativeFunctions, device_key: str) 
     shapes = _grouped(analysis.shapes, "name")
     kernels = _grouped(analysis.kernels_of, "operator")
     callers = None if analysis.callers is None else _grouped(analysis.callers, "name")
+    weight = "self_device_ns" if measured else "self_cpu_ns"
     for row in analysis.operators.iter_rows(named=True):
         name = row["name"]
         mine = shapes[name]
-        detail, native_function = _native_function(name, mine, functions, device_key)
+        detail, native_function = _native_function(name, mine, functions, device_key, weight)
         launched = kernels.get(name)
         yield doc.OperatorEntry(
             name=name,
@@ -240,12 +267,12 @@ def _source(launched: pl.DataFrame | None) -> doc.SourceLocation:
 
 
 def _native_function(
-    name: str, shapes: pl.DataFrame, functions: NativeFunctions, device_key: str
+    name: str, shapes: pl.DataFrame, functions: NativeFunctions, device_key: str, weight: str
 ) -> tuple[doc.NativeFunctionDetail, str | None]:
     calls = [
         RecordedCalls(
             input_types=None if row["input_types"] is None else tuple(json.loads(row["input_types"])),
-            time_ns=row["self_device_ns"] or row["self_cpu_ns"],
+            time_ns=row[weight] or 0,
         )
         for row in shapes.iter_rows(named=True)
     ]
@@ -367,7 +394,9 @@ def _trust(analysis: Analysis, measurement: doc.Measurement) -> doc.TrustEntry:
                 verdict=check.verdict,
                 count=check.count,
                 time_ms=None if check.time_ns is None else _ms(check.time_ns),
-                share_of_device_sum=check.share,
+                time_of=check.time_of,
+                share=check.share,
+                share_of=check.share_of,
                 sentence=check.sentence,
             )
             for check in checks

@@ -151,13 +151,17 @@ class CategoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeviceEntry:
-    """One device. compute + exposed communication + exposed memcpy + idle = window."""
+    """One device. compute + exposed communication + exposed memcpy + idle = window.
+
+    ``busy_ms`` is the union of all activities, ``outside_window_ms`` the part of it outside the window.
+    """
 
     device: int
     name: str
     activities: int
     sum_ms: float
     busy_ms: float
+    outside_window_ms: float
     window: str
     window_ms: float
     idle_ms: float
@@ -225,13 +229,15 @@ class AccountingEntry:
 
 @dataclass(frozen=True, slots=True)
 class CheckEntry:
-    """One trust check."""
+    """One trust check: how many records it concerns, how much time of whom, and what share of what."""
 
     name: str
     verdict: Verdict
     count: int
     time_ms: float | None
-    share_of_device_sum: float | None
+    time_of: Literal["device", "host"] | None
+    share: float | None
+    share_of: Literal["device sum", "device busy"] | None
     sentence: str
 
 
@@ -248,7 +254,7 @@ class MemoryEntry:
     """Allocations recorded with ``--profile-memory`` (device null is the host)."""
 
     device: int | None
-    peak_allocated_bytes: int
+    peak_allocated_bytes: int | None
     allocated_bytes: int
     allocations: int
     top_operators: dict[str, int]
@@ -298,10 +304,10 @@ class Summary:
     """The figures a reader looks at first.
 
     Attributes:
-        steps: profiled steps; 0 where the trace marks none.
+        steps: profiled steps; 0 where neither the trace nor the capture's schedule tells.
         total_cuda_time_ms: device sum over the whole profile: durations of all activities added up.
         cuda_time_per_step_ms: the same divided by ``steps``.
-        device_busy_ms: union of the activities' intervals over all devices' windows, devices added up.
+        device_busy_ms: union of the activities' intervals within each device's window, devices added up.
         device_idle_ms: window minus busy, devices added up.
         window, window_ms: what idle refers to, and its length (of one device).
         total_cpu_self_time_ms: self CPU time of all operators added up.

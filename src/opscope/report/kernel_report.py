@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from opscope.record import Environment, Schedule
+from opscope.record import Configuration, Environment, Schedule, WorkloadInfo
 from opscope.report.blocks import Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.document import ProfileDocument
 from opscope.report.figures import ms, percent
@@ -71,10 +71,10 @@ def _settings(document: ProfileDocument) -> Iterator[tuple[str, str]]:
     yield "Workload", workload.description
     yield "Mode", "what the step does itself" if workload.own_step else configuration.mode
     yield "Data type", "what the step uses itself" if workload.own_step else configuration.dtype
-    yield "Batch size", format_count(configuration.batch_size)
-    yield "Sequence length", format_count(configuration.seq_len)
+    yield from _sizes(configuration)
     yield "Parameters", format_count(workload.parameters)
-    yield "Work per step", _work(workload.sequences_per_step, workload.tokens_per_step)
+    yield "Work per step", _work(workload)
+    yield "Device asked for", options.device
     yield "torch.compile", "yes" if configuration.compile else "no"
     yield "Profiler schedule", _schedule(options.schedule)
     yield "Collected activities", ", ".join(options.activities)
@@ -87,8 +87,26 @@ def _schedule(schedule: Schedule | None) -> str:
     return f"wait {schedule.wait}, warmup {schedule.warmup}, active {schedule.active}, repeat {schedule.repeat}"
 
 
-def _work(sequences: int | None, tokens: int | None) -> str:
-    parts = [f"{format_count(n)} {what}" for n, what in ((sequences, "sequences"), (tokens, "tokens")) if n is not None]
+def _sizes(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    """Yield what was asked for; what was left to the workload stands in its description."""
+    yield "Batch size", format_count(configuration.batch_size)
+    yield "Sequence length", format_count(configuration.seq_len)
+    settings = {
+        "Image size": configuration.image_size,
+        "Hidden size": configuration.hidden_size,
+        "Layers": configuration.layers,
+        "Attention": configuration.attention,
+    }
+    for name, value in settings.items():
+        if value is not None:
+            yield name, str(value)
+    if configuration.pretrained is not None:
+        yield "Weights", configuration.pretrained or "from the local cache or the hub"
+
+
+def _work(workload: WorkloadInfo) -> str:
+    counts = ((workload.sequences_per_step, workload.unit), (workload.tokens_per_step, "tokens"))
+    parts = [f"{format_count(n)} {what}" for n, what in counts if n is not None]
     return ", ".join(parts) or "unknown"
 
 

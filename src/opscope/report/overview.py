@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 
 from opscope.analysis.statistics import SampleSummary
+from opscope.analysis.trust import Verdict
 from opscope.record import Clocks
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.document import AccountingEntry, Measurement, ProfileDocument
 from opscope.report.figures import ms
 from opscope.units import format_bytes, format_count, format_ns, format_share
+
+_PHASE_NAMES = {"forward": "forward, and what is neither backward nor optimizer"}
 
 
 def overview_section(document: ProfileDocument) -> Section:
@@ -28,6 +31,10 @@ def overview_section(document: ProfileDocument) -> Section:
 def _verdict(document: ProfileDocument) -> Iterator[Block]:
     summary = document.summary
     yield Paragraph.of(f"What bounds the step: {summary.bound.kind}. {summary.bound.sentence}")
+    doubts = [c for c in document.trust.checks if c.verdict is Verdict.FAIL]
+    if doubts:
+        yield Paragraph.of("Do not rely on the figures below before these are cleared up (section 5 has all checks):")
+        yield Bullets(tuple((f"{check.name}: {check.sentence}",) for check in doubts))
     if summary.device_times_reason:
         yield Paragraph.of(f"Device times are unknown, not 0: {summary.device_times_reason}.")
 
@@ -38,7 +45,7 @@ def _step_times(measurement: Measurement) -> Table:
         ("One step", "How it was measured", "Median", "95 % interval of the median", "Min", "Max", "Samples"),
         (
             ("cold", "host clock: the very first step", ms(cold), "-", "-", "-", "-" if cold is None else "1"),
-            _step_time("wall", "host clock around step and synchronise, not profiled", measurement.wall),
+            _step_time("wall", "host clock around step and synchronise, not profiled, warm L2", measurement.wall),
             _step_time("event", "CUDA events around the same steps, warm L2", measurement.event),
             _step_time("profiled", "ProfilerStep ranges of the trace", measurement.profiled_step),
         ),
@@ -71,7 +78,8 @@ def _fact_texts(document: ProfileDocument) -> Iterator[str]:
     if measurement.sequences_per_second is not None:
         tokens = measurement.tokens_per_second
         more = f", {format_count(tokens)} tokens/s" if tokens is not None else ""
-        yield f"Throughput, from wall: {format_count(measurement.sequences_per_second)} sequences/s{more}."
+        unit = document.workload.unit if document.workload else "sequences"
+        yield f"Throughput, from wall: {format_count(measurement.sequences_per_second)} {unit}/s{more}."
     if measurement.clocks:
         yield _clocks(measurement.clocks)
     elif document.devices and measurement.clocks_reason:
@@ -94,16 +102,16 @@ def _clocks(clocks: Clocks) -> str:
 def _devices(document: ProfileDocument) -> Iterator[Block]:
     if not document.devices:
         return
-    columns = ("Device", "Device sum", "Busy", "Window", "Idle", "Busy of window", "Exposed communication")
+    columns = ("Device", "Device sum", "Busy", "Outside window", "Window", "Idle", "Busy of window")
     rows = tuple(
         (
-            *(f"{d.device} ({d.name})", ms(d.sum_ms), ms(d.busy_ms), f"{ms(d.window_ms)} ({d.window})", ms(d.idle_ms)),
-            *(format_share(d.window_ms - d.idle_ms, d.window_ms), ms(d.exposed_communication_ms)),
-            ms(d.exposed_memcpy_ms),
+            *(f"{d.device} ({d.name})", ms(d.sum_ms), ms(d.busy_ms), ms(d.outside_window_ms)),
+            *(f"{ms(d.window_ms)} ({d.window})", ms(d.idle_ms), format_share(d.window_ms - d.idle_ms, d.window_ms)),
+            *(ms(d.exposed_communication_ms), ms(d.exposed_memcpy_ms)),
         )
         for d in document.devices
     )
-    yield Table((*columns, "Exposed memcpy"), rows, frozenset(range(1, 8)))
+    yield Table((*columns, "Exposed communication", "Exposed memcpy"), rows, frozenset(range(1, 9)))
     for device in document.devices:
         causes = sorted(device.idle_by_cause_ms.items(), key=lambda item: -item[1])
         parts = (f"{cause} {ms(value)} ({format_share(value, device.idle_ms)})" for cause, value in causes)
@@ -128,7 +136,10 @@ def _phases(document: ProfileDocument) -> Iterator[Block]:
     if not document.phases_ms:
         return
     whole = document.summary.total_cuda_time_ms
-    rows = tuple((phase, ms(value), format_share(value, whole)) for phase, value in document.phases_ms.items())
+    rows = tuple(
+        (_PHASE_NAMES.get(phase, phase), ms(value), format_share(value, whole))
+        for phase, value in document.phases_ms.items()
+    )
     yield Table(("Phase", "Device sum", "of device sum"), rows, frozenset({1, 2}))
 
 

@@ -1,0 +1,328 @@
+"""The trust checks, one function each. Every check has a sentence for the good case too."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from opscope.analysis.intervals import Intervals
+from opscope.analysis.launches import LaunchSummary
+from opscope.analysis.links import Links, column, end_of
+from opscope.analysis.nesting import Ints
+from opscope.analysis.plausible import Implausible
+from opscope.analysis.steps import activities_launched_outside_steps, module_loading
+from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
+from opscope.analysis.trust import Check, Trust, Verdict
+from opscope.model import Trace
+from opscope.units import format_ns, format_share
+
+# Up to this share of the device sum a defect leaves the totals usable, and is a warning.
+_TOLERATED_SHARE = 0.05
+# Kernels launched programmatically early begin a little before their predecessor ends: real, and harmless.
+_USUAL_OVERLAP = 0.01
+# What Kineto calls the work of CUPTI, in its category "overhead".
+_PROFILER_RECORD = r"Activity Buffer Request|Buffer Flush|Instrumentation|Resource|CUPTI"
+# By how many percent profiled steps may take longer than unprofiled ones: device times do not suffer, host times do.
+_TOLERATED_OVERHEAD = 20.0
+_EXCESSIVE_OVERHEAD = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the checks look at.
+
+    Attributes:
+        trace: the trace, without implausible records.
+        links, launches, timelines: what was computed from it.
+        implausible: what was taken out before.
+        expect_device_work: whether the workload ran on a GPU with its activities collected; None where that is only
+            known from the trace's own launch calls.
+    """
+
+    trace: Trace
+    links: Links
+    launches: LaunchSummary
+    timelines: Sequence[DeviceTimeline]
+    implausible: Implausible
+    expect_device_work: bool | None
+
+
+def check_trace(evidence: Evidence) -> Trust:
+    """Run every check."""
+    return Trust(tuple(_checks(evidence)))
+
+
+def _checks(evidence: Evidence) -> Iterator[Check]:
+    trace, links = evidence.trace, evidence.links
+    yield _anything(evidence)
+    yield _file_is_valid(trace)
+    yield _impossible_durations(evidence.implausible)
+    yield _self_times(trace, links)
+    if not trace.activities.height:
+        return
+    yield _launch_recorded(trace, links)
+    yield _operator_recorded(trace, links)
+    yield _launches_without_activity(evidence.launches)
+    yield _launched_outside_steps(trace, links)
+    yield _outside_window(trace, evidence.timelines)
+    yield _stream_overlaps(trace)
+    yield _repeated_correlations(trace, links)
+    yield _cold_launches(trace)
+    yield _profiler_interruptions(trace)
+    yield _graph_replays(trace)
+
+
+def check_overhead(percent: float, *, has_device: bool) -> Check:
+    """Judge by how much longer profiled steps took than unprofiled ones.
+
+    Args:
+        percent: the difference of the medians, in percent of the unprofiled one.
+        has_device: whether device times were recorded; where only host times were, they are all that is reported.
+    """
+    found = f"Profiled steps took {percent:+.1f} % against unprofiled ones"
+    if percent <= _TOLERATED_OVERHEAD:
+        return Check("profiler_overhead", Verdict.PASS, 0, f"{found}.")
+    if has_device:
+        verdict = Verdict.WARN if percent > _EXCESSIVE_OVERHEAD else Verdict.PASS
+        sentence = f"{found}: CPU times and idle times are too large by that; device times are not affected."
+        return Check("profiler_overhead", verdict, 0, sentence)
+    verdict = Verdict.FAIL if percent > _EXCESSIVE_OVERHEAD else Verdict.WARN
+    sentence = (
+        f"{found}: the CPU times of the operators contain what the profiler cost, not evenly spread. Believe the "
+        "unprofiled step time; read the operators' times as upper limits."
+    )
+    return Check("profiler_overhead", verdict, 0, sentence)
+
+
+def _anything(evidence: Evidence) -> Check:
+    name = "device_work_recorded"
+    activities, operators = evidence.trace.activities.height, evidence.trace.operators.height
+    expected = evidence.expect_device_work
+    if expected is None:
+        expected = evidence.launches.api is not None
+    if expected and not activities:
+        sentence = (
+            "No kernel, memcpy or memset was recorded of a workload that uses a GPU: its device times are unknown, not "
+            "0. Another profiler may hold CUPTI, or the workload did nothing on the GPU."
+        )
+        return Check(name, Verdict.FAIL, 0, sentence)
+    if not activities and not operators:
+        return Check(name, Verdict.FAIL, 0, "The trace records no operator and no device activity.")
+    sentence = f"{operators:,} operator calls and {activities:,} device activities were recorded."
+    return Check(name, Verdict.PASS, activities, sentence)
+
+
+def _file_is_valid(trace: Trace) -> Check:
+    source = trace.source
+    count = source.replaced_bytes + source.odd_events
+    if not count:
+        return Check("file_is_valid", Verdict.PASS, 0, "The trace file is valid.")
+    found = []
+    if source.replaced_bytes:
+        found.append(f"{source.replaced_bytes:,} bytes that no JSON may hold, read as question marks")
+    if source.odd_events:
+        found.append(f"{source.odd_events:,} events with times that cannot be true, which are left out")
+    return Check("file_is_valid", Verdict.WARN, count, f"The trace file holds {' and '.join(found)}.")
+
+
+def _impossible_durations(implausible: Implausible) -> Check:
+    name, count = "impossible_durations", implausible.activities + implausible.host_records
+    if not count:
+        return Check(name, Verdict.PASS, 0, "No duration is negative or longer than the recording.")
+    sentence = (
+        f"{implausible.activities:,} device activities and {implausible.host_records:,} host records have durations "
+        "that are negative or longer than the recording (the activities claim "
+        f"{format_ns(implausible.activities_claimed_ns)}). They are left out of every figure, so the figures are too "
+        "low by what those records really took."
+    )
+    return Check(name, Verdict.FAIL, count, sentence, implausible.activities_claimed_ns, "device")
+
+
+def _self_times(trace: Trace, links: Links) -> Check:
+    count = int((links.range_self_ns[: trace.operators.height] < 0).sum())
+    if not count:
+        return Check("operators_nest", Verdict.PASS, 0, "Operators nest within their threads.")
+    sentence = (
+        f"{count:,} operator calls overlap others of their thread without nesting (asynchronous ones): they have no "
+        "self CPU time and are left out of those sums."
+    )
+    return Check("operators_nest", Verdict.WARN, count, sentence)
+
+
+def _timed(trace: Trace, name: str, rows: Ints, problem: str, fine: str) -> Check:
+    """Build a check whose weight is the device time of the activities concerned."""
+    durations = trace.activities["duration_ns"].to_numpy()
+    time, whole = int(durations[rows].sum()), int(durations.sum())
+    share = time / whole if whole else 0.0
+    if not len(rows):
+        return Check(name, Verdict.PASS, 0, fine, 0, "device", 0.0, "device sum")
+    verdict = Verdict.WARN if share <= _TOLERATED_SHARE else Verdict.FAIL
+    count = f"{len(rows):,} of {trace.activities.height:,} activities"
+    amount = f"{count} ({format_ns(time)}, {format_share(time, whole)} of the device sum)"
+    return Check(name, verdict, len(rows), f"{amount} {problem}", time, "device", share, "device sum")
+
+
+def _at_most_warn(check: Check) -> Check:
+    """Soften a check that finds complete records, only not where most figures look for them."""
+    return replace(check, verdict=Verdict.WARN) if check.count else check
+
+
+def _launch_recorded(trace: Trace, links: Links) -> Check:
+    return _timed(
+        trace,
+        "launch_recorded",
+        np.flatnonzero((links.activity_launch < 0) & (links.activity_operator < 0)),
+        "have no recorded launch: it fell outside the recording, or its record was lost. They count as busy and are "
+        "listed as unlinked; no operator is charged.",
+        "Every activity has its launch, or the id of the operator that launched it.",
+    )
+
+
+def _operator_recorded(trace: Trace, links: Links) -> Check:
+    check = _timed(
+        trace,
+        "operator_recorded",
+        np.flatnonzero((links.activity_launch >= 0) & (links.activity_operator < 0)),
+        "were launched outside any operator (graph replays, kernels launched from Python); they are unlinked.",
+        "Every launch lies in an operator.",
+    )
+    return _at_most_warn(check)
+
+
+def _launches_without_activity(launches: LaunchSummary) -> Check:
+    name, count = "launches_without_activity", launches.without_activity
+    if not count:
+        return Check(name, Verdict.PASS, 0, "Every launch has its activity.")
+    total = launches.api.count if launches.api else count
+    verdict = Verdict.WARN if count <= _TOLERATED_SHARE * total else Verdict.FAIL
+    sentence = (
+        f"{count:,} of {total:,} launching calls have no recorded activity: records were dropped or fell outside the "
+        "window, so device times are too low by an unknown amount."
+    )
+    return Check(name, verdict, count, sentence)
+
+
+def _launched_outside_steps(trace: Trace, links: Links) -> Check:
+    check = _timed(
+        trace,
+        "launched_outside_steps",
+        activities_launched_outside_steps(trace, links),
+        "were launched outside every recorded step. They count in the totals and belong to no step.",
+        "No activity was launched outside the recorded steps.",
+    )
+    return _at_most_warn(check)
+
+
+def _outside_window(trace: Trace, timelines: Sequence[DeviceTimeline]) -> Check:
+    name = "work_outside_window"
+    outside = sum(timeline.outside_window_ns for timeline in timelines)
+    whole = sum(timeline.busy_ns for timeline in timelines)
+    share = outside / whole if whole else 0.0
+    if not outside:
+        return Check(name, Verdict.PASS, 0, "All device work lies in the window.", 0, "device", 0.0, "device busy")
+    verdict = Verdict.WARN if share <= _TOLERATED_SHARE else Verdict.FAIL
+    count = sum(_outside_count(trace, timeline) for timeline in timelines)
+    sentence = (
+        f"{format_ns(outside)} of device work ({format_share(outside, whole)} of busy time) ran outside the window: it "
+        "was launched between steps, or the steps did not wait for it. Shares of the window do not describe it."
+    )
+    return Check(name, verdict, count, sentence, outside, "device", share, "device busy")
+
+
+def _outside_count(trace: Trace, timeline: DeviceTimeline) -> int:
+    mine = trace.activities.filter(pl.col("device").fill_null(NO_DEVICE) == timeline.device).sort("start_ns")
+    each = zip(column(mine, "start_ns").tolist(), end_of(mine).tolist(), strict=True)
+    spans = timeline.window.spans
+    inside = (Intervals(np.array([start]), np.array([end])).within(spans).length == end - start for start, end in each)
+    return sum(not whole for whole in inside)
+
+
+def _stream_overlaps(trace: Trace) -> Check:
+    name = "overlap_on_one_stream"
+    ordered = trace.activities.with_columns(end_ns=pl.Series(end_of(trace.activities)))
+    previous = pl.col("end_ns").cum_max().shift(1).over("device", "stream", order_by="start_ns")
+    overlapping = ordered.filter(previous > pl.col("start_ns")).height
+    overlap = ordered.select((previous - pl.col("start_ns")).clip(lower_bound=0).sum()).item() or 0
+    whole = int(trace.activities["duration_ns"].sum())
+    if not overlapping:
+        return Check(name, Verdict.PASS, 0, "No two activities overlap on one stream.", 0, "device", 0.0, "device sum")
+    share = overlap / whole if whole else 0.0
+    verdict = Verdict.WARN if share <= _TOLERATED_SHARE else Verdict.FAIL
+    if share <= _USUAL_OVERLAP:
+        verdict = Verdict.PASS
+    sentence = (
+        f"{overlapping:,} activities begin before the one before them on their stream has ended "
+        f"({format_ns(overlap)} in all). Busy time is a union and not affected; sums count the overlap twice."
+    )
+    return Check(name, verdict, overlapping, sentence, overlap, "device", share, "device sum")
+
+
+def _repeated_correlations(trace: Trace, links: Links) -> Check:
+    correlation = trace.activities["correlation"]
+    repeated = (correlation.is_not_null() & correlation.is_duplicated()).to_numpy()
+    return _timed(
+        trace,
+        "repeated_correlations",
+        np.flatnonzero(repeated & ~_in_graph(trace, links)),
+        "share their correlation id with another although they belong to no graph: their operator is uncertain.",
+        "No correlation id is repeated outside graph launches.",
+    )
+
+
+def _in_graph(trace: Trace, links: Links) -> npt.NDArray[np.bool_]:
+    """Tell per activity whether it is a node of a graph: all nodes of one graph launch share its correlation id."""
+    graph_launch = trace.launches["name"].cast(pl.String).str.contains("GraphLaunch").to_numpy()
+    launched = links.activity_launch >= 0
+    in_graph = column(trace.activities, "graph_node_id") > 0
+    in_graph[launched] |= graph_launch[links.activity_launch[launched]]
+    return in_graph
+
+
+def _cold_launches(trace: Trace) -> Check:
+    loading = module_loading(trace)
+    if not loading.height:
+        sentence = "No code was loaded to the device during the recording: all launches are warm."
+        return Check("cold_launches", Verdict.PASS, 0, sentence)
+    time = int(loading["duration_ns"].sum())
+    sentence = (
+        f"Code was loaded to the device {loading.height:,} times ({format_ns(time)} on the host). The launch calls "
+        "that did so show the cost of a first use, not of a launch; the steps they fall in are marked cold."
+    )
+    return Check("cold_launches", Verdict.WARN, loading.height, sentence, time, "host")
+
+
+def _profiler_interruptions(trace: Trace) -> Check:
+    """CUPTI's own records: they carry no thread, so the operators they fell into cannot be told."""
+    name = "profiler_interruptions"
+    own = trace.overheads.filter(pl.col("name").cast(pl.String).str.contains(_PROFILER_RECORD))
+    if not own.height:
+        return Check(name, Verdict.PASS, 0, "The profiler recorded no interruption of the host by itself.")
+    time = int(own["duration_ns"].sum())
+    sentence = (
+        f"The profiler itself held up the host {own.height:,} times ({format_ns(time)}, for buffers and set-up): the "
+        "CPU times of the operators it fell into are too large by that. Device times are not affected."
+    )
+    return Check(name, Verdict.WARN, own.height, sentence, time, "host")
+
+
+def _graph_replays(trace: Trace) -> Check:
+    name = "graph_replays_complete"
+    replays = (
+        trace.activities.filter(pl.col("graph_id").is_not_null() & (pl.col("graph_id") != 0))
+        .group_by("graph_id", "correlation")
+        .agg(nodes=pl.len())
+        .with_columns(most=pl.col("nodes").max().over("graph_id"))
+    )
+    short = replays.filter(pl.col("nodes") < pl.col("most"))
+    if not short.height:
+        count = replays.height
+        sentence = f"All {count:,} graph replays recorded the same nodes." if count else "No graph was replayed."
+        return Check(name, Verdict.PASS, 0, sentence)
+    missing = int((short["most"].cast(pl.Int64) - short["nodes"].cast(pl.Int64)).sum())
+    sentence = (
+        f"{short.height:,} of {replays.height:,} graph replays recorded fewer nodes than others of the same graph "
+        f"({missing:,} activities missing): idle time of those replays is too high."
+    )
+    return Check(name, Verdict.FAIL, missing, sentence)

@@ -1,0 +1,62 @@
+"""Records that cannot be true. They are taken out before anything is computed, and counted."""
+
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from opscope.analysis.links import column, end_of
+from opscope.model import Trace
+
+# Runtime and driver calls in which the host waits for a device.
+BLOCKING_CALL = r"(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol|Peer)?(_|$)"
+
+
+@dataclass(frozen=True, slots=True)
+class Implausible:
+    """What was taken out of a trace because of its duration.
+
+    Attributes:
+        activities: device activities with a negative duration, or one that outlasts a host that waited for it.
+        activities_claimed_ns: the durations they claim, added up.
+        host_records: operators, launches, ranges, frames and overheads with a negative duration.
+    """
+
+    activities: int
+    activities_claimed_ns: int
+    host_records: int
+
+
+def plausible(trace: Trace) -> tuple[Trace, Implausible]:
+    """Return the trace without records whose duration is impossible, and how many there were.
+
+    Negative durations are impossible. So is an activity that began before the host's last blocking call returned and
+    claims to be longer than all host records together span: the host waited for it, and recorded that it had.
+    """
+    host = (trace.operators, trace.launches, trace.annotations, trace.frames, trace.overheads)
+    operators, launches, annotations, frames, overheads = (table.filter(_NOT_NEGATIVE) for table in host)
+    cleaned = replace(
+        trace, operators=operators, launches=launches, annotations=annotations, frames=frames, overheads=overheads
+    )
+    possible = trace.activities.select(_NOT_NEGATIVE & ~_outlasts_waiting_host(cleaned)).to_series()
+    activities, out = trace.activities.filter(possible), trace.activities.filter(~possible)
+    kept = sum(table.height for table in (operators, launches, annotations, frames, overheads))
+    implausible = Implausible(
+        activities=out.height,
+        activities_claimed_ns=int(out["duration_ns"].sum()),
+        host_records=sum(table.height for table in host) - kept,
+    )
+    return replace(cleaned, activities=activities), implausible
+
+
+_NOT_NEGATIVE = pl.col("duration_ns") >= 0
+
+
+def _outlasts_waiting_host(trace: Trace) -> pl.Expr:
+    blocking = trace.launches.filter(pl.col("name").cast(pl.String).str.contains(BLOCKING_CALL))
+    if not blocking.height:
+        return pl.lit(value=False)
+    host = pl.concat(
+        [table.select("start_ns", "duration_ns") for table in (trace.operators, trace.launches, trace.annotations)]
+    )
+    extent = int(end_of(host).max()) - int(column(host, "start_ns").min())
+    return (pl.col("start_ns") < int(end_of(blocking).max())) & (pl.col("duration_ns") > extent)

@@ -1,0 +1,78 @@
+"""What idle and percentage figures refer to."""
+
+import enum
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.intervals import Intervals
+from opscope.analysis.links import column, end_of
+from opscope.model import Trace
+
+_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
+
+
+class WindowKind(enum.StrEnum):
+    """The kinds of windows, as reports name them."""
+
+    STEPS = "step window"
+    DEVICE = "device window"
+    HOST = "host window"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of the trace's clock.
+
+    ``STEPS``: the ``ProfilerStep`` ranges, without what lies between them. ``DEVICE``: from the first activity's start
+    to the last one's end; idle time before and after cannot be seen in it. ``HOST``: the recorded operators, where no
+    device worked.
+    """
+
+    kind: WindowKind
+    spans: Intervals
+
+    @property
+    def duration_ns(self) -> int:
+        """The length in nanoseconds."""
+        return self.spans.length
+
+    @property
+    def start_ns(self) -> int:
+        """The beginning; 0 of an empty window."""
+        return int(self.spans.start[0]) if len(self.spans) else 0
+
+    @property
+    def end_ns(self) -> int:
+        """The end; 0 of an empty window."""
+        return int(self.spans.end[-1]) if len(self.spans) else 0
+
+
+def step_table(trace: Trace) -> pl.DataFrame:
+    """Return the recorded steps in order: ``step`` (its number), ``start_ns`` and ``end_ns`` of its host range."""
+    named = trace.annotations.with_columns(
+        step=pl.col("name").cast(pl.String).str.extract(_STEP.pattern).cast(pl.Int64),
+        end_ns=pl.col("start_ns") + pl.col("duration_ns"),
+    )
+    return named.drop_nulls("step").select("step", "start_ns", "end_ns").sort("start_ns")
+
+
+def window_of(trace: Trace, device: int | None) -> Window:
+    """Return the window that a device's figures refer to; for ``None`` that of the host's figures.
+
+    Args:
+        trace: the trace.
+        device: a device number; -1 for activities whose device was not recorded.
+    """
+    steps = step_table(trace)
+    if steps.height:
+        return Window(WindowKind.STEPS, Intervals.union_of(column(steps, "start_ns"), column(steps, "end_ns")))
+    table, kind = trace.operators, WindowKind.HOST
+    if device is not None:
+        table, kind = trace.activities.filter(pl.col("device").fill_null(-1) == device), WindowKind.DEVICE
+    if not table.height:
+        return Window(kind, Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64)))
+    first, last = column(table, "start_ns").min(keepdims=True), end_of(table).max(keepdims=True)
+    return Window(kind, Intervals.union_of(first, last))
