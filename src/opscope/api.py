@@ -1,15 +1,14 @@
 """The Python API: ``opscope.profile``, as a call on a step or a module, or around any code with ``with``."""
 
-import datetime
 import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 from opscope.analysis import Analysis
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
@@ -24,7 +23,6 @@ from opscope.record import (
     Mode,
     Schedule,
     WorkloadInfo,
-    encode,
 )
 from opscope.report.document import ProfileDocument
 from opscope.report.kernel_report import kernel_report
@@ -156,17 +154,21 @@ def profile(
     options = CaptureOptions(
         device=device,
         activities=tuple(dict.fromkeys(activities)),
-        schedule=Schedule(wait, warmup, active, repeat),
+        schedule=None if workload is None else Schedule(wait, warmup, active, repeat),
         with_stack=with_stack,
         profile_memory=profile_memory,
         benchmark=benchmark,
     )
     configuration = Configuration(name, mode, dtype, batch_size=batch_size, seq_len=seq_len, compile=compile)
-    directory, temporary = _run_directory(output_dir)
-    if workload is None:
-        return ProfileSession(configuration, replace(options, schedule=None), directory, temporary=temporary)
-    record = _measure(workload, inputs, configuration, options, directory)
-    return _finish(record, directory, temporary=temporary)
+    _check(configuration, options)
+    if workload is not None:
+        return _profile_workload(workload, inputs, configuration, options, output_dir)
+    if inputs is not None or configuration != Configuration(name) or (wait, warmup, active, repeat) != (1, 1, 3, 1):
+        raise UsageError(
+            "without a workload, profile() is for a with block, which takes only device, activities, with_stack, "
+            "profile_memory, name and output_dir"
+        )
+    return ProfileSession(configuration, options, output_dir)
 
 
 def _require_torch() -> None:
@@ -176,36 +178,69 @@ def _require_torch() -> None:
         raise EnvironmentLacksError(f"profiling needs PyTorch: {error}. pip install 'opscope[torch]'") from error
 
 
-def _run_directory(output_dir: str | Path | None) -> tuple[RunDirectory, bool]:
+def _check(configuration: Configuration, options: CaptureOptions) -> None:
+    """Raise UsageError for a setting that is none."""
+    for setting, chosen, choices in (
+        ("mode", [configuration.mode], get_args(Mode)),
+        ("dtype", [configuration.dtype], get_args(Dtype)),
+        ("activities", options.activities or [""], get_args(Activity)),
+    ):
+        for word in chosen:
+            if word not in choices:
+                raise UsageError(f"{setting} takes {', '.join(map(repr, choices))}, not {word!r}")
+    schedule = options.schedule or Schedule()
+    numbers: dict[str, tuple[Any, int]] = {
+        "wait": (schedule.wait, 0),
+        "warmup": (schedule.warmup, 0),
+        "active": (schedule.active, 1),
+        "repeat": (schedule.repeat, 1),
+        "batch_size": (configuration.batch_size, 1),
+        "seq_len": (configuration.seq_len, 1),
+    }
+    for setting, (value, least) in numbers.items():
+        if value is not None and (not isinstance(value, int) or value < least):
+            raise UsageError(f"{setting} takes whole numbers from {least} on, not {value!r}")
+
+
+@contextmanager
+def _run_directory(output_dir: str | Path | None) -> Iterator[RunDirectory]:
+    """Make the run directory; a temporary one is removed again if the block fails."""
     path = Path(tempfile.mkdtemp(prefix="opscope-")) if output_dir is None else Path(output_dir)
     directory = RunDirectory(path)
-    directory.create()
-    return directory, output_dir is None
+    try:
+        directory.create()
+        yield directory
+    except BaseException:
+        if output_dir is None:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
-def _measure(
+def _profile_workload(
     workload: "Callable[[], object] | torch.nn.Module",
     inputs: Any,
     configuration: Configuration,
     options: CaptureOptions,
-    directory: RunDirectory,
-) -> CaptureRecord:
+    output_dir: str | Path | None,
+) -> Run:
     import torch
 
     from opscope.sweep.measure import measure_workload
     from opscope.workloads.building import resolve_device
     from opscope.workloads.custom import from_object
 
-    if inputs is None and isinstance(workload, torch.nn.Module):
+    module = isinstance(workload, torch.nn.Module)
+    if inputs is None and module:
         raise UsageError("a module needs its inputs: opscope.profile(module, inputs)")
-    if inputs is not None and not isinstance(workload, torch.nn.Module):
+    if inputs is not None and not module:
         raise UsageError(
             f"inputs belong to a module, not to {type(workload).__name__}: pass a callable without arguments"
         )
-    built = from_object(
-        workload if inputs is None else (workload, inputs), configuration, resolve_device(options.device)
-    )
-    return measure_workload(built, configuration, options, directory, lambda _: None)
+    device = resolve_device(options.device)
+    built = from_object((workload, inputs) if module else workload, configuration, device)
+    with _run_directory(output_dir) as directory:
+        record = measure_workload(built, configuration, options, directory, lambda _: None)
+        return _finish(record, directory, temporary=output_dir is None)
 
 
 def _finish(record: CaptureRecord, directory: RunDirectory, *, temporary: bool) -> Run:
@@ -217,10 +252,11 @@ def _finish(record: CaptureRecord, directory: RunDirectory, *, temporary: bool) 
         entries=(entry,),
         environment=record.environment,
         git_revision=record.environment.git_revision,
+        clocks=record.benchmark.clocks if record.benchmark else None,
     )
     directory.write_manifest(manifest)
     write_comparison(directory, manifest)
-    result = result_of(directory, record, record.traces[0])
+    result = result_of(directory, record)
     run = Run(record, result.trace, result.analysis, result.document, directory.path)
     if temporary:
         weakref.finalize(run, shutil.rmtree, directory.path, ignore_errors=True)
@@ -248,12 +284,9 @@ class ProfileSession:
         self,
         configuration: Configuration,
         options: CaptureOptions,
-        directory: RunDirectory,
-        *,
-        temporary: bool,
+        output_dir: str | Path | None,
     ) -> None:
-        self._configuration, self._options = configuration, options
-        self._directory, self._temporary = directory, temporary
+        self._configuration, self._options, self._output_dir = configuration, options, output_dir
         self._run: Run | None = None
         self._profiler: Any = None
         self._device: Any = None
@@ -273,9 +306,12 @@ class ProfileSession:
     def __enter__(self) -> "ProfileSession":
         from torch.profiler import profile as torch_profile
 
+        from opscope.capture.environment import reset_peak_memory
         from opscope.capture.profiler import collected_activities, describe
-        from opscope.workloads.building import resolve_device
+        from opscope.workloads.building import current, resolve_device
 
+        if self._profiler is not None:
+            raise OpscopeError("a session is for one with block: call opscope.profile() again")
         self._device = resolve_device(self._options.device)
         self._profiler = torch_profile(
             activities=collected_activities(self._options.activities, self._device),
@@ -283,8 +319,13 @@ class ProfileSession:
             profile_memory=self._options.profile_memory,
             with_stack=self._options.with_stack,
         )
-        self._profiler.__enter__()
-        describe(self._profiler, self._device)
+        with ExitStack() as stack:
+            self._directory = stack.enter_context(_run_directory(self._output_dir))
+            stack.enter_context(current(self._device))
+            reset_peak_memory(self._device)
+            self._profiler.__enter__()
+            describe(self._profiler, self._device)
+            self._contexts = stack.pop_all()
         return self
 
     def __exit__(
@@ -292,10 +333,15 @@ class ProfileSession:
     ) -> None:
         from opscope.bench.steps import synchronize
 
-        synchronize(self._device)
-        self._profiler.__exit__(kind, error, trace)
-        if error is None:
-            self._run = _finish(self._record(), self._directory, temporary=self._temporary)
+        try:
+            synchronize(self._device)
+            self._profiler.__exit__(kind, error, trace)
+            if error is None:
+                self._run = _finish(self._record(), self._directory, temporary=self._output_dir is None)
+        except BaseException as failure:
+            self._contexts.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        self._contexts.__exit__(kind, error, trace)
 
     def start(self, *activities: Activity) -> None:
         """Collect these activities (``"cpu"``, ``"cuda"``) from here on."""
@@ -329,26 +375,13 @@ class ProfileSession:
         self._profiler.toggle_collection_dynamic(enable, chosen)
 
     def _record(self) -> CaptureRecord:
-        from opscope.capture.environment import describe_environment, peak_memory
+        from opscope.capture.environment import peak_memory
         from opscope.capture.profiler import write_trace
-        from opscope.sweep.measure import write_functions
+        from opscope.sweep.measure import Measured, write_record
 
-        target = self._configuration.target
-        name = trace_name(short_name(target), self._configuration, 0)
-        write_trace(self._profiler, self._directory.inside(name))
-        functions, reason = write_functions(self._directory, self._device)
-        record = CaptureRecord(
-            configuration=self._configuration,
-            options=self._options,
-            workload=WorkloadInfo(short_name(target), f"{target} (a with block)", own_step=True),
-            environment=describe_environment(self._device),
-            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            cold_step_ns=None,
-            benchmark=None,
-            memory=peak_memory(self._device),
-            traces=(name,),
-            functions=functions,
-            functions_reason=reason,
-        )
-        self._directory.write(record_name(self._configuration), encode(record))
-        return record
+        workload = short_name(self._configuration.target)
+        name = trace_name(workload, self._configuration, 0)
+        replaced = write_trace(self._profiler, self._directory.inside(name))
+        measured = Measured(None, None, peak_memory(self._device), (name,), (replaced,))
+        info = WorkloadInfo(workload, f"{self._configuration.target} (a with block)", own_step=True)
+        return write_record(self._directory, self._device, self._configuration, self._options, info, measured)

@@ -4,6 +4,7 @@ Captures write them, everything else only reads them; none of it needs PyTorch. 
 field names below.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -17,6 +18,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["eager", "sdpa"]
 Activity = Literal["cpu", "cuda"]
 T = TypeVar("T")
+DEVICE_NAME = re.compile(r"auto|cpu|cuda(:\d+)?")  # what a device can be asked for as
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class WorkloadInfo:
         description: one line for people.
         parameters: number of model parameters; None for a plain function.
         sequences_per_step: sequences or images that one step works on; None if unknown.
+        unit: what ``sequences_per_step`` counts, in words.
         tokens_per_step: tokens that one step works on; None where there are none or it is unknown.
         notes: what a reader must know to compare it (random weights, autocast, ...).
         own_step: whether it is code of the user's, to which the configuration's mode and data type were not applied.
@@ -92,6 +95,7 @@ class WorkloadInfo:
     description: str
     parameters: int | None = None
     sequences_per_step: int | None = None
+    unit: str = "sequences"
     tokens_per_step: int | None = None
     notes: tuple[str, ...] = ()
     own_step: bool = False
@@ -177,12 +181,12 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True)
 class PeakMemory:
-    """Peak memory over all unprofiled steps, the cold one included.
+    """Peak memory over all unprofiled steps, the cold one included (of a ``with`` block: over the block).
 
     Attributes:
         allocated_bytes: most bytes that tensors took on the device (PyTorch's allocator); None on a CPU.
         reserved_bytes: most bytes the allocator had taken from the device; None on a CPU.
-        resident_bytes: peak resident set of the whole process, libraries included.
+        resident_bytes: peak resident set of the whole process since it began, libraries included.
     """
 
     allocated_bytes: int | None
@@ -204,6 +208,7 @@ class CaptureRecord:
         benchmark: the unprofiled steps, or None where they were skipped.
         memory: peak memory.
         traces: the trace files, one per cycle of the schedule, relative to the run directory.
+        replaced_bytes: per trace, how many bytes of names that were no text were replaced when it was written.
         functions: the operator table's file relative to the run directory, or None with the reason.
         functions_reason: why there is none.
     """
@@ -218,6 +223,7 @@ class CaptureRecord:
     benchmark: Benchmark | None
     memory: PeakMemory
     traces: tuple[str, ...]
+    replaced_bytes: tuple[int, ...] = ()
     functions: str | None = None
     functions_reason: str | None = None
 
@@ -245,7 +251,10 @@ Status = Literal["pending", "done", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One configuration of a sweep and what became of it. Files are relative to the run directory."""
+    """One configuration of a sweep and what became of it. Files are relative to the run directory.
+
+    ``trust`` is the verdict of the trust checks; ``problem`` says what makes a result worthless although it exists.
+    """
 
     configuration: Configuration
     status: Status = "pending"
@@ -255,13 +264,16 @@ class Entry:
     statistics: str | None = None
     report: str | None = None
     trace: str | None = None
+    trust: str | None = None
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """A sweep: what was run, with what, and what became of each configuration.
 
-    ``environment``, ``git_revision`` and ``clocks`` are those of the first configuration that was measured.
+    ``environment``, ``git_revision`` and ``clocks`` are those of the first configuration that was measured; ``notes``
+    name configurations that were measured in another environment.
     """
 
     schema: Literal["opscope.sweep/1"] = "opscope.sweep/1"
@@ -273,6 +285,7 @@ class Manifest:
     environment: Environment | None = None
     git_revision: str | None = None
     clocks: Clocks | None = None
+    notes: tuple[str, ...] = ()
 
 
 def encode(value: object) -> bytes:

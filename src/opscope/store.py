@@ -7,19 +7,24 @@
         comparison.json, comparison.md               all configurations side by side
         profiling_stats_bs8_seq128.json              statistics of one configuration (schema opscope.profile/1)
         kernel_analysis_report_bs8_seq128.md         its report
-        bert_trace_bs8_seq128.json                   its Chrome trace, as the profiler wrote it
+        bert_trace_bs8_seq128.json                   its Chrome trace; later cycles have _cycle2 and so on
         raw/capture_bs8_seq128.json                  what else was measured: step times, memory, environment
         raw/log_bs8_seq128.txt                       what its process printed
         raw/native_functions-2.11.0+cu130-cuda.json.gz   the operators of the PyTorch that ran
 """
 
 import os
+import re
+import shutil
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opscope.errors import BadInputError, EnvironmentLacksError
 from opscope.record import CaptureRecord, Configuration, Entry, Manifest, decode, encode
+
+PARTIAL = ".opscope-partial-"  # what is being written
+_RESULT_ENDING = re.compile(r"(_cycle\d+)?\.(json|json\.gz|md)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class RunDirectory:
         return self.path / "manifest.json"
 
     def create(self) -> None:
-        """Make the directory.
+        """Make the directory, and clear away what an earlier run that was killed left half written.
 
         Raises:
             EnvironmentLacksError: it cannot be made or written to.
@@ -43,10 +48,30 @@ class RunDirectory:
             (self.path / "raw").mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path / "raw"):
                 pass
+            for folder in (self.path, self.path / "raw"):
+                for partial in folder.glob(f"{PARTIAL}*"):
+                    shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
         except OSError as error:
             raise EnvironmentLacksError(
                 f"cannot write to {self.path}: {error.strerror or error}. Choose another folder with --output-dir."
             ) from error
+
+    def remove_results(self, configuration: Configuration) -> None:
+        """Remove what earlier runs left of a configuration: results of all cycles, raw files, its log.
+
+        Raises:
+            EnvironmentLacksError: a file cannot be removed.
+        """
+        name = configuration.id
+        try:
+            for pattern in (f"profiling_stats_{name}", f"kernel_analysis_report_{name}", f"*_trace_{name}"):
+                for path in self.path.glob(f"{pattern}*"):
+                    if _RESULT_ENDING.fullmatch(path.name.rpartition(name)[2]):
+                        path.unlink()
+            for path in (self.inside(record_name(configuration)), self.inside(log_name(configuration))):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise EnvironmentLacksError(f"cannot replace {error.filename}: {error.strerror or error}") from error
 
     def read_manifest(self) -> Manifest:
         """Read the manifest.
@@ -76,10 +101,12 @@ class RunDirectory:
         """
         target = self.inside(name)
         try:
-            handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+            handle, partial = tempfile.mkstemp(dir=target.parent, prefix=PARTIAL)
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
                 Path(partial).chmod(0o666 & ~_umask())
                 Path(partial).replace(target)
             except BaseException:

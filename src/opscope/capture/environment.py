@@ -51,6 +51,12 @@ def git_revision(directory: Path) -> str | None:
     return described.stdout.strip() or None
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Forget the peak of the tensors on the device so far; that of the process cannot be forgotten."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_memory(device: torch.device) -> PeakMemory:
     """Return the peak memory of the process and of its tensors on the device, so far."""
     import resource

@@ -1,6 +1,7 @@
 """torch.profiler around a step: one raw Chrome trace per cycle of the schedule."""
 
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from opscope.bench.steps import synchronize
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.readers.repair import repaired
 from opscope.record import Activity, CaptureOptions, Schedule
+from opscope.store import PARTIAL
+from opscope.units import format_bytes
 
 ACTIVITIES: Mapping[Activity, ProfilerActivity] = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 _RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
@@ -36,7 +39,7 @@ def capture(
     options: CaptureOptions,
     traces: Sequence[Path],
     progress: Callable[[float], None],
-) -> None:
+) -> tuple[int, ...]:
     """Run a step under torch.profiler's schedule and write one trace per cycle.
 
     Every step ends with a synchronise, so that its device work lies in its own ``ProfilerStep`` range and nothing is
@@ -49,17 +52,18 @@ def capture(
         traces: where the traces go, one path per cycle.
         progress: called with the fraction done.
 
+    Returns:
+        Per trace, how many bytes of names that were no text were replaced.
+
     Raises:
         OpscopeError: the profiler finished fewer cycles than it was asked for.
         EnvironmentLacksError: a trace could not be written whole.
     """
     plan = options.schedule or Schedule()
-    written: list[Path] = []
+    replaced: list[int] = []
 
     def save(profiler: profile) -> None:
-        target = traces[len(written)]
-        write_trace(profiler, target)
-        written.append(target)
+        replaced.append(write_trace(profiler, traces[len(replaced)]))
 
     steps = (plan.wait + plan.warmup + plan.active) * plan.repeat
     with profile(
@@ -77,10 +81,11 @@ def capture(
             synchronize(device)
             profiler.step()
             progress(done / steps)
-    if len(written) != plan.repeat:
+    if len(replaced) != plan.repeat:
         raise OpscopeError(
-            f"the profiler finished {len(written)} of {plan.repeat} cycles: no trace of the others exists"
+            f"the profiler finished {len(replaced)} of {plan.repeat} cycles: no trace of the others exists"
         )
+    return tuple(replaced)
 
 
 def describe(profiler: profile, device: torch.device) -> None:
@@ -94,21 +99,30 @@ def describe(profiler: profile, device: torch.device) -> None:
     profiler.add_metadata_json("opscope", json.dumps(facts))
 
 
-def write_trace(profiler: profile, target: Path) -> None:
+def write_trace(profiler: profile, target: Path) -> int:
     """Export a trace into a temporary folder beside its place and move it there.
 
     Some versions of PyTorch write bytes that no viewer can read into names of Python frames; those are replaced.
 
+    Returns:
+        How many bytes were replaced.
+
     Raises:
-        EnvironmentLacksError: it could not be written.
+        EnvironmentLacksError: it could not be written whole.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent) as folder:
+        with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=target.parent) as folder:
             partial = Path(folder) / target.name
             profiler.export_chrome_trace(str(partial))
-            content, replaced = repaired(partial.read_bytes())
+            # On a full disk Kineto only logs; what it leaves behind is no file, or half of one.
+            raw = partial.read_bytes() if partial.is_file() else b""
+            if not raw.rstrip().endswith(b"}"):
+                free = format_bytes(shutil.disk_usage(target.parent).free)
+                raise EnvironmentLacksError(f"the trace {target} could not be written whole ({free} free there)")
+            content, replaced = repaired(raw)
             if replaced:
                 partial.write_bytes(content)
             partial.replace(target)
+            return replaced
     except (OSError, RuntimeError) as error:
         raise EnvironmentLacksError(f"the trace {target} could not be written: {error}") from error

@@ -7,14 +7,22 @@ from dataclasses import dataclass
 import torch
 
 from opscope.bench.steps import benchmark, time_once
-from opscope.capture.environment import describe_environment, peak_memory
+from opscope.capture.environment import describe_environment, peak_memory, reset_peak_memory
 from opscope.capture.native_functions import installed_table
 from opscope.capture.profiler import capture, collected_activities
 from opscope.errors import EnvironmentLacksError
-from opscope.record import CaptureOptions, CaptureRecord, Configuration, encode
+from opscope.record import (
+    Benchmark,
+    CaptureOptions,
+    CaptureRecord,
+    Configuration,
+    PeakMemory,
+    WorkloadInfo,
+    encode,
+)
 from opscope.store import RunDirectory, functions_name, record_name, trace_name
 from opscope.workloads.build import build
-from opscope.workloads.building import Workload, resolve_device
+from opscope.workloads.building import Workload, current, resolve_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,23 @@ class Progress:
 Report = Callable[[Progress], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a measurement has besides what was asked for.
+
+    Attributes:
+        cold_step_ns, benchmark, memory: see `CaptureRecord`.
+        traces: names of the traces that were written.
+        replaced_bytes: per trace, how many bytes of its names were no text.
+    """
+
+    cold_step_ns: int | None
+    benchmark: Benchmark | None
+    memory: PeakMemory
+    traces: tuple[str, ...]
+    replaced_bytes: tuple[int, ...]
+
+
 def measure(
     configuration: Configuration, options: CaptureOptions, directory: RunDirectory, report: Report
 ) -> CaptureRecord:
@@ -39,7 +64,8 @@ def measure(
     report(Progress("building", 0.0))
     device = resolve_device(options.device)
     collected_activities(options.activities, device)
-    return measure_workload(build(configuration, device), configuration, options, directory, report)
+    with current(device):
+        return measure_workload(build(configuration, device), configuration, options, directory, report)
 
 
 def measure_workload(
@@ -50,36 +76,45 @@ def measure_workload(
     report: Report,
 ) -> CaptureRecord:
     """Measure a workload that is already built. The cold step comes first, the profile last."""
-    device = workload.device
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    report(Progress("first step", 0.0))
-    cold = time_once(workload.step, device)
-    timed = None
-    if options.benchmark:
-        timed = benchmark(workload.step, device, lambda done: report(Progress("timing", done)))
-    memory = peak_memory(device)
-    cycles = options.schedule.repeat if options.schedule else 1
-    names = tuple(trace_name(workload.info.name, configuration, cycle) for cycle in range(cycles))
-    capture(
-        workload.step,
-        device,
-        options,
-        [directory.inside(name) for name in names],
-        lambda done: report(Progress("profiling", done)),
-    )
-    report(Progress("operators", 0.0))
-    functions, functions_reason = write_functions(directory, device)
+    step, device = workload.step, workload.device
+    with current(device):
+        reset_peak_memory(device)
+        report(Progress("first step", 0.0))
+        cold = time_once(step, device)
+        timed = None
+        if options.benchmark:
+            timed = benchmark(step, device, lambda done: report(Progress("timing", done)))
+        memory = peak_memory(device)
+        cycles = options.schedule.repeat if options.schedule else 1
+        names = tuple(trace_name(workload.info.name, configuration, cycle) for cycle in range(cycles))
+        paths = [directory.inside(name) for name in names]
+        replaced = capture(step, device, options, paths, lambda done: report(Progress("profiling", done)))
+        report(Progress("operators", 0.0))
+        measured = Measured(cold, timed, memory, names, replaced)
+        return write_record(directory, device, configuration, options, workload.info, measured)
+
+
+def write_record(
+    directory: RunDirectory,
+    device: torch.device,
+    configuration: Configuration,
+    options: CaptureOptions,
+    info: WorkloadInfo,
+    measured: Measured,
+) -> CaptureRecord:
+    """Write down what was measured, where and of what, and the operators of this PyTorch."""
+    functions, functions_reason = _write_functions(directory, device)
     record = CaptureRecord(
         configuration=configuration,
         options=options,
-        workload=workload.info,
+        workload=info,
         environment=describe_environment(device),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        cold_step_ns=cold,
-        benchmark=timed,
-        memory=memory,
-        traces=names,
+        cold_step_ns=measured.cold_step_ns,
+        benchmark=measured.benchmark,
+        memory=measured.memory,
+        traces=measured.traces,
+        replaced_bytes=measured.replaced_bytes,
         functions=functions,
         functions_reason=functions_reason,
     )
@@ -87,14 +122,13 @@ def measure_workload(
     return record
 
 
-def write_functions(directory: RunDirectory, device: torch.device) -> tuple[str | None, str | None]:
+def _write_functions(directory: RunDirectory, device: torch.device) -> tuple[str | None, str | None]:
     """Write the operator table of this PyTorch beside the traces; return its name, or None and why not."""
     device_key = "CUDA" if device.type == "cuda" else "CPU"
     name = functions_name(str(torch.__version__), device_key)
-    if not directory.inside(name).is_file():
-        try:
-            table = installed_table(device_key)
-        except EnvironmentLacksError as error:
-            return None, str(error)
-        directory.write(name, table.packed())
+    try:
+        table = installed_table(device_key)
+    except EnvironmentLacksError as error:
+        return None, str(error)
+    directory.write(name, table.packed())
     return name, None

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from opscope.analysis import Analysis, analyze
+from opscope.analysis.trust import Verdict
 from opscope.errors import BadInputError
 from opscope.knowledge.native_functions import NativeFunctions, read_table, shipped_table
 from opscope.model import Trace
 from opscope.readers import read
 from opscope.record import CaptureRecord, Entry, Manifest, encode
 from opscope.report.build import build_document
-from opscope.report.comparison import Comparison, compare, comparison_report
+from opscope.report.comparison import Comparison, compare
+from opscope.report.comparison_report import comparison_report
 from opscope.report.document import ProfileDocument
 from opscope.report.kernel_report import kernel_report
 from opscope.report.markdown import render
@@ -27,24 +29,31 @@ def write_outputs(directory: RunDirectory, entry: Entry) -> Entry:
         EnvironmentLacksError: a file cannot be written.
     """
     record = directory.read_record(entry)
-    for cycle, trace_name in enumerate(record.traces):
-        document = result_of(directory, record, trace_name).document
+    documents = []
+    for cycle in range(len(record.traces)):
+        document = result_of(directory, record, cycle).document
         directory.write(statistics_name(record.configuration, cycle), encode(document))
         directory.write(report_name(record.configuration, cycle), render(kernel_report(document)).encode())
+        documents.append(document)
     return replace(
         entry,
         statistics=statistics_name(record.configuration),
         report=report_name(record.configuration),
         trace=record.traces[0],
+        trust=documents[0].trust.verdict,
+        problem=_problem(documents[0]),
     )
 
 
-def write_comparison(directory: RunDirectory, manifest: Manifest) -> Comparison | None:
-    """Write the comparison over all configurations that are done; None where there is none yet."""
-    documents = list(read_documents(directory, manifest))
-    if not documents:
-        return None
-    comparison = compare(documents, manifest)
+def _problem(document: ProfileDocument) -> str | None:
+    """Say why a result is worthless: a GPU workload without a single activity is an error and not 0.000 ms."""
+    failed = (c for c in document.trust.checks if c.name == "device_work_recorded" and c.verdict is Verdict.FAIL)
+    return next((check.sentence for check in failed), None)
+
+
+def write_comparison(directory: RunDirectory, manifest: Manifest) -> Comparison:
+    """Write the comparison over all configurations: those that are done, and why the others are not."""
+    comparison = compare(list(read_documents(directory, manifest)), manifest)
     directory.write("comparison.json", encode(comparison))
     directory.write("comparison.md", render(comparison_report(comparison)).encode())
     return comparison
@@ -77,14 +86,18 @@ class Result:
     document: ProfileDocument
 
 
-def result_of(directory: RunDirectory, record: CaptureRecord, trace_name: str) -> Result:
-    """Read and analyse one trace of a capture.
+def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int = 0) -> Result:
+    """Read and analyse the trace of one cycle (from 0) of a capture.
 
     Raises:
         BadInputError: a raw file is missing or damaged.
     """
     functions = _functions(directory, record)
+    trace_name = record.traces[cycle]
     trace = read(directory.trace_path(trace_name))
+    if cycle < len(record.replaced_bytes):
+        replaced = trace.source.replaced_bytes + record.replaced_bytes[cycle]
+        trace = replace(trace, source=replace(trace.source, replaced_bytes=replaced))
     analysis = analyze(trace, functions, expect_device_work=_expects_device_work(record))
     return Result(trace, analysis, build_document(analysis, functions, record, trace_name))
 

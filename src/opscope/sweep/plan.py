@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from opscope._version import __version__
@@ -71,42 +71,48 @@ def new_manifest(configurations: Sequence[Configuration], options: CaptureOption
 def resumed(manifest: Manifest, directory: RunDirectory) -> Manifest:
     """Return the manifest with the results that the directory already holds.
 
+    Results of other sizes stay in the sweep, so that a sweep can be extended.
+
     Raises:
-        UsageError: what is there was measured with other settings.
+        UsageError: what is there was measured with other settings, or is of another workload.
         BadInputError: its manifest is damaged.
     """
     if not directory.manifest.is_file():
         return manifest
     before = directory.read_manifest()
     if before.options != manifest.options:
-        raise UsageError(
-            f"{directory.path} was measured with other settings ({_differences(before.options, manifest.options)}): "
-            "resume with the same ones, or choose another --output-dir"
-        )
+        raise _different(directory, _differences(before.options, manifest.options))
+    asked = {entry.configuration for entry in manifest.entries}
+    for entry in before.entries:
+        difference = _differences(_without_sizes(entry), _without_sizes(manifest.entries[0]))
+        if difference:
+            raise _different(directory, difference)
     done = {entry.configuration: entry for entry in before.entries if _is_whole(directory, entry)}
-    foreign = {
-        entry.configuration.id
-        for entry in before.entries
-        if entry.configuration not in {item.configuration for item in manifest.entries}
-    }
-    clash = sorted(foreign & {entry.configuration.id for entry in manifest.entries})
-    if clash:
-        raise UsageError(
-            f"{directory.path} holds {clash[0]} of another model, mode or data type: choose another --output-dir"
-        )
     entries = tuple(done.get(entry.configuration, entry) for entry in manifest.entries)
-    kept = tuple(entry for configuration, entry in done.items() if configuration.id in foreign)
+    kept = tuple(entry for configuration, entry in done.items() if configuration not in asked)
     return replace(
         manifest,
         entries=(*kept, *entries),
         environment=before.environment,
         git_revision=before.git_revision,
         clocks=before.clocks,
+        notes=before.notes,
     )
 
 
-def _differences(before: CaptureOptions, now: CaptureOptions) -> str:
-    names = (name for name in CaptureOptions.__slots__ if getattr(before, name) != getattr(now, name))
+def _without_sizes(entry: Entry) -> Configuration:
+    return replace(entry.configuration, batch_size=None, seq_len=None)
+
+
+def _different(directory: RunDirectory, difference: str) -> UsageError:
+    return UsageError(
+        f"{directory.path} was measured with other settings ({difference}): resume with the same ones, or choose "
+        "another --output-dir"
+    )
+
+
+def _differences(before: CaptureOptions | Configuration, now: CaptureOptions | Configuration) -> str:
+    names = [field.name for field in fields(before) if getattr(before, field.name) != getattr(now, field.name)]
     return ", ".join(f"{name}: {getattr(before, name)} there, {getattr(now, name)} now" for name in names)
 
 

@@ -4,6 +4,8 @@ It reads a `Request` from standard input and writes `Message` lines to the file 
 the workload itself prints goes to the process's own output, which the parent keeps as a log.
 """
 
+import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -19,6 +21,7 @@ from opscope.record import CaptureOptions, Configuration, Failure, FailureKind
 from opscope.store import RunDirectory
 
 _LONGEST = 300  # characters of a message that shall be one line
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +46,36 @@ class Message:
 Sender = Callable[[Message], None]
 
 
-def main() -> int:
-    """Measure what the request asks for; the exit code is 0 if it worked."""
-    # Ctrl-C reaches the whole group; the parent decides when this process ends.
+def main() -> None:
+    """Measure what the request asks for and end the process: with exit code 0 if it worked."""
+    # Ctrl-C reaches the whole group; the parent decides when this process ends, and it ends with the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-    with os.fdopen(request.messages, "wb", buffering=0) as pipe:
+    pipe = os.fdopen(request.messages, "wb", buffering=0)
 
-        def send(message: Message) -> None:
-            pipe.write(msgspec.json.encode(message) + b"\n")
+    def send(message: Message) -> None:
+        pipe.write(msgspec.json.encode(message) + b"\n")
 
-        failure = run(request, send)
-        if failure is None:
-            return 0
+    failure = run(request, send)
+    if failure is not None:
         send(Message(failure=failure))
-        return 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that the workload left running shall not keep the process alive: everything is written.
+    os._exit(0 if failure is None else 1)
 
 
-def run(request: Request, send: Sender) -> Failure | None:
-    """Measure; return what went wrong, if anything did."""
+def run(request: Request, send: Sender, *, isolated: bool = True) -> Failure | None:
+    """Measure; return what went wrong, if anything did.
+
+    Args:
+        request: what to measure.
+        send: gets the progress.
+        isolated: whether this process exists for the request alone: then tracebacks are printed, since its output is
+            a log, and an interrupt is the workload's own. Otherwise an interrupt is the user's.
+    """
     try:
         from opscope.sweep.measure import measure
 
@@ -71,8 +85,11 @@ def run(request: Request, send: Sender) -> Failure | None:
             RunDirectory(Path(request.directory)),
             lambda progress: send(Message(progress.phase, progress.fraction)),
         )
-    except Exception as error:  # the boundary of a process that runs the user's code: whatever it raises is a result
-        traceback.print_exc()
+    except BaseException as error:  # the boundary of code that is the user's: whatever it raises is a result
+        if isolated:
+            traceback.print_exc()
+        elif isinstance(error, KeyboardInterrupt):
+            raise
         return failure_of(error)
     return None
 
@@ -89,6 +106,8 @@ def describe(error: BaseException) -> str:
         text = f"{text[:_LONGEST].rsplit('. ', 1)[0]} ... (the log has all of it)"
     if isinstance(error, OpscopeError):
         return text
+    if isinstance(error, SystemExit):
+        return f"the workload ended the process (SystemExit: {text or 0})"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -103,4 +122,4 @@ def _kind(error: BaseException) -> FailureKind:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,14 +1,14 @@
 """From a module and its inputs to a step: one call that does one inference or one training step."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 
-from opscope.errors import EnvironmentLacksError
-from opscope.record import Configuration, Dtype, WorkloadInfo
+from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.record import DEVICE_NAME, Configuration, Dtype, WorkloadInfo
 
 Step: TypeAlias = Callable[[], object]
 
@@ -47,11 +47,14 @@ class Model:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device that a name (``auto``, ``cpu``, ``cuda:1``) means here; a GPU becomes the current one.
+    """Return the device that a name (``auto``, ``cpu``, ``cuda:1``) means here.
 
     Raises:
+        UsageError: it is no such name.
         EnvironmentLacksError: a GPU is asked for that PyTorch does not see.
     """
+    if not DEVICE_NAME.fullmatch(name):
+        raise UsageError(f"a device is auto, cpu, cuda or cuda:N, not {name!r}")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
@@ -62,10 +65,18 @@ def resolve_device(name: str) -> torch.device:
     if index >= count:
         build = "this PyTorch is built without CUDA" if torch.version.cuda is None else f"PyTorch sees {count} GPUs"
         raise EnvironmentLacksError(f"device {name} is not there: {build}. Use --device cpu, or --device auto.")
-    # Code that says just "cuda" shall mean this one, and memory statistics need a device that is set up.
-    torch.cuda.set_device(index)
-    torch.cuda.init()
     return torch.device("cuda", index)
+
+
+@contextmanager
+def current(device: torch.device) -> Iterator[None]:
+    """Make a GPU the current one, so that code which says just "cuda" means it; for a CPU, do nothing."""
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.init()  # memory statistics need a device that is set up
+    with torch.cuda.device(device):
+        yield
 
 
 def precision_notes(configuration: Configuration) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from opscope.workloads.building import Model, Step, Workload, make_step, paramet
 
 _BERT_HUB_NAME = "google-bert/bert-base-uncased"
 _HEAD_SIZE = 64
+# What a checkpoint of BERT may lack, depending on what it was saved from: a few layers after the encoder.
+_HEADS = ("cls.", "pooler.", "bert.pooler.")
 _SEED = 0
 
 
@@ -31,12 +33,10 @@ def build_bert(configuration: Configuration, device: torch.device) -> Workload:
     training = configuration.mode == "training"
     model_class = transformers.BertForMaskedLM if training else transformers.BertModel
     if configuration.pretrained is not None:
-        module, name = _load_pretrained_bert(model_class, configuration)
-        if length > module.config.max_position_embeddings:
-            raise UsageError(
-                f"sequence length {length} exceeds the {module.config.max_position_embeddings} positions of {name}"
-            )
-        notes = [f"pretrained weights from {name}"]
+        module, notes = _load_pretrained_bert(model_class, configuration)
+        positions = module.config.max_position_embeddings
+        if length > positions:
+            raise UsageError(f"sequence length {length} exceeds the {positions} positions of the pretrained model")
     else:
         hidden, layers = configuration.hidden_size or 768, configuration.layers or 12
         config = transformers.BertConfig(
@@ -95,6 +95,7 @@ def build_resnet50(configuration: Configuration, device: torch.device) -> Worklo
         description=f"ResNet-50, {side}x{side} images",
         parameters=parameter_count(module),
         sequences_per_step=batch,
+        unit="images",
         notes=(*notes, *precision_notes(configuration)),
     )
     return Workload(info, make_step(model, configuration, device), device)
@@ -140,19 +141,25 @@ def _from_config(model_class: Any, config: Any, configuration: Configuration) ->
     return model_class(config)
 
 
-def _load_pretrained_bert(model_class: Any, configuration: Configuration) -> tuple[Any, str]:
-    """Load real weights from a directory, the local cache or the hub; never fall back to random ones."""
+def _load_pretrained_bert(model_class: Any, configuration: Configuration) -> tuple[Any, list[str]]:
+    """Load real weights from a directory, the local cache or the hub; never fall back to random ones.
+
+    Returns:
+        The model, and notes on where its weights come from.
+    """
     wanted = configuration.pretrained or _BERT_HUB_NAME
     directory = Path(wanted)
     if configuration.pretrained and not directory.is_dir():
         raise EnvironmentLacksError(f"--use-real-bert {wanted}: there is no such directory")
-    settings = {"attn_implementation": _attention(configuration)}
     attempts = ({"local_files_only": True},) if directory.is_dir() else ({"local_files_only": True}, {})
+    problem = ""
     for attempt in attempts:
         try:
-            return model_class.from_pretrained(wanted, **settings, **attempt), wanted
-        except (OSError, ValueError) as error:
-            problem = str(error).strip().splitlines()[0]
+            return _from_pretrained(model_class, wanted, _attention(configuration), attempt)
+        except EnvironmentLacksError:
+            raise
+        except Exception as error:  # transformers, huggingface_hub and safetensors raise many kinds
+            problem = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if directory.is_dir():
         raise EnvironmentLacksError(
             f"--use-real-bert {wanted}: the directory holds no BERT weights that transformers can load ({problem})"
@@ -162,6 +169,31 @@ def _load_pretrained_bert(model_class: Any, configuration: Configuration) -> tup
         f"Where there is a network, run 'hf download {wanted} --local-dir bert-base-uncased', copy the folder here and "
         "pass --use-real-bert bert-base-uncased; or leave the option out: random weights take the same time."
     )
+
+
+def _from_pretrained(
+    model_class: Any, wanted: str, attention: str, attempt: Mapping[str, bool]
+) -> tuple[Any, list[str]]:
+    """Load a checkpoint and refuse one whose weights are not this model's: transformers fills gaps at random."""
+    import transformers
+
+    kind = transformers.AutoConfig.from_pretrained(wanted, **attempt).model_type
+    if kind != "bert":
+        raise EnvironmentLacksError(f"--use-real-bert {wanted}: the weights are of a {kind} model, not of BERT")
+    module, loaded = model_class.from_pretrained(
+        wanted, attn_implementation=attention, output_loading_info=True, **attempt
+    )
+    missing = sorted(loaded["missing_keys"])
+    encoder = [key for key in missing if not key.startswith(_HEADS)]
+    if encoder or loaded["mismatched_keys"]:
+        wrong = encoder or sorted(str(key) for key in loaded["mismatched_keys"])
+        raise EnvironmentLacksError(
+            f"--use-real-bert {wanted}: {len(wrong)} of the model's weights are not in it, such as {wrong[0]}"
+        )
+    notes = [f"pretrained weights from {wanted}"]
+    if missing:
+        notes.append(f"random weights for what the checkpoint lacks: {', '.join(missing)}")
+    return module, notes
 
 
 def _transformers_workload(

@@ -1,0 +1,148 @@
+"""One configuration in a process of its own: started, followed, ended, and its death explained. No PyTorch here."""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from opscope.errors import EnvironmentLacksError
+from opscope.record import CaptureOptions, Configuration, Failure
+from opscope.store import RunDirectory, log_name
+from opscope.sweep.worker import Message, Request, Sender
+
+_POLL_SECONDS = 0.5
+_GRACE_SECONDS = 5
+_HINTS = {
+    "SIGKILL": "; the system does this when memory runs out",
+    "SIGSEGV": "; native code crashed",
+    "SIGABRT": "; native code gave up",
+    "SIGBUS": "; native code crashed, or a disk is full",
+}
+
+
+def measure_in_process(
+    configuration: Configuration, options: CaptureOptions, directory: RunDirectory, progress: Sender
+) -> Failure | None:
+    """Measure a configuration in a process of its own; return why it failed, if it did.
+
+    Raises:
+        EnvironmentLacksError: the log cannot be written.
+    """
+    log = log_name(configuration)
+    reading, writing = os.pipe()
+    request = Request(configuration, options, str(directory.path.resolve()), writing)
+    with os.fdopen(reading, "rb", buffering=0) as messages:
+        try:
+            process = _start(request, directory.inside(log))
+        finally:
+            os.close(writing)
+        try:
+            failure = _follow(process, messages, progress)
+            code = process.wait()
+        except BaseException:
+            _end(process)
+            raise
+    if failure is None and code != 0:
+        failure = _death(code)
+    return None if failure is None else replace(failure, log=log)
+
+
+def _start(request: Request, log: Path) -> "subprocess.Popen[bytes]":
+    try:
+        output = log.open("wb")
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot write {log}: {error.strerror or error}") from error
+    with output:
+        process = subprocess.Popen(
+            # -P: what lies in the current directory must not shadow libraries of the worker.
+            [sys.executable, "-P", "-m", "opscope.sweep.worker"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=(request.messages,),
+            env=_environment(),
+        )
+    # If it died at once, its exit code will explain.
+    with contextlib.suppress(BrokenPipeError):
+        if process.stdin is not None:
+            process.stdin.write(msgspec.json.encode(request))
+            process.stdin.close()
+    return process
+
+
+def _environment() -> dict[str, str]:
+    """Let the child find opscope where this process found it, also where it is not installed."""
+    source = str(Path(__file__).resolve().parents[2])
+    if source in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        return dict(os.environ)
+    inherited = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": source if not inherited else f"{source}{os.pathsep}{inherited}"}
+
+
+def _follow(process: "subprocess.Popen[bytes]", messages: IO[bytes], progress: Sender) -> Failure | None:
+    """Pass progress on until the process ends; return the failure it reported, if any."""
+    failure = None
+    for message in _received(process, messages):
+        if message.failure is not None:
+            failure = message.failure
+        else:
+            progress(message)
+    return failure
+
+
+def _received(process: "subprocess.Popen[bytes]", messages: IO[bytes]) -> Iterator[Message]:
+    """Yield messages until the pipe is closed or the process is gone.
+
+    A process that the workload forked may hold the pipe open for long after, so its end alone is not waited for.
+    """
+    pending = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(messages, selectors.EVENT_READ)
+        while True:
+            ended = process.poll() is not None
+            if not selector.select(0 if ended else _POLL_SECONDS):
+                if ended:
+                    return
+                continue
+            chunk = os.read(messages.fileno(), 1 << 16)
+            if not chunk:
+                return
+            *lines, pending = (pending + chunk).split(b"\n")
+            yield from _decoded(lines)
+
+
+def _decoded(lines: list[bytes]) -> Iterator[Message]:
+    for line in lines:
+        try:
+            yield msgspec.json.decode(line, type=Message)
+        except (msgspec.DecodeError, UnicodeDecodeError):  # something else wrote to the descriptor
+            continue
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _death(code: int) -> Failure:
+    """Say what a process that ended without a word died of."""
+    if code >= 0:
+        return Failure("error", f"the process ended with exit code {code} and no reason; see its log")
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return Failure("killed", f"the process was killed by {name}{_HINTS.get(name, '')}")
