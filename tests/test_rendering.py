@@ -17,6 +17,7 @@ from opscope.report.build import build_document
 from opscope.report.kernel_report import kernel_report
 from opscope.report.markdown import render
 from opscope.report.tables import as_csv, as_text
+from opscope.report.text import printable
 from opscope.units import format_bytes, format_count, format_ns, format_share
 from tests.kineto import KinetoTrace
 
@@ -74,7 +75,7 @@ def test_any_text_keeps_a_table_at_its_size(cells: list[str]) -> None:
 def test_csv_reads_back_as_it_was(rows: list[tuple[str, str]]) -> None:
     text = as_csv(Table(("a", "b"), tuple(rows)))
     _, *read_back = csv.reader(io.StringIO(text, newline=""))
-    assert read_back == [[cell.replace("\r", " ") for cell in row] for row in rows]
+    assert read_back == [[printable(cell) for cell in row] for row in rows]
 
 
 def test_text_tables_are_aligned_and_never_cut() -> None:

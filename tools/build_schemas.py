@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from opscope.record import CaptureRecord, Manifest
-from opscope.report.comparison import Comparison
+from opscope.report.comparison import Comparison, Comparisons
 from opscope.report.document import ProfileDocument
 
 DOCUMENTS: dict[str, type] = {
     "profile-1.json": ProfileDocument,
     "comparison-1.json": Comparison,
+    "comparisons-1.json": Comparisons,
     "sweep-1.json": Manifest,
     "capture-1.json": CaptureRecord,
 }

@@ -18,16 +18,6 @@ def format_ns(value: float | None) -> str:
     return f"{value:.0f} ns"
 
 
-def format_ms(value: float | None) -> str:
-    """Format nanoseconds as milliseconds without the unit, for table columns that name it."""
-    return "-" if value is None else f"{value / NS_PER_MS:,.3f}"
-
-
-def format_us(value: float | None) -> str:
-    """Format nanoseconds as microseconds without the unit, for table columns that name it."""
-    return "-" if value is None else f"{value / NS_PER_US:,.2f}"
-
-
 def format_bytes(value: float | None) -> str:
     """Format a size in bytes with binary units; ``-`` for unknown."""
     if value is None:

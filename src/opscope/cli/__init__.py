@@ -10,6 +10,7 @@ import click
 
 from opscope._version import __version__
 from opscope.errors import OpscopeError
+from opscope.report.text import printable
 
 # command -> (module with a `command`, one line for --help). The module is imported only when the command runs.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -51,7 +52,7 @@ def main() -> None:
     except OpscopeError as error:
         if os.environ.get("OPSCOPE_DEBUG"):
             raise
-        click.echo(f"opscope: {error}", err=True)
+        click.echo(f"opscope: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # Whoever read our output has seen enough.

@@ -33,9 +33,9 @@ class ListOf(click.ParamType[tuple[Any, ...]]):
         return f"{inner} [{inner} ...]"
 
     def accepts(self, token: str) -> bool:
-        """Tell whether a word of the command line reads as (a part of) such a list."""
+        """Tell whether a word of the command line reads as (a part of) such a list; numbers also out of range."""
         try:
-            self.convert(token, None, None)
+            (ListOf(click.INT) if isinstance(self.element, click.IntRange) else self).convert(token, None, None)
         except click.UsageError:
             return False
         return True

@@ -1,10 +1,12 @@
 """``opscope profile TARGET``: measure a model over a sweep of sizes, write reports, compare."""
 
+import contextlib
 import importlib.util
-import re
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -13,14 +15,13 @@ from opscope.cli.options import ListCommand, ListOf, format_option
 from opscope.cli.progress import SweepProgress
 from opscope.cli.results import print_sweep
 from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.record import CaptureOptions, Configuration, Manifest, Schedule
+from opscope.record import DEVICE_NAME, CaptureOptions, Configuration, Manifest, Schedule
 from opscope.store import RunDirectory
 from opscope.sweep.plan import PRESETS, Sizes, default_sizes, expand, leftovers, new_manifest, resumed
-from opscope.sweep.runner import Plan, failed_entries, run_sweep
+from opscope.sweep.runner import Plan, failed_entries, run_sweep, worthless_entries
 from opscope.workloads.catalog import BUILT_IN
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_INTERRUPTED = 130  # what shells expect of a command that Ctrl-C ended
 _FATAL_EXIT_CODES = {"usage": 2, "environment": 3}
 _POSITIVE = click.IntRange(min=1)
 _COUNT = click.IntRange(min=0)
@@ -37,7 +38,7 @@ arguments) or (module, example inputs). Parameters named batch_size, seq_len, im
 attention, mode, dtype or device get the values of the options.
 
 Each configuration runs in its own process. One that fails is recorded with its reason and the others go on; the exit
-code is then 1.
+code is then 1, and also where a trace of a GPU workload holds no GPU activity.
 
 \b
 Examples:
@@ -133,14 +134,41 @@ def command(
         )
     finished = []
     try:
-        for directory, configurations in sweeps:
-            manifest = new_manifest(configurations, options, ["opscope", *sys.argv[1:]])
-            finished.append((directory, _run(directory, manifest, resume=resume, isolate=not in_process)))
-    except KeyboardInterrupt:
+        with _stopped_like_ctrl_c():
+            for directory, configurations in sweeps:
+                manifest = new_manifest(configurations, options, ["opscope", *sys.argv[1:]])
+                finished.append((directory, _run(directory, manifest, resume=resume, isolate=not in_process)))
+    except KeyboardInterrupt as interrupt:
         click.echo("opscope: interrupted; what is done is kept, and the same command with --resume goes on", err=True)
-        sys.exit(_INTERRUPTED)
+        sys.exit(128 + (interrupt.number if isinstance(interrupt, _Stopped) else signal.SIGINT))
     print_sweep(finished, output_format)
     sys.exit(_exit_code([manifest for _, manifest in finished]))
+
+
+class _Stopped(KeyboardInterrupt):
+    """A signal other than Ctrl-C's asked the command to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def _stopped_like_ctrl_c() -> Iterator[None]:
+    """Let a closed terminal and a plain ``kill`` end the sweep as Ctrl-C does: workers ended, what is done kept."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise _Stopped(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup wants SIGHUP ignored
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _base_configuration(target: str, settings: dict[str, Any]) -> Configuration:
@@ -160,7 +188,7 @@ def _base_configuration(target: str, settings: dict[str, Any]) -> Configuration:
 
 def _capture_options(settings: dict[str, Any]) -> CaptureOptions:
     device = settings["device"]
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+    if not DEVICE_NAME.fullmatch(device):
         raise UsageError(f"--device takes auto, cpu, cuda or cuda:N, not {device!r}")
     return CaptureOptions(
         device=device,
@@ -210,4 +238,5 @@ def _exit_code(manifests: Sequence[Manifest]) -> int:
     for kind, code in _FATAL_EXIT_CODES.items():
         if kind in kinds:
             return code
-    return 1 if failed else 0
+    worthless = any(worthless_entries(manifest) for manifest in manifests)
+    return 1 if failed or worthless else 0

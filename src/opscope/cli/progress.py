@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from opscope.record import Entry, Manifest
+from opscope.report.text import printable
 
 # How much of a configuration's time each phase takes, roughly: only for the bar to move evenly.
 _PHASE_SHARES = {
@@ -84,7 +85,9 @@ class SweepProgress:
         """A configuration has ended."""
         self._seconds.append(time.monotonic() - self._began)
         result = "done" if entry.failure is None else f"FAILED ({entry.failure.kind}): {entry.failure.message}"
-        line = f"[{number}/{len(self._names)}] {entry.configuration.id}: {result} ({self._seconds[-1]:.1f} s)"
+        line = printable(
+            f"[{number}/{len(self._names)}] {entry.configuration.id}: {result} ({self._seconds[-1]:.1f} s)"
+        )
         if self._bar is not None:
             self._bar.console.print(line, markup=False, highlight=False)
         else:

@@ -108,8 +108,9 @@ def _only_dispatched_to(pattern: str) -> Callable[[_Family], bool]:
     return lambda f: bool(f.dispatch_keys) and all(re.search(pattern, key) for key in f.dispatch_keys)
 
 
-def _returns_no_tensor(family: _Family) -> bool:
-    return not any("Tensor" in item for item in family.returns)
+def _only_answers(family: _Family) -> bool:
+    changes = any("!" in kind for _, kind in family.argument_types)
+    return not changes and not any("Tensor" in item for item in family.returns)
 
 
 _RULES: tuple[_Rule, ...] = (
@@ -162,7 +163,7 @@ _RULES: tuple[_Rule, ...] = (
     _name(Category.POOLING, r"pool"),
     _fact(Category.LOSS, "schema: a reduction mode and a target", lambda f: f.has("reduction", "target")),
     _name(Category.LOSS, r"_loss|^l1_loss|^kl_div|^binary_cross_entropy|cross_entropy"),
-    _name(Category.ACTIVATION, r"softmax|softmin|rrelu|gelu"),
+    _name(Category.ACTIVATION, r"softmax|softmin|rrelu"),
     _name(Category.EMBEDDING, r"embedding"),
     _fact(Category.FFT, "Python module fft", lambda f: f.python_module == "fft"),
     _name(Category.FFT, r"^_?(fft|stft|istft)"),
@@ -272,7 +273,7 @@ _RULES: tuple[_Rule, ...] = (
     _name(
         Category.ACTIVATION,
         r"^_?(prelu|relu6?|threshold|rrelu|celu|selu|sigmoid|tanh|gelu|glu|silu|mish|hardswish|softplus|elu|leaky_relu"
-        r"|hardtanh|hardshrink|softshrink|hardsigmoid|log_sigmoid|prelu_kernel|glu_jvp)(_|$)",
+        r"|hardtanh|hardshrink|softshrink|hardsigmoid|log_sigmoid|prelu_kernel|glu_jvp|infinitely_differentiable_gelu)(_|$)",
     ),
     _fact(
         Category.ELEMENTWISE,
@@ -286,7 +287,7 @@ _RULES: tuple[_Rule, ...] = (
         r"|polar|add_relu|__i?(and|or|xor|lshift|rshift)__|clip|where|add|sub|rsub|mul|div|digamma|erf\w*|exp2|log1p"
         r"|logit|polygamma|round|sinc|xlogy|i0|cross|lerp|frexp|expm1|vander|float_power|isposinf|isneginf|nan_to_num)_?$",
     ),
-    _fact(Category.HOST, "schema: returns no tensor", _returns_no_tensor),
+    _fact(Category.HOST, "schema: returns no tensor and changes none", _only_answers),
     _name(Category.HOST, r"^_functional_(assert|sym)|^requires_grad_$"),
 )
 
@@ -299,6 +300,9 @@ _NAMESPACES = {
     "nccl": Category.COMMUNICATION,
     "record_param_comms": Category.COMMUNICATION,
 }
+_PYTORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "inductor", "mkldnn", "onednn", "quantized", "sparse"})
+# What the names of other libraries' operators may be trusted in: their "pool" or "index" can be anything.
+_SAME_WORDS_EVERYWHERE = frozenset({Category.ATTENTION, Category.NORMALIZATION, Category.ACTIVATION, Category.MATRIX})
 _COLLECTIVE_RANGE = re.compile(r"^(nccl|gloo|mpi|ucc):")
 _COMPILED_NAME = re.compile(r"^triton_(poi|red|per|tem|for|unk|mm|bmm|split)\w*_|^cpp_fused_|^extern_kernels")
 _FRAMEWORK_NAME = re.compile(
@@ -353,9 +357,10 @@ class Classifier:
         return None
 
     def _by_rules(self, namespace: str, base: str) -> Classification:
-        family = self._family(namespace, base)
+        family, ours = self._family(namespace, base), namespace in _PYTORCH_NAMESPACES
         for rule in _RULES:
-            if (family.known or not rule.by_fact) and rule.applies(family):
+            usable = family.known if rule.by_fact else ours or rule.category in _SAME_WORDS_EVERYWHERE
+            if usable and rule.applies(family):
                 return Classification(rule.category, rule.words, rule.by_fact)
         why = "no rule applies" if family.known else "not an operator that PyTorch's tables know"
         return Classification(Category.OTHER, why, by_fact=False)

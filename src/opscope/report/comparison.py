@@ -1,4 +1,4 @@
-"""All configurations of a sweep side by side: the schema ``opscope.comparison/1``."""
+"""All configurations of a sweep side by side: the schema ``opscope.comparison/1``. `comparison_report` shows it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,14 @@ from typing import Literal
 
 from opscope.analysis.bounds import BoundKind
 from opscope.analysis.scaling import growth
+from opscope.analysis.trust import Verdict
 from opscope.record import Clocks, Environment, Manifest
-from opscope.report.blocks import Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.document import ProfileDocument
-from opscope.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
+from opscope.units import NS_PER_MS
 
 _LAUNCH_BOUND = (BoundKind.LAUNCH, BoundKind.PARTLY_LAUNCH)
 _SCALED_CATEGORIES = 5
+ON_DEVICE, IN_PROCESS = "device, allocated", "process, resident"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class ComparisonRow:
         device_share: busy time over the unprofiled wall time (over the profiled step where that was not measured).
         cpu_self_ms: self CPU time of all operators, per profiled step.
         sequences_per_second, tokens_per_second: from ``wall_ms``.
-        peak_memory_bytes, peak_memory_kind: most memory allocated on the device, or resident in the process.
+        peak_memory_bytes, peak_memory_kind: most memory allocated on the device; on a CPU, most memory resident in the
+            process, libraries included.
         bound: what bounds the step.
         launch_bound: whether that is the host's launching, wholly or in part; null if unknown.
         trust: verdict of the trust checks.
@@ -56,7 +58,7 @@ class ComparisonRow:
     peak_memory_kind: str
     bound: str
     launch_bound: bool | None
-    trust: str
+    trust: Verdict
     categories_ms: dict[str, float]
     top_operators: tuple[str, ...]
 
@@ -94,7 +96,11 @@ class FailedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A sweep's results side by side."""
+    """A sweep's results side by side.
+
+    ``measured_on`` says whose self times the categories are; ``unit`` what ``sequences_per_second`` counts; ``notes``
+    name configurations that were measured in another environment.
+    """
 
     schema: Literal["opscope.comparison/1"] = "opscope.comparison/1"
     target: str
@@ -105,18 +111,28 @@ class Comparison:
     created: str
     environment: Environment | None
     clocks: Clocks | None
-    measured_on: str
+    measured_on: Literal["device", "cpu"]
+    unit: str
+    notes: tuple[str, ...]
     rows: tuple[ComparisonRow, ...]
     scaling: tuple[ScalingRow, ...]
     failed: tuple[FailedRow, ...]
     pending: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparisons:
+    """The comparisons of several sweeps that one command ran: the schema ``opscope.comparisons/1``."""
+
+    schema: Literal["opscope.comparisons/1"] = "opscope.comparisons/1"
+    sweeps: tuple[Comparison, ...]
+
+
 def compare(documents: Sequence[ProfileDocument], manifest: Manifest) -> Comparison:
-    """Build the comparison of the configurations that have results."""
+    """Build the comparison of the configurations that have results, and name those that have none."""
     rows = tuple(_row(document) for document in documents)
     first = manifest.entries[0].configuration
-    workload = documents[0].workload
+    workload = documents[0].workload if documents else None
     on_device = any(row.device_sum_ms is not None for row in rows)
     return Comparison(
         target=first.target,
@@ -128,6 +144,8 @@ def compare(documents: Sequence[ProfileDocument], manifest: Manifest) -> Compari
         environment=manifest.environment,
         clocks=manifest.clocks,
         measured_on="device" if on_device else "cpu",
+        unit=workload.unit if workload else "sequences",
+        notes=manifest.notes,
         rows=rows,
         scaling=tuple(_scaling(rows)),
         failed=tuple(
@@ -161,7 +179,7 @@ def _row(document: ProfileDocument) -> ComparisonRow:
         sequences_per_second=measurement.sequences_per_second,
         tokens_per_second=measurement.tokens_per_second,
         peak_memory_bytes=allocated if allocated is not None else (memory.resident_bytes if memory else None),
-        peak_memory_kind="device, allocated" if allocated is not None else "process, resident",
+        peak_memory_kind=ON_DEVICE if allocated is not None else IN_PROCESS,
         bound=summary.bound.kind,
         launch_bound=None if summary.bound.kind == BoundKind.UNKNOWN else summary.bound.kind in _LAUNCH_BOUND,
         trust=document.trust.verdict,
@@ -186,7 +204,7 @@ def _quantities(rows: Sequence[ComparisonRow]) -> Iterator[tuple[str, _Quantity]
     yield "device sum", lambda row: row.device_sum_ms
     yield "sequences/s", lambda row: row.sequences_per_second
     yield "tokens/s", lambda row: row.tokens_per_second
-    yield "peak memory", lambda row: row.peak_memory_bytes
+    yield "peak memory", lambda row: row.peak_memory_bytes if row.peak_memory_kind == ON_DEVICE else None
     for category in _largest_categories(rows):
         yield category, lambda row, category=category: row.categories_ms.get(category)  # type: ignore[misc]
 
@@ -221,146 +239,3 @@ def _growth_along(
         }
         for step in growth(values):
             yield ScalingRow(quantity, along, fixed, step.smaller, step.larger, step.ratio, step.exponent)
-
-
-# ---------------------------------------------------------------- as tables and sections
-
-
-def comparison_table(comparison: Comparison) -> Table:
-    """Build the table that a terminal shows: one row per configuration."""
-    on_device = comparison.measured_on == "device"
-    device_columns = ("Device sum", "Busy share") if on_device else ()
-    columns = (
-        "Config",
-        "Wall/step",
-        *device_columns,
-        "CPU self",
-        "Seq/s",
-        "Tokens/s",
-        "Peak memory",
-        "Bound",
-        "Trust",
-    )
-    return Table(
-        columns,
-        tuple(tuple(_cells(row, on_device=on_device)) for row in comparison.rows),
-        frozenset(range(1, len(columns) - 2)),
-    )
-
-
-def _cells(row: ComparisonRow, *, on_device: bool) -> Iterator[str]:
-    yield row.id
-    yield _text(row.wall_ms)
-    if on_device:
-        yield _text(row.device_sum_ms)
-        yield format_share(row.device_share, 1)
-    yield _text(row.cpu_self_ms)
-    yield format_count(row.sequences_per_second)
-    yield format_count(row.tokens_per_second)
-    yield format_bytes(row.peak_memory_bytes)
-    yield row.bound
-    yield row.trust
-
-
-def _text(value_ms: float | None) -> str:
-    return "-" if value_ms is None else format_ns(value_ms * NS_PER_MS)
-
-
-def comparison_report(comparison: Comparison) -> Section:
-    """Build the report that compares all configurations."""
-    return Section(
-        (f"Comparison: {comparison.description}, {comparison.mode}, {comparison.dtype}",),
-        (Paragraph.of(*_where(comparison)), comparison_table(comparison), Bullets(_legend(comparison))),
-        tuple(_sections(comparison)),
-    )
-
-
-def _where(comparison: Comparison) -> Inline:
-    environment = comparison.environment
-    if environment is None:
-        return ("Measured with ", Name(" ".join(comparison.command)), ".")
-    gpu = ", ".join(dict.fromkeys(gpu.name for gpu in environment.gpus))
-    device = f"{environment.device} ({gpu})" if gpu else f"{environment.device} ({environment.cpu})"
-    return (
-        f"Measured on {device}, PyTorch {environment.torch}, with ",
-        Name(" ".join(comparison.command)),
-        ".",
-    )
-
-
-def _legend(comparison: Comparison) -> tuple[Inline, ...]:
-    lines: list[Inline] = [
-        ("Wall/step: median of unprofiled steps, host clock, synchronised. Throughput follows from it.",),
-        ("CPU self: self CPU time of all operators per profiled step (all threads, profiling included).",),
-    ]
-    if comparison.measured_on == "device":
-        lines.insert(
-            1,
-            ("Device sum: durations of all kernels, copies and fills per step. Busy share: busy time over wall.",),
-        )
-    return tuple(lines)
-
-
-def _sections(comparison: Comparison) -> Iterator[Section]:
-    yield Section(("Time by category and step",), (_category_table(comparison),))
-    yield Section(("The three most expensive operators",), (_top_table(comparison),))
-    if comparison.scaling:
-        text = (
-            "Exponent of the growth from one size to the next: 0 means no growth, 1 in proportion, 2 with the square."
-        )
-        yield Section(("Scaling",), (Paragraph.of(text), _scaling_table(comparison)))
-    if comparison.measured_on == "device":
-        yield Section(("Launch-bound configurations",), (Paragraph.of(_launch_bound(comparison)),))
-    if comparison.failed or comparison.pending:
-        rows = tuple((row.id, row.kind, row.message) for row in comparison.failed)
-        rows += tuple((name, "not run", "the sweep ended before it; --resume runs it") for name in comparison.pending)
-        yield Section(("Without a result",), (Table(("Config", "Reason", "What happened"), rows),))
-
-
-def _category_table(comparison: Comparison) -> Table:
-    categories = list(dict.fromkeys(name for row in comparison.rows for name in row.categories_ms))
-    kind = "self device time" if comparison.measured_on == "device" else "self CPU time"
-    return Table(
-        ("Config", *(f"{name}" for name in categories), f"Sum ({kind})"),
-        tuple(
-            (
-                row.id,
-                *(_text(row.categories_ms.get(name)) for name in categories),
-                _text(sum(row.categories_ms.values())),
-            )
-            for row in comparison.rows
-        ),
-        frozenset(range(1, len(categories) + 2)),
-    )
-
-
-def _top_table(comparison: Comparison) -> Table:
-    rows = tuple((row.id, *(Name(name) for name in (*row.top_operators, "", "", "")[:3])) for row in comparison.rows)
-    return Table(("Config", "First", "Second", "Third"), rows)
-
-
-def _scaling_table(comparison: Comparison) -> Table:
-    names = {"batch_size": "batch size", "seq_len": "sequence length"}
-    other = {"batch_size": "sequence length", "seq_len": "batch size"}
-    return Table(
-        ("Quantity", "Along", "At", "From", "To", "Ratio", "Exponent"),
-        tuple(
-            (
-                *(
-                    row.quantity,
-                    names[row.along],
-                    "-" if row.fixed is None else f"{other[row.along]} {row.fixed}",
-                ),
-                *(str(row.smaller), str(row.larger), f"{row.ratio:.2f}", f"{row.exponent:.2f}"),
-            )
-            for row in comparison.scaling
-        ),
-        frozenset({3, 4, 5, 6}),
-    )
-
-
-def _launch_bound(comparison: Comparison) -> str:
-    bound = [row.id for row in comparison.rows if row.launch_bound]
-    unknown = [row.id for row in comparison.rows if row.launch_bound is None]
-    text = f"The host's launching limits: {', '.join(bound)}." if bound else "No configuration is limited by launching."
-    return f"{text} Unknown for: {', '.join(unknown)}." if unknown else text

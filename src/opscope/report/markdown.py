@@ -1,13 +1,14 @@
 """Sections -> GitHub-flavoured Markdown. Names are set as code or escaped: nothing in a trace becomes markup."""
 
 import re
-import unicodedata
 from collections.abc import Iterator
 
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.report.text import printable
 
 _MARKUP = re.compile(r"([\\`*<>\[\]|~&#])")
 _LOOSE_UNDERSCORE = re.compile(r"(?<!\w)_|_(?!\w)")
+_AUTOLINK = re.compile(r"(?<=http)(?=://)|(?<=https)(?=://)|(?<=ftp)(?=://)|(?<=www)(?=\.)|(?=@)", re.IGNORECASE)
 _FENCE = re.compile(r"`+")
 
 
@@ -58,7 +59,7 @@ def _part(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    plain = _printable(text)
+    plain = printable(text)
     if not plain:
         return ""
     longest = max((len(run) for run in _FENCE.findall(plain)), default=0)
@@ -68,11 +69,6 @@ def _code(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    plain = _MARKUP.sub(r"\\\1", _printable(text))
+    plain = _AUTOLINK.sub(r"\\", _MARKUP.sub(r"\\\1", printable(text)))
     loose = _LOOSE_UNDERSCORE.findall(plain)
     return _LOOSE_UNDERSCORE.sub(r"\\_", plain) if len(loose) > 1 else plain
-
-
-def _printable(text: str) -> str:
-    """Replace what breaks lines or hides: control and format characters."""
-    return "".join(" " if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp") else char for char in text)

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from opscope.report.blocks import Section, Table
 from opscope.report.markdown import render
+from opscope.report.text import printable
 
 
 class Format(StrEnum):
@@ -19,8 +20,7 @@ class Format(StrEnum):
 
 def as_text(table: Table) -> str:
     """Align the columns with spaces. Nothing is cut or wrapped, so names can be searched for."""
-    grid = [table.columns, *table.rows]
-    grid = [tuple(" ".join(cell.split()) for cell in row) for row in grid]
+    grid = [tuple(" ".join(printable(cell).split()) for cell in row) for row in (table.columns, *table.rows)]
     widths = [max(len(row[i]) for row in grid) for i in range(len(table.columns))]
     lines = [_aligned(row, widths, table.numeric) for row in grid]
     lines.insert(1, "  ".join("-" * width for width in widths))
@@ -40,8 +40,7 @@ def as_csv(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for row in (table.columns, *table.rows):
-        # The writer quotes line feeds, but not the carriage returns that readers take for line ends too.
-        writer.writerow([cell.replace("\r", " ") for cell in row])
+        writer.writerow([printable(cell) for cell in row])
     return out.getvalue().rstrip("\n")
 
 

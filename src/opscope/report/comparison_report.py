@@ -1,0 +1,174 @@
+"""The comparison of a sweep as a table and as a report. Shows what `Comparison` holds and computes nothing."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+
+from opscope.analysis.trust import Verdict
+from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.report.comparison import IN_PROCESS, ON_DEVICE, Comparison, ComparisonRow
+from opscope.report.figures import ms
+from opscope.units import format_bytes, format_count, format_share
+
+_NESTED = ("categories_ms", "top_operators")
+_MEMORY_KINDS = {
+    ON_DEVICE: "most bytes that tensors took on the device",
+    IN_PROCESS: "most memory resident in the process, libraries included",
+}
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Build the table that a terminal shows: one row per configuration."""
+    on_device = comparison.measured_on == "device"
+    device_columns = ("Device sum", "Busy share") if on_device else ()
+    columns = (
+        "Config",
+        "Wall/step",
+        *device_columns,
+        "CPU self",
+        f"{comparison.unit.capitalize()}/s",
+        "Tokens/s",
+        "Peak memory",
+        "Bound",
+        "Trust",
+    )
+    return Table(
+        columns,
+        tuple(tuple(_cells(row, on_device=on_device)) for row in comparison.rows),
+        frozenset(range(1, len(columns) - 2)),
+    )
+
+
+def _cells(row: ComparisonRow, *, on_device: bool) -> Iterator[str]:
+    yield row.id
+    yield ms(row.wall_ms)
+    if on_device:
+        yield ms(row.device_sum_ms)
+        yield format_share(row.device_share, 1)
+    yield ms(row.cpu_self_ms)
+    yield format_count(row.sequences_per_second)
+    yield format_count(row.tokens_per_second)
+    yield format_bytes(row.peak_memory_bytes)
+    yield row.bound
+    yield row.trust if row.trust is Verdict.PASS else row.trust.upper()
+
+
+def comparison_values(comparisons: Mapping[str, Comparison]) -> Table:
+    """Build the table for programs: every figure of every configuration in its exact unit; empty where unknown.
+
+    Args:
+        comparisons: by the name of the sweep.
+    """
+    names = [field.name for field in fields(ComparisonRow) if field.name not in _NESTED]
+    rows = (
+        (sweep, *("" if (value := getattr(row, name)) is None else str(value) for name in names))
+        for sweep, comparison in comparisons.items()
+        for row in comparison.rows
+    )
+    return Table(("sweep", *names), tuple(rows))
+
+
+def comparison_report(comparison: Comparison) -> Section:
+    """Build the report that compares all configurations."""
+    return Section(
+        (f"Comparison: {comparison.description}, {comparison.mode}, {comparison.dtype}",),
+        (Paragraph.of(*_where(comparison)), *_overview(comparison)),
+        tuple(_sections(comparison)),
+    )
+
+
+def _overview(comparison: Comparison) -> tuple[Block, ...]:
+    if not comparison.rows:
+        return (Paragraph.of("No configuration has a result."),)
+    return (comparison_table(comparison), Bullets(_legend(comparison)))
+
+
+def _where(comparison: Comparison) -> Inline:
+    environment = comparison.environment
+    if environment is None:
+        return ("Measured with ", Name(" ".join(comparison.command)), ".")
+    gpu = ", ".join(dict.fromkeys(gpu.name for gpu in environment.gpus))
+    device = f"{environment.device} ({gpu})" if gpu else f"{environment.device} ({environment.cpu})"
+    return (
+        f"Measured on {device}, PyTorch {environment.torch}, with ",
+        Name(" ".join(comparison.command)),
+        ".",
+    )
+
+
+def _legend(comparison: Comparison) -> tuple[Inline, ...]:
+    lines = ["Wall/step: median of unprofiled steps, host clock, synchronised, warm L2. Throughput follows from it."]
+    if comparison.measured_on == "device":
+        lines.append(
+            "Device sum: durations of all kernels, copies and fills per step. Busy share: busy time over wall, or over "
+            "the profiled step where wall was not measured."
+        )
+    lines.append("CPU self: self CPU time of all operators per profiled step (all threads, profiling included).")
+    kinds = dict.fromkeys(row.peak_memory_kind for row in comparison.rows)
+    lines.append(f"Peak memory: {', '.join(_MEMORY_KINDS.get(kind, kind) for kind in kinds)}; profiling excluded.")
+    return tuple((line,) for line in (*lines, *comparison.notes))
+
+
+def _sections(comparison: Comparison) -> Iterator[Section]:
+    if comparison.rows:
+        yield Section(("Time by category and step",), (_category_table(comparison),))
+        yield Section(("The three most expensive operators",), (_top_table(comparison),))
+    if comparison.scaling:
+        text = (
+            "Exponent of the growth from one size to the next: 0 means no growth, 1 in proportion, 2 with the square."
+        )
+        yield Section(("Scaling",), (Paragraph.of(text), _scaling_table(comparison)))
+    if comparison.rows and comparison.measured_on == "device":
+        yield Section(("Launch-bound configurations",), (Paragraph.of(_launch_bound(comparison)),))
+    if comparison.failed or comparison.pending:
+        rows = tuple((row.id, row.kind, row.message) for row in comparison.failed)
+        rows += tuple((name, "not run", "the sweep ended before it; --resume runs it") for name in comparison.pending)
+        yield Section(("Without a result",), (Table(("Config", "Reason", "What happened"), rows),))
+
+
+def _category_table(comparison: Comparison) -> Table:
+    categories = list(dict.fromkeys(name for row in comparison.rows for name in row.categories_ms))
+    kind = "self device time" if comparison.measured_on == "device" else "self CPU time"
+    return Table(
+        ("Config", *(f"{name}" for name in categories), f"Sum ({kind})"),
+        tuple(
+            (
+                row.id,
+                *(ms(row.categories_ms.get(name)) for name in categories),
+                ms(sum(row.categories_ms.values())),
+            )
+            for row in comparison.rows
+        ),
+        frozenset(range(1, len(categories) + 2)),
+    )
+
+
+def _top_table(comparison: Comparison) -> Table:
+    rows = tuple((row.id, *(Name(name) for name in (*row.top_operators, "", "", "")[:3])) for row in comparison.rows)
+    return Table(("Config", "First", "Second", "Third"), rows)
+
+
+def _scaling_table(comparison: Comparison) -> Table:
+    names = {"batch_size": "batch size", "seq_len": "sequence length"}
+    other = {"batch_size": "sequence length", "seq_len": "batch size"}
+    return Table(
+        ("Quantity", "Along", "At", "From", "To", "Ratio", "Exponent"),
+        tuple(
+            (
+                *(
+                    row.quantity,
+                    names[row.along],
+                    "-" if row.fixed is None else f"{other[row.along]} {row.fixed}",
+                ),
+                *(str(row.smaller), str(row.larger), f"{row.ratio:.2f}", f"{row.exponent:.2f}"),
+            )
+            for row in comparison.scaling
+        ),
+        frozenset({3, 4, 5, 6}),
+    )
+
+
+def _launch_bound(comparison: Comparison) -> str:
+    bound = [row.id for row in comparison.rows if row.launch_bound]
+    unknown = [row.id for row in comparison.rows if row.launch_bound is None]
+    text = f"The host's launching limits: {', '.join(bound)}." if bound else "No configuration is limited by launching."
+    return f"{text} Unknown for: {', '.join(unknown)}." if unknown else text
