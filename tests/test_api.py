@@ -1,5 +1,6 @@
 """opscope.profile from Python: a step, a module, a with block. On the CPU."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,53 @@ def test_what_cannot_be_profiled_is_refused() -> None:
         opscope.profile(lambda: None, device="cpu", mode="training")
     with pytest.raises(EnvironmentLacksError, match="device cuda:63 is not there"):
         opscope.profile(lambda: None, device="cuda:63")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "train"}, "mode takes 'inference', 'training', not 'train'"),
+        ({"dtype": "fp32"}, "dtype takes 'float32'"),
+        ({"activities": ("gpu",)}, "activities takes 'cpu', 'cuda', not 'gpu'"),
+        ({"activities": ()}, "activities takes 'cpu', 'cuda'"),
+        ({"device": "tpu"}, "a device is auto, cpu, cuda or cuda:N, not 'tpu'"),
+        ({"active": 0}, "active takes whole numbers from 1 on, not 0"),
+        ({"wait": -1}, "wait takes whole numbers from 0 on, not -1"),
+        ({"batch_size": 2.5}, "batch_size takes whole numbers from 1 on, not 2.5"),
+    ],
+)
+def test_settings_are_checked_before_anything_runs(settings: dict[str, Any], message: str) -> None:
+    def never() -> None:
+        raise AssertionError("the step was run")
+
+    with pytest.raises(UsageError, match=message):
+        opscope.profile(never, **{"device": "cpu", **settings})
+
+
+def test_settings_of_a_workload_do_not_apply_to_a_with_block() -> None:
+    with pytest.raises(UsageError, match="without a workload"):
+        opscope.profile(mode="training", device="cpu")  # type: ignore[call-overload]
+
+
+def test_failures_leave_no_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        opscope.profile(fails, device="cpu")
+    with pytest.raises(ZeroDivisionError), opscope.profile(device="cpu"):
+        fails()
+    opscope.profile(device="cpu")  # never entered
+    assert list(tmp_path.glob("opscope-*")) == []
+
+
+def test_a_session_is_for_one_block() -> None:
+    with opscope.profile(device="cpu") as session:
+        torch.ones(8) + 1
+    with pytest.raises(OpscopeError, match="one with block"), session:
+        pass
 
 
 def test_a_with_block_collects_only_what_is_switched_on() -> None:

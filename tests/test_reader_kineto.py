@@ -1,6 +1,7 @@
 """Reading Kineto files: exact times, odd fields, broken input."""
 
 import gzip
+import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope import schema
+from opscope.analysis import analyze
 from opscope.errors import BadInputError
 from opscope.model import Trace
 from opscope.readers import read
@@ -101,6 +103,57 @@ def test_missing_and_textual_fields_are_read_or_left_unknown(tmp_path: Path) -> 
     assert (row["correlation"], row["device"]) == (12, 0)
     assert row["stream"] == 7  # from the event's thread, as the argument is no number
     assert row["external_id"] is None  # an unset id, written as 2**64 - 1
+
+
+_ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=8),
+    st.lists(st.integers(-5, 5) | st.text(max_size=3), max_size=4),
+)  # fmt: skip
+_ODD_EVENT = st.fixed_dictionaries(
+    {},
+    optional={
+        "ph": st.sampled_from(["X", "i", "M", "s", 3]),
+        "cat": st.sampled_from(["kernel", "cpu_op", "cuda_runtime", "user_annotation", "python_function", "overhead"]),
+        "name": st.sampled_from(["aten::mm", "ProfilerStep#1", "cudaLaunchKernel", "[memory]"]) | _ODD,
+        "pid": _ODD,
+        "tid": _ODD,
+        "ts": st.integers(-100, 100) | _ODD,
+        "dur": st.integers(-10, 100) | _ODD,
+        "args": st.dictionaries(
+            st.sampled_from(["correlation", "External id", "device", "stream", "grid", "Input Dims", "Input type",
+                             "Sequence number", "graph id", "graph node id", "bytes", "Bytes", "Device Type"]),
+            st.integers(0, 3) | _ODD,
+            max_size=5,
+        ) | _ODD,
+    },
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(_ODD_EVENT, max_size=12))
+def test_whatever_the_events_hold_they_are_refused_or_add_up(
+    tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, object]]
+) -> None:
+    path = tmp_path_factory.mktemp("t") / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    try:
+        trace = read(path)
+    except BadInputError:
+        return
+    analysis = analyze(trace)
+    accounting = analysis.accounting
+    assert accounting.holds
+    assert accounting.activities_ns == sum(device.sum_ns for device in analysis.devices)
+    for device in analysis.devices:
+        assert 0 <= device.busy_ns <= device.sum_ns
+        assert device.idle_ns + device.busy_in_window_ns == device.window.duration_ns
+
+
+@pytest.mark.parametrize("args", ["null", "{}", '{"grid": {"x": 1}, "Input Dims": 3}'])
+def test_odd_arguments_are_unknown_arguments(tmp_path: Path, args: str) -> None:
+    row = read_text(tmp_path, event_text("kernel", "1", "2", args)).activities.row(0, named=True)
+    assert row["correlation"] is None
+    assert row["grid"] is None
 
 
 def test_events_without_times_are_left_out(tmp_path: Path) -> None:

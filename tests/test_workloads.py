@@ -123,6 +123,23 @@ def test_missing_weights_are_never_replaced_by_random_ones(tmp_path: Path, monke
         build(Configuration("bert", pretrained=""), CPU)
 
 
+def test_weights_of_another_model_or_with_gaps_are_refused(tmp_path: Path) -> None:
+    import transformers
+    from safetensors.torch import load_file, save_file
+
+    other = transformers.GPT2Model(transformers.GPT2Config(n_embd=64, n_layer=1, n_head=1))
+    other.save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(EnvironmentLacksError, match="gpt2"):
+        build(Configuration("bert", pretrained=str(tmp_path / "gpt2")), CPU)
+    config = transformers.BertConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64)
+    transformers.BertModel(config).save_pretrained(tmp_path / "bert")
+    weights = load_file(tmp_path / "bert" / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if "attention.self.query" not in name}
+    save_file(kept, tmp_path / "bert" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(EnvironmentLacksError, match=r"query"):
+        build(Configuration("bert", pretrained=str(tmp_path / "bert")), CPU)
+
+
 def test_long_sequences_extend_the_positions_and_say_so() -> None:
     workload = build(Configuration("bert", batch_size=1, seq_len=520, hidden_size=32, layers=1), CPU)
     assert "position embeddings extended from 512 to 520" in workload.info.notes

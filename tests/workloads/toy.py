@@ -1,7 +1,11 @@
 """Workloads for tests of the command line: tiny, and some of them ill."""
 
+import contextlib
 import os
 import signal
+import stat
+import threading
+import time
 from pathlib import Path
 
 import torch
@@ -66,3 +70,32 @@ def needs_batch(batch_size):
 
 
 not_a_function = 3
+
+
+def leaves_a_child():
+    """Fork a process that outlives this one and holds all its pipes."""
+    if os.fork() == 0:
+        time.sleep(300)
+        os._exit(0)
+    return step()
+
+
+def leaves_a_thread():
+    threading.Thread(target=time.sleep, args=(300,)).start()
+    return step()
+
+
+def writes_on_every_pipe():
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if descriptor > 2 and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                os.write(descriptor, b"junk\n\xff{]\n")
+    return step()
+
+
+def same_mistake(batch_size=1):
+    return None
+
+
+def hostile_message():
+    raise RuntimeError("\x1b[2J\x1b]0;owned\x07 cleared your screen")
