@@ -180,11 +180,34 @@ def test_a_gpu_step_without_gpu_work_is_flagged(tmp_path: Path) -> None:
     result = command(
         "profile", toy("talkative"), "--device", "cuda", "--skip-benchmark", "--output-dir", str(directory)
     )
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 1
+    assert "default: No kernel, memcpy or memset was recorded of a workload that uses a GPU" in result.stderr
     document = json.loads((directory / "profiling_stats_default.json").read_text())
     assert document["trust"]["verdict"] == "fail"
     assert document["summary"]["total_cuda_time_ms"] is None
     assert document["summary"]["bound"]["kind"] == "unknown"
+
+
+def test_device_activities_alone_have_no_operators_but_the_schedules_steps(tmp_path: Path) -> None:
+    directory = tmp_path / "r"
+    result = command("profile", toy("step"), "--batch-sizes", "256", "--device", "cuda", "--activities", "cuda",
+                     "--active", "4", "--output-dir", str(directory))  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    document = json.loads((directory / "profiling_stats_bs256.json").read_text())
+    assert document["summary"]["steps"] == 4
+    assert document["operators"] == []
+    assert document["summary"]["total_cuda_time_ms"] == pytest.approx(document["accounting"]["unlinked_ms"])
+    assert {kernel["calls"] % 4 for kernel in document["cuda_kernels"]} == {0}
+
+
+def test_host_activities_alone_have_no_device_times(tmp_path: Path) -> None:
+    directory = tmp_path / "r"
+    result = command("profile", toy("step"), "--batch-sizes", "256", "--device", "cuda", "--activities", "cpu",
+                     "--output-dir", str(directory))  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    summary = json.loads((directory / "profiling_stats_bs256.json").read_text())["summary"]
+    assert summary["total_cuda_time_ms"] is None
+    assert summary["device_times_reason"] == "CUDA activities were not collected"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The comparison of a sweep as a table and as a report. Shows what `Comparison` holds and computes nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
 from opscope.analysis.trust import Verdict
@@ -17,39 +17,22 @@ _MEMORY_KINDS = {
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Build the table that a terminal shows: one row per configuration."""
-    on_device = comparison.measured_on == "device"
-    device_columns = ("Device sum", "Busy share") if on_device else ()
-    columns = (
-        "Config",
-        "Wall/step",
-        *device_columns,
-        "CPU self",
-        f"{comparison.unit.capitalize()}/s",
-        "Tokens/s",
-        "Peak memory",
-        "Bound",
-        "Trust",
-    )
-    return Table(
-        columns,
-        tuple(tuple(_cells(row, on_device=on_device)) for row in comparison.rows),
-        frozenset(range(1, len(columns) - 2)),
-    )
-
-
-def _cells(row: ComparisonRow, *, on_device: bool) -> Iterator[str]:
-    yield row.id
-    yield ms(row.wall_ms)
-    if on_device:
-        yield ms(row.device_sum_ms)
-        yield format_share(row.device_share, 1)
-    yield ms(row.cpu_self_ms)
-    yield format_count(row.sequences_per_second)
-    yield format_count(row.tokens_per_second)
-    yield format_bytes(row.peak_memory_bytes)
-    yield row.bound
-    yield row.trust if row.trust is Verdict.PASS else row.trust.upper()
+    """Build the table that people see: one row per configuration, without columns that do not apply to any."""
+    rows = comparison.rows
+    columns: dict[str, Sequence[str]] = {"Config": [row.id for row in rows], "Wall/step": [ms(r.wall_ms) for r in rows]}
+    if comparison.measured_on == "device":
+        columns["Device sum"] = [ms(row.device_sum_ms) for row in rows]
+        columns["Busy share"] = [format_share(row.device_share, 1) for row in rows]
+    columns["CPU self"] = [ms(row.cpu_self_ms) for row in rows]
+    if any(row.sequences_per_second is not None for row in rows):
+        columns[f"{comparison.unit.capitalize()}/s"] = [format_count(row.sequences_per_second) for row in rows]
+    if any(row.tokens_per_second is not None for row in rows):
+        columns["Tokens/s"] = [format_count(row.tokens_per_second) for row in rows]
+    columns["Peak memory"] = [format_bytes(row.peak_memory_bytes) for row in rows]
+    numeric = frozenset(range(1, len(columns)))
+    columns["Bound"] = [row.bound for row in rows]
+    columns["Trust"] = [row.trust if row.trust is Verdict.PASS else row.trust.upper() for row in rows]
+    return Table(tuple(columns), tuple(zip(*columns.values(), strict=True)), numeric)
 
 
 def comparison_values(comparisons: Mapping[str, Comparison]) -> Table:
