@@ -47,5 +47,8 @@ def test_clipped_and_gaps_divide_a_window(pairs: list[tuple[int, int]], low: int
 def test_within_covers_what_both_cover(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
     one, other = union(first), union(second)
     assert covered(one.within(other)) == covered(one) & covered(other)
+    pairs = list(zip(other.start, other.end, strict=True))
+    held = one.holds(other.start, other.end).tolist()
+    assert held == [set(range(low, high)) <= covered(one) for low, high in pairs]
     mine, start, end = one.overlaps(other)
     assert ((one.start[mine] <= start) & (end <= one.end[mine]) & (start < end)).all()

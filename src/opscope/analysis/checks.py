@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from opscope.analysis.intervals import Intervals
 from opscope.analysis.launches import LaunchSummary
 from opscope.analysis.links import Links, column, end_of
 from opscope.analysis.nesting import Ints
@@ -232,11 +231,8 @@ def _outside_window(trace: Trace, timelines: Sequence[DeviceTimeline]) -> Check:
 
 
 def _outside_count(trace: Trace, timeline: DeviceTimeline) -> int:
-    mine = trace.activities.filter(pl.col("device").fill_null(NO_DEVICE) == timeline.device).sort("start_ns")
-    each = zip(column(mine, "start_ns").tolist(), end_of(mine).tolist(), strict=True)
-    spans = timeline.window.spans
-    inside = (Intervals(np.array([start]), np.array([end])).within(spans).length == end - start for start, end in each)
-    return sum(not whole for whole in inside)
+    mine = trace.activities.filter(pl.col("device").fill_null(NO_DEVICE) == timeline.device)
+    return int((~timeline.window.spans.holds(column(mine, "start_ns"), end_of(mine))).sum())
 
 
 def _stream_overlaps(trace: Trace) -> Check:

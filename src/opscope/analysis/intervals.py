@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from opscope.analysis.nesting import Ints
 
@@ -51,6 +52,13 @@ class Intervals:
         end = np.minimum(self.end[mine], other.end[theirs])
         real = end > start
         return mine[real], start[real], end[real]
+
+    def holds(self, start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
+        """Tell of each interval from ``start`` to ``end`` whether one of these covers it whole."""
+        if not len(self):
+            return np.zeros(len(start), np.bool_)
+        candidate = np.searchsorted(self.start, start, side="right") - 1
+        return (candidate >= 0) & (end <= self.end[candidate])
 
     @property
     def length(self) -> int:
