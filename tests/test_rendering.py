@@ -40,7 +40,7 @@ def test_sections_become_headings_and_blocks() -> None:
         ("void f<int>(int*)", "# void f\\<int\\>(int\\*)"),
         ("a\nb", "# a b"),
         ("<script>alert(1)</script>", "# \\<script\\>alert(1)\\</script\\>"),
-        ("[x](http://evil)", "# \\[x\\](http://evil)"),
+        ("[x](http://evil)", "# \\[x\\](http\\://evil)"),
     ],
 )
 def test_headings_keep_names_readable_and_harmless(name: str, heading: str) -> None:

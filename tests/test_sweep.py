@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import resource
 import shutil
 import signal
@@ -425,6 +426,22 @@ def test_a_sweep_without_any_result_has_a_comparison_that_says_so(tmp_path: Path
     assert "No configuration has a result." in (tmp_path / "r" / "comparison.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("target", "kind", "message"),
+    [
+        ("leaves_politely", "error", "the process ended with exit code 0 before it had a result (first step)"),
+        ("asks_for_too_much", "out of memory", "can't allocate memory"),
+        ("profiles_itself", None, "profil"),
+    ],
+)
+def test_the_reason_of_a_failure_is_found(tmp_path: Path, target: str, kind: str | None, message: str) -> None:
+    assert profile(tmp_path / "r", toy(target)).returncode == 1
+    (entry,) = manifest(tmp_path / "r").entries
+    assert entry.failure is not None
+    assert kind is None or entry.failure.kind == kind
+    assert message in entry.failure.message
+
+
 # ---------------------------------------------------------------- results of earlier sweeps
 
 
@@ -445,6 +462,43 @@ def test_a_sweep_can_be_extended_by_other_sizes(tmp_path: Path) -> None:
     result = profile(tmp_path / "r", toy("step"), "--batch-sizes", "2", "--resume")
     assert result.returncode == 0, result.stderr
     assert [row["id"] for row in read_json(tmp_path / "r" / "comparison.json")["rows"]] == ["bs1", "bs2"]
+
+
+def test_resume_notices_that_the_target_has_changed(tmp_path: Path) -> None:
+    target = tmp_path / "mine.py"
+    target.write_text(TOY.read_text())
+    args = ["--batch-sizes", "1"]
+    assert profile(tmp_path / "r", f"{target}:step", *args).returncode == 0
+    assert profile(tmp_path / "r", f"{target}:step", *args, "--resume").returncode == 0
+    target.write_text(TOY.read_text() + "# changed\n")
+    result = profile(tmp_path / "r", f"{target}:step", *args, "--resume")
+    assert result.returncode == 2
+    assert f"{target} has changed since" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('"batch_size": 2', '"batch_size": 7'), ('"step_trace_bs2.json"', ""), ('"wall_ns": [', '"wall_ns": [0, ')],
+)
+def test_a_damaged_record_is_refused_and_leaves_no_old_report(
+    tmp_path: Path, sweep: Path, before: str, after: str
+) -> None:
+    copy = shutil.copytree(sweep, tmp_path / "run")
+    record = copy / "raw" / "capture_bs2.json"
+    assert before in record.read_text()
+    record.write_text(record.read_text().replace(before, after))
+    result = opscope("report", str(copy))
+    assert result.returncode == 4
+    assert "capture_bs2.json" in result.stderr
+    assert not list(copy.glob("profiling_stats_bs2*"))
+    assert not list(copy.glob("kernel_analysis_report_bs2*"))
+
+
+def test_without_its_operator_table_a_run_is_read_with_the_shipped_one(tmp_path: Path, sweep: Path) -> None:
+    copy = shutil.copytree(sweep, tmp_path / "run")
+    (table,) = (copy / "raw").glob("native_functions-*")
+    table.unlink()
+    assert opscope("report", str(copy)).returncode == 0
 
 
 def test_report_goes_on_after_a_damaged_configuration_and_repairs_it_later(tmp_path: Path, sweep: Path) -> None:
@@ -512,5 +566,6 @@ def test_a_terminal_shows_configuration_phase_and_time_left(tmp_path: Path) -> N
         assert process.wait() == 0
     os.close(parent)
     text = shown.decode()
-    for expected in ("[1/2] bs1: timing", "[2/2] bs2: ", "time left: after the first", "s left", "[2/2] bs2: done ("):
+    for expected in ("time left: after the first", "s left", "[2/2] bs2: done ("):
         assert expected in text, expected
+    assert re.search(r"\[1/2\] bs1: (building|first step|timing|profiling)", text)

@@ -6,7 +6,7 @@ import pytest
 
 from opscope.analysis import Analysis, analyze
 from opscope.analysis.bounds import BoundKind, bound_of
-from opscope.analysis.checks import check_overhead
+from opscope.analysis.checks import check_cpu_contention, check_overhead
 from opscope.analysis.trust import Check, Verdict
 from opscope.model import Trace
 from tests.kineto import KinetoTrace
@@ -55,6 +55,24 @@ def test_a_cpu_workload_is_fine_without_activities(analyzed: Analyze) -> None:
     analysis = analyzed(trace)
     assert analysis.trust.verdict is Verdict.PASS
     assert bound_of(analysis, steps=0, wall_ns=None, ran_on_gpu=None).kind is BoundKind.CPU
+
+
+@pytest.mark.parametrize(
+    ("waited", "verdict"), [(0, "pass"), (50, "pass"), (51, "warn"), (250, "warn"), (251, "fail"), (3_000, "fail")]
+)
+def test_waiting_for_a_cpu_core_is_weighed_by_the_duration_of_the_steps(waited: int, verdict: str) -> None:
+    check = check_cpu_contention(waited, 1_000)
+    assert (check.verdict, check.time_ns, check.time_of) == (verdict, waited, "host")
+
+
+@pytest.mark.parametrize(("duration", "verdict"), [(50_000, "pass"), (40_000, "warn")])
+def test_host_time_that_no_operator_covers_is_said(analyzed: Analyze, duration: int, verdict: str) -> None:
+    trace = KinetoTrace()
+    trace.step(1, 0, 100_000)
+    trace.operator("aten::mm", 10_000, duration)
+    (check,) = (c for c in analyzed(trace).trust.checks if c.name == "host_time_covered")
+    assert check.verdict == verdict
+    assert check.time_ns == (duration if verdict == "pass" else 100_000 - duration)
 
 
 @pytest.mark.parametrize(("duration", "verdict"), [(5_000, Verdict.WARN), (50_000, Verdict.FAIL)])

@@ -1,5 +1,7 @@
 """The Python API: ``opscope.profile``, as a call on a step or a module, or around any code with ``with``."""
 
+import copy
+import operator
 import shutil
 import tempfile
 import weakref
@@ -61,7 +63,10 @@ class Run:
 
     def save(self, directory: str | Path) -> Path:
         """Copy the run directory (trace, statistics, report, manifest) to a new place and return its path."""
-        return shutil.copytree(self.directory, Path(directory), dirs_exist_ok=True)
+        target = Path(directory)
+        if target.resolve() == self.directory.resolve():
+            return target
+        return shutil.copytree(self.directory, target, dirs_exist_ok=True)
 
 
 @overload
@@ -70,7 +75,7 @@ def profile(
     inputs: Any = None,
     *,
     mode: Mode = "inference",
-    dtype: Dtype = "float32",
+    dtype: Dtype | None = None,
     compile: bool = False,
     batch_size: int | None = None,
     seq_len: int | None = None,
@@ -105,7 +110,7 @@ def profile(
     inputs: Any = None,
     *,
     mode: Mode = "inference",
-    dtype: Dtype = "float32",
+    dtype: Dtype | None = None,
     compile: bool = False,  # noqa: A002
     batch_size: int | None = None,
     seq_len: int | None = None,
@@ -127,14 +132,15 @@ def profile(
     without one, it returns a `ProfileSession` to be used with ``with``.
 
     Args:
-        workload: a callable without arguments that does one step, or a module (then ``inputs`` are its inputs).
+        workload: a callable without arguments that does one step, or a module (then ``inputs`` are its inputs). Of a
+            module a copy is measured: its mode, data type, device and weights stay as they are.
         inputs: the module's inputs: a tensor, a tuple of positional or a dict of keyword arguments.
         mode: for a module, one inference or one training step (AdamW).
-        dtype: for a module, the type of its parameters (inference) or of autocast (training).
+        dtype: for a module, the type of its parameters (inference) or of autocast (training); its own if left out.
         compile: run it through ``torch.compile``.
         batch_size: sequences in one step, for throughput.
         seq_len: tokens per sequence, for throughput.
-        device: ``auto`` (first GPU, else CPU), ``cpu``, ``cuda`` or ``cuda:N``; a module is moved there.
+        device: ``auto`` (first GPU, else CPU), ``cpu``, ``cuda`` or ``cuda:N``; a copy of the module is moved there.
         wait: profiler schedule: steps left out.
         warmup: profiler schedule: steps not kept.
         active: profiler schedule: steps recorded.
@@ -151,10 +157,14 @@ def profile(
         EnvironmentLacksError: PyTorch is missing, or the device is not there.
     """
     _require_torch()
+    given = {"wait": wait, "warmup": warmup, "active": active, "repeat": repeat}
+    schedule = Schedule(**{name: _whole(name, value) for name, value in given.items()})
+    batch_size = None if batch_size is None else _whole("batch_size", batch_size)
+    seq_len = None if seq_len is None else _whole("seq_len", seq_len)
     options = CaptureOptions(
         device=device,
         activities=tuple(dict.fromkeys(activities)),
-        schedule=None if workload is None else Schedule(wait, warmup, active, repeat),
+        schedule=None if workload is None else schedule,
         with_stack=with_stack,
         profile_memory=profile_memory,
         benchmark=benchmark,
@@ -163,7 +173,7 @@ def profile(
     _check(configuration, options)
     if workload is not None:
         return _profile_workload(workload, inputs, configuration, options, output_dir)
-    if inputs is not None or configuration != Configuration(name) or (wait, warmup, active, repeat) != (1, 1, 3, 1):
+    if inputs is not None or configuration != Configuration(name) or schedule != Schedule():
         raise UsageError(
             "without a workload, profile() is for a with block, which takes only device, activities, with_stack, "
             "profile_memory, name and output_dir"
@@ -178,18 +188,26 @@ def _require_torch() -> None:
         raise EnvironmentLacksError(f"profiling needs PyTorch: {error}. pip install 'opscope[torch]'") from error
 
 
+def _whole(name: str, value: Any) -> int:
+    """Return any kind of whole number (NumPy's too) as an integer."""
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise UsageError(f"{name} takes whole numbers, not {value!r}") from error
+
+
 def _check(configuration: Configuration, options: CaptureOptions) -> None:
     """Raise UsageError for a setting that is none."""
     for setting, chosen, choices in (
         ("mode", [configuration.mode], get_args(Mode)),
-        ("dtype", [configuration.dtype], get_args(Dtype)),
+        ("dtype", [] if configuration.dtype is None else [configuration.dtype], get_args(Dtype)),
         ("activities", options.activities or [""], get_args(Activity)),
     ):
         for word in chosen:
             if word not in choices:
                 raise UsageError(f"{setting} takes {', '.join(map(repr, choices))}, not {word!r}")
     schedule = options.schedule or Schedule()
-    numbers: dict[str, tuple[Any, int]] = {
+    numbers: dict[str, tuple[int | None, int]] = {
         "wait": (schedule.wait, 0),
         "warmup": (schedule.warmup, 0),
         "active": (schedule.active, 1),
@@ -198,7 +216,7 @@ def _check(configuration: Configuration, options: CaptureOptions) -> None:
         "seq_len": (configuration.seq_len, 1),
     }
     for setting, (value, least) in numbers.items():
-        if value is not None and (not isinstance(value, int) or value < least):
+        if value is not None and value < least:
             raise UsageError(f"{setting} takes whole numbers from {least} on, not {value!r}")
 
 
@@ -237,10 +255,20 @@ def _profile_workload(
             f"inputs belong to a module, not to {type(workload).__name__}: pass a callable without arguments"
         )
     device = resolve_device(options.device)
-    built = from_object((workload, inputs) if module else workload, configuration, device)
+    built = from_object((_copied(workload), inputs) if module else workload, configuration, device)
     with _run_directory(output_dir) as directory:
         record = measure_workload(built, configuration, options, directory, lambda _: None)
         return _finish(record, directory, temporary=output_dir is None)
+
+
+def _copied(module: Any) -> Any:
+    """Copy a module: measuring trains, converts and moves it, which is not to happen to the caller's."""
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        raise UsageError(
+            f"{type(module).__name__} cannot be copied ({error}): pass a step, a callable that runs the module"
+        ) from error
 
 
 def _finish(record: CaptureRecord, directory: RunDirectory, *, temporary: bool) -> Run:
@@ -307,11 +335,12 @@ class ProfileSession:
         from torch.profiler import profile as torch_profile
 
         from opscope.capture.environment import reset_peak_memory
-        from opscope.capture.profiler import collected_activities, describe
+        from opscope.capture.profiler import collected_activities, describe, refuse_second_profiler
         from opscope.workloads.building import current, resolve_device
 
         if self._profiler is not None:
             raise OpscopeError("a session is for one with block: call opscope.profile() again")
+        refuse_second_profiler()
         self._device = resolve_device(self._options.device)
         self._profiler = torch_profile(
             activities=collected_activities(self._options.activities, self._device),
@@ -369,6 +398,8 @@ class ProfileSession:
     def _toggle(self, activities: tuple[Activity, ...], *, enable: bool) -> None:
         from opscope.capture.profiler import collected_activities
 
+        if self._profiler is None:
+            raise OpscopeError("collection can be switched inside the with block only")
         chosen: list[ProfilerActivity] = collected_activities(activities, self._device) if activities else []
         if not chosen:
             raise UsageError("name the activities to start or stop: 'cpu', 'cuda', or both")

@@ -23,11 +23,11 @@ DEVICE_NAME = re.compile(r"auto|cpu|cuda(:\d+)?")  # what a device can be asked 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One point of a sweep: what runs. ``None`` leaves a size to the workload's default."""
+    """One point of a sweep: what runs. ``None`` leaves a size or the data type to the workload."""
 
     target: str
     mode: Mode = "inference"
-    dtype: Dtype = "float32"
+    dtype: Dtype | None = None
     batch_size: int | None = None
     seq_len: int | None = None
     image_size: int | None = None
@@ -89,6 +89,7 @@ class WorkloadInfo:
         tokens_per_step: tokens that one step works on; None where there are none or it is unknown.
         notes: what a reader must know to compare it (random weights, autocast, ...).
         own_step: whether it is code of the user's, to which the configuration's mode and data type were not applied.
+        dtype: data type of the parameters in inference, of autocast in training; None for a plain function.
     """
 
     name: str
@@ -99,6 +100,7 @@ class WorkloadInfo:
     tokens_per_step: int | None = None
     notes: tuple[str, ...] = ()
     own_step: bool = False
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,8 @@ class Benchmark:
         wall_ns: host clock around one step and a synchronise of the device.
         event_ns: CUDA events around the same steps; None on a CPU. Includes launch gaps. Warm L2.
         clocks: GPU clocks meanwhile; None with the reason in ``clocks_reason``.
+        waited_for_cpu_ns: how long threads of the process were ready to run but had no CPU core, added up over the
+            threads, while the steps were timed; None where the system does not tell.
     """
 
     warmup_steps: int
@@ -177,6 +181,7 @@ class Benchmark:
     event_ns: tuple[int, ...] | None
     clocks: Clocks | None
     clocks_reason: str | None = None
+    waited_for_cpu_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +278,8 @@ class Manifest:
     """A sweep: what was run, with what, and what became of each configuration.
 
     ``environment``, ``git_revision`` and ``clocks`` are those of the first configuration that was measured; ``notes``
-    name configurations that were measured in another environment.
+    name configurations that were measured in another environment. ``target_digest`` is the SHA-256 of the file that
+    defines a target of the user's.
     """
 
     schema: Literal["opscope.sweep/1"] = "opscope.sweep/1"
@@ -286,6 +292,7 @@ class Manifest:
     git_revision: str | None = None
     clocks: Clocks | None = None
     notes: tuple[str, ...] = ()
+    target_digest: str | None = None
 
 
 def encode(value: object) -> bytes:

@@ -56,20 +56,31 @@ class RunDirectory:
                 f"cannot write to {self.path}: {error.strerror or error}. Choose another folder with --output-dir."
             ) from error
 
+    def remove_reports(self, configuration: Configuration) -> None:
+        """Remove what was computed for a configuration; its raw files stay.
+
+        Raises:
+            EnvironmentLacksError: a file cannot be removed.
+        """
+        self._remove(configuration, "profiling_stats_", "kernel_analysis_report_")
+
     def remove_results(self, configuration: Configuration) -> None:
         """Remove what earlier runs left of a configuration: results of all cycles, raw files, its log.
 
         Raises:
             EnvironmentLacksError: a file cannot be removed.
         """
+        names = (record_name(configuration), log_name(configuration))
+        self._remove(configuration, "profiling_stats_", "kernel_analysis_report_", "*_trace_", files=names)
+
+    def _remove(self, configuration: Configuration, *prefixes: str, files: tuple[str, ...] = ()) -> None:
         name = configuration.id
+        found = (path for prefix in prefixes for path in self.path.glob(f"{prefix}{name}*"))
         try:
-            for pattern in (f"profiling_stats_{name}", f"kernel_analysis_report_{name}", f"*_trace_{name}"):
-                for path in self.path.glob(f"{pattern}*"):
-                    if _RESULT_ENDING.fullmatch(path.name.rpartition(name)[2]):
-                        path.unlink()
-            for path in (self.inside(record_name(configuration)), self.inside(log_name(configuration))):
-                path.unlink(missing_ok=True)
+            for path in [path for path in found if _RESULT_ENDING.fullmatch(path.name.rpartition(name)[2])]:
+                path.unlink()
+            for file in files:
+                self.inside(file).unlink(missing_ok=True)
         except OSError as error:
             raise EnvironmentLacksError(f"cannot replace {error.filename}: {error.strerror or error}") from error
 
@@ -91,7 +102,13 @@ class RunDirectory:
         """Read what was measured beside the traces of a configuration."""
         if entry.record is None:
             raise BadInputError(f"{self.manifest} names no capture record of {entry.configuration.id}")
-        return decode(self.inside(entry.record), CaptureRecord)
+        path = self.inside(entry.record)
+        record = decode(path, CaptureRecord)
+        if record.configuration != entry.configuration:
+            raise BadInputError(f"{path} is of another configuration than {self.manifest} says")
+        if not record.traces or (record.benchmark and min(record.benchmark.wall_ns, default=0) <= 0):
+            raise BadInputError(f"{path} names no trace, or step times that cannot be true")
+        return record
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file under a temporary name and rename it: it is there whole, or as it was before.

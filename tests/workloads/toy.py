@@ -93,6 +93,27 @@ def writes_on_every_pipe():
     return step()
 
 
+def leaves_politely():
+    def leave():
+        os._exit(0)
+
+    return leave
+
+
+def asks_for_too_much():
+    return lambda: torch.empty(10**13)
+
+
+def profiles_itself():
+    left = torch.randn(8, 8)
+
+    def profiled():
+        with torch.profiler.profile():
+            return left @ left
+
+    return profiled
+
+
 def same_mistake(batch_size=1):
     return None
 

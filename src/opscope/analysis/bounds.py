@@ -130,11 +130,13 @@ def _why(device: DeviceTimeline, kind: BoundKind, cause: IdleCause | None) -> st
 
 
 def _without_device(analysis: Analysis, *, ran_on_gpu: bool | None) -> Bound:
-    if ran_on_gpu or analysis.trust.failed("device_work_recorded"):
+    if ran_on_gpu:
         return withheld("The workload ran on a GPU, but no device activity was recorded.")
+    if analysis.trust.failed("device_work_recorded"):
+        return withheld(next(c.sentence for c in analysis.trust.checks if c.name == "device_work_recorded"))
     share = format_share(analysis.operator_time_ns, analysis.window.duration_ns)
     sentence = (
-        f"Everything ran on the CPU. Operators take {share} of the {analysis.window.kind}; the rest is Python and the "
-        "framework."
+        f"Everything ran on the CPU. Operators take {share} of the {analysis.window.kind}; the rest was not "
+        "recorded: Python, waiting, or work on threads of the workload's own."
     )
     return Bound(BoundKind.CPU, None, None, sentence)

@@ -11,9 +11,10 @@ from opscope.analysis.launches import LaunchSummary
 from opscope.analysis.links import Links, column, end_of
 from opscope.analysis.nesting import Ints
 from opscope.analysis.plausible import Implausible
-from opscope.analysis.steps import activities_launched_outside_steps, module_loading
+from opscope.analysis.steps import activities_launched_outside_steps, module_loading, operator_time_on_host
 from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.trust import Check, Trust, Verdict
+from opscope.analysis.window import window_of
 from opscope.model import Trace
 from opscope.units import format_ns, format_share
 
@@ -26,6 +27,10 @@ _PROFILER_RECORD = r"Activity Buffer Request|Buffer Flush|Instrumentation|Resour
 # By how many percent profiled steps may take longer than unprofiled ones: device times do not suffer, host times do.
 _TOLERATED_OVERHEAD = 20.0
 _EXCESSIVE_OVERHEAD = 100.0
+# Shares of the steps' duration: a kernel's own housekeeping stays far below the first.
+_TOLERATED_WAIT = 0.05
+_EXCESSIVE_WAIT = 0.25
+_LEAST_COVERED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     yield _impossible_durations(evidence.implausible)
     yield _self_times(trace, links)
     if not trace.activities.height:
+        yield _host_time_covered(trace)
         return
     yield _launch_recorded(trace, links)
     yield _operator_recorded(trace, links)
@@ -95,6 +101,39 @@ def check_overhead(percent: float, *, has_device: bool) -> Check:
     return Check("profiler_overhead", verdict, 0, sentence)
 
 
+def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
+    """Judge unprofiled steps by how long their process waited for a CPU core.
+
+    Args:
+        waited_ns: time in which its threads were ready to run but had no core, added up over the threads.
+        wall_ns: duration of the steps.
+    """
+    name, share = "cpu_contention", waited_ns / wall_ns if wall_ns else 0.0
+    found = f"While the unprofiled steps were timed, threads waited {format_share(waited_ns, wall_ns)} of the time"
+    if share <= _TOLERATED_WAIT:
+        return Check(name, Verdict.PASS, 0, f"{found} for a CPU core.", waited_ns, "host")
+    sentence = (
+        f"{found} for a CPU core: something else was running, or there are more threads than cores. The step times and "
+        "the throughput are those of a busy machine; measure again on a quiet one."
+    )
+    verdict = Verdict.FAIL if share > _EXCESSIVE_WAIT else Verdict.WARN
+    return Check(name, verdict, 0, sentence, waited_ns, "host")
+
+
+def _host_time_covered(trace: Trace) -> Check:
+    name, window = "host_time_covered", window_of(trace, None)
+    covered, whole = operator_time_on_host(trace, window), window.duration_ns
+    share = f"Operators account for {format_share(covered, whole)} of the {window.kind}"
+    if not whole or covered >= _LEAST_COVERED * whole:
+        return Check(name, Verdict.PASS, 0, f"{share}.", covered, "host")
+    sentence = (
+        f"{share}. The rest was not recorded: Python between operators, waiting, input and output, and operators on "
+        "threads that the workload starts itself, which torch.profiler does not see. Shares of the operators' time say "
+        "nothing about it."
+    )
+    return Check(name, Verdict.WARN, 0, sentence, whole - covered, "host")
+
+
 def _anything(evidence: Evidence) -> Check:
     name = "device_work_recorded"
     activities, operators = evidence.trace.activities.height, evidence.trace.operators.height
@@ -108,7 +147,11 @@ def _anything(evidence: Evidence) -> Check:
         )
         return Check(name, Verdict.FAIL, 0, sentence)
     if not activities and not operators:
-        return Check(name, Verdict.FAIL, 0, "The trace records no operator and no device activity.")
+        sentence = (
+            "The trace records no operator and no device activity. Operators on threads that the workload starts "
+            "itself are not recorded."
+        )
+        return Check(name, Verdict.FAIL, 0, sentence)
     sentence = f"{operators:,} operator calls and {activities:,} device activities were recorded."
     return Check(name, Verdict.PASS, activities, sentence)
 

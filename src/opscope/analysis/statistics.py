@@ -1,6 +1,5 @@
 """What a set of repeated measurements says: order statistics only, no sample left out."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,9 +56,10 @@ def _median_rank(count: int) -> int | None:
     2 * P(X <= r).
     """
     outcomes = 2**count
-    tail, rank = 0, None
+    tail, rank, ways = 0, None, 1  # ``ways`` is count over below, by the rule of the next binomial coefficient
     for below in range(count // 2):
-        tail += math.comb(count, below)
+        tail += ways
+        ways = ways * (count - below) // (below + 1)
         if 2 * tail * _MISSES > outcomes:
             break
         rank = below

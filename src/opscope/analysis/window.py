@@ -56,7 +56,10 @@ def step_table(trace: Trace) -> pl.DataFrame:
         step=pl.col("name").cast(pl.String).str.extract(_STEP.pattern).cast(pl.Int64),
         end_ns=pl.col("start_ns") + pl.col("duration_ns"),
     )
-    return named.drop_nulls("step").select("step", "start_ns", "end_ns").sort("start_ns")
+    steps = named.drop_nulls("step").sort("start_ns", "duration_ns", descending=[False, True])
+    # A range of that name within another is the workload's own, and no step of the profiler's.
+    ended = pl.col("end_ns").cum_max().shift(1).fill_null(-(1 << 62)).over("thread")
+    return steps.filter(pl.col("end_ns") > ended).select("step", "start_ns", "end_ns").sort("start_ns")
 
 
 def window_of(trace: Trace, device: int | None) -> Window:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -13,8 +14,11 @@ from opscope.units import NS_PER_MS
 _WARMUP_STEPS = 3
 _WARMUP_SECONDS = 0.3  # long enough for a GPU to leave its idle clocks
 _MIN_STEPS = 6  # the fewest samples whose median has a 95 % interval
-_MAX_STEPS = 200
+_ENOUGH_STEPS = 200
+_ENOUGH_SECONDS = 0.5  # 200 steps of a few microseconds say little
+_MAX_STEPS = 20_000
 _MAX_SECONDS = 3.0
+_PROGRESS_SECONDS = 0.1
 
 
 def synchronize(device: torch.device) -> None:
@@ -33,7 +37,7 @@ def time_once(step: Callable[[], object], device: torch.device) -> int:
 
 
 def benchmark(step: Callable[[], object], device: torch.device, progress: Callable[[float], None]) -> Benchmark:
-    """Time steps until three seconds have passed, at least six and at most 200 of them.
+    """Time at least 200 steps and half a second, but not more than three seconds or 20,000 steps (six at least).
 
     Each step is synchronised, so steps do not overlap; caches stay as the step before left them (warm L2).
 
@@ -42,26 +46,50 @@ def benchmark(step: Callable[[], object], device: torch.device, progress: Callab
         device: where it runs.
         progress: called with the fraction done.
     """
+    progress(0.0)
     warmup = _warm_up(step, device)
     timer = _EventTimer(device) if device.type == "cuda" else None
     wall: list[int] = []
     events: list[int] = []
     with ClockSampler(device) as sampler:
-        began = time.perf_counter()
-        while len(wall) < _MIN_STEPS or (len(wall) < _MAX_STEPS and time.perf_counter() - began < _MAX_SECONDS):
+        waited = waited_for_cpu_ns()
+        began = said = time.perf_counter()
+        while not _enough(len(wall), (now := time.perf_counter()) - began):
+            if now - said > _PROGRESS_SECONDS:
+                progress(min(1.0, (now - began) / _MAX_SECONDS))
+                said = now
             if timer is None:
                 wall.append(time_once(step, device))
             else:
                 wall.append(time_once(timer.around(step), device))
                 events.append(timer.elapsed_ns())
-            progress(max(len(wall) / _MAX_STEPS, min(1.0, (time.perf_counter() - began) / _MAX_SECONDS)))
+        waited_until = waited_for_cpu_ns()
     return Benchmark(
         warmup_steps=warmup,
         wall_ns=tuple(wall),
         event_ns=tuple(events) if timer else None,
         clocks=sampler.clocks,
         clocks_reason=sampler.reason,
+        waited_for_cpu_ns=None if waited is None or waited_until is None else max(0, waited_until - waited),
     )
+
+
+def _enough(steps: int, seconds: float) -> bool:
+    if steps < _MIN_STEPS:
+        return False
+    return (steps >= _ENOUGH_STEPS and seconds >= _ENOUGH_SECONDS) or steps >= _MAX_STEPS or seconds >= _MAX_SECONDS
+
+
+def waited_for_cpu_ns() -> int | None:
+    """Return how long this process's threads have been ready to run without a CPU core; None if the system is silent.
+
+    Linux keeps it per thread (``schedstat``: time on a core, time waiting for one, number of slices).
+    """
+    try:
+        texts = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
+    except OSError:  # no such file on this system, or a thread that ended meanwhile
+        return None
+    return sum(int(text.split()[1]) for text in texts) if texts else None
 
 
 def _warm_up(step: Callable[[], object], device: torch.device) -> int:

@@ -56,9 +56,11 @@ def capture(
         Per trace, how many bytes of names that were no text were replaced.
 
     Raises:
+        UsageError: a profiler is already running.
         OpscopeError: the profiler finished fewer cycles than it was asked for.
         EnvironmentLacksError: a trace could not be written whole.
     """
+    refuse_second_profiler()
     plan = options.schedule or Schedule()
     replaced: list[int] = []
 
@@ -86,6 +88,16 @@ def capture(
             f"the profiler finished {len(replaced)} of {plan.repeat} cycles: no trace of the others exists"
         )
     return tuple(replaced)
+
+
+def refuse_second_profiler() -> None:
+    """Refuse to start where a profiler is running: PyTorch has one at a time, and crashes over a second.
+
+    Raises:
+        UsageError: one is running.
+    """
+    if torch.autograd._profiler_enabled():
+        raise UsageError("a profiler is already running in this process, and PyTorch can only run one at a time")
 
 
 def describe(profiler: profile, device: torch.device) -> None:

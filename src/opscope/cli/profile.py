@@ -38,7 +38,7 @@ arguments) or (module, example inputs). Parameters named batch_size, seq_len, im
 attention, mode, dtype or device get the values of the options.
 
 Each configuration runs in its own process. One that fails is recorded with its reason and the others go on; the exit
-code is then 1, and also where a trace of a GPU workload holds no GPU activity.
+code is then 1, and also where a trace holds no work (no operator, or no GPU activity of a GPU workload).
 
 \b
 Examples:
@@ -58,9 +58,7 @@ Examples:
 @click.option(
     "--dtype",
     type=click.Choice([*_DTYPES, *_DTYPES.values()]),
-    default="float32",
-    show_default=True,
-    help="Data type: of the parameters in inference, of autocast in training.",
+    help="Data type: of the parameters in inference, of autocast in training.  [default: the model's own]",
 )
 @click.option("--attention", type=click.Choice(["eager", "sdpa"]), help="Attention implementation.  [default: sdpa]")
 @click.option("--mode", type=click.Choice(["inference", "training"]), default="inference", show_default=True)

@@ -10,7 +10,7 @@ from opscope.cli.results import print_sweep
 from opscope.errors import BadInputError
 from opscope.store import RunDirectory, with_entry
 from opscope.sweep.outputs import write_comparison
-from opscope.sweep.runner import failed_entries, reported
+from opscope.sweep.runner import failed_entries, reported, worthless_entries
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,3 +36,5 @@ def command(run: Path, output_format: str) -> None:
     tried = {entry.configuration for entry in measured}
     if any(entry.configuration in tried for entry in failed_entries(manifest)):
         sys.exit(BadInputError.exit_code)
+    if worthless_entries(manifest):
+        sys.exit(1)

@@ -8,7 +8,7 @@ import polars as pl
 
 from opscope.analysis import Analysis
 from opscope.analysis.bounds import Bound, bound_of
-from opscope.analysis.checks import check_overhead
+from opscope.analysis.checks import check_cpu_contention, check_overhead
 from opscope.analysis.launches import Spread
 from opscope.analysis.statistics import SampleSummary, summarise
 from opscope.analysis.timeline import DeviceTimeline
@@ -63,7 +63,7 @@ def build_document(
         launches=_launches(analysis),
         steps=tuple(_steps(analysis)),
         memory=tuple(_memory(analysis)),
-        trust=_trust(analysis, measurement),
+        trust=_trust(analysis, measurement, record),
     )
 
 
@@ -382,8 +382,10 @@ def _memory(analysis: Analysis) -> Iterator[doc.MemoryEntry]:
         )
 
 
-def _trust(analysis: Analysis, measurement: doc.Measurement) -> doc.TrustEntry:
+def _trust(analysis: Analysis, measurement: doc.Measurement, record: CaptureRecord | None) -> doc.TrustEntry:
     checks = list(analysis.trust.checks)
+    if record and record.benchmark and record.benchmark.waited_for_cpu_ns is not None:
+        checks.append(check_cpu_contention(record.benchmark.waited_for_cpu_ns, sum(record.benchmark.wall_ns)))
     if measurement.profiler_overhead_percent is not None:
         checks.append(check_overhead(measurement.profiler_overhead_percent, has_device=analysis.has_device_times))
     return doc.TrustEntry(

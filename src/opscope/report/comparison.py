@@ -13,6 +13,7 @@ from opscope.units import NS_PER_MS
 
 _LAUNCH_BOUND = (BoundKind.LAUNCH, BoundKind.PARTLY_LAUNCH)
 _SCALED_CATEGORIES = 5
+_WALL = "wall"
 ON_DEVICE, IN_PROCESS = "device, allocated", "process, resident"
 
 
@@ -36,6 +37,7 @@ class ComparisonRow:
         bound: what bounds the step.
         launch_bound: whether that is the host's launching, wholly or in part; null if unknown.
         trust: verdict of the trust checks.
+        contended: whether other processes took the CPU from it while it was timed; null if unknown.
         categories_ms: self time per category and step: device time, or CPU time where no device worked.
         top_operators: the three operators with the most self time.
     """
@@ -59,6 +61,7 @@ class ComparisonRow:
     bound: str
     launch_bound: bool | None
     trust: Verdict
+    contended: bool | None
     categories_ms: dict[str, float]
     top_operators: tuple[str, ...]
 
@@ -67,12 +70,15 @@ class ComparisonRow:
 class ScalingRow:
     """How one quantity grows from one size to the next, everything else fixed.
 
+    Configurations that were measured on a busy machine are left out.
+
     Attributes:
         quantity: ``wall``, ``device sum``, a category (times per step), ``sequences/s``, ``tokens/s``, ``peak memory``
         along: ``batch_size`` or ``seq_len``.
         fixed: the other size, if there is one.
         smaller, larger: the two sizes.
         ratio: its value at the larger over that at the smaller size.
+        ratio_low, ratio_high: of ``wall``, what the 95 % intervals of the two medians leave possible; else null.
         exponent: 0 means no growth, 1 in proportion, 2 with the square.
     """
 
@@ -82,6 +88,8 @@ class ScalingRow:
     smaller: int
     larger: int
     ratio: float
+    ratio_low: float | None
+    ratio_high: float | None
     exponent: float
 
 
@@ -105,7 +113,7 @@ class Comparison:
     schema: Literal["opscope.comparison/1"] = "opscope.comparison/1"
     target: str
     mode: str
-    dtype: str
+    dtype: str | None
     description: str
     command: tuple[str, ...]
     created: str
@@ -137,7 +145,7 @@ def compare(documents: Sequence[ProfileDocument], manifest: Manifest) -> Compari
     return Comparison(
         target=first.target,
         mode=first.mode,
-        dtype=first.dtype,
+        dtype=(workload.dtype if workload else None) or first.dtype,
         description=workload.description if workload else first.target,
         command=manifest.command,
         created=manifest.created,
@@ -183,6 +191,7 @@ def _row(document: ProfileDocument) -> ComparisonRow:
         bound=summary.bound.kind,
         launch_bound=None if summary.bound.kind == BoundKind.UNKNOWN else summary.bound.kind in _LAUNCH_BOUND,
         trust=document.trust.verdict,
+        contended=next((c.verdict is Verdict.FAIL for c in document.trust.checks if c.name == "cpu_contention"), None),
         categories_ms={
             entry.category: value / steps
             for entry in document.category_statistics
@@ -200,7 +209,7 @@ _Quantity = Callable[[ComparisonRow], float | None]
 
 
 def _quantities(rows: Sequence[ComparisonRow]) -> Iterator[tuple[str, _Quantity]]:
-    yield "wall", lambda row: row.wall_ms
+    yield _WALL, lambda row: row.wall_ms
     yield "device sum", lambda row: row.device_sum_ms
     yield "sequences/s", lambda row: row.sequences_per_second
     yield "tokens/s", lambda row: row.tokens_per_second
@@ -218,6 +227,7 @@ def _largest_categories(rows: Sequence[ComparisonRow]) -> list[str]:
 
 
 def _scaling(rows: Sequence[ComparisonRow]) -> Iterator[ScalingRow]:
+    rows = [row for row in rows if not row.contended]
     for quantity, value in _quantities(rows):
         yield from _growth_along("batch_size", rows, quantity, value, lambda r: r.batch_size, lambda r: r.seq_len)
         yield from _growth_along("seq_len", rows, quantity, value, lambda r: r.seq_len, lambda r: r.batch_size)
@@ -232,10 +242,17 @@ def _growth_along(
     other: Callable[[ComparisonRow], int | None],
 ) -> Iterator[ScalingRow]:
     for fixed in dict.fromkeys(other(row) for row in rows):
-        values = {
-            n: found
-            for row in rows
-            if other(row) == fixed and (n := size(row)) is not None and (found := value(row)) is not None
-        }
+        mine = {n: row for row in rows if other(row) == fixed and (n := size(row)) is not None}
+        values = {n: found for n, row in mine.items() if (found := value(row)) is not None}
         for step in growth(values):
-            yield ScalingRow(quantity, along, fixed, step.smaller, step.larger, step.ratio, step.exponent)
+            low, high = _possible_ratio(quantity, mine[step.smaller], mine[step.larger])
+            yield ScalingRow(quantity, along, fixed, step.smaller, step.larger, step.ratio, low, high, step.exponent)
+
+
+def _possible_ratio(quantity: str, smaller: ComparisonRow, larger: ComparisonRow) -> tuple[float | None, float | None]:
+    """Return the least and the largest ratio of wall times that the intervals of the two medians allow."""
+    times = (smaller.wall_low_ms, smaller.wall_high_ms, larger.wall_low_ms, larger.wall_high_ms)
+    if quantity != _WALL or None in times:
+        return None, None
+    first_low, first_high, second_low, second_high = (time or 0.0 for time in times)
+    return second_low / first_high, second_high / first_low

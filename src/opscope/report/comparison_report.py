@@ -5,7 +5,7 @@ from dataclasses import fields
 
 from opscope.analysis.trust import Verdict
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.report.comparison import IN_PROCESS, ON_DEVICE, Comparison, ComparisonRow
+from opscope.report.comparison import IN_PROCESS, ON_DEVICE, Comparison, ComparisonRow, ScalingRow
 from opscope.report.figures import ms
 from opscope.units import format_bytes, format_count, format_share
 
@@ -52,8 +52,9 @@ def comparison_values(comparisons: Mapping[str, Comparison]) -> Table:
 
 def comparison_report(comparison: Comparison) -> Section:
     """Build the report that compares all configurations."""
+    dtype = f", {comparison.dtype}" if comparison.dtype else ""
     return Section(
-        (f"Comparison: {comparison.description}, {comparison.mode}, {comparison.dtype}",),
+        (f"Comparison: {comparison.description}, {comparison.mode}{dtype}",),
         (Paragraph.of(*_where(comparison)), *_overview(comparison)),
         tuple(_sections(comparison)),
     )
@@ -85,9 +86,12 @@ def _legend(comparison: Comparison) -> tuple[Inline, ...]:
             "Device sum: durations of all kernels, copies and fills per step. Busy share: busy time over wall, or over "
             "the profiled step where wall was not measured."
         )
-    lines.append("CPU self: self CPU time of all operators per profiled step (all threads, profiling included).")
+    lines.append("CPU self: self CPU time of all operators per profiled step (recorded threads, profiling included).")
     kinds = dict.fromkeys(row.peak_memory_kind for row in comparison.rows)
     lines.append(f"Peak memory: {', '.join(_MEMORY_KINDS.get(kind, kind) for kind in kinds)}; profiling excluded.")
+    contended = [row.id for row in comparison.rows if row.contended]
+    if contended:
+        lines.append(f"Measured on a busy machine, and left out of the scaling: {', '.join(contended)}.")
     return tuple((line,) for line in (*lines, *comparison.notes))
 
 
@@ -134,7 +138,7 @@ def _scaling_table(comparison: Comparison) -> Table:
     names = {"batch_size": "batch size", "seq_len": "sequence length"}
     other = {"batch_size": "sequence length", "seq_len": "batch size"}
     return Table(
-        ("Quantity", "Along", "At", "From", "To", "Ratio", "Exponent"),
+        ("Quantity", "Along", "At", "From", "To", "Ratio", "95 % interval", "Exponent"),
         tuple(
             (
                 *(
@@ -142,12 +146,16 @@ def _scaling_table(comparison: Comparison) -> Table:
                     names[row.along],
                     "-" if row.fixed is None else f"{other[row.along]} {row.fixed}",
                 ),
-                *(str(row.smaller), str(row.larger), f"{row.ratio:.2f}", f"{row.exponent:.2f}"),
+                *(str(row.smaller), str(row.larger), f"{row.ratio:.2f}", _interval(row), f"{row.exponent:.2f}"),
             )
             for row in comparison.scaling
         ),
-        frozenset({3, 4, 5, 6}),
+        frozenset({3, 4, 5, 6, 7}),
     )
+
+
+def _interval(row: ScalingRow) -> str:
+    return "-" if row.ratio_low is None else f"{row.ratio_low:.2f} to {row.ratio_high:.2f}"
 
 
 def _launch_bound(comparison: Comparison) -> str:

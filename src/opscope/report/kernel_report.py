@@ -70,7 +70,7 @@ def _settings(document: ProfileDocument) -> Iterator[tuple[str, str]]:
         return
     yield "Workload", workload.description
     yield "Mode", "what the step does itself" if workload.own_step else configuration.mode
-    yield "Data type", "what the step uses itself" if workload.own_step else configuration.dtype
+    yield "Data type", "what the step uses itself" if workload.own_step else _dtype(configuration, workload)
     yield from _sizes(configuration)
     yield "Parameters", format_count(workload.parameters)
     yield "Work per step", _work(workload)
@@ -85,6 +85,10 @@ def _schedule(schedule: Schedule | None) -> str:
     if schedule is None:
         return "none: the with block was collected whole"
     return f"wait {schedule.wait}, warmup {schedule.warmup}, active {schedule.active}, repeat {schedule.repeat}"
+
+
+def _dtype(configuration: Configuration, workload: WorkloadInfo) -> str:
+    return workload.dtype or configuration.dtype or "unknown"
 
 
 def _sizes(configuration: Configuration) -> Iterator[tuple[str, str]]:

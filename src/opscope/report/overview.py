@@ -87,7 +87,7 @@ def _fact_texts(document: ProfileDocument) -> Iterator[str]:
     over = f"over {summary.steps} profiled steps" if summary.steps else "in the recording"
     yield (
         f"CPU: operators took {ms(summary.total_cpu_self_time_ms)} of self time {over} "
-        f"(all threads, profiling included). Window: {ms(summary.window_ms)} ({summary.window})."
+        f"(recorded threads, profiling included). Window: {ms(summary.window_ms)} ({summary.window})."
     )
 
 

@@ -1,6 +1,7 @@
 """Measure one configuration in this process: build it, time it, profile it, write its raw files. Needs PyTorch."""
 
 import datetime
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from opscope.bench.steps import benchmark, time_once
 from opscope.capture.environment import describe_environment, peak_memory, reset_peak_memory
 from opscope.capture.native_functions import installed_table
 from opscope.capture.profiler import capture, collected_activities
-from opscope.errors import EnvironmentLacksError
+from opscope.errors import EnvironmentLacksError, UsageError
 from opscope.record import (
     Benchmark,
     CaptureOptions,
@@ -80,7 +81,9 @@ def measure_workload(
     with current(device):
         reset_peak_memory(device)
         report(Progress("first step", 0.0))
-        cold = time_once(step, device)
+        results: list[object] = []
+        cold = time_once(lambda: results.append(step()), device)
+        _refuse_unstarted(results.pop())
         timed = None
         if options.benchmark:
             timed = benchmark(step, device, lambda done: report(Progress("timing", done)))
@@ -92,6 +95,16 @@ def measure_workload(
         report(Progress("operators", 0.0))
         measured = Measured(cold, timed, memory, names, replaced)
         return write_record(directory, device, configuration, options, workload.info, measured)
+
+
+def _refuse_unstarted(result: object) -> None:
+    """Refuse a step whose call only makes something that would have to be run: its time would mean nothing."""
+    if inspect.isgenerator(result) or inspect.isawaitable(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()  # or Python warns that it was never awaited
+        raise UsageError(
+            f"the step returned a {type(result).__name__}, so nothing was run: a step does its work when it is called"
+        )
 
 
 def write_record(

@@ -46,7 +46,7 @@ def write_outputs(directory: RunDirectory, entry: Entry) -> Entry:
 
 
 def _problem(document: ProfileDocument) -> str | None:
-    """Say why a result is worthless: a GPU workload without a single activity is an error and not 0.000 ms."""
+    """Say why a result is worthless: a workload without recorded work is an error and not 0.000 ms."""
     failed = (c for c in document.trust.checks if c.name == "device_work_recorded" and c.verdict is Verdict.FAIL)
     return next((check.sentence for check in failed), None)
 
@@ -110,6 +110,6 @@ def _expects_device_work(record: CaptureRecord) -> bool | None:
 
 
 def _functions(directory: RunDirectory, record: CaptureRecord) -> NativeFunctions:
-    if record.functions is None:
-        return NativeFunctions(shipped_table())
-    return NativeFunctions(read_table(directory.inside(record.functions)))
+    """Return the operators of the PyTorch that ran; where they were not kept, those of the release opscope ships."""
+    path = None if record.functions is None else directory.inside(record.functions)
+    return NativeFunctions(read_table(path) if path is not None and path.is_file() else shipped_table())

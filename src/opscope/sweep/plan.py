@@ -1,6 +1,7 @@
 """What a sweep consists of: the product of its sizes, presets, and what is left of one that was interrupted."""
 
 import datetime
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from opscope._version import __version__
 from opscope.errors import UsageError
 from opscope.record import CaptureOptions, Configuration, Entry, Manifest
 from opscope.store import RunDirectory
-from opscope.workloads.catalog import BUILT_IN, check
+from opscope.workloads.catalog import BUILT_IN, check, target_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,12 @@ def new_manifest(configurations: Sequence[Configuration], options: CaptureOption
         opscope=__version__,
         options=options,
         entries=tuple(Entry(configuration) for configuration in configurations),
+        target_digest=_digest(target_file(configurations[0].target)),
     )
+
+
+def _digest(path: Path | None) -> str | None:
+    return None if path is None or not path.is_file() else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def resumed(manifest: Manifest, directory: RunDirectory) -> Manifest:
@@ -87,6 +93,11 @@ def resumed(manifest: Manifest, directory: RunDirectory) -> Manifest:
         difference = _differences(_without_sizes(entry), _without_sizes(manifest.entries[0]))
         if difference:
             raise _different(directory, difference)
+    if before.target_digest != manifest.target_digest:
+        raise UsageError(
+            f"{target_file(manifest.entries[0].configuration.target)} has changed since {directory.path} was measured: "
+            "measure anew without --resume, or choose another --output-dir"
+        )
     done = {entry.configuration: entry for entry in before.entries if _is_whole(directory, entry)}
     entries = tuple(done.get(entry.configuration, entry) for entry in manifest.entries)
     kept = tuple(entry for configuration, entry in done.items() if configuration not in asked)

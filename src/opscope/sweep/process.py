@@ -46,14 +46,14 @@ def measure_in_process(
         finally:
             os.close(writing)
         try:
-            failure = _follow(process, messages, progress)
+            last = _follow(process, messages, progress)
             code = process.wait()
         except BaseException:
             _end(process)
             raise
-    if failure is None and code != 0:
-        failure = _death(code)
-    return None if failure is None else replace(failure, log=log)
+    if last.complete:
+        return None
+    return replace(last.failure or _death(code, last.phase), log=log)
 
 
 def _start(request: Request, log: Path) -> "subprocess.Popen[bytes]":
@@ -88,15 +88,14 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": source if not inherited else f"{source}{os.pathsep}{inherited}"}
 
 
-def _follow(process: "subprocess.Popen[bytes]", messages: IO[bytes], progress: Sender) -> Failure | None:
-    """Pass progress on until the process ends; return the failure it reported, if any."""
-    failure = None
+def _follow(process: "subprocess.Popen[bytes]", messages: IO[bytes], progress: Sender) -> Message:
+    """Pass progress on until the process ends; return its last message."""
+    last = Message(phase="starting")
     for message in _received(process, messages):
-        if message.failure is not None:
-            failure = message.failure
-        else:
+        last = message
+        if message.failure is None and not message.complete:
             progress(message)
-    return failure
+    return last
 
 
 def _received(process: "subprocess.Popen[bytes]", messages: IO[bytes]) -> Iterator[Message]:
@@ -137,12 +136,17 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _death(code: int) -> Failure:
-    """Say what a process that ended without a word died of."""
+def _death(code: int, phase: str) -> Failure:
+    """Say what a process that ended without a word died of, and in which phase."""
     if code >= 0:
-        return Failure("error", f"the process ended with exit code {code} and no reason; see its log")
+        return Failure(
+            "error", f"the process ended with exit code {code} before it had a result ({phase}); see its log"
+        )
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return Failure("killed", f"the process was killed by {name}{_HINTS.get(name, '')}")
+    hint = _HINTS.get(name, "")
+    if phase == "profiling" and name == "SIGSEGV":
+        hint += ". Steps that use a profiler themselves do that"
+    return Failure("killed", f"the process was killed by {name} ({phase}){hint}")

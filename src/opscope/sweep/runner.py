@@ -105,6 +105,7 @@ def reported(directory: RunDirectory, entry: Entry) -> Entry:
     Whatever goes wrong with one trace is a result of that configuration alone.
     """
     measured = replace(entry, status="done", failure=None, record=record_name(entry.configuration))
+    directory.remove_reports(entry.configuration)  # none that contradicts the outcome may stay
     try:
         return write_outputs(directory, measured)
     except Exception as error:

@@ -7,6 +7,7 @@ the workload itself prints goes to the process's own output, which the parent ke
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import sys
 import traceback
@@ -22,6 +23,7 @@ from opscope.store import RunDirectory
 
 _LONGEST = 300  # characters of a message that shall be one line
 _PR_SET_PDEATHSIG = 1
+_OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One line to the parent: progress, or why the configuration failed."""
+    """One line to the parent: progress, that the measurement is complete, or why it failed."""
 
     phase: str = ""
     fraction: float = 0.0
     failure: Failure | None = None
+    complete: bool = False
 
 
 Sender = Callable[[Message], None]
@@ -59,8 +62,7 @@ def main() -> None:
         pipe.write(msgspec.json.encode(message) + b"\n")
 
     failure = run(request, send)
-    if failure is not None:
-        send(Message(failure=failure))
+    send(Message(failure=failure, complete=failure is None))
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads that the workload left running shall not keep the process alive: everything is written.
@@ -116,7 +118,11 @@ def _kind(error: BaseException) -> FailureKind:
         return "usage"
     if isinstance(error, EnvironmentLacksError):
         return "environment"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "out of memory" in str(error):
+    if (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or _OUT_OF_MEMORY.search(str(error))
+    ):
         return "out of memory"
     return "error"
 

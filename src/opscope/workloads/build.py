@@ -1,5 +1,7 @@
 """A configuration -> the workload to measure."""
 
+from dataclasses import replace
+
 import torch
 
 from opscope.record import Configuration
@@ -18,5 +20,5 @@ def build(configuration: Configuration, device: torch.device) -> Workload:
     """
     check(configuration)
     if is_built_in(configuration.target):
-        return BUILDERS[configuration.target](configuration, device)
+        return BUILDERS[configuration.target](replace(configuration, dtype=configuration.dtype or "float32"), device)
     return build_custom(configuration, device)

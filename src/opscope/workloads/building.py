@@ -81,7 +81,7 @@ def current(device: torch.device) -> Iterator[None]:
 
 def precision_notes(configuration: Configuration) -> tuple[str, ...]:
     """Return what the data type means for the mode, in words."""
-    if configuration.dtype == "float32":
+    if configuration.dtype in (None, "float32"):
         return ()
     if configuration.mode == "training":
         scaled = " with gradient scaling" if configuration.dtype == "float16" else ""
@@ -90,11 +90,17 @@ def precision_notes(configuration: Configuration) -> tuple[str, ...]:
 
 
 def make_step(model: Model, configuration: Configuration, device: torch.device) -> Step:
-    """Make the step of a model for the configuration's mode, data type and ``torch.compile`` setting."""
-    dtype = TORCH_DTYPES[configuration.dtype]
+    """Make the step of a model for the configuration's mode, data type and ``torch.compile`` setting.
+
+    Raises:
+        UsageError: there is nothing to train.
+    """
+    dtype = None if configuration.dtype is None else TORCH_DTYPES[configuration.dtype]
     if configuration.mode == "training":
         return _training_step(model, dtype, device, compiled=configuration.compile)
-    module = model.module.eval().to(dtype)
+    module = model.module.eval()
+    if dtype is not None:
+        module = module.to(dtype)
     args = tuple(_cast(value, dtype) for value in model.args)
     kwargs = {key: _cast(value, dtype) for key, value in model.kwargs.items()}
     run = torch.compile(module) if configuration.compile else module
@@ -106,17 +112,22 @@ def make_step(model: Model, configuration: Configuration, device: torch.device) 
     return step
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
+def _cast(value: Any, dtype: torch.dtype | None) -> Any:
+    if dtype is not None and isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.to(dtype)
     return value
 
 
-def _training_step(model: Model, dtype: torch.dtype, device: torch.device, *, compiled: bool) -> Step:
+def _training_step(model: Model, dtype: torch.dtype | None, device: torch.device, *, compiled: bool) -> Step:
     module = model.module.train()
-    optimizer = model.optimizer(list(module.parameters()))
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise UsageError(f"{type(model.module).__name__} has no parameter that requires a gradient: nothing to train")
+    if dtype is not None and {parameter.dtype for parameter in parameters} != {torch.float32}:
+        raise UsageError("training with a data type is autocast over float32 parameters, which this module has not")
+    optimizer = model.optimizer(parameters)
     run = torch.compile(module) if compiled else module
-    reduced = dtype is not torch.float32
+    reduced = dtype not in (None, torch.float32)
     scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
 
     def step() -> object:

@@ -1,8 +1,10 @@
 """The built-in workloads by name: which sizes and options each takes. Read before PyTorch is imported."""
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from opscope.errors import UsageError
@@ -65,6 +67,23 @@ def option_name(field: str) -> str:
 def is_built_in(target: str) -> bool:
     """Tell whether a target is a built-in workload; anything else names a function."""
     return target in BUILT_IN
+
+
+def target_file(target: str) -> Path | None:
+    """Return the file that defines a target of the user's, without importing it; None for a built-in or a lost one."""
+    place, _, _ = target.rpartition(":")
+    if not place:
+        return None
+    if place.endswith(".py"):
+        return Path(place)
+    path: Sequence[str] | None = [str(Path.cwd()), *sys.path]
+    spec = None
+    for end, _ in enumerate(place.split("."), 1):
+        spec = PathFinder.find_spec(".".join(place.split(".")[:end]), path)
+        path = None if spec is None else spec.submodule_search_locations
+        if spec is None:
+            return None
+    return Path(spec.origin) if spec is not None and spec.origin is not None else None
 
 
 def short_name(target: str) -> str:

@@ -115,7 +115,7 @@ def _settings(configuration: Configuration, device: torch.device) -> Mapping[str
         "layers": configuration.layers,
         "attention": configuration.attention,
         "mode": configuration.mode,
-        "dtype": TORCH_DTYPES[configuration.dtype],
+        "dtype": None if configuration.dtype is None else TORCH_DTYPES[configuration.dtype],
         "device": device,
     }
 
@@ -146,7 +146,7 @@ def _from_step(
         raise UsageError(
             f"--mode {configuration.mode} cannot be applied to a step: train in it, or return (module, inputs)"
         )
-    if configuration.dtype != "float32" and "dtype" not in accepted:
+    if configuration.dtype is not None and "dtype" not in accepted:
         raise UsageError(
             f"--dtype {configuration.dtype} cannot be applied to a step: take a parameter 'dtype' and use it"
         )
@@ -173,8 +173,14 @@ def _from_module(module: torch.nn.Module, inputs: Any, configuration: Configurat
         sequences_per_step=configuration.batch_size,
         tokens_per_step=_tokens(configuration),
         notes=tuple(notes),
+        dtype=configuration.dtype or _dtype_of(module),
     )
     return Workload(info, make_step(model, configuration, device), device)
+
+
+def _dtype_of(module: torch.nn.Module) -> str | None:
+    names = dict.fromkeys(str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.is_floating_point())
+    return " and ".join(names) or None
 
 
 def _tokens(configuration: Configuration) -> int | None:

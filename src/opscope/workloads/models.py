@@ -97,6 +97,7 @@ def build_resnet50(configuration: Configuration, device: torch.device) -> Worklo
         sequences_per_step=batch,
         unit="images",
         notes=(*notes, *precision_notes(configuration)),
+        dtype=configuration.dtype,
     )
     return Workload(info, make_step(model, configuration, device), device)
 
@@ -216,6 +217,7 @@ def _transformers_workload(
         sequences_per_step=batch,
         tokens_per_step=batch * length,
         notes=(*notes, *precision_notes(configuration)),
+        dtype=configuration.dtype,
     )
     return Workload(info, make_step(model, configuration, device), device)
 
@@ -269,6 +271,7 @@ def _build_simplified(configuration: Configuration, device: torch.device, *, bec
         sequences_per_step=batch,
         tokens_per_step=batch * length,
         notes=(*notes, *precision_notes(configuration)),
+        dtype=configuration.dtype,
     )
     step = make_step(model, configuration, device)
     return Workload(info, _with_math_attention(step) if configuration.attention == "eager" else step, device)
