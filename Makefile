@@ -11,7 +11,7 @@ help:  ## Show the targets
 
 setup: $(DONE)  ## Make .venv with opscope and everything that development needs (skipped when it is current)
 
-$(DONE): pyproject.toml constraints.txt
+$(DONE): pyproject.toml constraints.txt hatch_build.py src/opscope/readers/native/kineto.cpp
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "opscope needs Python 3.11 or newer, $(PYTHON) is older: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 3; }
 	$(PYTHON) -m venv --clear $(VENV)

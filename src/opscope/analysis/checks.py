@@ -158,15 +158,24 @@ def _anything(evidence: Evidence) -> Check:
 
 def _file_is_valid(trace: Trace) -> Check:
     source = trace.source
-    count = source.replaced_bytes + source.odd_events
+    count = source.replaced_bytes + source.odd_events + source.unreadable_bytes
+    if source.damage is not None:
+        sentence = (
+            f"The file is incomplete: {source.damage}. What is whole was read; the rest is missing in every figure."
+        )
+        return Check("file_is_valid", Verdict.FAIL, max(count, 1), sentence)
     if not count:
         return Check("file_is_valid", Verdict.PASS, 0, "The trace file is valid.")
     found = []
+    if source.unreadable_bytes:
+        found.append(f"{source.unreadable_bytes:,} bytes that are no events, which are left out")
     if source.replaced_bytes:
         found.append(f"{source.replaced_bytes:,} bytes that no JSON may hold, read as question marks")
     if source.odd_events:
         found.append(f"{source.odd_events:,} events with times that cannot be true, which are left out")
-    return Check("file_is_valid", Verdict.WARN, count, f"The trace file holds {' and '.join(found)}.")
+    lost = source.unreadable_bytes > _TOLERATED_SHARE * source.size_bytes
+    verdict = Verdict.FAIL if lost else Verdict.WARN
+    return Check("file_is_valid", verdict, count, f"The trace file holds {' and '.join(found)}.")
 
 
 def _impossible_durations(implausible: Implausible) -> Check:

@@ -1,36 +1,22 @@
-"""Raw trace files -> `Trace`. One module per format; this one picks the reader."""
+"""Raw trace files -> `Trace`. One module per format; there is one so far."""
 
 from pathlib import Path
-from typing import Protocol
 
-from opscope.errors import BadInputError
 from opscope.model import Trace
 from opscope.readers import kineto
+from opscope.readers.source import MAX_UNPACKED_BYTES, Source
 
 
-class _Reader(Protocol):
-    def sniff(self, raw: bytes) -> bool: ...
-    def parse(self, raw: bytes, path: Path) -> Trace: ...
+def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
+    """Read a trace from torch.profiler.
 
-
-_READERS: tuple[_Reader, ...] = (kineto,)
-
-
-def read(path: str | Path) -> Trace:
-    """Read a trace of any known format.
+    What is whole in a damaged file is read; ``Trace.source`` and the trust checks say what is not.
 
     Args:
-        path: a file; ``.gz`` is unpacked whatever the name says.
+        path: a file; gzip is unpacked whatever the name says.
+        max_bytes: refuse a file that unpacks to more.
 
     Raises:
-        BadInputError: the file is missing, damaged, or of no known format.
+        BadInputError: the file is missing, unreadable, too large, or of no known format.
     """
-    path = Path(path)
-    raw = kineto.read_bytes(path)
-    for reader in _READERS:
-        if reader.sniff(raw):
-            return reader.parse(raw, path)
-    raise BadInputError(
-        f"{path} is not a trace that opscope knows: it has no 'traceEvents'. "
-        "Expected a Chrome trace from torch.profiler (.json or .json.gz)."
-    )
+    return kineto.parse(Source(Path(path), max_bytes))

@@ -1,44 +1,58 @@
 """Rows as a reader meets them -> the tables of a `Trace`. Shared by every reader."""
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import polars as pl
 
 from opscope import schema
 from opscope.model import DeviceProperties, Trace, TraceSource
 
-Rows = list[tuple[object, ...]]
+Row = tuple[object, ...]
+
+SCHEMAS: Mapping[str, schema.Schema] = {
+    "operators": schema.OPERATORS,
+    "launches": schema.LAUNCHES,
+    "activities": schema.ACTIVITIES,
+    "annotations": schema.ANNOTATIONS,
+    "frames": schema.FRAMES,
+    "allocations": schema.ALLOCATIONS,
+    "overheads": schema.OVERHEADS,
+}
 
 
-class Tables:
-    """Collects rows per table; `build` turns them into a `Trace`, each table sorted by start."""
+class Rows:
+    """Collects rows per table, with the columns of the table's schema."""
 
-    def __init__(self) -> None:
-        self.operators: Rows = []
-        self.launches: Rows = []
-        self.activities: Rows = []
-        self.annotations: Rows = []
-        self.frames: Rows = []
-        self.allocations: Rows = []
-        self.overheads: Rows = []
-        self._threads: dict[tuple[object, object], int] = {}
+    def __init__(self, threads: Iterable[tuple[str, str]] = ()) -> None:
+        self.operators: list[Row] = []
+        self.launches: list[Row] = []
+        self.activities: list[Row] = []
+        self.annotations: list[Row] = []
+        self.frames: list[Row] = []
+        self.allocations: list[Row] = []
+        self.overheads: list[Row] = []
+        self._threads = {pair: number for number, pair in enumerate(threads)}
 
-    def thread(self, process: object, thread: object) -> int:
-        """Return the number of a (process, thread) pair; pairs are numbered from 0 as they appear."""
+    def thread(self, process: str, thread: str) -> int:
+        """Return a number for a (process, thread) pair; `build` numbers them anew."""
         return self._threads.setdefault((process, thread), len(self._threads))
 
-    def build(self, source: TraceSource, devices: tuple[DeviceProperties, ...]) -> Trace:
-        """Build the trace. File order is not time order, so every table is sorted by its start."""
-        return Trace(
-            source=source,
-            devices=devices,
-            operators=_frame(self.operators, schema.OPERATORS),
-            launches=_frame(self.launches, schema.LAUNCHES),
-            activities=_frame(self.activities, schema.ACTIVITIES),
-            annotations=_frame(self.annotations, schema.ANNOTATIONS),
-            frames=_frame(self.frames, schema.FRAMES),
-            allocations=_frame(self.allocations, schema.ALLOCATIONS, by="time_ns"),
-            overheads=_frame(self.overheads, schema.OVERHEADS),
-        )
+    def frame(self, table: str) -> pl.DataFrame:
+        """Return a table's rows as a frame."""
+        rows: Sequence[Row] = getattr(self, table)
+        return pl.DataFrame(rows, schema=SCHEMAS[table], orient="row")
+
+    def renumbered(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Number the threads of a frame in the order of their names, so that it does not depend on the file's order."""
+        if "thread" not in frame.columns:
+            return frame
+        ordered = {pair: number for number, pair in enumerate(sorted(self._threads))}
+        numbers = pl.Series([ordered[pair] for pair in self._threads], dtype=pl.Int32)
+        return frame.with_columns(thread=numbers.gather(frame["thread"]))
 
 
-def _frame(rows: Rows, columns: schema.Schema, by: str = "start_ns") -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=columns, orient="row").sort(by, maintain_order=True)
+def build(source: TraceSource, devices: tuple[DeviceProperties, ...], frames: Mapping[str, pl.DataFrame]) -> Trace:
+    """Build the trace. File order is not time order, so every table is sorted by its start."""
+    tables = {name: frame.sort("time_ns" if name == "allocations" else "start_ns", maintain_order=True)
+              for name, frame in frames.items()}  # fmt: skip
+    return Trace(source=source, devices=devices, **tables)

@@ -95,6 +95,8 @@ def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int = 0) ->
     functions = _functions(directory, record)
     trace_name = record.traces[cycle]
     trace = read(directory.trace_path(trace_name))
+    if trace.source.damage is not None:
+        raise BadInputError(f"{trace.source.path}: {trace.source.damage}. Measure it again.")
     if cycle < len(record.replaced_bytes):
         replaced = trace.source.replaced_bytes + record.replaced_bytes[cycle]
         trace = replace(trace, source=replace(trace.source, replaced_bytes=replaced))

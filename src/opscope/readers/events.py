@@ -1,0 +1,248 @@
+"""What Kineto's events mean, one by one: the rules for every event, and for those that are not quite JSON.
+
+The compiled reader applies the same rules to plain events. The fields are documented nowhere in full; their names,
+categories and oddities were read off real traces. Times are microseconds with three decimals, and the producer's clock
+may start anywhere.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from opscope.model import DeviceProperties
+from opscope.readers.repair import repaired
+from opscope.readers.tables import Rows
+
+# Old names (before PyTorch 1.13) stand beside today's.
+_OPERATOR: Final = frozenset({"cpu_op", "Operator"})
+_LAUNCH: Final = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime"})
+_ACTIVITY_KIND: Final[Mapping[str, str]] = {
+    "kernel": "kernel",
+    "Kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "Memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "Memset": "memset",
+}
+KINDS: Final = ("kernel", "memcpy", "memset")  # by the compiled reader's number
+_ANNOTATION: Final = "user_annotation"
+_FRAME: Final = frozenset({"python_function", "python_func"})
+_OVERHEAD: Final = frozenset({"overhead", "Overhead"})
+_SLICES: Final = (*_OPERATOR, *_LAUNCH, *_ACTIVITY_KIND, _ANNOTATION, *_FRAME, *_OVERHEAD)
+_STEP: Final = "ProfilerStep#"  # recorded as an operator by old versions
+_MEMORY_EVENT: Final = "[memory]"
+
+_NS_PER_US: Final = 1000
+_LATEST_NS: Final = 1 << 62  # 146 years; start and end of everything stay within 64 bits
+_INT32: Final = 31
+_INT64: Final = 63
+_TRAILING_NUMBER: Final = re.compile(r"(-?\d{1,20})\s*$")
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+# A name with quotes that were not escaped reaches to the next key.
+_NAME: Final = re.compile(
+    rb'("name"\s*:\s*")(.*?)("\s*[,}]\s*(?:"(?:ph|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:|$))', re.DOTALL
+)
+_BACKSLASH: Final = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+
+
+def decode_event(raw: bytes) -> tuple[dict[str, Any] | None, int]:
+    """Decode an event that may not be quite JSON.
+
+    NaN and Infinity, control characters, bytes that are no UTF-8, stray backslashes and quotes within the name are
+    understood.
+
+    Returns:
+        The event, or None for what cannot be read; and how many bytes of it were replaced.
+    """
+    clean, replaced = repaired(raw.rstrip(b" \r\n\t,"))
+    for text in (clean, _BACKSLASH.sub(rb"\\\\", clean), _with_escaped_name(clean)):
+        try:
+            event = json.loads(text, parse_float=Decimal)
+        except (ValueError, RecursionError):
+            continue
+        return (event if isinstance(event, dict) else None), replaced
+    return None, replaced
+
+
+def _with_escaped_name(raw: bytes) -> bytes:
+    def escaped(match: re.Match[bytes]) -> bytes:
+        inner = match[2].replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+        return match[1] + inner + match[3]
+
+    return _NAME.sub(escaped, raw, count=1)
+
+
+def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:
+    """Add an event to its table, if it belongs to one; return False for one whose times cannot be true."""
+    arguments = event.get("args")
+    args = arguments if isinstance(arguments, dict) else {}
+    ph, name = event.get("ph"), text_of(event.get("name", ""))
+    is_allocation = ph == "i" and name == _MEMORY_EVENT
+    is_slice = ph == "X" and event.get("cat") in _SLICES and event.get("dur") is not None
+    if event.get("ts") is None or not (is_allocation or is_slice):
+        return True
+    start = _nanoseconds(event["ts"])
+    if is_allocation:
+        if start is not None:
+            rows.allocations.append(_allocation(rows, event, start, args))
+        return start is not None
+    duration = _nanoseconds(event["dur"])
+    if start is None or duration is None or not -_LATEST_NS < start + duration < _LATEST_NS:
+        return False
+    _add_slice(rows, event, name, start, duration, args)
+    return True
+
+
+def _add_slice(
+    rows: Rows, event: Mapping[str, Any], name: str, start: int, duration: int, args: Mapping[str, Any]
+) -> None:
+    category = event["cat"]
+    if category == _ANNOTATION or (category in _OPERATOR and name.startswith(_STEP)):
+        rows.annotations.append((_thread(rows, event), name, start, duration))
+    elif category in _OPERATOR:
+        rows.operators.append(
+            (
+                *(_thread(rows, event), name, start, duration),
+                _integer(args.get("External id")),
+                _integer(args.get("Sequence number")),
+                _integer(args.get("Fwd thread id")),
+                list_text(args.get("Input Dims")),
+                list_text(args.get("Input type"), of_text=True),
+                list_text(args.get("Input Strides")),
+            )
+        )
+    elif (kind := _ACTIVITY_KIND.get(category)) is not None:
+        rows.activities.append(_activity(kind, event, name, start, duration, args))
+    elif category in _LAUNCH:
+        ids = (_integer(args.get("correlation")), _integer(args.get("External id")))
+        rows.launches.append((_thread(rows, event), name, start, duration, *ids))
+    elif category in _FRAME:
+        rows.frames.append((_thread(rows, event), name, start, duration))
+    elif category in _OVERHEAD:
+        rows.overheads.append((name, start, duration))
+
+
+def _thread(rows: Rows, event: Mapping[str, Any]) -> int:
+    return rows.thread(identity(event.get("pid")), identity(event.get("tid")))
+
+
+def identity(value: Any) -> str:
+    """Return a process or thread as JSON writes it: 7 and "7" are two."""
+    return json.dumps(value, default=str)
+
+
+def _activity(
+    kind: str, event: Mapping[str, Any], name: str, start: int, duration: int, args: Mapping[str, Any]
+) -> tuple[object, ...]:
+    # Kineto repeats the device as the event's process and the stream as its thread; very old traces have only those.
+    device = _integer(args.get("device"), _INT32)
+    stream = _integer(args.get("stream"))
+    collective = args.get("Collective name")
+    return (
+        kind,
+        name,
+        device if device is not None else _integer(event.get("pid"), _INT32),
+        stream if stream is not None else _integer(event.get("tid")),
+        start,
+        duration,
+        _integer(args.get("correlation")),
+        _integer(args.get("External id")),
+        _integer(args.get("graph id")),
+        _integer(args.get("graph node id")),
+        _integer(args.get("bytes")),
+        dim3(args.get("grid")),
+        dim3(args.get("block")),
+        _integer(args.get("registers per thread"), _INT32),
+        _integer(args.get("shared memory")),
+        _float(args.get("est. achieved occupancy %")),
+        text_of(collective) if isinstance(collective, str) else None,
+    )
+
+
+def _allocation(rows: Rows, event: Mapping[str, Any], start: int, args: Mapping[str, Any]) -> tuple[object, ...]:
+    return (
+        _thread(rows, event),
+        start,
+        _integer(args.get("Device Type"), _INT32),
+        _integer(args.get("Device Id"), _INT32),
+        _integer(args.get("Bytes")),
+        _integer(args.get("Total Allocated")),
+    )
+
+
+def text_of(value: Any) -> str:
+    """Return a name; what is no text reads as JSON writes it, and half a surrogate pair as a question mark."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text.encode("utf-8", "replace").decode()
+
+
+def list_text(value: Any, *, of_text: bool = False) -> str | None:
+    """Return a recorded list as its JSON text; None where it is absent or no list (of text)."""
+    if not isinstance(value, list) or (of_text and not all(isinstance(item, str) for item in value)):
+        return None
+    try:
+        return text_of(json.dumps(value, ensure_ascii=False, default=float))
+    except RecursionError:
+        return None
+
+
+def dim3(value: Any) -> str | None:
+    """Return a grid or a block as ``x,y,z``."""
+    return ",".join(str(part) for part in value) if isinstance(value, list) else None
+
+
+def _nanoseconds(value: Any) -> int | None:
+    """Convert microseconds to integer nanoseconds without losing one to rounding; None if it is no time at all."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = Decimal(value.strip())
+    number = _finite(value)
+    if number is None or abs(number) > _LATEST_NS // _NS_PER_US:
+        return None
+    return int((number * _NS_PER_US).to_integral_value())
+
+
+def _finite(value: Any) -> Decimal | None:
+    """Return a finite number; None for anything else, truth values included."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not math.isfinite(value):
+        return None
+    return Decimal(value)
+
+
+def _integer(value: Any, bits: int = _INT64) -> int | None:
+    """Convert what stands for a number; None for anything else, and for what the column could not hold.
+
+    Text counts by the number it ends with ("Stream 7"). Some producers write unset ids as 2**64-1.
+    """
+    number: int | None = None
+    if isinstance(value, str):
+        match = _TRAILING_NUMBER.search(value)
+        number = int(match[1]) if match else None
+    elif isinstance(value, int):
+        number = int(value)
+    elif (finite := _finite(value)) is not None and abs(finite) < 1 << bits and finite == finite.to_integral_value():
+        number = int(finite)
+    return number if number is not None and -(1 << bits) < number < (1 << bits) else None
+
+
+def _float(value: Any) -> float | None:
+    """Convert a finite number; None for anything else."""
+    number = _finite(value)
+    return None if number is None else float(number)
+
+
+def device_of(entry: Mapping[str, Any]) -> DeviceProperties | None:
+    """Read an entry of the header's ``deviceProperties``; None for one without a number."""
+    index = _integer(entry.get("id"))
+    major, minor = _integer(entry.get("computeMajor")), _integer(entry.get("computeMinor"))
+    if index is None:
+        return None
+    return DeviceProperties(
+        index=index,
+        name=text_of(entry.get("name", "unknown")),
+        compute_capability=None if major is None or minor is None else f"{major}.{minor}",
+        multiprocessors=_integer(entry.get("numSms")),
+        memory_bytes=_integer(entry.get("totalGlobalMem")),
+    )

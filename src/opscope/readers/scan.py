@@ -1,0 +1,83 @@
+"""A Kineto file's list of events, cut into events by Python alone: used where the compiled reader is not built."""
+
+import json
+import re
+
+_EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
+_NEXT = re.compile(r'\}\s*,\s*(?=\{\s*")')
+_SPACE = re.compile(r"[\s,]*")
+_COLON = re.compile(r"\s*:\s*")
+
+
+class PythonReader:
+    """Takes a file's pieces; `finish` returns every event as it is written, and what lies between them."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._decoder = json.JSONDecoder(strict=False)
+        self.event_count = 0
+        self.truncated = False
+        self.found_events = False
+        self.header = b""
+        self.footer = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Keep a piece: Python reads the whole at once."""
+        self._pieces.append(piece)
+        return []
+
+    def finish(self) -> list[bytes]:
+        """Return the text of every event, and of stretches that are no events."""
+        # Latin-1 keeps every byte as one character, so that nothing is replaced before the events are looked at.
+        text = b"".join(self._pieces).decode("latin-1")
+        self._pieces.clear()
+        begin = self._begin(text)
+        if begin is None:
+            self.header = text[:4096].encode("latin-1")
+            return []
+        self.found_events = True
+        spans, end = self._spans(text, begin)
+        self.footer = text[end:].encode("latin-1")
+        return [text[first:last].encode("latin-1") for first, last in spans]
+
+    def _begin(self, text: str) -> int | None:
+        """Return where the list of events begins: the outermost object's entry, or the file itself."""
+        at = _SPACE.match(text, 0).end()  # type: ignore[union-attr]
+        if text[at : at + 1] == "[":
+            return at + 1
+        if text[at : at + 1] != "{":
+            return None
+        at += 1
+        while True:
+            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+            if found := _EVENTS.match(text, at):
+                self.header = text[:at].encode("latin-1")
+                return found.end()
+            try:
+                key, at = self._decoder.raw_decode(text, at)
+                colon = _COLON.match(text, at)
+                if not isinstance(key, str) or colon is None:
+                    return None
+                _, at = self._decoder.raw_decode(text, colon.end())
+            except (ValueError, RecursionError):
+                return None
+
+    def _spans(self, text: str, at: int) -> tuple[list[tuple[int, int]], int]:
+        spans: list[tuple[int, int]] = []
+        while True:
+            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+            if at >= len(text):
+                self.truncated = True
+                return spans, at
+            if text[at] == "]":
+                return spans, at + 1
+            try:
+                if text[at] != "{":
+                    raise ValueError
+                _, end = self._decoder.raw_decode(text, at)
+                self.event_count += 1
+            except (ValueError, RecursionError):
+                found = _NEXT.search(text, at + 1)
+                end = found.end() if found else len(text)
+            spans.append((at, end))
+            at = end

@@ -1,0 +1,76 @@
+"""A trace file's content in pieces, unpacked where it is gzip, with a limit on what it may unpack to."""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from opscope.errors import BadInputError
+
+# More would not fit in the memory of most machines once it is columns.
+MAX_UNPACKED_BYTES = 16 << 30
+_PIECE = 1 << 20
+_PACKED_PIECE = 1 << 16
+_GZIP = b"\x1f\x8b"
+_GZIP_BITS = 16 + zlib.MAX_WBITS
+
+
+@dataclass(slots=True)
+class Source:
+    """A file to read once.
+
+    Attributes:
+        path: the file.
+        max_bytes: how much it may unpack to.
+        size_bytes: how much was read, unpacked.
+        damage: why reading ended before the end; None while all is well.
+    """
+
+    path: Path
+    max_bytes: int = MAX_UNPACKED_BYTES
+    size_bytes: int = 0
+    damage: str | None = None
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the content. Damaged gzip data end it early, and ``damage`` says so.
+
+        Raises:
+            BadInputError: the file cannot be opened or read, or unpacks to more than ``max_bytes``.
+        """
+        try:
+            with self.path.open("rb") as file:
+                packed = file.read(2) == _GZIP
+                file.seek(0)
+                for piece in _unpacked(file) if packed else iter(lambda: file.read(_PIECE), b""):
+                    self._count(piece)
+                    yield piece
+        except (EOFError, zlib.error) as error:
+            self.damage = f"its gzip data are damaged ({error})"
+        except OSError as error:
+            raise BadInputError(f"cannot read {self.path}: {error.strerror or error}") from error
+
+    def _count(self, piece: bytes) -> None:
+        self.size_bytes += len(piece)
+        if self.size_bytes > self.max_bytes:
+            raise BadInputError(
+                f"{self.path} unpacks to more than {self.max_bytes:,} bytes: raise the limit with --max-size if it is "
+                "what you expect"
+            )
+
+
+def _unpacked(file: IO[bytes]) -> Iterator[bytes]:
+    """Unpack all members of a gzip file. The standard reader gives up a whole piece for one bad byte at its end."""
+    member = zlib.decompressobj(wbits=_GZIP_BITS)
+    while packed := file.read(_PACKED_PIECE):
+        while packed:
+            if member.eof:
+                packed = packed.lstrip(b"\0")  # some tools pad
+                if not packed:
+                    break
+                member = zlib.decompressobj(wbits=_GZIP_BITS)
+            if piece := member.decompress(packed, _PIECE):
+                yield piece
+            packed = member.unconsumed_tail or member.unused_data
+    if not member.eof:
+        raise EOFError("cut short")
