@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from opscope.errors import BadInputError
@@ -92,11 +93,10 @@ def test_an_unknown_operator_is_said_to_be_unknown(functions: NativeFunctions) -
 
 
 def registered(where: str) -> NativeFunctions:
-    from dataclasses import replace
 
     gelu = next(f for f in shipped_table().functions if (f.name, f.overload) == ("aten::gelu", ""))
     out = next(f for f in shipped_table().functions if (f.name, f.overload) == ("aten::gelu", "out"))
-    table = NativeFunctionTable("2.13.0", (replace(gelu, registrations={"CUDA": where}), out))
+    table = NativeFunctionTable("2.13.0", (msgspec.structs.replace(gelu, registrations={"CUDA": where}), out))
     return NativeFunctions(table)
 
 

@@ -11,11 +11,14 @@ from typing import Any
 import msgspec
 
 from opscope.record import CaptureRecord, Manifest
+from opscope.report.analysis_document import AnalysisDocument, AnalysisDocuments
 from opscope.report.comparison import Comparison, Comparisons
 from opscope.report.document import ProfileDocument
 
 DOCUMENTS: dict[str, type] = {
     "profile-1.json": ProfileDocument,
+    "analysis-1.json": AnalysisDocument,
+    "analyses-1.json": AnalysisDocuments,
     "comparison-1.json": Comparison,
     "comparisons-1.json": Comparisons,
     "sweep-1.json": Manifest,

@@ -1,16 +1,20 @@
 """Pure functions from a `Trace` to tables. No PyTorch, no GPU, no files: every figure follows from the trace."""
 
+import functools
 from dataclasses import dataclass
 
 import polars as pl
 
 from opscope.analysis.checks import Evidence, check_trace
+from opscope.analysis.graphs import graph_table
 from opscope.analysis.launches import LaunchSummary, summarise_launches
-from opscope.analysis.links import link
+from opscope.analysis.links import Links, link
 from opscope.analysis.memory import MemoryUse, memory_use
+from opscope.analysis.modules import module_table
 from opscope.analysis.plausible import plausible
 from opscope.analysis.stacks import callers
 from opscope.analysis.steps import Step, operator_time_on_host, phase_times, steps_of
+from opscope.analysis.streams import stream_table
 from opscope.analysis.tables import kernel_table, operator_tables
 from opscope.analysis.timeline import DeviceTimeline, device_timelines
 from opscope.analysis.trust import Trust
@@ -35,12 +39,14 @@ class Accounting:
         return self.operators_ns + self.unlinked_ns == self.activities_ns
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Analysis:
     """Everything opscope computes from one trace. Times are nanoseconds.
 
     Attributes:
         source: the trace's file.
+        trace: the records that it rests on; those that cannot be true are left out.
+        links: from activity to launch to operator, as row numbers into the trace's tables.
         window: the window of the host's figures.
         operator_time_ns: time in that window in which any operator ran on the host (union over threads).
         devices: one timeline per device that worked, by device number.
@@ -53,13 +59,13 @@ class Analysis:
         launches: how the host fed the devices.
         steps: the recorded steps, per device.
         phases: device sum per training phase, or None.
-        callers: Python places operators were called from, or None.
-        memory: allocations per device, if recorded.
         accounting: the identity of the device times.
         trust: all checks.
     """
 
     source: TraceSource
+    trace: Trace
+    links: Links
     window: Window
     operator_time_ns: int
     devices: tuple[DeviceTimeline, ...]
@@ -71,8 +77,6 @@ class Analysis:
     launches: LaunchSummary
     steps: tuple[Step, ...]
     phases: dict[str, int] | None
-    callers: pl.DataFrame | None
-    memory: tuple[MemoryUse, ...]
     accounting: Accounting
     trust: Trust
 
@@ -80,6 +84,31 @@ class Analysis:
     def step_count(self) -> int:
         """How many steps the trace marks; 0 where it marks none."""
         return len({step.index for step in self.steps})
+
+    @functools.cached_property
+    def callers(self) -> pl.DataFrame | None:
+        """Python places that operators were called from; None where no stacks were recorded."""
+        return callers(self.trace, self.links)
+
+    @functools.cached_property
+    def memory(self) -> tuple[MemoryUse, ...]:
+        """Allocations on the host and per device; empty where they were not recorded."""
+        return memory_use(self.trace, self.links)
+
+    @functools.cached_property
+    def modules(self) -> pl.DataFrame | None:
+        """Device time per ``nn.Module`` instance; None where no modules were recorded."""
+        return module_table(self.trace, self.links)
+
+    @functools.cached_property
+    def streams(self) -> pl.DataFrame:
+        """One row per device and stream."""
+        return stream_table(self.trace)
+
+    @functools.cached_property
+    def graph_nodes(self) -> pl.DataFrame:
+        """One row per node of a replayed CUDA graph."""
+        return graph_table(self.trace, self.links)
 
     @property
     def has_device_times(self) -> bool:
@@ -106,6 +135,8 @@ def analyze(
     unlinked = trace.activities.filter(pl.Series(links.activity_operator, dtype=pl.Int64) < 0)
     return Analysis(
         source=trace.source,
+        trace=trace,
+        links=links,
         window=window,
         operator_time_ns=operator_time_on_host(trace, window),
         devices=timelines,
@@ -117,8 +148,6 @@ def analyze(
         launches=launches,
         steps=steps_of(trace, links, timelines),
         phases=phase_times(trace, links),
-        callers=callers(trace, links),
-        memory=memory_use(trace, links),
         accounting=Accounting(
             operators_ns=int(tables.operators["self_device_ns"].sum()),
             unlinked_ns=int(unlinked["duration_ns"].sum()),

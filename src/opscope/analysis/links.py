@@ -86,8 +86,13 @@ def operator_self_cpu(trace: Trace, links: Links) -> pl.Series:
 
 
 def column(table: pl.DataFrame, name: str) -> Ints:
-    """Return an integer column as an array; -1 where it is null."""
-    values: Ints = table[name].cast(pl.Int64).fill_null(-1).to_numpy()
+    """Return an integer column as an array, which may not be written to; -1 where it is null."""
+    series = table[name]
+    if series.dtype != pl.Int64:
+        series = series.cast(pl.Int64)
+    if series.null_count():
+        series = series.fill_null(-1)
+    values: Ints = series.to_numpy()
     return values
 
 

@@ -27,9 +27,9 @@ def callers(trace: Trace, links: Links) -> pl.DataFrame | None:
         return None
     frame = _user_frame_of_operators(trace)
     # On a CPU the backward pass runs on the caller's own thread, under the frame that called ``backward``.
-    backward = _in_backward(trace)
+    backward = in_backward(trace)
     forward = np.where(backward, -1, frame)
-    through = _through_forward(trace, links, forward)
+    through = through_forward(trace, links, forward)
     frame = np.where(through >= 0, through, frame)
     self_device = np.zeros(trace.operators.height, np.int64)
     linked = links.activity_operator >= 0
@@ -51,7 +51,8 @@ def callers(trace: Trace, links: Links) -> pl.DataFrame | None:
     )
 
 
-def _in_backward(trace: Trace) -> npt.NDArray[np.bool_]:
+def in_backward(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Tell per operator whether autograd's engine runs it."""
     engine = trace.operators.filter(pl.col("name").cast(pl.String).str.starts_with("autograd::engine::"))
     ranges = Nesting.of(column(engine, "thread"), column(engine, "start_ns"), end_of(engine))
     return ranges.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns")) >= 0
@@ -71,7 +72,7 @@ def _user_frame_of_operators(trace: Trace) -> Ints:
     return frame
 
 
-def _through_forward(trace: Trace, links: Links, frame: Ints) -> Ints:
+def through_forward(trace: Trace, links: Links, frame: Ints) -> Ints:
     """Return per operator without a frame that of the forward operator with the sequence number around it, or -1.
 
     ``frame`` holds the frames of forward operators, and -1 for all others.

@@ -122,7 +122,7 @@ _OPERATOR_SUMS = {
 
 
 def _by_name(slices: pl.DataFrame, classifier: Classifier) -> pl.DataFrame:
-    table = slices.group_by(pl.col("name").cast(pl.String)).agg(**_OPERATOR_SUMS)
+    table = slices.group_by("name").agg(**_OPERATOR_SUMS).with_columns(pl.col("name").cast(pl.String))
     categories = [str(classifier.classify(name).category) for name in table["name"]]
     return table.with_columns(category=pl.Series(categories, dtype=pl.String)).sort(
         "self_device_ns", "self_cpu_ns", "name", descending=[True, True, False]
@@ -133,8 +133,9 @@ def _by_shape(slices: pl.DataFrame) -> pl.DataFrame:
     recorded = slices.select("input_dims", "input_types")[slices["call"]]
     return (
         slices.with_columns(recorded)
-        .group_by(pl.col("name", "input_dims", "input_types").cast(pl.String))
+        .group_by("name", "input_dims", "input_types")
         .agg(**_OPERATOR_SUMS)
+        .with_columns(pl.col("name", "input_dims", "input_types").cast(pl.String))
         .sort("self_device_ns", "self_cpu_ns", "name", "input_dims", descending=[True, True, False, False])
     )
 

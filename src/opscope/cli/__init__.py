@@ -15,6 +15,7 @@ from opscope.report.text import printable
 # command -> (module with a `command`, one line for --help). The module is imported only when the command runs.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "profile": ("opscope.cli.profile", "Profile a model over a sweep of sizes and write reports."),
+    "analyze": ("opscope.cli.analyze", "Analyse traces of torch.profiler: costs, idle time, trust."),
     "report": ("opscope.cli.report", "Write the reports of a run directory anew from its raw traces."),
 }
 
@@ -47,6 +48,8 @@ def cli(debug: bool) -> None:
 
 def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 something is missing, 4 bad input file."""
+    # polars' allocator keeps freed memory for ten seconds, longer than most commands run; it reads this when loaded.
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
     try:
         cli(prog_name="opscope")
     except OpscopeError as error:

@@ -8,7 +8,7 @@ import functools
 import gzip
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -27,16 +27,14 @@ _GENERATED_REGISTRATION = re.compile(r"Register(?P<key>[A-Za-z]+)(_\d+)?\.cpp")
 _SHIPPED = "native_functions-2.13.0.json.gz"
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(msgspec.Struct, frozen=True, gc=False):
     """One argument of a schema, or one return value (then the name may be empty)."""
 
     name: str
     type: str
 
 
-@dataclass(frozen=True, slots=True)
-class NativeFunction:
+class NativeFunction(msgspec.Struct, frozen=True, gc=False):
     """One overload of an operator.
 
     Attributes:
@@ -65,11 +63,11 @@ class NativeFunction:
     python_module: str | None = None
     is_view: bool = False
     elementwise_iterator: bool = False
-    dispatch: dict[str, str] = field(default_factory=dict)
+    dispatch: dict[str, str] = {}
     delegate: str | None = None
     composite_implicit: bool = False
     yaml_line: int | None = None
-    registrations: dict[str, str] = field(default_factory=dict)
+    registrations: dict[str, str] = {}
 
     @property
     def base(self) -> str:
@@ -82,8 +80,7 @@ class NativeFunction:
         return f"{self.base}.{self.overload}" if self.overload else self.base
 
 
-@dataclass(frozen=True, slots=True)
-class NativeFunctionTable:
+class NativeFunctionTable(msgspec.Struct, frozen=True, gc=False):
     """The operators of one PyTorch build."""
 
     torch_version: str

@@ -129,8 +129,10 @@ def _frames(
     frames = {}
     for table, schema in SCHEMAS.items():
         columns = reader.take(table)
-        oddities.replaced_bytes += int(replaced[columns["name"]].sum()) if "name" in columns else 0
-        frames[table] = rows.renumbered(pl.concat([_frame(columns, schema, names, texts), rows.frame(table)]))
+        if replaced.any() and "name" in columns:
+            oddities.replaced_bytes += int(replaced[columns["name"]].sum())
+        plain, more = _frame(columns, schema, names, texts), rows.frame(table)
+        frames[table] = rows.renumbered(pl.concat([plain, more]) if more.height else plain)
     return frames
 
 

@@ -44,7 +44,7 @@ class Rows:
 
     def renumbered(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Number the threads of a frame in the order of their names, so that it does not depend on the file's order."""
-        if "thread" not in frame.columns:
+        if "thread" not in frame.columns or list(self._threads) == sorted(self._threads):
             return frame
         ordered = {pair: number for number, pair in enumerate(sorted(self._threads))}
         numbers = pl.Series([ordered[pair] for pair in self._threads], dtype=pl.Int32)
@@ -53,6 +53,11 @@ class Rows:
 
 def build(source: TraceSource, devices: tuple[DeviceProperties, ...], frames: Mapping[str, pl.DataFrame]) -> Trace:
     """Build the trace. File order is not time order, so every table is sorted by its start."""
-    tables = {name: frame.sort("time_ns" if name == "allocations" else "start_ns", maintain_order=True)
-              for name, frame in frames.items()}  # fmt: skip
+    tables = {
+        name: _sorted(frame, "time_ns" if name == "allocations" else "start_ns") for name, frame in frames.items()
+    }
     return Trace(source=source, devices=devices, **tables)
+
+
+def _sorted(frame: pl.DataFrame, by: str) -> pl.DataFrame:
+    return frame if frame[by].is_sorted() else frame.sort(by, maintain_order=True)

@@ -1,6 +1,5 @@
 """Analysis (and the capture's record) -> `ProfileDocument`. Units change here, figures do not."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,9 +13,10 @@ from opscope.analysis.statistics import SampleSummary, summarise
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.trust import Trust
 from opscope.knowledge.categories import Classifier
-from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls
+from opscope.knowledge.native_functions import NativeFunctions
 from opscope.record import Benchmark, CaptureRecord, WorkloadInfo
 from opscope.report import document as doc
+from opscope.report.native_function import native_function_of
 from opscope.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 _TOP_OPERATORS = 10
@@ -231,7 +231,7 @@ def _operators(analysis: Analysis, functions: NativeFunctions, device_key: str) 
     for row in analysis.operators.iter_rows(named=True):
         name = row["name"]
         mine = shapes[name]
-        detail, native_function = _native_function(name, mine, functions, device_key, weight)
+        detail, native_function = native_function_of(name, mine, functions, device_key, weight)
         launched = kernels.get(name)
         yield doc.OperatorEntry(
             name=name,
@@ -264,31 +264,6 @@ def _grouped(table: pl.DataFrame, key: str) -> Mapping[str, pl.DataFrame]:
 def _source(launched: pl.DataFrame | None) -> doc.SourceLocation:
     reason = _NO_SOURCE_YET if launched is not None else "no kernel of this operator was recorded"
     return doc.SourceLocation(None, "unknown", reason)
-
-
-def _native_function(
-    name: str, shapes: pl.DataFrame, functions: NativeFunctions, device_key: str, weight: str
-) -> tuple[doc.NativeFunctionDetail, str | None]:
-    calls = [
-        RecordedCalls(
-            input_types=None if row["input_types"] is None else tuple(json.loads(row["input_types"])),
-            time_ns=row[weight] or 0,
-        )
-        for row in shapes.iter_rows(named=True)
-    ]
-    resolution = functions.resolve(name, calls, device_key)
-    function = resolution.function
-    detail = doc.NativeFunctionDetail(
-        schema=function.schema if function else None,
-        yaml_line=function.yaml_line if function else None,
-        dispatch_key=resolution.dispatch_key,
-        cpp_function=resolution.cpp_function,
-        torch_version=functions.torch_version,
-        how=resolution.how,
-        other_overloads=resolution.other_overloads,
-    )
-    listed = function is not None and function.yaml_line is not None
-    return detail, function.yaml_name if function and listed else None
 
 
 def _shapes(table: pl.DataFrame, *, measured: bool) -> Iterator[doc.ShapeEntry]:

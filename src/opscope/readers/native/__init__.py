@@ -143,7 +143,7 @@ class NativeReader:
         return list(zip(pairs[::2], pairs[1::2], strict=True))
 
     def take(self, table: str) -> dict[str, Array]:
-        """Return copies of a table's columns by name, and free the originals."""
+        """Return copies of a table's columns by name, and free the originals. polars builds on them without copying."""
         position = list(TABLES).index(table)
         numbers, codes = TABLES[table]
         columns = {name: self._array("numbers", position, at).copy() for at, name in enumerate(numbers)}

@@ -15,6 +15,10 @@
 #include <string_view>
 #include <vector>
 
+#ifdef __GLIBC__  // the headers above say so
+#include <malloc.h>
+#endif
+
 namespace {
 
 constexpr int64_t kNull = INT64_MIN;
@@ -680,7 +684,12 @@ extern "C" {
 
 int32_t opscope_kineto_version() { return 1; }
 Reader* opscope_kineto_new() { return new Reader; }
-void opscope_kineto_free(Reader* reader) { delete reader; }
+void opscope_kineto_free(Reader* reader) {
+    delete reader;
+#ifdef __GLIBC__
+    malloc_trim(0);  // growing columns leave holes in the heap as large as themselves
+#endif
+}
 void opscope_kineto_feed(Reader* reader, const char* data, size_t size) { reader->feed(data, size); }
 void opscope_kineto_finish(Reader* reader) { reader->finish(); }
 int64_t opscope_kineto_event_count(const Reader* reader) { return reader->event_count(); }

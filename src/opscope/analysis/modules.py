@@ -1,0 +1,46 @@
+"""Which ``nn.Module`` launched what, where stacks were recorded."""
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.links import Links, column, end_of
+from opscope.analysis.nesting import Nesting
+from opscope.analysis.stacks import in_backward, through_forward
+from opscope.model import Trace
+
+_MODULE = "nn.Module: "
+
+
+def module_table(trace: Trace, links: Links) -> pl.DataFrame | None:
+    """Return the device time per module instance: ``module``, ``calls``, ``self_device_ns``, ``total_device_ns``.
+
+    An activity belongs to the innermost module around its operator; one of the backward pass to the module of the
+    forward operator with its sequence number. ``total_device_ns`` adds the modules inside. What no module launched is
+    in no row. None where no modules were recorded.
+    """
+    modules = trace.frames.filter(pl.col("name").cast(pl.String).str.starts_with(_MODULE))
+    if not modules.height:
+        return None
+    nesting = Nesting.of(column(modules, "thread"), column(modules, "start_ns"), end_of(modules))
+    own = nesting.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
+    module_of = through_forward(trace, links, np.where(in_backward(trace), -1, own))
+    launched = np.flatnonzero(links.activity_operator >= 0)
+    module = module_of[links.activity_operator[launched]]
+    self_device = np.zeros(modules.height, np.int64)
+    durations = trace.activities["duration_ns"].to_numpy()[launched]
+    np.add.at(self_device, module[module >= 0], durations[module >= 0])
+    code = modules["name"].to_physical().cast(pl.Int64).to_numpy()
+    outermost = ~nesting.inside_same(code)
+    return (
+        pl.DataFrame(
+            {
+                "module": modules["name"].cast(pl.String).str.strip_prefix(_MODULE),
+                "outermost": outermost,
+                "self_device_ns": self_device,
+                "total_device_ns": np.where(outermost, nesting.subtree_sums(self_device), 0),
+            }
+        )
+        .group_by("module")
+        .agg(pl.col("outermost").sum().alias("calls"), pl.col("self_device_ns", "total_device_ns").sum())
+        .sort("total_device_ns", "self_device_ns", "module", descending=[True, True, False])
+    )
