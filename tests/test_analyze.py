@@ -126,7 +126,7 @@ def test_modules_need_stacks(inference: str) -> None:
 
 @pytest.mark.parametrize(("size", "code"), [("1KB", 4), ("1MiB", 0), ("huge", 2)])
 def test_the_size_that_is_read_is_limited(inference: str, size: str, code: int) -> None:
-    result = opscope("analyze", inference, "--max-size", size)
+    result = opscope("analyze", inference, "--max-input", size)
     assert result.returncode == code
     assert "Traceback" not in result.stderr
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from opscope.cli.sql import QueryResult
+from opscope.readers.parquet import StoreManifest
 from opscope.record import CaptureRecord, Manifest
 from opscope.report.analysis_document import AnalysisDocument, AnalysisDocuments
 from opscope.report.comparison import Comparison, Comparisons
@@ -19,6 +21,8 @@ DOCUMENTS: dict[str, type] = {
     "profile-1.json": ProfileDocument,
     "analysis-1.json": AnalysisDocument,
     "analyses-1.json": AnalysisDocuments,
+    "sql-1.json": QueryResult,
+    "store-1.json": StoreManifest,
     "comparison-1.json": Comparison,
     "comparisons-1.json": Comparisons,
     "sweep-1.json": Manifest,

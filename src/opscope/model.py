@@ -49,6 +49,7 @@ class Trace:
     Attributes:
         source: the file and its header.
         devices: properties of the devices the file lists; empty where it lists none.
+        threads: process and thread, as the file has them (JSON text), of every number in a ``thread`` column.
         operators: one row per operator slice (``cpu_op``).
         launches: one row per runtime or driver API call.
         activities: one row per kernel, memcpy or memset: the work of the devices.
@@ -60,6 +61,7 @@ class Trace:
 
     source: TraceSource
     devices: tuple[DeviceProperties, ...]
+    threads: tuple[tuple[str, str], ...]
     operators: pl.DataFrame
     launches: pl.DataFrame
     activities: pl.DataFrame

@@ -95,6 +95,21 @@ def _step_of_activities(trace: Trace, links: Links, table: pl.DataFrame) -> Ints
     return result
 
 
+def activities_of_steps(trace: Trace, links: Links, steps: pl.DataFrame) -> Ints:
+    """Return the rows of the activities that some steps launched.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        steps: rows of `step_table`. An activity without a recorded launch belongs to the step that it begins in.
+    """
+    start = column(trace.activities, "start_ns")
+    row = np.searchsorted(steps["start_ns"].to_numpy(), start, side="right") - 1
+    begins_inside = (row >= 0) & (steps["end_ns"].to_numpy()[row] > start)
+    launched_inside = _step_of_activities(trace, links, steps) >= 0
+    return np.flatnonzero(np.where(links.activity_launch >= 0, launched_inside, begins_inside))
+
+
 def activities_launched_outside_steps(trace: Trace, links: Links) -> Ints:
     """Return the rows of activities whose launch lies in no recorded step; empty where no steps were recorded."""
     table = step_table(trace)

@@ -16,6 +16,9 @@ from opscope.report.text import printable
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "profile": ("opscope.cli.profile", "Profile a model over a sweep of sizes and write reports."),
     "analyze": ("opscope.cli.analyze", "Analyse traces of torch.profiler: costs, idle time, trust."),
+    "convert": ("opscope.cli.convert", "Write traces as Parquet files, which every command reads much faster."),
+    "export": ("opscope.cli.export", "Write a trace that viewers show whole, or some steps of it."),
+    "sql": ("opscope.cli.sql", "Run SQL over the tables of one or many traces."),
     "report": ("opscope.cli.report", "Write the reports of a run directory anew from its raw traces."),
 }
 

@@ -1,4 +1,4 @@
-"""``opscope analyze TRACE...``: what a trace says, and how far it can be trusted. Needs no PyTorch."""
+"""``opscope analyze INPUT...``: what a trace says, and how far it can be trusted. Needs no PyTorch."""
 
 import sys
 from collections.abc import Iterator
@@ -9,10 +9,9 @@ import click
 from opscope.analysis import Analysis, analyze
 from opscope.analysis.bounds import bound_of
 from opscope.analysis.trust import Verdict
+from opscope.cli.inputs import input_option, traces_of
 from opscope.cli.options import format_option
 from opscope.knowledge.native_functions import NativeFunctions, shipped_table
-from opscope.readers import read
-from opscope.readers.source import MAX_UNPACKED_BYTES
 from opscope.record import encode
 from opscope.report.analysis_tables import By, table_by, values_by
 from opscope.report.tables import as_csv, as_markdown, as_text
@@ -20,27 +19,10 @@ from opscope.report.text import printable
 from opscope.units import format_ns, format_share
 
 _SHOWN = 20
-_SIZE_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-
-
-class _Size(click.ParamType[int]):
-    """A number of bytes: ``500MB``, ``2GiB``, ``1000``."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        text = str(value).strip()
-        digits = text.rstrip("BKMGIbkmgi ")
-        unit = text[len(digits) :].strip().upper()
-        if not digits.isdigit() or unit not in _SIZE_UNITS:
-            self.fail(f"{value!r} is no size; write 500MB or 2GiB", param, ctx)
-        return int(digits) * _SIZE_UNITS[unit]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("traces", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--by",
     type=click.Choice([by.value for by in By]),
@@ -49,26 +31,26 @@ class _Size(click.ParamType[int]):
 @click.option("--top", type=click.IntRange(min=0), help=f"How many rows; 0 for all.  [default: {_SHOWN} in tables]")
 @click.option("--sort", metavar="COLUMN", help="Sort by a column of --format csv, such as calls or self_cpu_ns.")
 @click.option("--strict", is_flag=True, help="End with exit code 1 if a trust check fails.")
-@click.option(
-    "--max-size", type=_Size(), default=MAX_UNPACKED_BYTES, help="Refuse files that unpack to more.  [default: 16GiB]"
-)
+@input_option
 @format_option
 def command(
-    traces: tuple[Path, ...],
+    inputs: tuple[Path, ...],
     by: str | None,
     top: int | None,
     sort: str | None,
     strict: bool,
-    max_size: int,
+    max_input: int,
     output_format: str,
 ) -> None:
     """Analyse traces of torch.profiler (.json or .json.gz), of any PyTorch from 1.13 on, NVIDIA or AMD.
+
+    INPUT may also be a run directory of opscope profile, or a directory that opscope convert made.
 
     Shows what bounds the step, the accounting of the device time, the trust checks that do not pass, and a table.
     --format json prints everything, by the schema opscope.analysis/1.
     """
     functions = NativeFunctions(shipped_table())
-    analyses = {str(path): analyze(read(path, max_bytes=max_size), functions) for path in traces}
+    analyses = {path: analyze(trace, functions) for path, trace in traces_of(inputs, max_input)}
     rows = None if top == 0 else top
     if output_format == "json":
         from opscope.report.analysis_document import AnalysisDocuments, build_analysis_document

@@ -1,9 +1,10 @@
-"""Raw trace files -> `Trace`. One module per format; there is one so far."""
+"""Trace files -> `Trace`: one module per format."""
 
 from pathlib import Path
 
+from opscope.errors import BadInputError
 from opscope.model import Trace
-from opscope.readers import kineto
+from opscope.readers import kineto, parquet
 from opscope.readers.source import MAX_UNPACKED_BYTES, Source
 
 
@@ -13,10 +14,15 @@ def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
     What is whole in a damaged file is read; ``Trace.source`` and the trust checks say what is not.
 
     Args:
-        path: a file; gzip is unpacked whatever the name says.
+        path: a file (gzip is unpacked whatever the name says), or a directory that ``opscope convert`` made.
         max_bytes: refuse a file that unpacks to more.
 
     Raises:
         BadInputError: the file is missing, unreadable, too large, or of no known format.
     """
-    return kineto.parse(Source(Path(path), max_bytes))
+    path = Path(path)
+    if parquet.is_store(path):
+        return parquet.read(path)
+    if path.is_dir():
+        raise BadInputError(f"{path} is a directory without {parquet.MANIFEST}: expected a trace, or a converted one")
+    return kineto.parse(Source(path, max_bytes))

@@ -70,9 +70,13 @@ def parse(source: Source) -> Trace:
         decoded += _decoded(odd, oddities)
     if not reader.found_events or (oddities.unreadable_bytes and not reader.event_count and not decoded):
         raise BadInputError(_no_trace(source, reader.header))
-    frames = _python_frames(decoded, oddities) if library is None else _frames(reader, decoded, oddities)  # type: ignore[arg-type]
+    if isinstance(reader, native.NativeReader):
+        rows, frames = _frames(reader, decoded, oddities)
+    else:
+        rows, frames = _python_frames(decoded, oddities)
     header = _header(reader)
-    return build(_described(source, reader, oddities, header), tuple(_devices(header.get("deviceProperties"))), frames)
+    devices = tuple(_devices(header.get("deviceProperties")))
+    return build(_described(source, reader, oddities, header), devices, rows.threads(), frames)
 
 
 def _fed(reader: _EventReader, source: Source) -> Iterator[list[bytes]]:
@@ -111,15 +115,15 @@ def _described(source: Source, reader: _EventReader, oddities: _Oddities, header
 # ---------------------------------------------------------------- events -> frames
 
 
-def _python_frames(events: Iterable[Mapping[str, Any]], oddities: _Oddities) -> dict[str, pl.DataFrame]:
+def _python_frames(events: Iterable[Mapping[str, Any]], oddities: _Oddities) -> tuple[Rows, dict[str, pl.DataFrame]]:
     rows = Rows()
     oddities.odd_events = sum(not add_event(rows, event) for event in events)
-    return {table: rows.renumbered(rows.frame(table)) for table in SCHEMAS}
+    return rows, {table: rows.renumbered(rows.frame(table)) for table in SCHEMAS}
 
 
 def _frames(
     reader: native.NativeReader, odd: Iterable[Mapping[str, Any]], oddities: _Oddities
-) -> dict[str, pl.DataFrame]:
+) -> tuple[Rows, dict[str, pl.DataFrame]]:
     """Join the compiled reader's columns with the rows of the events that it handed back."""
     identities = [identity.decode("utf-8", "replace") for identity in reader.strings(native.IDENTITIES)]
     rows = Rows((identities[process], identities[thread]) for process, thread in reader.threads())
@@ -133,7 +137,7 @@ def _frames(
             oddities.replaced_bytes += int(replaced[columns["name"]].sum())
         plain, more = _frame(columns, schema, names, texts), rows.frame(table)
         frames[table] = rows.renumbered(pl.concat([plain, more]) if more.height else plain)
-    return frames
+    return rows, frames
 
 
 def _frame(

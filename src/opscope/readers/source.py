@@ -54,7 +54,7 @@ class Source:
         self.size_bytes += len(piece)
         if self.size_bytes > self.max_bytes:
             raise BadInputError(
-                f"{self.path} unpacks to more than {self.max_bytes:,} bytes: raise the limit with --max-size if it is "
+                f"{self.path} unpacks to more than {self.max_bytes:,} bytes: raise the limit with --max-input if it is "
                 "what you expect"
             )
 

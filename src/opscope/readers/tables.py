@@ -42,6 +42,10 @@ class Rows:
         rows: Sequence[Row] = getattr(self, table)
         return pl.DataFrame(rows, schema=SCHEMAS[table], orient="row")
 
+    def threads(self) -> tuple[tuple[str, str], ...]:
+        """Return the pairs in the order of their final numbers."""
+        return tuple(sorted(self._threads))
+
     def renumbered(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Number the threads of a frame in the order of their names, so that it does not depend on the file's order."""
         if "thread" not in frame.columns or list(self._threads) == sorted(self._threads):
@@ -51,12 +55,17 @@ class Rows:
         return frame.with_columns(thread=numbers.gather(frame["thread"]))
 
 
-def build(source: TraceSource, devices: tuple[DeviceProperties, ...], frames: Mapping[str, pl.DataFrame]) -> Trace:
+def build(
+    source: TraceSource,
+    devices: tuple[DeviceProperties, ...],
+    threads: tuple[tuple[str, str], ...],
+    frames: Mapping[str, pl.DataFrame],
+) -> Trace:
     """Build the trace. File order is not time order, so every table is sorted by its start."""
     tables = {
         name: _sorted(frame, "time_ns" if name == "allocations" else "start_ns") for name, frame in frames.items()
     }
-    return Trace(source=source, devices=devices, **tables)
+    return Trace(source=source, devices=devices, threads=threads, **tables)
 
 
 def _sorted(frame: pl.DataFrame, by: str) -> pl.DataFrame:

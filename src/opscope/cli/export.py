@@ -1,0 +1,66 @@
+"""``opscope export INPUT --chrome OUT``: a trace that viewers show whole, or a part of it."""
+
+import gzip
+import re
+from pathlib import Path
+
+import click
+
+from opscope.cli.inputs import Size, files_of, input_option
+from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.knowledge.categories import Classifier
+from opscope.knowledge.native_functions import NativeFunctions, shipped_table
+from opscope.readers import read
+from opscope.report.chrome import chrome_parts, select_steps
+from opscope.report.text import printable
+
+_STEPS = re.compile(r"(\d+)(?:\.\.(\d+))?")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("input_path", metavar="INPUT", type=click.Path(path_type=Path))
+@click.option(
+    "--chrome",
+    "output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The Chrome trace to write; packed if it ends in .gz.",
+)
+@click.option("--steps", metavar="FIRST[..LAST]", help="Only these steps, by the profiler's numbers.")
+@click.option("--max-size", type=Size(), help="Split into parts of at most this size, unpacked: 200MB.")
+@input_option
+def command(input_path: Path, output: Path, steps: str | None, max_size: int | None, max_input: int) -> None:
+    """Write a trace for ui.perfetto.dev or chrome://tracing.
+
+    Viewers silently drop slices that overlap without nesting; here they get lanes of their own. Names are escaped,
+    operators and kernels carry opscope's categories, and arrows lead from launches to kernels. Parts after the first
+    are named OUT.part2.json and so on.
+    """
+    files = list(files_of([input_path]))
+    if len(files) > 1:
+        raise UsageError(f"{input_path} holds {len(files)} traces: name one, such as {files[0]}")
+    trace = read(files[0], max_bytes=max_input)
+    if steps is not None:
+        trace = select_steps(trace, *_range(steps))
+    for number, part in enumerate(chrome_parts(trace, Classifier(NativeFunctions(shipped_table())), max_size), 1):
+        target = _target(output, number)
+        try:
+            target.write_bytes(gzip.compress(part) if target.suffix == ".gz" else part)
+        except OSError as error:
+            raise EnvironmentLacksError(f"cannot write {target}: {error.strerror or error}") from error
+        events = part.count(b'\n{"ph"')
+        click.echo(printable(f"{target}: {events:,} events, {len(part):,} bytes unpacked"))
+
+
+def _range(steps: str) -> tuple[int, int]:
+    match = _STEPS.fullmatch(steps.strip())
+    if match is None:
+        raise UsageError(f"--steps takes a number or a range such as 2..3, not {steps!r}")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _target(output: Path, number: int) -> Path:
+    if number == 1:
+        return output
+    name = output.name.removesuffix(".gz").removesuffix(".json")
+    return output.with_name(f"{name}.part{number}{output.name.removeprefix(name)}")

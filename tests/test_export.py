@@ -1,0 +1,162 @@
+"""Traces written for viewers: nothing that they would drop, nothing that is lost, in parts if asked."""
+
+import gzip
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.analysis import analyze
+from opscope.analysis.lanes import lanes_of
+from opscope.errors import UsageError
+from opscope.knowledge.categories import Classifier
+from opscope.knowledge.native_functions import NativeFunctions, shipped_table
+from opscope.model import Trace
+from opscope.readers import read
+from opscope.report.chrome import chrome_parts, select_steps
+from tests import tiny
+from tests.cli import opscope
+from tests.conftest import DATA
+from tests.kineto import KinetoTrace
+
+TRACES = sorted((DATA / "traces").glob("*.json.gz"))
+Load = Callable[[KinetoTrace], Trace]
+
+
+def exported(trace: Trace, max_bytes: int | None = None) -> list[dict[str, Any]]:
+    classifier = Classifier(NativeFunctions(shipped_table()))
+    return [json.loads(part) for part in chrome_parts(trace, classifier, max_bytes)]
+
+
+def assert_drawable(events: list[dict[str, Any]]) -> None:
+    """Within a track, slices nest or do not touch: what viewers need in order to show them."""
+    tracks = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            start = round(event["ts"] * 1000)
+            tracks[event["pid"], event["tid"]].append((start, start + round(event["dur"] * 1000)))
+    for slices in tracks.values():
+        stack: list[int] = []
+        for start, end in sorted(slices, key=lambda item: (item[0], -item[1])):
+            while stack and stack[-1] <= start:
+                stack.pop()
+            assert not stack or stack[-1] >= end
+            stack.append(end)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 15)), max_size=30))
+def test_lanes_hold_only_slices_that_nest(slices: list[tuple[int, int, int]]) -> None:
+    track, start, length = (
+        np.array(values, np.int64) for values in (zip(*slices, strict=True) if slices else ((), (), ()))
+    )
+    lanes = lanes_of(track, start, start + length)
+    events = [
+        {"ph": "X", "pid": a, "tid": lane, "ts": b / 1000, "dur": c / 1000}
+        for (a, b, c), lane in zip(slices, lanes.tolist(), strict=True)
+    ]
+    assert_drawable(events)
+
+
+def test_slices_that_nest_stay_in_one_lane() -> None:
+    lanes = lanes_of(np.zeros(4, np.int64), np.array([0, 10, 12, 60]), np.array([50, 40, 20, 70]))
+    assert lanes.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
+def test_real_traces_come_back_with_every_figure(path: Path, tmp_path: Path) -> None:
+    trace = read(path)
+    (content,) = exported(trace)
+    assert_drawable(content["traceEvents"])
+    target = tmp_path / "exported.json"
+    target.write_text(json.dumps(content))
+    before, after = analyze(trace), analyze(read(target))
+    columns = ("name", "calls", "self_device_ns", "total_device_ns", "self_cpu_ns", "total_cpu_ns")
+    assert before.operators.select(columns).equals(after.operators.select(columns))
+    names = pl.col("name").cast(pl.String)
+    rows = [analysis.kernels.select(names, "device", "calls", "total_ns").rows() for analysis in (before, after)]
+    assert rows[0] == rows[1]
+    assert [d.idle_ns for d in before.devices] == [d.idle_ns for d in after.devices]
+
+
+def test_overlapping_slices_get_lanes_of_their_own_and_say_so(load: Load) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::a", 0, 50_000)
+    trace.operator("aten::b", 30_000, 50_000)
+    trace.kernel("k", 0, 10_000)
+    trace.kernel("early", 9_000, 10_000)
+    (content,) = exported(load(trace))
+    assert_drawable(content["traceEvents"])
+    names = [event["args"]["name"] for event in content["traceEvents"] if event["name"] == "thread_name"]
+    assert names == ["process 100, thread 100", "process 100, thread 100 (lane 2)", "stream 7", "stream 7 (lane 2)"]
+
+
+def test_kernels_carry_their_operator_and_category_and_an_arrow(load: Load) -> None:
+    (content,) = exported(load(tiny.inference()))
+    events = content["traceEvents"]
+    gemm = next(event for event in events if event["name"] == "gemm")
+    assert gemm["args"]["operator"] == "aten::addmm"
+    assert gemm["args"]["category"] == "Matrix Operations"
+    assert gemm["args"]["grid"] == [8, 12, 1]
+    arrows = {event["id"]: event for event in events if event["ph"] == "s"}
+    assert len(arrows) == 4
+    ends = {event["id"]: (event["pid"], event["ts"]) for event in events if event["ph"] == "f"}
+    assert (gemm["pid"], gemm["ts"]) in ends.values()
+
+
+def test_parts_are_split_by_time_and_hold_everything_once(load: Load) -> None:
+    trace = load(tiny.inference())
+    (whole,) = exported(trace)
+    parts = exported(trace, 2_000)
+    assert len(parts) > 2
+    assert all(len(part) <= 2_000 for part in chrome_parts(trace, Classifier(NativeFunctions(shipped_table())), 2_000))
+    joined = [event for part in parts for event in part["traceEvents"] if event["ph"] != "M"]
+    assert sorted(map(json.dumps, joined)) == sorted(json.dumps(e) for e in whole["traceEvents"] if e["ph"] != "M")
+    times = [[event["ts"] for event in part["traceEvents"] if event["ph"] != "M"] for part in parts]
+    assert all(max(earlier) <= min(later) for earlier, later in itertools.pairwise(times))
+
+
+def test_steps_are_what_they_launched(load: Load) -> None:
+    """The kernel that step 1 launched and step 2 saw running belongs to step 1."""
+    built = KinetoTrace()
+    built.step(1, 0, 100_000)
+    built.step(2, 100_000, 100_000)
+    built.operator("aten::a", 80_000, 15_000)
+    built.launched_kernel("late", (90_000, 1_000), (110_000, 30_000))
+    built.operator("aten::b", 120_000, 15_000)
+    built.launched_kernel("k", (125_000, 1_000), (150_000, 1_000))
+    first = select_steps(load(built), 1, 1)
+    assert first.activities["name"].to_list() == ["late"]
+    assert first.operators["name"].to_list() == ["aten::a"]
+    with pytest.raises(UsageError, match="marks no such step; it marks 1, 2"):
+        select_steps(load(built), 7, 9)
+
+
+def test_names_of_all_kinds_are_escaped(load: Load) -> None:
+    trace = KinetoTrace()
+    trace.operator('quote" back\\slash \x00\x1b[2J new\nline \u2028 \u00e9', 0, 1_000)
+    (content,) = exported(load(trace))
+    (name,) = (event["name"] for event in content["traceEvents"] if event["ph"] == "X")
+    assert name.startswith('quote" back\\slash')
+    assert name.isprintable()
+
+
+def test_the_command_writes_parts_packed_and_chosen_steps(tmp_path: Path) -> None:
+    path = str(DATA / "traces" / "gpt2_train_amp_stacks.json.gz")
+    out = tmp_path / "out.json.gz"
+    result = opscope("export", path, "--chrome", str(out), "--steps", "2", "--max-size", "1MB")
+    assert result.returncode == 0, result.stderr
+    written = sorted(file.name for file in tmp_path.iterdir())
+    assert written == ["out.json.gz", "out.part2.json.gz", "out.part3.json.gz"]
+    content = json.loads(gzip.decompress(out.read_bytes()))
+    assert any(event["name"] == "ProfilerStep#2" for event in content["traceEvents"])
+    assert not any(event["name"] == "ProfilerStep#1" for event in content["traceEvents"])
+    assert opscope("export", path, "--chrome", str(out), "--steps", "nine").returncode == 2
+    assert opscope("export", path, "--chrome", "/proc/none/x.json").returncode == 3
