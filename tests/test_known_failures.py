@@ -1,11 +1,14 @@
 """Thirteen small traces on which other tools were found to give wrong answers. Every figure is worked out by hand."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import polars as pl
 import pytest
 
-from opscope.analysis import Analysis
+from opscope.analysis import Analysis, analyze
+from opscope.model import Trace
+from opscope.readers import read
 from tests.kineto import KinetoTrace
 
 Analyze = Callable[[KinetoTrace], Analysis]
@@ -69,6 +72,38 @@ def test_d_three_replays_of_a_graph_are_one_row_per_node(analyzed: Analyze, numb
     ]
     assert analysis.accounting.unlinked_ns == 180_003
     assert analysis.launches.without_activity == 0
+
+
+def capturing() -> KinetoTrace:
+    """The capture of a graph: launches inside operators, without activities."""
+    trace = KinetoTrace()
+    trace.launch(0, 1_000, name="cudaStreamBeginCapture_v10000")
+    for number, name in enumerate(["aten::mm", "aten::add", "aten::mm"]):
+        trace.operator(name, 10_000 + number * 10_000, 5_000)
+        trace.launch(11_000 + number * 10_000, 1_000)
+    trace.launch(50_000, 1_000, name="cudaStreamEndCapture")
+    return trace
+
+
+def replayed(trace: KinetoTrace) -> KinetoTrace:
+    correlation = trace.launch(100_000, 5_000, name="cudaGraphLaunch")
+    for node in range(3):
+        trace.kernel(f"k{node}", 110_000 + node * 10_000, 5_000, correlation)
+    return trace
+
+
+def test_d_nodes_name_the_operators_that_were_captured(
+    analyzed: Analyze, load: Callable[[KinetoTrace], Trace], tmp_path: Path
+) -> None:
+    """Three launches were captured and three nodes replayed: in order. A capture of another size tells nothing."""
+    trace = load(replayed(KinetoTrace()))
+    assert analyze(trace).graph_nodes["captured_operator"].to_list() == [None] * 3
+    capture = read(capturing().write(tmp_path / "capture.json"))
+    nodes = analyze(trace, graph_capture=capture).graph_nodes
+    assert nodes["captured_operator"].to_list() == ["aten::mm", "aten::add", "aten::mm"]
+    assert set(nodes["captured_how"].str.slice(0, 6)) == {"likely"}
+    both = replayed(capturing())
+    assert analyzed(both).graph_nodes["captured_operator"].to_list() == ["aten::mm", "aten::add", "aten::mm"]
 
 
 def test_e_stream_synchronisations_are_never_busy(analyzed: Analyze) -> None:
@@ -163,16 +198,11 @@ def test_k_backward_runs_on_a_thread_of_its_own_and_joins_its_forward(analyzed: 
     ],
     ids=["truncated", "not a number", "quotes"],
 )
-def test_l_broken_json_loses_what_is_broken_and_says_so(damage: Callable[[str], str], tmp_path: object) -> None:
-    from pathlib import Path
-
-    from opscope.analysis import analyze
-    from opscope.readers import read
-
+def test_l_broken_json_loses_what_is_broken_and_says_so(damage: Callable[[str], str], tmp_path: Path) -> None:
     trace = KinetoTrace()
     trace.kernel("k", 0, 50_000)
     trace.kernel("lost", 60_000, 5_000)
-    path = Path(str(tmp_path)) / "t.json"
+    path = tmp_path / "t.json"
     path.write_text(damage(trace.text()))
     analysis = analyze(read(path))
     (check,) = (check for check in analysis.trust.checks if check.name == "file_is_valid")

@@ -61,6 +61,7 @@ class Analysis:
         phases: device sum per training phase, or None.
         accounting: the identity of the device times.
         trust: all checks.
+        graph_capture: another trace, in which the graphs were captured; None where that is this one, or unknown.
     """
 
     source: TraceSource
@@ -79,6 +80,7 @@ class Analysis:
     phases: dict[str, int] | None
     accounting: Accounting
     trust: Trust
+    graph_capture: Trace | None = None
 
     @property
     def step_count(self) -> int:
@@ -107,8 +109,8 @@ class Analysis:
 
     @functools.cached_property
     def graph_nodes(self) -> pl.DataFrame:
-        """One row per node of a replayed CUDA graph."""
-        return graph_table(self.trace, self.links)
+        """One row per node of a replayed CUDA graph, with the operators that were captured where that was recorded."""
+        return graph_table(self.trace, self.links, self.graph_capture)
 
     @property
     def has_device_times(self) -> bool:
@@ -117,13 +119,18 @@ class Analysis:
 
 
 def analyze(
-    trace: Trace, functions: NativeFunctions | None = None, *, expect_device_work: bool | None = None
+    trace: Trace,
+    functions: NativeFunctions | None = None,
+    *,
+    expect_device_work: bool | None = None,
+    graph_capture: Trace | None = None,
 ) -> Analysis:
     """Analyse one trace. Records with impossible durations are left out of every figure, and counted by a check.
 
     Args:
         trace: what `opscope.read` returned.
         functions: the operators of the PyTorch that ran; without, those of the release opscope ships.
+        graph_capture: another trace, in which CUDA graphs were captured that this one replays.
         expect_device_work: whether the workload ran on a GPU and its activities were collected; None if unknown.
     """
     trace, implausible = plausible(trace)
@@ -155,4 +162,5 @@ def analyze(
             activities_ns=int(trace.activities["duration_ns"].sum()),
         ),
         trust=check_trace(Evidence(trace, links, launches, timelines, implausible, expect_device_work)),
+        graph_capture=graph_capture,
     )

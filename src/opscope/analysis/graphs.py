@@ -7,18 +7,62 @@ graph is known by the sequence of its kernels, and a node by its place in that s
 import numpy as np
 import polars as pl
 
-from opscope.analysis.links import Links
+from opscope.analysis.launches import LAUNCHING_CALL, captured_into_graph
+from opscope.analysis.links import Links, column, link
 from opscope.model import Trace
 
 _BY_ID, _BY_ORDER = "graph and node id", "order in the replay"
+_IN_ORDER = "likely: as many launches were captured as the graph has nodes, taken in order"
+_NO_CAPTURE = "unknown: no capture of as many launches as the graph has nodes was recorded"
+_AMBIGUOUS = "unknown: several captures of as many launches were recorded"
 
 
-def graph_table(trace: Trace, links: Links) -> pl.DataFrame:
+def graph_table(trace: Trace, links: Links, capture: Trace | None = None) -> pl.DataFrame:
     """Return one row per node of every replayed graph, in the order of graphs and nodes.
 
     Columns: ``device``, ``graph`` and ``node`` (numbers), ``known_by``, ``name``, ``replays`` (how many recorded the
-    node), and the durations ``total_ns``, ``mean_ns``, ``min_ns``, ``max_ns``.
+    node), the durations ``total_ns``, ``mean_ns``, ``min_ns``, ``max_ns``, and ``captured_operator`` (the operator
+    that launched the node when the graph was captured) with ``captured_how``.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        capture: another trace, in which the graphs were captured; the trace itself if left out.
     """
+    nodes = _durations(trace, links)
+    return _with_operators(nodes, _captures(trace, links) if capture is None else _captures(capture, link(capture)))
+
+
+def _captures(trace: Trace, links: Links) -> list[list[str | None]]:
+    """Return per captured graph the operators that launched its nodes, in order."""
+    launches = trace.launches
+    names = launches["name"].cast(pl.String)
+    launching = names.str.contains(LAUNCHING_CALL.pattern).to_numpy() & ~names.str.contains("GraphLaunch").to_numpy()
+    thread, start = column(launches, "thread"), column(launches, "start_ns")
+    begins = names.str.contains("StreamBeginCapture").to_numpy()
+    operators = trace.operators["name"].cast(pl.String)
+    captures: dict[tuple[int, int], list[str | None]] = {}
+    for row in np.flatnonzero(launching & captured_into_graph(launches)).tolist():
+        number = int(np.count_nonzero(begins & (thread == thread[row]) & (start <= start[row])))
+        owner = int(links.launch_operator[row])
+        captures.setdefault((int(thread[row]), number), []).append(operators[owner] if owner >= 0 else None)
+    return list(captures.values())
+
+
+def _with_operators(nodes: pl.DataFrame, captures: list[list[str | None]]) -> pl.DataFrame:
+    operators: list[str | None] = []
+    how: list[str] = []
+    for (_, _), graph in nodes.group_by("device", "graph", maintain_order=True):
+        fitting = [capture for capture in captures if len(capture) == graph.height]
+        same = len({tuple(capture) for capture in fitting}) == 1
+        operators += fitting[0] if same else [None] * graph.height
+        how += [_IN_ORDER if same else _AMBIGUOUS if fitting else _NO_CAPTURE] * graph.height
+    return nodes.with_columns(
+        captured_operator=pl.Series(operators, dtype=pl.String), captured_how=pl.Series(how, dtype=pl.String)
+    )
+
+
+def _durations(trace: Trace, links: Links) -> pl.DataFrame:
     duration = pl.col("duration_ns")
     return (
         _numbered(_replayed(trace, links))

@@ -71,7 +71,7 @@ def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
         latency=Spread.of(np.maximum(delay[~queued], 0)),
         backlog=Spread.of(delay[queued]),
         without_activity=int(
-            (launching & ~has_activity & _has_correlation(launches) & ~_captured_into_graph(launches)).sum()
+            (launching & ~has_activity & _has_correlation(launches) & ~captured_into_graph(launches)).sum()
         ),
     )
 
@@ -80,7 +80,7 @@ def _has_correlation(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
     return launches["correlation"].is_not_null().to_numpy()
 
 
-def _captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
+def captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Tell per call whether its thread was capturing a graph: then it launches nothing yet."""
     names = launches["name"].cast(pl.String)
     thread, start = column(launches, "thread"), column(launches, "start_ns")

@@ -12,6 +12,7 @@ from opscope.analysis.trust import Verdict
 from opscope.cli.inputs import input_option, traces_of
 from opscope.cli.options import format_option
 from opscope.knowledge.native_functions import NativeFunctions, shipped_table
+from opscope.readers import read
 from opscope.record import encode
 from opscope.report.analysis_tables import By, table_by, values_by
 from opscope.report.tables import as_csv, as_markdown, as_text
@@ -30,6 +31,12 @@ _SHOWN = 20
 )
 @click.option("--top", type=click.IntRange(min=0), help=f"How many rows; 0 for all.  [default: {_SHOWN} in tables]")
 @click.option("--sort", metavar="COLUMN", help="Sort by a column of --format csv, such as calls or self_cpu_ns.")
+@click.option(
+    "--graph-capture",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A trace in which the CUDA graphs were captured: tells which operators their nodes came from.",
+)
 @click.option("--strict", is_flag=True, help="End with exit code 1 if a trust check fails.")
 @input_option
 @format_option
@@ -38,6 +45,7 @@ def command(
     by: str | None,
     top: int | None,
     sort: str | None,
+    graph_capture: Path | None,
     strict: bool,
     max_input: int,
     output_format: str,
@@ -50,7 +58,8 @@ def command(
     --format json prints everything, by the schema opscope.analysis/1.
     """
     functions = NativeFunctions(shipped_table())
-    analyses = {path: analyze(trace, functions) for path, trace in traces_of(inputs, max_input)}
+    capture = None if graph_capture is None else read(graph_capture, max_bytes=max_input)
+    analyses = {path: analyze(trace, functions, graph_capture=capture) for path, trace in traces_of(inputs, max_input)}
     rows = None if top == 0 else top
     if output_format == "json":
         from opscope.report.analysis_document import AnalysisDocuments, build_analysis_document

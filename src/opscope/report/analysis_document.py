@@ -146,7 +146,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class GraphNodeRow:
-    """One node of a replayed CUDA graph."""
+    """One node of a replayed CUDA graph; ``captured_operator`` launched it when the graph was captured."""
 
     device: int | None
     graph: int
@@ -158,6 +158,8 @@ class GraphNodeRow:
     mean_ns: float
     min_ns: int
     max_ns: int
+    captured_operator: str | None
+    captured_how: str
 
 
 @dataclass(frozen=True, slots=True)

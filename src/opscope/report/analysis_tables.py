@@ -24,6 +24,7 @@ class By(StrEnum):
     CATEGORY = "category"
     STEP = "step"
     STREAM = "stream"
+    GRAPH = "graph"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,23 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
         "first_ns": _Column("First start", _count),
         "last_ns": _Column("Last end", _count),
     },
+    By.GRAPH: {
+        "device": _Column("Device", _count),
+        "graph": _Column("Graph", _count),
+        "node": _Column("Node", _count),
+        "replays": _Column("Replays", _count),
+        "total_ns": _Column("Total", _time),
+        "share": _Column("of device sum", _of_device_sum),
+        "mean_ns": _Column("Mean", _time),
+        "captured_operator": _Column("Captured operator", _plain, numeric=False),
+        "name": _Column("Name", _plain, numeric=False),
+    },
 }
-_SHARE_OF = {By.KERNEL: "total_ns", By.STREAM: "sum_ns"}  # whose share "of device sum" is, where not self device time
+_SHARE_OF = {
+    By.KERNEL: "total_ns",
+    By.STREAM: "sum_ns",
+    By.GRAPH: "total_ns",
+}  # whose share "of device sum" is, where not self device time
 
 
 def rows_by(analysis: Analysis, by: By, sort: str | None = None) -> pl.DataFrame:
@@ -145,20 +161,23 @@ def rows_by(analysis: Analysis, by: By, sort: str | None = None) -> pl.DataFrame
 
 
 def _table(analysis: Analysis, by: By) -> pl.DataFrame:
-    if by is By.MODULE and analysis.modules is None:
-        raise UsageError("the trace records no modules: capture it with Python stacks (opscope profile --with-stack)")
-    tables = {
-        By.OPERATOR: analysis.operators,
-        By.SHAPE: analysis.shapes,
-        By.KERNEL: analysis.kernels.with_columns(pl.col("name", "kind").cast(pl.String)),
-        By.MODULE: analysis.modules,
-        By.CATEGORY: analysis.categories,
-        By.STEP: _steps(analysis),
-        By.STREAM: analysis.streams,
+    tables: Mapping[By, Callable[[], pl.DataFrame]] = {
+        By.OPERATOR: lambda: analysis.operators,
+        By.SHAPE: lambda: analysis.shapes,
+        By.KERNEL: lambda: analysis.kernels.with_columns(pl.col("name", "kind").cast(pl.String)),
+        By.MODULE: lambda: _modules(analysis),
+        By.CATEGORY: lambda: analysis.categories,
+        By.STEP: lambda: _steps(analysis),
+        By.STREAM: lambda: analysis.streams,
+        By.GRAPH: lambda: analysis.graph_nodes,
     }
-    table = tables[by]
-    assert table is not None  # of these, only modules can be missing
-    return table
+    return tables[by]()
+
+
+def _modules(analysis: Analysis) -> pl.DataFrame:
+    if analysis.modules is None:
+        raise UsageError("the trace records no modules: capture it with Python stacks (opscope profile --with-stack)")
+    return analysis.modules
 
 
 def _steps(analysis: Analysis) -> pl.DataFrame:
