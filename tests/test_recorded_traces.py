@@ -192,3 +192,23 @@ def test_nearly_every_recorded_call_tells_its_overload(analyses: dict[str, Analy
                 unclear += row["calls"]
     assert total > 13_000
     assert unclear / total < 0.001
+
+
+# Mean duration (ns) of the same kernels on the same device by Nsight Compute: gpu__time_duration.sum, clocks not locked.
+NSIGHT_COMPUTE = {
+    "AUnaryFunctor<float, float, float": 502_155,
+    "BinaryFunctor<float, float, float": 733_048,
+    "CUDAFunctor_add<float>": 733_584,
+    "tanh_kernel_cuda": 501_760,
+    "CUDAFunctorOnSelf_add<float>": 502_064,
+    "GeluCUDAKernelImpl": 501_184,
+}
+
+
+@pytest.mark.parametrize("part", NSIGHT_COMPUTE)
+def test_kernel_durations_agree_with_nsight_compute_within_three_percent(
+    part: str, analyses: dict[str, Analysis]
+) -> None:
+    names = pl.col("name").cast(pl.String)
+    found = analyses["gelu_variants"].kernels.filter(names.str.contains(part, literal=True))
+    assert found["mean_ns"].item() == pytest.approx(NSIGHT_COMPUTE[part], rel=0.03)
