@@ -194,7 +194,7 @@ def test_nearly_every_recorded_call_tells_its_overload(analyses: dict[str, Analy
     assert unclear / total < 0.001
 
 
-# Mean duration (ns) of the same kernels on the same device by Nsight Compute: gpu__time_duration.sum, clocks not locked.
+# Mean duration (ns) of the same kernels on the same device by Nsight Compute (gpu__time_duration.sum, clocks free).
 NSIGHT_COMPUTE = {
     "AUnaryFunctor<float, float, float": 502_155,
     "BinaryFunctor<float, float, float": 733_048,
