@@ -39,6 +39,7 @@ _NS_PER_US: Final = 1000
 _LATEST_NS: Final = 1 << 62  # 146 years; start and end of everything stay within 64 bits
 _INT32: Final = 31
 _INT64: Final = 63
+_LONGEST_EVENT: Final = 1 << 20  # what is longer is no event that could be mended
 _TRAILING_NUMBER: Final = re.compile(r"(-?\d{1,20})\s*$")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 # A name with quotes that were not escaped reaches to the next key.
@@ -57,6 +58,8 @@ def decode_event(raw: bytes) -> tuple[dict[str, Any] | None, int]:
     Returns:
         The event, or None for what cannot be read; and how many bytes of it were replaced.
     """
+    if len(raw) > _LONGEST_EVENT:
+        return None, 0
     clean, replaced = repaired(raw.rstrip(b" \r\n\t,"))
     for text in (clean, _BACKSLASH.sub(rb"\\\\", clean), _with_escaped_name(clean)):
         try:

@@ -25,6 +25,7 @@ constexpr int64_t kNull = INT64_MIN;
 constexpr int32_t kNoText = -1;
 constexpr int64_t kLatest = int64_t{1} << 62;  // as in readers/events.py
 constexpr size_t kLongestEvent = size_t{16} << 20;  // more is a string that was never closed
+constexpr size_t kMostRescanned = size_t{1} << 30;
 constexpr size_t kLongestHeaderValue = size_t{512} << 20;
 
 // ---------------------------------------------------------------- strings, each kept once
@@ -376,7 +377,7 @@ bool nanoseconds(const Token& token, int64_t& value) {
     }
     if (decimals == 0) return false;
     for (int digit = decimals < 0 ? 0 : decimals; digit < 3; ++digit) {
-        if (number > kLatest) return false;
+        if (number > kLatest / 10) return false;
         number *= 10;
     }
     value = negative ? -number : number;
@@ -437,7 +438,11 @@ private:
 
     void parse(bool last) {
         size_t used = 0;
-        if (state_ == State::kHeader) used = parse_header();
+        // A header value that is still open is looked at again when there is twice as much of it.
+        if (state_ == State::kHeader && (last || pending_.size() >= header_retry_)) {
+            header_retry_ = pending_.size() * 2;
+            used = parse_header();
+        }
         if (state_ == State::kEvents) used = parse_events(used, last);
         if (state_ == State::kFooter) {
             footer_.append(pending_.data() + used, pending_.size() - used);
@@ -515,9 +520,11 @@ private:
             }
             const auto length = static_cast<size_t>(cursor.end - begin);
             if (cursor.state == Parsed::kNeedsMore && !last && length < kLongestEvent) return offset(begin);
-            const char* next = next_event(begin + 1, cursor.end);
+            // Looking on from inside a stretch without end may scan it once per event that seems to begin in it.
+            if (cursor.state == Parsed::kNeedsMore) rescanned_ += length;
+            const char* next = rescanned_ < kMostRescanned ? next_event(begin + 1, cursor.end) : nullptr;
             if (next == nullptr) {
-                if (!last && length < kLongestEvent) return offset(begin);
+                if (!last && length < kLongestEvent && rescanned_ < kMostRescanned) return offset(begin);
                 keep_odd(begin, cursor.end);
                 return pending_.size();
             }
@@ -662,7 +669,7 @@ private:
 
     State state_ = State::kHeader;
     std::vector<char> pending_;
-    size_t header_done_ = 0;
+    size_t header_done_ = 0, header_retry_ = 0;
     Columns tables_[kTables];
     Interner names_, texts_, identities_, categories_;
     std::vector<Category> category_codes_;
@@ -671,6 +678,7 @@ private:
     std::string header_, footer_, odd_;
     std::vector<int64_t> odd_ends_;
     int64_t event_count_ = 0;
+    size_t rescanned_ = 0;
     bool truncated_ = false;
 };
 
