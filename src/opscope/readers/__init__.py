@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from opscope.errors import BadInputError
+from opscope.errors import BadInputError, EnvironmentLacksError
 from opscope.model import Trace
 from opscope.readers import kineto, parquet
 from opscope.readers.source import MAX_UNPACKED_BYTES, Source
@@ -25,4 +25,7 @@ def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
         return parquet.read(path)
     if path.is_dir():
         raise BadInputError(f"{path} is a directory without {parquet.MANIFEST}: expected a trace, or a converted one")
-    return kineto.parse(Source(path, max_bytes))
+    try:
+        return kineto.parse(Source(path, max_bytes))
+    except MemoryError as error:
+        raise EnvironmentLacksError(f"{path} does not fit in memory: read it on a larger machine") from error

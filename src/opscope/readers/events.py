@@ -64,7 +64,7 @@ def decode_event(raw: bytes) -> tuple[dict[str, Any] | None, int]:
     for text in (clean, _BACKSLASH.sub(rb"\\\\", clean), _with_escaped_name(clean)):
         try:
             event = json.loads(text, parse_float=Decimal)
-        except (ValueError, RecursionError):
+        except (ValueError, ArithmeticError, RecursionError):
             continue
         return (event if isinstance(event, dict) else None), replaced
     return None, replaced
@@ -84,15 +84,15 @@ def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:
     args = arguments if isinstance(arguments, dict) else {}
     ph, name = event.get("ph"), text_of(event.get("name", ""))
     is_allocation = ph == "i" and name == _MEMORY_EVENT
-    is_slice = ph == "X" and event.get("cat") in _SLICES and event.get("dur") is not None
-    if event.get("ts") is None or not (is_allocation or is_slice):
+    is_slice = ph in ("X", "B", "E") and event.get("cat") in _SLICES
+    if not (is_allocation or is_slice):
         return True
-    start = _nanoseconds(event["ts"])
+    start = _nanoseconds(event.get("ts"))
     if is_allocation:
         if start is not None:
             rows.allocations.append(_allocation(rows, event, start, args))
         return start is not None
-    duration = _nanoseconds(event["dur"])
+    duration = _nanoseconds(event.get("dur")) if ph == "X" else None  # no profiler writes begin and end apart
     if start is None or duration is None or not -_LATEST_NS < start + duration < _LATEST_NS:
         return False
     _add_slice(rows, event, name, start, duration, args)
@@ -133,7 +133,9 @@ def _thread(rows: Rows, event: Mapping[str, Any]) -> int:
 
 
 def identity(value: Any) -> str:
-    """Return a process or thread as JSON writes it: 7 and "7" are two."""
+    """Return a process or thread as JSON writes it: 7 and "7" are two, 7 and 7.0 are one."""
+    if (number := _finite(value)) is not None and number == number.to_integral_value() and abs(number) < 1 << _INT64:
+        return str(int(number))
     return json.dumps(value, default=str)
 
 
@@ -200,11 +202,18 @@ def dim3(value: Any) -> str | None:
 def _nanoseconds(value: Any) -> int | None:
     """Convert microseconds to integer nanoseconds without losing one to rounding; None if it is no time at all."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-        value = Decimal(value.strip())
+        value = _decimal(value.strip())
     number = _finite(value)
     if number is None or abs(number) > _LATEST_NS // _NS_PER_US:
         return None
-    return int((number * _NS_PER_US).to_integral_value())
+    return 0 if number.adjusted() < -_NS_PER_US else int((number * _NS_PER_US).to_integral_value())
+
+
+def _decimal(text: str) -> Decimal | None:
+    try:
+        return Decimal(text)
+    except ArithmeticError:  # an exponent beyond all bounds
+        return None
 
 
 def _finite(value: Any) -> Decimal | None:
@@ -223,7 +232,7 @@ def _integer(value: Any, bits: int = _INT64) -> int | None:
     if isinstance(value, str):
         match = _TRAILING_NUMBER.search(value)
         number = int(match[1]) if match else None
-    elif isinstance(value, int):
+    elif isinstance(value, int) and not isinstance(value, bool):
         number = int(value)
     elif (finite := _finite(value)) is not None and abs(finite) < 1 << bits and finite == finite.to_integral_value():
         number = int(finite)

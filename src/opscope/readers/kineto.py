@@ -27,6 +27,8 @@ _KINDS_OF_FILES: tuple[tuple[bytes, str], ...] = (
     (b"\x28\xb5\x2f\xfd", "Zstandard data"),
     (b"PAR1", "a Parquet file"),
     (b"\x7fELF", "a program or library"),
+    (b"\xff\xfe", "UTF-16 text"),
+    (b"\xfe\xff", "UTF-16 text"),
     (b"\x0a", "a Perfetto trace in its binary form, or text that begins with an empty line"),
 )
 
@@ -69,12 +71,12 @@ def parse(source: Source) -> Trace:
     for odd in _fed(reader, source):
         decoded += _decoded(odd, oddities)
     if not reader.found_events or (oddities.unreadable_bytes and not reader.event_count and not decoded):
-        raise BadInputError(_no_trace(source, reader.header))
+        raise BadInputError(_no_trace(source, reader))
     if isinstance(reader, native.NativeReader):
         rows, frames = _frames(reader, decoded, oddities)
     else:
         rows, frames = _python_frames(decoded, oddities)
-    header = _header(reader)
+    header = _header(reader, oddities)
     devices = tuple(_devices(header.get("deviceProperties")))
     return build(_described(source, reader, oddities, header), devices, rows.threads(), frames)
 
@@ -195,15 +197,30 @@ def _lists(tokens: list[bytes]) -> dict[str, pl.Series]:
 # ---------------------------------------------------------------- header
 
 
-def _header(reader: _EventReader) -> dict[str, Any]:
-    """Decode everything but the events: what stands before and after them, if that is whole."""
-    for text in (reader.header + b'"traceEvents": []' + reader.footer, reader.header.rstrip(b" \r\n\t,") + b"}"):
-        try:
-            header = json.loads(repaired(text)[0])
-        except (ValueError, RecursionError):
-            continue
-        return header if isinstance(header, dict) else {}
-    return {}
+def _header(reader: _EventReader, oddities: _Oddities) -> dict[str, Any]:
+    """Decode everything but the events: what stands before and after them. What cannot be read is counted."""
+    before = reader.header.removeprefix(b"\xef\xbb\xbf")
+    if not before.strip():  # a bare list of events; nothing but blanks may follow it
+        oddities.unreadable_bytes += len(reader.footer.strip())
+        return {}
+    whole, without_footer = before + b'"traceEvents": []' + reader.footer, before.rstrip(b" \r\n\t,") + b"}"
+    header = _object(whole)
+    if header is not None and not header["traceEvents"]:
+        return header
+    # A second list of events, another trace, or less than a whole object follows the first list.
+    oddities.unreadable_bytes += 0 if reader.truncated else len(reader.footer)
+    header = _object(without_footer)
+    if header is None:
+        oddities.unreadable_bytes += len(before)
+    return header or {}
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        decoded = json.loads(repaired(text)[0])
+    except (ValueError, RecursionError):
+        return None
+    return decoded if isinstance(decoded, dict) else None
 
 
 def _scalar_text(value: Any) -> str | None:
@@ -220,13 +237,16 @@ def _devices(entries: Any) -> Iterator[DeviceProperties]:
             yield device
 
 
-def _no_trace(source: Source, beginning: bytes) -> str:
+def _no_trace(source: Source, reader: _EventReader) -> str:
     """Say what a file is that holds no trace events."""
+    beginning = reader.header
     expected = "Expected a Chrome trace from torch.profiler (.json or .json.gz)."
     if source.damage is not None:
         return f"{source.path}: {source.damage}, and no event of a trace is whole. Copy or capture it again."
     if not source.size_bytes:
         return f"{source.path} is empty. {expected}"
+    if reader.found_events:
+        return f"{source.path} is not a trace that opscope knows: nothing in its list of events is an event. {expected}"
     for magic, kind in _KINDS_OF_FILES:
         if beginning.startswith(magic):
             return f"{source.path} is {kind}, and no trace that opscope knows. {expected}"

@@ -5,6 +5,8 @@ import re
 
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
 _NEXT = re.compile(r'\}\s*,\s*(?=\{\s*")')
+_LAST = re.compile(r"\}\s*(?=\])")
+_BOM = "\xef\xbb\xbf"
 _SPACE = re.compile(r"[\s,]*")
 _COLON = re.compile(r"\s*:\s*")
 
@@ -42,7 +44,7 @@ class PythonReader:
 
     def _begin(self, text: str) -> int | None:
         """Return where the list of events begins: the outermost object's entry, or the file itself."""
-        at = _SPACE.match(text, 0).end()  # type: ignore[union-attr]
+        at = _SPACE.match(text, 3 if text.startswith(_BOM) else 0).end()  # type: ignore[union-attr]
         if text[at : at + 1] == "[":
             return at + 1
         if text[at : at + 1] != "{":
@@ -77,7 +79,7 @@ class PythonReader:
                 _, end = self._decoder.raw_decode(text, at)
                 self.event_count += 1
             except (ValueError, RecursionError):
-                found = _NEXT.search(text, at + 1)
+                found = _NEXT.search(text, at + 1) or _LAST.search(text, at + 1)
                 end = found.end() if found else len(text)
             spans.append((at, end))
             at = end

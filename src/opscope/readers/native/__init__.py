@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
-_VERSION: Final = 1  # of the interface; a library of another version is not used
+_VERSION: Final = 2  # of the interface; a library of another version is not used
 NULL: Final = -(1 << 63)  # stands for an unknown number
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -61,8 +61,8 @@ def _declare(library: ctypes.CDLL) -> None:
     functions: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "new": (c_void_p, ()),
         "free": (None, (c_void_p,)),
-        "feed": (None, (c_void_p, c_char_p, c_size_t)),
-        "finish": (None, (c_void_p,)),
+        "feed": (c_int32, (c_void_p, c_char_p, c_size_t)),
+        "finish": (c_int32, (c_void_p,)),
         "event_count": (c_int64, (c_void_p,)),
         "truncated": (c_int32, (c_void_p,)),
         "found_events": (c_int32, (c_void_p,)),
@@ -95,13 +95,19 @@ class NativeReader:
         self._library.opscope_kineto_free(self._reader)
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Read on; return the events that are not plain, and stretches that are no events."""
-        self._library.opscope_kineto_feed(self._reader, piece, len(piece))
+        """Read on; return the events that are not plain, and stretches that are no events.
+
+        Raises:
+            MemoryError: there is no room for more.
+        """
+        if not self._library.opscope_kineto_feed(self._reader, piece, len(piece)):
+            raise MemoryError
         return self._take_odd()
 
     def finish(self) -> list[bytes]:
         """Say that there is no more; return what was left that is no plain event."""
-        self._library.opscope_kineto_finish(self._reader)
+        if not self._library.opscope_kineto_finish(self._reader):
+            raise MemoryError
         return self._take_odd()
 
     @property

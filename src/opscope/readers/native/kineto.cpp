@@ -26,7 +26,7 @@ constexpr int32_t kNoText = -1;
 constexpr int64_t kLatest = int64_t{1} << 62;  // as in readers/events.py
 constexpr size_t kLongestEvent = size_t{16} << 20;  // more is a string that was never closed
 constexpr size_t kMostRescanned = size_t{1} << 30;
-constexpr size_t kLongestHeaderValue = size_t{512} << 20;
+constexpr size_t kLongestHeaderValue = size_t{64} << 20;
 
 // ---------------------------------------------------------------- strings, each kept once
 
@@ -161,6 +161,7 @@ struct Cursor {
     const char* at;
     const char* end;
     Parsed state = Parsed::kWhole;
+    bool plain = true;  // whether every bare value so far was a number, true, false or null
 
     bool fail(Parsed why) {
         state = why;
@@ -199,7 +200,9 @@ struct Cursor {
         const char* begin = at;
         while (at < end && *at != ',' && *at != '}' && *at != ']' && *at != '"' && *at != ':' && !is_space(*at)) ++at;
         if (at >= end) return fail(Parsed::kNeedsMore);
-        return at > begin || fail(Parsed::kBroken);
+        if (at == begin) return fail(Parsed::kBroken);
+        plain = plain && is_plain({begin, static_cast<size_t>(at - begin)});
+        return true;
     }
 
     bool skip_container() {
@@ -260,6 +263,14 @@ struct Cursor {
     }
 
 private:
+    static bool is_plain(std::string_view text) {
+        if (text == "true" || text == "false" || text == "null") return true;
+        if (text[0] == '-') text.remove_prefix(1);
+        if (text.empty() || text[0] < '0' || text[0] > '9') return false;
+        if (text[0] == '0' && text.size() > 1 && text[1] >= '0' && text[1] <= '9') return false;
+        return text.find_first_not_of("0123456789.eE+-") == std::string_view::npos;
+    }
+
     static bool has_byte(uint64_t word, char wanted) {
         const uint64_t x = word ^ (0x0101010101010101ull * static_cast<uint8_t>(wanted));
         return ((x - 0x0101010101010101ull) & ~x & 0x8080808080808080ull) != 0;
@@ -361,6 +372,8 @@ bool nanoseconds(const Token& token, int64_t& value) {
     if (p == token.end) return false;
     int64_t number = 0;
     int count = 0, decimals = -1;
+    char fourth = '0';
+    bool more = false;  // whether a digit behind the fourth decimal is not 0
     for (; p < token.end; ++p) {
         if (*p == '.' && decimals < 0 && count) {
             decimals = 0;
@@ -368,7 +381,7 @@ bool nanoseconds(const Token& token, int64_t& value) {
         }
         if (*p < '0' || *p > '9') return false;
         if (decimals >= 3) {
-            if (decimals++ == 3) number += *p >= '5';
+            if (decimals++ == 3) fourth = *p; else more |= *p != '0';
             continue;
         }
         if (++count > 18) return false;
@@ -380,6 +393,7 @@ bool nanoseconds(const Token& token, int64_t& value) {
         if (number > kLatest / 10) return false;
         number *= 10;
     }
+    number += fourth > '5' || (fourth == '5' && (more || number % 2 == 1));
     value = negative ? -number : number;
     return -kLatest < value && value < kLatest;
 }
@@ -402,6 +416,17 @@ class Reader {
 public:
     Reader() : tables_{{5, 5}, {4, 2}, {12, 5}, {2, 2}, {2, 2}, {5, 1}, {2, 1}} {
         category_codes_.reserve(64);
+    }
+
+    // Nothing that C++ throws may cross into C: there it would end the process.
+    template <typename Work>
+    bool guarded(Work work) noexcept {
+        try {
+            work();
+            return true;
+        } catch (...) {
+            return false;
+        }
     }
 
     void feed(const char* data, size_t size) {
@@ -431,10 +456,10 @@ public:
     }
     int64_t event_count() const { return event_count_; }
     bool truncated() const { return truncated_; }
-    bool found_events() const { return state_ != State::kHeader; }
+    bool found_events() const { return state_ == State::kEvents || state_ == State::kFooter; }
 
 private:
-    enum class State { kHeader, kEvents, kFooter };
+    enum class State { kHeader, kEvents, kFooter, kNoTrace };
 
     void parse(bool last) {
         size_t used = 0;
@@ -444,6 +469,7 @@ private:
             used = parse_header();
         }
         if (state_ == State::kEvents) used = parse_events(used, last);
+        if (state_ == State::kNoTrace) used = pending_.size();
         if (state_ == State::kFooter) {
             footer_.append(pending_.data() + used, pending_.size() - used);
             used = pending_.size();
@@ -455,7 +481,8 @@ private:
     size_t parse_header() {
         Cursor cursor{pending_.data() + header_done_, pending_.data() + pending_.size()};
         if (header_done_ == 0) {
-            if (!cursor.skip_space()) return 0;
+            if (pending_.size() >= 3 && std::memcmp(pending_.data(), "\xef\xbb\xbf", 3) == 0) cursor.at += 3;
+            if (!cursor.skip_space()) return pending_.size() < 3 ? 0 : pending_.size();  // blanks need not be kept
             if (*cursor.at == '[') {  // a bare list of events is a Chrome trace too
                 state_ = State::kEvents;
                 return offset(cursor.at) + 1;
@@ -464,35 +491,35 @@ private:
             ++cursor.at;
         }
         for (;;) {
-            if (!cursor.skip_space()) return 0;
+            if (!cursor.skip_space()) return wait_for_more();
             if (*cursor.at == ',') {
                 ++cursor.at;
                 continue;
             }
             if (*cursor.at != '"') return give_up();
             const char* key = cursor.at;
-            if (!cursor.skip_string() || !cursor.skip_space()) return 0;
+            if (!cursor.skip_string() || !cursor.skip_space()) return wait_for_more();
             const std::string_view name(key + 1, static_cast<size_t>(cursor.at - key) - 1);
             if (*cursor.at != ':') return give_up();
             ++cursor.at;
-            if (!cursor.skip_space()) return 0;
+            if (!cursor.skip_space()) return wait_for_more();
             if (*cursor.at == '[' && name.substr(0, 12) == "traceEvents\"") {
                 header_.assign(pending_.data(), offset(key));
                 state_ = State::kEvents;
                 return offset(cursor.at) + 1;
             }
-            if (!cursor.skip_value()) {
-                if (pending_.size() - header_done_ > kLongestHeaderValue) return give_up();
-                return 0;
-            }
+            if (!cursor.skip_value()) return cursor.state == Parsed::kBroken ? give_up() : wait_for_more();
             header_done_ = offset(cursor.at);
         }
     }
 
+    // An entry of the header has to end some time.
+    size_t wait_for_more() { return pending_.size() - header_done_ > kLongestHeaderValue ? give_up() : 0; }
+
     // What is no trace is not kept.
     size_t give_up() {
         header_.assign(pending_.data(), pending_.size() < 4096 ? pending_.size() : 4096);
-        header_done_ = 0;
+        state_ = State::kNoTrace;
         return pending_.size();
     }
 
@@ -501,7 +528,8 @@ private:
         for (;;) {
             const char* begin = cursor.at;
             cursor.state = Parsed::kWhole;
-            if (!cursor.skip_space()) return offset(begin);
+            cursor.plain = true;
+            if (!cursor.skip_space()) return pending_.size();  // blanks and commas between events mean nothing
             if (*cursor.at == ',') {
                 ++cursor.at;
                 continue;
@@ -515,7 +543,7 @@ private:
             const bool whole = *begin == '{' ? parse_event(cursor, event) : cursor.fail(Parsed::kBroken);
             if (whole) {
                 ++event_count_;
-                if (!add(event)) keep_odd(begin, cursor.at);
+                if (!cursor.plain || !add(event)) keep_odd(begin, cursor.at);
                 continue;
             }
             const auto length = static_cast<size_t>(cursor.end - begin);
@@ -525,6 +553,11 @@ private:
             const char* next = rescanned_ < kMostRescanned ? next_event(begin + 1, cursor.end) : nullptr;
             if (next == nullptr) {
                 if (!last && length < kLongestEvent && rescanned_ < kMostRescanned) return offset(begin);
+                if (const char* bracket = last ? end_of_list(begin + 1, cursor.end) : nullptr) {
+                    keep_odd(begin, bracket);
+                    cursor.at = bracket;
+                    continue;
+                }
                 keep_odd(begin, cursor.end);
                 return pending_.size();
             }
@@ -550,6 +583,17 @@ private:
         return nullptr;
     }
 
+    // Finds the bracket that ends the list after a last event that cannot be read.
+    static const char* end_of_list(const char* p, const char* end) {
+        for (; p < end; ++p) {
+            if (*p != '}') continue;
+            const char* q = p + 1;
+            while (q < end && is_space(*q)) ++q;
+            if (q < end && *q == ']') return q;
+        }
+        return nullptr;
+    }
+
     void keep_odd(const char* begin, const char* end) {
         odd_.append(begin, end);
         odd_ends_.push_back(static_cast<int64_t>(odd_.size()));
@@ -561,14 +605,17 @@ private:
     bool add(const Event& event) {
         const std::string_view ph = event.ph ? event.ph.text() : std::string_view();
         if (ph == "\"X\"") return add_slice(event);
+        if (ph == "\"B\"" || ph == "\"E\"") return !event.cat || category_at(event.cat.text()) == kIgnored;
         if (ph == "\"i\"" && event.name && event.name.text() == "\"[memory]\"") return add_allocation(event);
         return true;
     }
 
     bool add_slice(const Event& event) {
         Category category = event.cat ? category_at(event.cat.text()) : kIgnored;
-        if (category == kIgnored || event.ts.is_null() || event.dur.is_null()) return true;
+        if (category == kIgnored) return true;
         int64_t start, duration;
+        if (event.ts.is_null() || event.dur.is_null()) return false;
+        if (!plain_identity(event.pid) || !plain_identity(event.tid)) return false;
         if (event.odd_args || !nanoseconds(event.ts, start) || !nanoseconds(event.dur, duration)) return false;
         if (start + duration <= -kLatest || start + duration >= kLatest) return false;
         if (event.name && *event.name.begin != '"') return false;
@@ -628,7 +675,7 @@ private:
 
     bool add_allocation(const Event& event) {
         int64_t time, type, device, bytes, total;
-        if (event.ts.is_null()) return true;
+        if (event.ts.is_null() || !plain_identity(event.pid) || !plain_identity(event.tid)) return false;
         if (event.odd_args || !nanoseconds(event.ts, time) || !integer(event.device_type, type, kInt32) ||
             !integer(event.device_id, device, kInt32) || !integer(event.memory_bytes, bytes) ||
             !integer(event.total_allocated, total))
@@ -652,6 +699,18 @@ private:
     }
 
     bool is_step(int32_t name) const { return names_.text(name).substr(0, 14) == "\"ProfilerStep#"; }
+
+    // Numbers and plain text name a process or thread as they are written; anything else has several spellings.
+    static bool plain_identity(const Token& token) {
+        if (token.is_null()) return true;
+        const std::string_view text = token.text();
+        if (text[0] == '"') {
+            for (char c : text.substr(1, text.size() - 2))
+                if (c < ' ' || c > '~' || c == '\\') return false;
+            return true;
+        }
+        return text.find_first_not_of("-0123456789") == std::string_view::npos;
+    }
 
     // Numbers the pairs of process and thread from 0 as they appear. Neighbouring events mostly share theirs.
     int32_t thread(const Event& event) {
@@ -690,7 +749,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 1; }
+int32_t opscope_kineto_version() { return 2; }
 Reader* opscope_kineto_new() { return new Reader; }
 void opscope_kineto_free(Reader* reader) {
     delete reader;
@@ -698,8 +757,12 @@ void opscope_kineto_free(Reader* reader) {
     malloc_trim(0);  // growing columns leave holes in the heap as large as themselves
 #endif
 }
-void opscope_kineto_feed(Reader* reader, const char* data, size_t size) { reader->feed(data, size); }
-void opscope_kineto_finish(Reader* reader) { reader->finish(); }
+int32_t opscope_kineto_feed(Reader* reader, const char* data, size_t size) {
+    return reader->guarded([&] { reader->feed(data, size); });
+}
+int32_t opscope_kineto_finish(Reader* reader) {
+    return reader->guarded([&] { reader->finish(); });
+}
 int64_t opscope_kineto_event_count(const Reader* reader) { return reader->event_count(); }
 int32_t opscope_kineto_truncated(const Reader* reader) { return reader->truncated(); }
 int32_t opscope_kineto_found_events(const Reader* reader) { return reader->found_events(); }
