@@ -65,6 +65,15 @@ def test_lanes_hold_only_slices_that_nest(slices: list[tuple[int, int, int]]) ->
     assert_drawable(events)
 
 
+def test_thousands_of_lanes_do_not_reach_the_next_track(load: Load) -> None:
+    trace = KinetoTrace()
+    for number in range(1_200):
+        trace.operator("aten::async", number * 10, 100_000, tid=1)
+    trace.operator("aten::other", 5_000, 200_000, tid=2)
+    (content,) = exported(load(trace))
+    assert_drawable(content["traceEvents"])
+
+
 def test_slices_that_nest_stay_in_one_lane() -> None:
     lanes = lanes_of(np.zeros(4, np.int64), np.array([0, 10, 12, 60]), np.array([50, 40, 20, 70]))
     assert lanes.tolist() == [0, 0, 0, 0]
@@ -84,6 +93,9 @@ def test_real_traces_come_back_with_every_figure(path: Path, tmp_path: Path) -> 
     rows = [analysis.kernels.select(names, "device", "calls", "total_ns").rows() for analysis in (before, after)]
     assert rows[0] == rows[1]
     assert [d.idle_ns for d in before.devices] == [d.idle_ns for d in after.devices]
+    assert [use.peak_allocated_bytes for use in before.memory] == [use.peak_allocated_bytes for use in after.memory]
+    assert before.trace.activities.drop("kind").equals(after.trace.activities.drop("kind"))
+    assert {c.name: c.verdict for c in before.trust.checks} == {c.name: c.verdict for c in after.trust.checks}
 
 
 def test_overlapping_slices_get_lanes_of_their_own_and_say_so(load: Load) -> None:
@@ -117,6 +129,8 @@ def test_parts_are_split_by_time_and_hold_everything_once(load: Load) -> None:
     parts = exported(trace, 2_000)
     assert len(parts) > 2
     assert all(len(part) <= 2_000 for part in chrome_parts(trace, Classifier(NativeFunctions(shipped_table())), 2_000))
+    with pytest.raises(UsageError, match="a part of this trace takes at least"):
+        exported(trace, 100)
     joined = [event for part in parts for event in part["traceEvents"] if event["ph"] != "M"]
     assert sorted(map(json.dumps, joined)) == sorted(json.dumps(e) for e in whole["traceEvents"] if e["ph"] != "M")
     times = [[event["ts"] for event in part["traceEvents"] if event["ph"] != "M"] for part in parts]

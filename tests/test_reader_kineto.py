@@ -267,6 +267,80 @@ def test_stretches_that_are_no_events_are_left_out_and_counted(tmp_path: Path) -
     assert trace.source.metadata["record_shapes"] == "1"
 
 
+@pytest.mark.parametrize("blanks", [0, 10, 1_100_000])
+def test_a_byte_order_mark_is_skipped(tmp_path: Path, blanks: int) -> None:
+    path = tmp_path / "bom.json"
+    path.write_bytes(b"\xef\xbb\xbf" + b" " * blanks + f'{{"traceEvents": [{WHOLE}]}}'.encode())
+    assert read(path).activities.height == 1
+
+
+def test_what_is_no_trace_is_not_read_from_its_middle(tmp_path: Path) -> None:
+    """The second piece of the file begins where a list of events could begin."""
+    path = tmp_path / "no.json"
+    path.write_bytes(b"x" * (1 << 20) + f"[{WHOLE}]".encode())
+    with pytest.raises(BadInputError, match="no JSON object"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("tail", "unreadable"),
+    [
+        (f', "traceEvents": [{WHOLE}]}}', True),
+        (f'}}{{"traceEvents": [{WHOLE}]}}', True),
+        (', "deviceProperties": [{"id": 0', True),
+        (', "note": 1}', False),
+        ("}\n\n", False),
+    ],
+)
+def test_what_follows_the_events_is_understood_or_counted(tmp_path: Path, tail: str, unreadable: bool) -> None:
+    trace = read_text(tmp_path, f'{{"traceEvents": [{WHOLE}]{tail}')
+    assert trace.activities.height == 1
+    assert (trace.source.unreadable_bytes > 0) == unreadable
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        '{"ph": "X", "cat": "kernel", "name": "k", "ts": 1}',
+        '{"ph": "X", "cat": "kernel", "name": "k", "dur": 1}',
+        '{"ph": "B", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "pid": 1, "tid": 1}',
+        '{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 110680464442257310}',
+        '{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1e99999999999999999999}',
+        '{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": "1e99999999999999999999"}',
+        '{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 07}',
+        '{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2, "z": garbage}',
+    ],
+)
+def test_events_that_are_lost_are_counted(tmp_path: Path, event: str) -> None:
+    trace = read_text(tmp_path, f'{{"traceEvents": [{WHOLE}, {event}, {WHOLE}]}}')
+    assert trace.activities["name"].to_list() == ["whole", "whole"]
+    assert trace.source.odd_events + trace.source.unreadable_bytes > 0
+
+
+def test_a_broken_last_event_does_not_swallow_what_follows(tmp_path: Path) -> None:
+    last = '{"ph": "X", "cat": "kernel", "name": "k"1"", "ts": 1, "dur": 2}'
+    trace = read_text(tmp_path, f'{{"traceEvents": [{WHOLE}, {last}], "record_shapes": 1}}')
+    assert sorted(trace.activities["name"].to_list()) == ['k"1"', "whole"]
+    assert trace.source.damage is None
+    assert trace.source.metadata["record_shapes"] == "1"
+
+
+@pytest.mark.parametrize(("first", "second"), [("5", "5.0"), ('"caf\u00e9"', '"caf\\u00e9"')])
+def test_one_thread_is_one_however_it_is_written(tmp_path: Path, first: str, second: str) -> None:
+    text = ", ".join(
+        f'{{"ph": "X", "cat": "cpu_op", "name": "op", "pid": {item}, "tid": {item}, "ts": {ts}, "dur": 2}}'
+        for item, ts in ((first, "1"), (second, "5"), (first, '"9"'))
+    )
+    assert read_text(tmp_path, f'{{"traceEvents": [{text}]}}').operators["thread"].to_list() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("text", "nanoseconds"), [("1.0005", 1_000), ("1.0015", 1_002), ("1.00051", 1_001)])
+def test_more_than_three_decimals_are_rounded_to_the_nearest_even_nanosecond(
+    tmp_path: Path, text: str, nanoseconds: int
+) -> None:
+    assert read_text(tmp_path, event_text("kernel", "1", text)).activities["duration_ns"][0] == nanoseconds
+
+
 def test_a_bare_list_of_events_is_a_trace_too(tmp_path: Path) -> None:
     assert read_text(tmp_path, f"[{WHOLE}, {WHOLE}]").activities.height == 2
 

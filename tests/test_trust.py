@@ -31,7 +31,7 @@ def test_a_healthy_trace_passes_every_check(analyzed: Analyze) -> None:
     analysis = analyzed(healthy())
     assert {check.verdict for check in analysis.trust.checks} == {Verdict.PASS}
     assert analysis.trust.verdict is Verdict.PASS
-    assert len(analysis.trust.checks) == 14
+    assert len(analysis.trust.checks) == 15
 
 
 def test_no_activity_of_a_gpu_workload_is_a_failure_and_not_zero(load: Callable[[KinetoTrace], Trace]) -> None:
@@ -135,9 +135,48 @@ def test_overlapping_operators_of_a_thread_have_no_self_time(analyzed: Analyze) 
     trace.operator("aten::first", 0, 14_000)
     trace.operator("aten::second", 6_000, 14_000)
     analysis = analyzed(trace)
-    assert check(analysis, "operators_nest").count == 1
+    assert check(analysis, "operators_nest").count == 2  # the parent, and the second child that crosses the first
     by_name = dict(analysis.operators.select("name", "self_cpu_ns").rows())
     assert by_name == {"aten::parent": 0, "aten::first": 14_000, "aten::second": 14_000}
+
+
+def test_crossing_operators_are_noticed(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::p", 0, 10_000)
+    trace.operator("aten::c", 5_000, 5_250)
+    assert check(analyzed(trace), "operators_nest").count == 1
+
+
+@pytest.mark.parametrize("duration", [3_600_000_000_001, 4_000_000_000_000_000_000])
+def test_durations_beyond_all_bounds_are_left_out(analyzed: Analyze, duration: int) -> None:
+    trace = healthy()
+    for number in range(3):
+        trace.kernel("corrupt", number, duration, correlation=9_000 + number)
+    analysis = analyzed(trace)
+    assert check(analysis, "impossible_durations").count == 3
+    assert analysis.accounting.activities_ns == 100 * 5_000
+
+
+def test_several_processes_in_one_file_fail_and_ids_of_two_link_nothing(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    for process in (1, 2):
+        trace.slice("cpu_op", f"aten::of{process}", 0, 20_000, pid=process, tid=process, **{"External id": 1})
+        trace.slice("cuda_runtime", "cudaLaunchKernel", 5_000, 1_000, pid=process, tid=process, correlation=1)
+        trace.kernel("k", 10_000, 20_000, 1, device=process, **{"External id": 1})
+    analysis = analyzed(trace)
+    assert check(analysis, "one_process").verdict == "fail"
+    assert analysis.operators["self_device_ns"].sum() == 0
+    assert analysis.accounting.unlinked_ns == 40_000
+
+
+def test_replays_without_numbers_cannot_be_checked(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    for replay, nodes in enumerate((4, 3, 4)):
+        correlation = trace.launch(replay * 100_000, 1_000, name="cudaGraphLaunch")
+        for node in range(nodes):
+            trace.kernel("k", replay * 100_000 + 10_000 * (node + 1), 1_000, correlation)
+    found = check(analyzed(trace), "graph_replays_complete")
+    assert (found.verdict, found.count) == ("warn", 3)
 
 
 def test_a_long_last_kernel_without_a_recorded_synchronise_is_possible(analyzed: Analyze) -> None:

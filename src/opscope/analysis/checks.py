@@ -64,6 +64,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     yield _file_is_valid(trace)
     yield _impossible_durations(evidence.implausible)
     yield _self_times(trace, links)
+    yield _one_process(trace)
     if not trace.activities.height:
         yield _host_time_covered(trace)
         return
@@ -181,23 +182,47 @@ def _file_is_valid(trace: Trace) -> Check:
 def _impossible_durations(implausible: Implausible) -> Check:
     name, count = "impossible_durations", implausible.activities + implausible.host_records
     if not count:
-        return Check(name, Verdict.PASS, 0, "No duration is negative or longer than the recording.")
+        return Check(name, Verdict.PASS, 0, "No duration is negative, or longer than a host that waited for it.")
     sentence = (
         f"{implausible.activities:,} device activities and {implausible.host_records:,} host records have durations "
-        "that are negative or longer than the recording (the activities claim "
+        "that are negative, beyond all bounds, or longer than a host that waited for them (the activities claim "
         f"{format_ns(implausible.activities_claimed_ns)}). They are left out of every figure, so the figures are too "
         "low by what those records really took."
     )
     return Check(name, Verdict.FAIL, count, sentence, implausible.activities_claimed_ns, "device")
 
 
+def _one_process(trace: Trace) -> Check:
+    """Correlation and external ids count per process, so a merged file may link across processes."""
+    used = pl.concat([trace.operators["thread"], trace.launches["thread"]]).unique()
+    processes = {trace.threads[number][0] for number in used}
+    if len(processes) <= 1:
+        return Check("one_process", Verdict.PASS, 0, "The trace is of one process.")
+    sentence = (
+        f"The file holds {len(processes)} processes. Ids that two of them use link nothing, and their steps are mixed: "
+        "analyse the trace of each process by itself."
+    )
+    return Check("one_process", Verdict.FAIL, len(processes), sentence)
+
+
+def _crossing(links: Links) -> npt.NDArray[np.bool_]:
+    """Tell per operator whether it begins in an earlier one of its thread that ends before it does."""
+    nesting = links.operators
+    table = pl.DataFrame(
+        {"thread": nesting.thread, "parent": nesting.parent, "start": nesting.start, "end": nesting.end}
+    )
+    earlier = pl.col("end").cum_max().shift(1).over("thread", "parent", order_by="start")
+    return table.select((earlier > pl.col("start")).fill_null(value=False)).to_series().to_numpy()
+
+
 def _self_times(trace: Trace, links: Links) -> Check:
-    count = int((links.range_self_ns[: trace.operators.height] < 0).sum())
+    negative = links.range_self_ns[: trace.operators.height] < 0
+    count = int((negative | _crossing(links)).sum())
     if not count:
         return Check("operators_nest", Verdict.PASS, 0, "Operators nest within their threads.")
     sentence = (
-        f"{count:,} operator calls overlap others of their thread without nesting (asynchronous ones): they have no "
-        "self CPU time and are left out of those sums."
+        f"{count:,} operator calls overlap others of their thread without nesting (asynchronous, or rounded times): "
+        "what ran in the overlap is counted with the innermost one around it, and their self CPU times are uncertain."
     )
     return Check("operators_nest", Verdict.WARN, count, sentence)
 
@@ -365,6 +390,13 @@ def _graph_replays(trace: Trace) -> Check:
     )
     short = replays.filter(pl.col("nodes") < pl.col("most"))
     if not short.height:
+        launched = int(trace.launches["name"].cast(pl.String).str.contains("GraphLaunch").sum())
+        if launched > replays.height:
+            sentence = (
+                f"Graphs were replayed {launched:,} times, and the driver did not number their nodes: whether every "
+                "replay was recorded whole cannot be told."
+            )
+            return Check(name, Verdict.WARN, launched, sentence)
         count = replays.height
         sentence = f"All {count:,} graph replays recorded the same nodes." if count else "No graph was replayed."
         return Check(name, Verdict.PASS, 0, sentence)

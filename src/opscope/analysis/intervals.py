@@ -60,6 +60,10 @@ class Intervals:
         candidate = np.searchsorted(self.start, start, side="right") - 1
         return (candidate >= 0) & (end <= self.end[candidate])
 
+    def chosen(self, mask: npt.NDArray[np.bool_]) -> "Intervals":
+        """Return the intervals for which the mask is true."""
+        return Intervals(self.start[mask], self.end[mask])
+
     @property
     def length(self) -> int:
         """The total length."""

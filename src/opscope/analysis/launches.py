@@ -13,6 +13,7 @@ from opscope.model import Trace
 
 LAUNCHING_CALL = re.compile(
     r"LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch|^(cuda|hip)Mem(cpy|set)\w*Async|^cuMem(cpy|set)\w*Async"
+    r"|^hipMemcpyWithStream"
 )
 
 

@@ -106,12 +106,15 @@ def _nesting(table: pl.DataFrame) -> Nesting:
 
 
 def _match(wanted: pl.Series, keys: pl.Series) -> Ints:
-    """Return per wanted value the first row of ``keys`` that holds it, or -1. Nulls match nothing."""
+    """Return per wanted value the one row of ``keys`` that holds it, or -1. Nulls match nothing.
+
+    A key of several rows matches nothing either: which of them is meant would be a guess.
+    """
     rows = (
         pl.DataFrame({"key": keys})
         .with_row_index("row")
         .filter(pl.col("key").is_not_null())
-        .unique("key", keep="first", maintain_order=True)
+        .unique("key", keep="none", maintain_order=True)
     )
     joined = pl.DataFrame({"key": wanted}).join(rows, on="key", how="left", maintain_order="left")
     return joined["row"].cast(pl.Int64).fill_null(-1).to_numpy()

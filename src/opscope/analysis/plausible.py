@@ -6,9 +6,13 @@ import polars as pl
 
 from opscope.analysis.links import column, end_of
 from opscope.model import Trace
+from opscope.units import NS_PER_S
 
 # Runtime and driver calls in which the host waits for a device.
-BLOCKING_CALL = r"(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol|Peer)?(_|$)"
+BLOCKING_CALL = (
+    r"(Device|Stream|Event|Ctx)Synchronize"
+    r"|^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol|Peer|WithStream|DtoH|HtoD|DtoD)?(_|$)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +33,31 @@ class Implausible:
 def plausible(trace: Trace) -> tuple[Trace, Implausible]:
     """Return the trace without records whose duration is impossible, and how many there were.
 
-    Negative durations are impossible. So is an activity that began before the host's last blocking call returned and
-    claims to be longer than all host records together span: the host waited for it, and recorded that it had.
+    Negative durations are impossible, and so are activities of an hour and host records of a month. So is an activity
+    that began before the host's last blocking call returned and claims to be longer than all host records together
+    span: the host waited for it, and recorded that it had.
     """
     host = (trace.operators, trace.launches, trace.annotations, trace.frames, trace.overheads)
     operators, launches, annotations, frames, overheads = (table.filter(_NOT_NEGATIVE) for table in host)
     cleaned = replace(
         trace, operators=operators, launches=launches, annotations=annotations, frames=frames, overheads=overheads
     )
-    possible = trace.activities.select(_NOT_NEGATIVE & ~_outlasts_waiting_host(cleaned)).to_series()
+    within_bounds = pl.col("duration_ns").is_between(0, _LONGEST_ACTIVITY_NS)
+    possible = trace.activities.select(within_bounds & ~_outlasts_waiting_host(cleaned)).to_series()
     activities, out = trace.activities.filter(possible), trace.activities.filter(~possible)
     kept = sum(table.height for table in (operators, launches, annotations, frames, overheads))
     implausible = Implausible(
         activities=out.height,
-        activities_claimed_ns=int(out["duration_ns"].sum()),
+        activities_claimed_ns=sum(out["duration_ns"].to_list()),
         host_records=sum(table.height for table in host) - kept,
     )
     return replace(cleaned, activities=activities), implausible
 
 
-_NOT_NEGATIVE = pl.col("duration_ns") >= 0
+# No kernel runs for an hour, and no recording lasts a month; sums of such claims would not even fit into 64 bits.
+_LONGEST_ACTIVITY_NS = 3_600 * NS_PER_S
+_LONGEST_RECORD_NS = 30 * 24 * 3_600 * NS_PER_S
+_NOT_NEGATIVE = pl.col("duration_ns").is_between(0, _LONGEST_RECORD_NS)
 
 
 def _outlasts_waiting_host(trace: Trace) -> pl.Expr:

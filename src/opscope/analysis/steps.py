@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from opscope.analysis.idle import LAUNCH_BOUND_CAUSES
+from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleTime
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links, column, end_of
 from opscope.analysis.nesting import Ints, Nesting
@@ -53,33 +53,50 @@ class Step:
 def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> tuple[Step, ...]:
     """Return the recorded steps in order, one entry per device that worked in the trace."""
     table = step_table(trace)
-    launched_in = _step_of_activities(trace, links, table)
     loading = column(module_loading(trace), "start_ns")
+    launched_in = _step_of_activities(trace, links, table)
+    device = trace.activities["device"].fill_null(NO_DEVICE).to_numpy()
+    duration = trace.activities["duration_ns"].to_numpy()
+    spans = Intervals(table["start_ns"].to_numpy(), table["end_ns"].to_numpy())
+    on_device = []
+    for timeline in timelines:
+        mine = (launched_in >= 0) & (device == timeline.device)
+        counts = np.bincount(launched_in[mine], minlength=table.height)
+        sums = np.zeros(table.height, np.int64)
+        np.add.at(sums, launched_in[mine], duration[mine])
+        on_device.append((timeline.device, counts, sums, *_idle_of_steps(timeline.idle, spans)))
     steps: list[Step] = []
     for row, (number, start, end) in enumerate(table.iter_rows()):
-        cold = bool(((loading >= start) & (loading < end)).any())
-        if not timelines:
+        first, last = np.searchsorted(loading, [start, end])
+        cold = bool(last > first)
+        if not on_device:
             steps.append(Step(row, number, None, end - start, 0, None, None, None, None, cold))
-        for timeline in timelines:
-            device = trace.activities["device"].fill_null(NO_DEVICE).to_numpy()
-            mine = (launched_in == row) & (device == timeline.device)
-            idle = timeline.idle.within(Intervals(np.array([start]), np.array([end]))).by_cause()
-            idle_ns = sum(idle.values())
+        for name, counts, sums, idle, launch_bound in on_device:
             steps.append(
                 Step(
                     index=row,
                     number=number,
-                    device=timeline.device,
+                    device=name,
                     span_ns=end - start,
-                    activities=int(mine.sum()),
-                    device_sum_ns=int(trace.activities["duration_ns"].to_numpy()[mine].sum()),
-                    busy_ns=end - start - idle_ns,
-                    idle_ns=idle_ns,
-                    launch_bound_ns=sum(idle[cause] for cause in LAUNCH_BOUND_CAUSES),
+                    activities=int(counts[row]),
+                    device_sum_ns=int(sums[row]),
+                    busy_ns=end - start - int(idle[row]),
+                    idle_ns=int(idle[row]),
+                    launch_bound_ns=int(launch_bound[row]),
                     cold=cold,
                 )
             )
     return tuple(steps)
+
+
+def _idle_of_steps(idle: IdleTime, spans: Intervals) -> tuple[Ints, Ints]:
+    """Return per step its idle time, and the part in which the device waited for the host to launch."""
+    every, waiting = np.zeros(len(spans), np.int64), np.zeros(len(spans), np.int64)
+    launch_bound = np.isin(idle.cause, [str(cause) for cause in LAUNCH_BOUND_CAUSES])
+    for sums, pieces in ((every, idle.pieces), (waiting, idle.pieces.chosen(launch_bound))):
+        step, start, end = spans.overlaps(pieces)
+        np.add.at(sums, step, end - start)
+    return every, waiting
 
 
 def _step_of_activities(trace: Trace, links: Links, table: pl.DataFrame) -> Ints:

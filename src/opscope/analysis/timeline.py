@@ -16,8 +16,9 @@ from opscope.model import Trace
 # Kernels that move data between devices, for records that carry no collective arguments. Names from the libraries'
 # public sources: NCCL and RCCL, NVSHMEM, vLLM's and TensorRT-LLM's custom all-reduce, DeepEP, PyTorch's own.
 COMMUNICATION_KERNEL = re.compile(
-    r"^r?nccl\w*Kernel|^rccl|nvshmem|cross_device_reduce|custom_?all_?reduce|all_?reduce_kernel|one_shot_all_reduce"
-    r"|two_shot_all_reduce|multimem_all|deep_ep::|oneShotAllReduce|twoShotAllReduce|^ncclSym",
+    r"(^|[\s:])r?nccl\w*Kernel|^rccl|nvshmem|cross_device_reduce|custom_?all_?reduce|(?<![a-z])all_?reduce_kernel"
+    r"|one_shot_all_reduce|two_shot_all_reduce|multimem_all|deep_ep::|oneShotAllReduce|twoShotAllReduce|^ncclSym"
+    r"|allreduce_fusion_kernel|mscclKernel|mscclpp::|userbuffers_",
     re.IGNORECASE,
 )
 NO_DEVICE = -1

@@ -58,13 +58,17 @@ Example:
 @format_option
 def command(query: str, inputs: tuple[Path, ...], max_input: int, output_format: str) -> None:
     """Run a query; see ``_HELP``."""
+    if not re.match(r"\s*(select|with)\b", query, re.IGNORECASE):
+        raise UsageError("only queries can be run: they begin with SELECT or WITH")
     wanted = [name for name in (*SCHEMAS, *_COMPUTED) if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
     if not wanted:
         raise UsageError(f"the query names no table; there are {', '.join((*SCHEMAS, *_COMPUTED))}")
     parts: dict[str, list[pl.DataFrame]] = {name: [] for name in wanted}
     for path, trace in traces_of(inputs, max_input):
         for name, frame in _frames(trace, wanted).items():
-            parts[name].append(frame.select(pl.lit(path).alias("trace"), pl.all()))
+            # Differences of unsigned counts would wrap around.
+            signed = frame.with_columns(pl.col(pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64).cast(pl.Int64))
+            parts[name].append(signed.select(pl.lit(path).alias("trace"), pl.all()))
     result = _run(query, {name: pl.concat(frames) for name, frames in parts.items()})
     if output_format == "json":
         click.echo(encode(QueryResult(query=query, columns=tuple(result.columns), rows=tuple(result.rows()))), nl=False)

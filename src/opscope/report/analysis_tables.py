@@ -48,6 +48,10 @@ def _time(value: Any, _: Analysis) -> str:
     return format_ns(value)
 
 
+def _device_time(value: Any, analysis: Analysis) -> str:
+    return format_ns(value) if analysis.has_device_times else "-"
+
+
 def _of_device_sum(value: Any, analysis: Analysis) -> str:
     return format_share(value, analysis.accounting.activities_ns or None)
 
@@ -59,9 +63,9 @@ def _yes(value: Any, _: Analysis) -> str:
 _NAME = {"name": _Column("Name", _plain, numeric=False)}
 _OPERATOR_TIMES = {
     "calls": _Column("Calls", _count),
-    "self_device_ns": _Column("Self device", _time),
+    "self_device_ns": _Column("Self device", _device_time),
     "share": _Column("of device sum", _of_device_sum),
-    "total_device_ns": _Column("Total device", _time),
+    "total_device_ns": _Column("Total device", _device_time),
     "self_cpu_ns": _Column("Self CPU", _time),
     "total_cpu_ns": _Column("Total CPU", _time),
     "activities": _Column("Activities", _count),
@@ -89,15 +93,15 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
     By.MODULE: {
         "module": _Column("Module", _plain, numeric=False),
         "calls": _Column("Calls", _count),
-        "self_device_ns": _Column("Self device", _time),
+        "self_device_ns": _Column("Self device", _device_time),
         "share": _Column("of device sum", _of_device_sum),
-        "total_device_ns": _Column("Total device", _time),
+        "total_device_ns": _Column("Total device", _device_time),
     },
     By.CATEGORY: {
         "category": _Column("Category", _plain, numeric=False),
         "calls": _Column("Calls", _count),
         "activities": _Column("Activities", _count),
-        "self_device_ns": _Column("Self device", _time),
+        "self_device_ns": _Column("Self device", _device_time),
         "share": _Column("of device sum", _of_device_sum),
         "self_cpu_ns": _Column("Self CPU", _time),
     },

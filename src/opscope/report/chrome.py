@@ -6,7 +6,7 @@ lanes of their track. Operators and activities carry their category, activities 
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,8 +22,8 @@ from opscope.knowledge.categories import Classifier
 from opscope.model import Trace
 from opscope.report.text import printable
 
-_LANES = 1_000  # thread ids of a track's lanes are apart from the next track's
-_HOST, _DEVICE = 1, 1_000  # process ids: of the host, and of device 0
+_LANES = 1_000_000  # thread ids of a track's lanes are apart from the next track's
+_HOST, _OVERHEAD, _DEVICE = 1, 2, 1_000  # process ids: of the host, of the profiler, and of device 0
 _HOST_TABLES = ("frames", "annotations", "operators", "launches")  # outer before inner where times are equal
 _DIMENSIONS = re.compile(r"\d+(,\d+)*")
 _TAIL = b"\n]}\n"
@@ -71,6 +71,9 @@ def chrome_parts(trace: Trace, classifier: Classifier, max_bytes: int | None) ->
     head = f'{{"displayTimeUnit": "ms", "deviceProperties": {devices}, "traceEvents": [\n'.encode()
     names, events = _events(trace, classifier)
     opening = head + b",\n".join(names)
+    least = len(opening) + max((len(event.text) for event in events), default=0) + 2 + len(_TAIL)
+    if max_bytes is not None and max_bytes < least:
+        raise UsageError(f"--max-size: a part of this trace takes at least {least:,} bytes")
     part, size = [opening], len(opening)
     for event in sorted(events, key=lambda event: event.start):
         if max_bytes is not None and len(part) > 1 and size + len(event.text) + 2 + len(_TAIL) > max_bytes:
@@ -102,6 +105,8 @@ def _events(trace: Trace, classifier: Classifier) -> tuple[list[bytes], list[_Ev
         *_plain(trace.annotations, per_table["annotations"], "user_annotation"),
         *_operators(trace, per_table["operators"], classifier),
         *_launches(trace, per_table["launches"]),
+        *_overheads(trace),
+        *_allocations(trace),
         *_activities(trace, links, device, device_tid, classifier),
         *_flows(trace, links, per_table["launches"], device, device_tid),
     ]
@@ -155,26 +160,78 @@ def _categories(names: pl.Series, classifier: Classifier) -> list[str]:
     return [known[text] for text in texts]
 
 
+# What later analyses need: argument -> column.
+_OPERATOR_NUMBERS = {
+    "External id": "external_id",
+    "Sequence number": "sequence_number",
+    "Fwd thread id": "forward_thread",
+    "Input Dims": "input_dims",  # lists, as the JSON text that they were recorded as
+    "Input type": "input_types",
+    "Input Strides": "input_strides",
+}
+_LAUNCH_NUMBERS = {"correlation": "correlation", "External id": "external_id"}
+_ACTIVITY_NUMBERS = {
+    "stream": "stream",
+    "correlation": "correlation",
+    "External id": "external_id",
+    "graph id": "graph_id",
+    "graph node id": "graph_node_id",
+    "bytes": "bytes",
+    "registers per thread": "registers_per_thread",
+    "shared memory": "shared_memory_bytes",
+    "est. achieved occupancy %": "theoretical_occupancy_percent",
+}
+_ALLOCATION_NUMBERS = {
+    "Device Type": "device_type",
+    "Device Id": "device",
+    "Bytes": "bytes",
+    "Total Allocated": "total_allocated_bytes",
+}
+
+
+def _arguments(table: pl.DataFrame, columns: Mapping[str, str]) -> Iterator[str]:
+    """Yield per row the arguments that are known, as they stand in JSON."""
+    values = [table[column].cast(pl.String) for column in columns.values()]
+    for row in zip(*values, strict=True):
+        yield ", ".join(f'"{key}": {value}' for key, value in zip(columns, row, strict=True) if value is not None)
+
+
 def _operators(trace: Trace, tids: Ints, classifier: Classifier) -> Iterator[_Event]:
     table = trace.operators
-    columns = _columns(table, "start_ns", "duration_ns", "external_id")
-    shapes = zip(table["input_dims"].cast(pl.String), table["input_types"].cast(pl.String), strict=True)
     names, categories = _encoded(table["name"]), _categories(table["name"], classifier)
-    rows = zip(names, categories, tids.tolist(), shapes, *columns, strict=True)
-    for name, category, tid, (dims, types), start, duration, external_id in rows:
-        args = f'"category": {category}'
-        for key, value in (("External id", external_id), ("Input Dims", dims), ("Input type", types)):
-            args += "" if value is None else f', "{key}": {value}'
+    times = _columns(table, "start_ns", "duration_ns")
+    rows = zip(names, categories, tids.tolist(), _arguments(table, _OPERATOR_NUMBERS), *times, strict=True)
+    for name, category, tid, arguments, start, duration in rows:
+        args = f'"category": {category}' + (f", {arguments}" if arguments else "")
         yield _slice("cpu_op", name, _HOST, tid, start or 0, duration or 0, args)
 
 
 def _launches(trace: Trace, tids: Ints) -> Iterator[_Event]:
-    columns = _columns(trace.launches, "start_ns", "duration_ns", "correlation")
-    for name, tid, start, duration, correlation in zip(
-        _encoded(trace.launches["name"]), tids.tolist(), *columns, strict=True
+    table = trace.launches
+    times = _columns(table, "start_ns", "duration_ns")
+    rows = zip(_encoded(table["name"]), tids.tolist(), _arguments(table, _LAUNCH_NUMBERS), *times, strict=True)
+    for name, tid, arguments, start, duration in rows:
+        yield _slice("cuda_runtime", name, _HOST, tid, start or 0, duration or 0, arguments)
+
+
+def _overheads(trace: Trace) -> Iterator[_Event]:
+    """Yield the profiler's own records on a track of their own; they name no thread."""
+    times = _columns(trace.overheads, "start_ns", "duration_ns")
+    for name, start, duration in zip(_encoded(trace.overheads["name"]), *times, strict=True):
+        yield _slice("overhead", name, _OVERHEAD, 0, start or 0, duration or 0, "")
+
+
+def _allocations(trace: Trace) -> Iterator[_Event]:
+    table = trace.allocations
+    threads, times = column(table, "thread") * _LANES, column(table, "time_ns")
+    for tid, time, arguments in zip(
+        threads.tolist(), times.tolist(), _arguments(table, _ALLOCATION_NUMBERS), strict=True
     ):
-        args = "" if correlation is None else f'"correlation": {correlation}'
-        yield _slice("cuda_runtime", name, _HOST, tid, start or 0, duration or 0, args)
+        text = (
+            f'{{"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": {_HOST}, "tid": {tid}, '
+            f'"ts": {_microseconds(time)}, "args": {{{arguments}}}}}'
+        )
+        yield _Event(time, text.encode())
 
 
 def _activities(trace: Trace, links: Links, device: Ints, tids: Ints, classifier: Classifier) -> Iterator[_Event]:
@@ -183,14 +240,20 @@ def _activities(trace: Trace, links: Links, device: Ints, tids: Ints, classifier
     operators = trace.operators["name"].cast(pl.String).gather(owner)
     kinds = table["kind"].cast(pl.String).replace({"memcpy": "gpu_memcpy", "memset": "gpu_memset"})
     known = zip(_encoded(operators), _categories(operators, classifier), owner.is_not_null(), strict=True)
-    geometry = zip(_geometry(table["grid"]), _geometry(table["block"]), table["stream"], strict=True)
-    columns = _columns(table, "start_ns", "duration_ns", "correlation")
-    rows = zip(_encoded(table["name"]), kinds, device.tolist(), tids.tolist(), known, geometry, *columns, strict=True)
-    for name, kind, number, tid, (operator, category, linked), places, start, duration, correlation in rows:
-        args = [f'"device": {number}']
+    collective = zip(_encoded(table["collective"]), table["collective"].is_not_null(), strict=True)
+    places = zip(_geometry(table["grid"]), _geometry(table["block"]), collective, strict=True)
+    arguments = _arguments(table, _ACTIVITY_NUMBERS)
+    times = _columns(table, "start_ns", "duration_ns")
+    rows = zip(
+        _encoded(table["name"]), kinds, device.tolist(), tids.tolist(), known, places, arguments, *times, strict=True
+    )
+    for name, kind, number, tid, (operator, category, linked), place, numbers, start, duration in rows:
+        grid, block, (collective_name, collects) = place
+        args = [f'"device": {number}', numbers] if numbers else [f'"device": {number}']
         args += [f'"operator": {operator}, "category": {category}'] if linked else []
-        values = zip(("grid", "block", "stream", "correlation"), (*places, correlation), strict=True)
-        args += [f'"{key}": {value}' for key, value in values if value is not None]
+        args += [f'"grid": {grid}'] if grid else []
+        args += [f'"block": {block}'] if block else []
+        args += [f'"Collective name": {collective_name}'] if collects else []
         yield _slice(kind, name, _DEVICE + number, tid, start or 0, duration or 0, ", ".join(args))
 
 
@@ -230,6 +293,8 @@ def _lane_names(pid: int, tids: Ints, name_of: Callable[[int], str]) -> Iterator
 
 def _host_names(trace: Trace, tids: Ints) -> Iterator[bytes]:
     yield _name("process_name", _HOST, 0, "host")
+    if trace.overheads.height:
+        yield _name("process_name", _OVERHEAD, 0, "profiler")
 
     def thread(number: int) -> str:
         process, name = (text.strip('"') for text in trace.threads[number])
