@@ -84,3 +84,15 @@ def test_a_hundred_thousand_nested_slices_take_no_recursion() -> None:
     tree = Nesting.of(np.zeros(count, np.int64), start, 2 * count - start)
     assert tree.parent.tolist() == list(range(-1, count - 1))
     assert tree.depth()[-1] == count - 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(1, 10)), max_size=25))
+def test_crossing_slices_are_found_where_there_are_any(slices: list[tuple[int, int, int]]) -> None:
+    thread, start, length = (np.array([item[i] for item in slices], np.int64) for i in range(3))
+    found = Nesting.of(thread, start, start + length).crossing().tolist()
+    crossing = [
+        any(other == mine and first < begin < first + span < begin + duration for other, first, span in slices)
+        for mine, begin, duration in slices
+    ]
+    assert any(found) == any(crossing)
+    assert all(crosses for mark, crosses in zip(found, crossing, strict=True) if mark)

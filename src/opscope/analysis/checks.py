@@ -205,19 +205,9 @@ def _one_process(trace: Trace) -> Check:
     return Check("one_process", Verdict.FAIL, len(processes), sentence)
 
 
-def _crossing(links: Links) -> npt.NDArray[np.bool_]:
-    """Tell per operator whether it begins in an earlier one of its thread that ends before it does."""
-    nesting = links.operators
-    table = pl.DataFrame(
-        {"thread": nesting.thread, "parent": nesting.parent, "start": nesting.start, "end": nesting.end}
-    )
-    earlier = pl.col("end").cum_max().shift(1).over("thread", "parent", order_by="start")
-    return table.select((earlier > pl.col("start")).fill_null(value=False)).to_series().to_numpy()
-
-
 def _self_times(trace: Trace, links: Links) -> Check:
     negative = links.range_self_ns[: trace.operators.height] < 0
-    count = int((negative | _crossing(links)).sum())
+    count = int((negative | links.operators.crossing()).sum())
     if not count:
         return Check("operators_nest", Verdict.PASS, 0, "Operators nest within their threads.")
     sentence = (

@@ -60,6 +60,25 @@ class Nesting:
             result[asked[found]] = self.order[position[found]]
         return result
 
+    def crossing(self) -> npt.NDArray[np.bool_]:
+        """Tell per slice whether the innermost earlier slice around its start ends before it does."""
+        thread, start, end = self.thread[self.order], self.start[self.order], self.end[self.order]
+        position = np.empty(len(self.order), np.int64)
+        position[self.order] = np.arange(len(self.order))
+        above = self.parent[self.order]
+        parent = np.where(above >= 0, position[np.maximum(above, 0)], -1) if len(above) else above
+        around = np.arange(-1, len(thread) - 1, dtype=np.int64)
+        if len(thread):
+            around[np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))] = -1
+        climbing = np.flatnonzero(around >= 0)
+        while len(climbing):
+            climbing = climbing[end[around[climbing]] <= start[climbing]]
+            around[climbing] = parent[around[climbing]]
+            climbing = climbing[around[climbing] >= 0]
+        result = np.zeros(len(thread), np.bool_)
+        result[self.order] = (around >= 0) & (end[np.maximum(around, 0)] < end) if len(thread) else False
+        return result
+
     def depth(self) -> Ints:
         """Return how many slices enclose each slice."""
         depth = (self.parent >= 0).astype(np.int64)
