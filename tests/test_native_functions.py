@@ -20,6 +20,14 @@ def functions() -> NativeFunctions:
     return NativeFunctions(shipped_table())
 
 
+def test_what_is_decoded_when_asked_for_is_what_the_table_holds() -> None:
+    lazy, whole = NativeFunctions.shipped(), NativeFunctions(shipped_table())
+    assert lazy.torch_version == whole.torch_version
+    for name in {function.name for function in shipped_table().functions}:
+        assert list(lazy.overloads(name)) == list(whole.overloads(name))
+    assert lazy.overloads("aten::no_such_operator") == []
+
+
 def calls(*types: str | None, time_ns: int = 1) -> RecordedCalls:
     return RecordedCalls(tuple(item or "" for item in types), time_ns)
 

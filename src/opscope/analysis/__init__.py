@@ -20,7 +20,7 @@ from opscope.analysis.timeline import DeviceTimeline, device_timelines
 from opscope.analysis.trust import Trust
 from opscope.analysis.window import Window, window_of
 from opscope.knowledge.categories import Classifier
-from opscope.knowledge.native_functions import NativeFunctions, shipped_table
+from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace, TraceSource
 
 
@@ -135,7 +135,7 @@ def analyze(
     """
     trace, implausible = plausible(trace)
     links = link(trace)
-    tables = operator_tables(trace, links, Classifier(functions or NativeFunctions(shipped_table())))
+    tables = operator_tables(trace, links, Classifier(functions or NativeFunctions.shipped()))
     timelines = device_timelines(trace, links)
     launches = summarise_launches(trace, links)
     window = window_of(trace, None)

@@ -11,7 +11,7 @@ from opscope.analysis.bounds import bound_of
 from opscope.analysis.trust import Verdict
 from opscope.cli.inputs import input_option, traces_of
 from opscope.cli.options import format_option
-from opscope.knowledge.native_functions import NativeFunctions, shipped_table
+from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers import read
 from opscope.record import encode
 from opscope.report.analysis_tables import By, table_by, values_by
@@ -57,7 +57,7 @@ def command(
     Shows what bounds the step, the accounting of the device time, the trust checks that do not pass, and a table.
     --format json prints everything, by the schema opscope.analysis/1.
     """
-    functions = NativeFunctions(shipped_table())
+    functions = NativeFunctions.shipped()
     capture = None if graph_capture is None else read(graph_capture, max_bytes=max_input)
     analyses = {path: analyze(trace, functions, graph_capture=capture) for path, trace in traces_of(inputs, max_input)}
     rows = None if top == 0 else top

@@ -9,7 +9,7 @@ import click
 from opscope.cli.inputs import Size, files_of, input_option
 from opscope.errors import EnvironmentLacksError, UsageError
 from opscope.knowledge.categories import Classifier
-from opscope.knowledge.native_functions import NativeFunctions, shipped_table
+from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers import read
 from opscope.report.chrome import chrome_parts, select_steps
 from opscope.report.text import printable
@@ -42,7 +42,7 @@ def command(input_path: Path, output: Path, steps: str | None, max_size: int | N
     trace = read(files[0], max_bytes=max_input)
     if steps is not None:
         trace = select_steps(trace, *_range(steps))
-    for number, part in enumerate(chrome_parts(trace, Classifier(NativeFunctions(shipped_table())), max_size), 1):
+    for number, part in enumerate(chrome_parts(trace, Classifier(NativeFunctions.shipped()), max_size), 1):
         target = _target(output, number)
         try:
             target.write_bytes(gzip.compress(part) if target.suffix == ".gz" else part)

@@ -91,6 +91,21 @@ class NativeFunctionTable(msgspec.Struct, frozen=True, gc=False):
         return gzip.compress(msgspec.json.encode(self, order="deterministic"), mtime=0)
 
 
+class _StoredTable(msgspec.Struct, gc=False):
+    """A table as it is stored, its functions not yet decoded."""
+
+    torch_version: str
+    functions: list[msgspec.Raw]
+
+
+class _StoredName(msgspec.Struct, gc=False):
+    name: str
+
+
+class _StoredNames(msgspec.Struct, gc=False):
+    functions: list[_StoredName]
+
+
 @dataclass(frozen=True, slots=True)
 class Resolution:
     """Which native function an operator's recorded calls ran, and how that is known.
@@ -133,7 +148,11 @@ def read_table(path: Path) -> NativeFunctionTable:
 @functools.cache
 def shipped_table() -> NativeFunctionTable:
     """Return the table that comes with opscope, for traces that bring none."""
-    return _decode(resources.files("opscope.knowledge").joinpath("data", _SHIPPED).read_bytes())
+    return _decode(_shipped_bytes())
+
+
+def _shipped_bytes() -> bytes:
+    return resources.files("opscope.knowledge").joinpath("data", _SHIPPED).read_bytes()
 
 
 def _decode(packed: bytes) -> NativeFunctionTable:
@@ -176,22 +195,43 @@ class NativeFunctions:
 
     def __init__(self, table: NativeFunctionTable) -> None:
         self.torch_version = table.torch_version
-        self._by_name: dict[str, list[NativeFunction]] = {}
-        self._by_yaml_name: dict[str, NativeFunction] = {}
+        self._by_name: dict[str, list[NativeFunction | msgspec.Raw]] = {}
         for function in table.functions:
             self._by_name.setdefault(function.name, []).append(function)
-            if function.yaml_line is not None:
-                self._by_yaml_name[function.yaml_name] = function
+
+    @classmethod
+    def shipped(cls) -> "NativeFunctions":
+        """Return the operators of the release that opscope ships; only those that are asked for are decoded."""
+        content = gzip.decompress(_shipped_bytes())
+        stored = msgspec.json.decode(content, type=_StoredTable)
+        functions = cls(NativeFunctionTable(stored.torch_version, ()))
+        for key, function in zip(
+            msgspec.json.decode(content, type=_StoredNames).functions, stored.functions, strict=True
+        ):
+            functions._by_name.setdefault(key.name, []).append(function)
+        return functions
+
+    def _decoded(self, name: str) -> list[NativeFunction]:
+        entries = self._by_name.get(name, [])
+        for position, entry in enumerate(entries):
+            if isinstance(entry, msgspec.Raw):
+                entries[position] = msgspec.json.decode(entry, type=NativeFunction)
+        return entries  # type: ignore[return-value]  # all decoded above
+
+    def _by_yaml_name(self, name: str) -> NativeFunction | None:
+        base, _, overload = name.partition(".")
+        listed = (function for function in self._decoded(f"aten::{base}") if function.yaml_line is not None)
+        return next((function for function in listed if function.overload == overload), None)
 
     def overloads(self, name: str) -> Sequence[NativeFunction]:
         """Return all overloads of an operator (``aten::add``); empty where the table does not know it.
 
         A profiler that was asked to record overload names (``aten::add.Tensor``) gets that overload alone.
         """
-        if found := self._by_name.get(name):
+        if found := self._decoded(name):
             return found
         base, _, overload = name.rpartition(".")
-        return [function for function in self._by_name.get(base, ()) if function.overload == overload]
+        return [function for function in self._decoded(base) if function.overload == overload]
 
     def resolve(self, name: str, calls: Iterable[RecordedCalls], device_key: str) -> Resolution:
         """Find the native function that an operator's calls ran on a device.
@@ -231,7 +271,7 @@ class NativeFunctions:
             if generated is None:
                 return Resolution(function, None, device_key, f"registered outside ATen: {registered}")
             keys = (generated["key"],)
-        delegate = self._by_yaml_name.get(function.delegate or "")
+        delegate = self._by_yaml_name(function.delegate) if function.delegate else None
         for key in keys:
             if kernel := function.dispatch.get(key):
                 return Resolution(function, kernel, key, known_by)
