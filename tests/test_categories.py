@@ -8,13 +8,12 @@ from opscope.knowledge.native_functions import (
     NativeFunction,
     NativeFunctions,
     NativeFunctionTable,
-    shipped_table,
 )
 
 
 @pytest.fixture(scope="module")
 def classifier() -> Classifier:
-    return Classifier(NativeFunctions(shipped_table()))
+    return Classifier(NativeFunctions.shipped())
 
 
 @pytest.mark.parametrize(
@@ -90,7 +89,8 @@ def test_add_and_addmm_differ_by_fact(classifier: Classifier) -> None:
 
 
 def test_most_operators_are_classified_by_fact_and_only_test_operators_by_nothing(classifier: Classifier) -> None:
-    names = {function.name for function in shipped_table().functions if function.yaml_line is not None}
+    functions = NativeFunctions.shipped()
+    names = [name for name in functions.names() if any(f.yaml_line is not None for f in functions.overloads(name))]
     found = {name: classifier.classify(name) for name in names}
     other = sorted(name for name, result in found.items() if result.category is Category.OTHER)
     assert all(name.startswith(("aten::_test_", "aten::_foobar")) for name in other), other
@@ -99,13 +99,13 @@ def test_most_operators_are_classified_by_fact_and_only_test_operators_by_nothin
 
 def test_backward_is_what_forward_is(classifier: Classifier) -> None:
     """For every backward operator whose forward PyTorch has under the same name."""
-    functions = NativeFunctions(shipped_table())
+    functions = NativeFunctions.shipped()
     compared = 0
-    for function in shipped_table().functions:
-        forward = function.name.removesuffix("_backward")
-        if forward == function.name or not functions.overloads(forward):
+    for name in functions.names():
+        forward = name.removesuffix("_backward")
+        if forward == name or not functions.overloads(forward):
             continue
-        assert classifier.classify(function.name) == classifier.classify(forward), function.name
+        assert classifier.classify(name) == classifier.classify(forward), name
         compared += 1
     assert compared > 60
 
@@ -113,7 +113,7 @@ def test_backward_is_what_forward_is(classifier: Classifier) -> None:
 def test_a_custom_operator_is_classified_by_its_schema() -> None:
     arguments = tuple(Argument(name, "Tensor") for name in ("query", "key", "value"))
     custom = NativeFunction("mylib::fused_op", "", "fused_op(...) -> Tensor", arguments, (Argument("", "Tensor"),))
-    classifier = Classifier(NativeFunctions(NativeFunctionTable("2.13.0", (custom,))))
+    classifier = Classifier(NativeFunctions.of(NativeFunctionTable("2.13.0", (custom,))))
     assert classifier.classify("mylib::fused_op") == Classification(
         Category.ATTENTION, "schema: query, key and value", by_fact=True
     )

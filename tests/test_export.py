@@ -18,7 +18,7 @@ from opscope.analysis import analyze
 from opscope.analysis.lanes import lanes_of
 from opscope.errors import UsageError
 from opscope.knowledge.categories import Classifier
-from opscope.knowledge.native_functions import NativeFunctions, shipped_table
+from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace
 from opscope.readers import read
 from opscope.report.chrome import chrome_parts, select_steps
@@ -32,7 +32,7 @@ Load = Callable[[KinetoTrace], Trace]
 
 
 def exported(trace: Trace, max_bytes: int | None = None) -> list[dict[str, Any]]:
-    classifier = Classifier(NativeFunctions(shipped_table()))
+    classifier = Classifier(NativeFunctions.shipped())
     return [json.loads(part) for part in chrome_parts(trace, classifier, max_bytes)]
 
 
@@ -128,7 +128,7 @@ def test_parts_are_split_by_time_and_hold_everything_once(load: Load) -> None:
     (whole,) = exported(trace)
     parts = exported(trace, 2_000)
     assert len(parts) > 2
-    assert all(len(part) <= 2_000 for part in chrome_parts(trace, Classifier(NativeFunctions(shipped_table())), 2_000))
+    assert all(len(part) <= 2_000 for part in chrome_parts(trace, Classifier(NativeFunctions.shipped()), 2_000))
     with pytest.raises(UsageError, match="a part of this trace takes at least"):
         exported(trace, 100)
     joined = [event for part in parts for event in part["traceEvents"] if event["ph"] != "M"]

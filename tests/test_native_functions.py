@@ -7,25 +7,16 @@ import pytest
 
 from opscope.errors import BadInputError
 from opscope.knowledge.native_functions import (
+    NativeFunction,
     NativeFunctions,
     NativeFunctionTable,
     RecordedCalls,
-    read_table,
-    shipped_table,
 )
 
 
 @pytest.fixture(scope="module")
 def functions() -> NativeFunctions:
-    return NativeFunctions(shipped_table())
-
-
-def test_what_is_decoded_when_asked_for_is_what_the_table_holds() -> None:
-    lazy, whole = NativeFunctions.shipped(), NativeFunctions(shipped_table())
-    assert lazy.torch_version == whole.torch_version
-    for name in {function.name for function in shipped_table().functions}:
-        assert list(lazy.overloads(name)) == list(whole.overloads(name))
-    assert lazy.overloads("aten::no_such_operator") == []
+    return NativeFunctions.shipped()
 
 
 def calls(*types: str | None, time_ns: int = 1) -> RecordedCalls:
@@ -100,12 +91,14 @@ def test_an_unknown_operator_is_said_to_be_unknown(functions: NativeFunctions) -
     assert "no operator of this name" in resolution.how
 
 
-def registered(where: str) -> NativeFunctions:
+def shipped(name: str, overload: str) -> NativeFunction:
+    return next(f for f in NativeFunctions.shipped().overloads(name) if f.overload == overload)
 
-    gelu = next(f for f in shipped_table().functions if (f.name, f.overload) == ("aten::gelu", ""))
-    out = next(f for f in shipped_table().functions if (f.name, f.overload) == ("aten::gelu", "out"))
+
+def registered(where: str) -> NativeFunctions:
+    gelu, out = shipped("aten::gelu", ""), shipped("aten::gelu", "out")
     table = NativeFunctionTable("2.13.0", (msgspec.structs.replace(gelu, registrations={"CUDA": where}), out))
-    return NativeFunctions(table)
+    return NativeFunctions.of(table)
 
 
 def test_the_dispatcher_has_the_last_word_on_the_key() -> None:
@@ -120,9 +113,13 @@ def test_the_dispatcher_has_the_last_word_on_the_key() -> None:
 
 def test_tables_survive_writing_and_reading(tmp_path: Path) -> None:
     path = tmp_path / "table.json.gz"
-    path.write_bytes(shipped_table().packed())
-    assert read_table(path) == shipped_table()
-    assert shipped_table().packed() == shipped_table().packed()
+    table = NativeFunctionTable("2.13.0", (shipped("aten::gelu", ""), shipped("aten::add", "Tensor")))
+    path.write_bytes(table.packed())
+    assert table.packed() == table.packed()
+    functions = NativeFunctions.read(path)
+    assert (functions.torch_version, functions.names()) == ("2.13.0", ["aten::gelu", "aten::add"])
+    assert [*functions.overloads("aten::gelu"), *functions.overloads("aten::add")] == list(table.functions)
+    assert functions.overloads("aten::no_such_operator") == []
 
 
 @pytest.mark.parametrize("content", [b"", b"not gzip", b"\x1f\x8b\x08"])
@@ -130,7 +127,7 @@ def test_a_damaged_table_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "table.json.gz"
     path.write_bytes(content)
     with pytest.raises(BadInputError, match="cannot read the operator table"):
-        read_table(path)
+        NativeFunctions.read(path)
 
 
 @pytest.mark.torch
@@ -139,7 +136,7 @@ def test_the_installed_pytorch_tells_its_own_table() -> None:
     from opscope.capture.native_functions import installed_table
 
     table = installed_table("CPU")
-    functions = NativeFunctions(table)
+    functions = NativeFunctions.of(table)
     assert table.torch_version == torch.__version__
     resolution = functions.resolve("aten::addmm", [calls("float", "float", "float", "Scalar", "Scalar")], "CPU")
     assert resolution.cpp_function == "at::native::structured_addmm_out_cpu::impl"

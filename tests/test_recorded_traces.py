@@ -180,9 +180,9 @@ def test_lost_launches_and_work_outside_the_window_are_found(analyses: dict[str,
 
 def test_nearly_every_recorded_call_tells_its_overload(analyses: dict[str, Analysis]) -> None:
     """Shape by shape, the recorded input types leave one overload."""
-    from opscope.knowledge.native_functions import NativeFunctions, matching_overloads, shipped_table
+    from opscope.knowledge.native_functions import NativeFunctions, matching_overloads
 
-    functions = NativeFunctions(shipped_table())
+    functions = NativeFunctions.shipped()
     total = unclear = 0
     for analysis in analyses.values():
         for row in analysis.shapes.filter(pl.col("name").str.starts_with("aten::")).iter_rows(named=True):

@@ -63,6 +63,8 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
 
 def traces_of(paths: Iterable[Path], max_bytes: int) -> Iterator[tuple[str, Trace]]:
     """Read every trace of the inputs, one after the other; yield each with its path. None is read twice."""
-    once = {path.resolve(): path for path in reversed(list(files_of(paths)))}
-    for path in reversed(once.values()):
-        yield str(path), read(path, max_bytes=max_bytes)
+    seen: set[Path] = set()
+    for path in files_of(paths):
+        if path.resolve() not in seen:
+            seen.add(path.resolve())
+            yield str(path), read(path, max_bytes=max_bytes)

@@ -7,6 +7,7 @@ table of one release is shipped in ``data/`` (built by ``tools/build_native_func
 import functools
 import gzip
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -91,19 +92,21 @@ class NativeFunctionTable(msgspec.Struct, frozen=True, gc=False):
         return gzip.compress(msgspec.json.encode(self, order="deterministic"), mtime=0)
 
 
-class _StoredTable(msgspec.Struct, gc=False):
-    """A table as it is stored, its functions not yet decoded."""
+class _Stored(msgspec.Struct, gc=False):
+    """A packed table, its functions not yet decoded."""
 
     torch_version: str
     functions: list[msgspec.Raw]
 
 
-class _StoredName(msgspec.Struct, gc=False):
+class _Name(msgspec.Struct, gc=False):
     name: str
 
 
-class _StoredNames(msgspec.Struct, gc=False):
-    functions: list[_StoredName]
+class _Names(msgspec.Struct, gc=False):
+    """The same table, only for the names."""
+
+    functions: list[_Name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,32 +134,6 @@ class RecordedCalls:
 
     input_types: tuple[str, ...] | None
     time_ns: int
-
-
-def read_table(path: Path) -> NativeFunctionTable:
-    """Read a table that `NativeFunctionTable.packed` made.
-
-    Raises:
-        BadInputError: the file is missing or damaged.
-    """
-    try:
-        return _decode(path.read_bytes())
-    except (OSError, EOFError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadInputError(f"cannot read the operator table {path}: {error}") from error
-
-
-@functools.cache
-def shipped_table() -> NativeFunctionTable:
-    """Return the table that comes with opscope, for traces that bring none."""
-    return _decode(_shipped_bytes())
-
-
-def _shipped_bytes() -> bytes:
-    return resources.files("opscope.knowledge").joinpath("data", _SHIPPED).read_bytes()
-
-
-def _decode(packed: bytes) -> NativeFunctionTable:
-    return msgspec.json.decode(gzip.decompress(packed), type=NativeFunctionTable)
 
 
 def matching_overloads(functions: Iterable[NativeFunction], input_types: Sequence[str]) -> list[NativeFunction]:
@@ -193,23 +170,46 @@ def _fits_one(declared: str, seen: str) -> bool:
 class NativeFunctions:
     """A table, indexed for look-ups."""
 
-    def __init__(self, table: NativeFunctionTable) -> None:
-        self.torch_version = table.torch_version
+    def __init__(self, torch_version: str, functions: Iterable[tuple[str, NativeFunction | msgspec.Raw]]) -> None:
+        """Index functions by name; those that are given as JSON are decoded when they are asked for."""
+        self.torch_version = torch_version
         self._by_name: dict[str, list[NativeFunction | msgspec.Raw]] = {}
-        for function in table.functions:
-            self._by_name.setdefault(function.name, []).append(function)
+        for name, function in functions:
+            self._by_name.setdefault(name, []).append(function)
 
     @classmethod
+    def of(cls, table: NativeFunctionTable) -> "NativeFunctions":
+        """Index a table."""
+        return cls(table.torch_version, ((function.name, function) for function in table.functions))
+
+    @classmethod
+    def read(cls, path: Path) -> "NativeFunctions":
+        """Read a table that `NativeFunctionTable.packed` made.
+
+        Raises:
+            BadInputError: the file is missing or damaged.
+        """
+        try:
+            return cls._unpacked(path.read_bytes())
+        except (OSError, EOFError, zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadInputError(f"cannot read the operator table {path}: {error}") from error
+
+    @classmethod
+    @functools.cache
     def shipped(cls) -> "NativeFunctions":
-        """Return the operators of the release that opscope ships; only those that are asked for are decoded."""
-        content = gzip.decompress(_shipped_bytes())
-        stored = msgspec.json.decode(content, type=_StoredTable)
-        functions = cls(NativeFunctionTable(stored.torch_version, ()))
-        for key, function in zip(
-            msgspec.json.decode(content, type=_StoredNames).functions, stored.functions, strict=True
-        ):
-            functions._by_name.setdefault(key.name, []).append(function)
-        return functions
+        """Return the operators of the release that comes with opscope, for traces that bring none."""
+        return cls._unpacked(resources.files("opscope.knowledge").joinpath("data", _SHIPPED).read_bytes())
+
+    @classmethod
+    def _unpacked(cls, packed: bytes) -> "NativeFunctions":
+        content = gzip.decompress(packed)
+        stored = msgspec.json.decode(content, type=_Stored)
+        names = (function.name for function in msgspec.json.decode(content, type=_Names).functions)
+        return cls(stored.torch_version, zip(names, stored.functions, strict=True))
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all operators."""
+        return list(self._by_name)
 
     def _decoded(self, name: str) -> list[NativeFunction]:
         entries = self._by_name.get(name, [])

@@ -251,8 +251,8 @@ def _growth_along(
 
 def _possible_ratio(quantity: str, smaller: ComparisonRow, larger: ComparisonRow) -> tuple[float | None, float | None]:
     """Return the least and the largest ratio of wall times that the intervals of the two medians allow."""
-    times = (smaller.wall_low_ms, smaller.wall_high_ms, larger.wall_low_ms, larger.wall_high_ms)
-    if quantity != _WALL or None in times:
+    if quantity != _WALL or smaller.wall_low_ms is None or smaller.wall_high_ms is None:
         return None, None
-    first_low, first_high, second_low, second_high = (time or 0.0 for time in times)
-    return second_low / first_high, second_high / first_low
+    if larger.wall_low_ms is None or larger.wall_high_ms is None:
+        return None, None
+    return larger.wall_low_ms / smaller.wall_high_ms, larger.wall_high_ms / smaller.wall_low_ms

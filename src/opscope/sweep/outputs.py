@@ -8,7 +8,7 @@ import msgspec
 from opscope.analysis import Analysis, analyze
 from opscope.analysis.trust import Verdict
 from opscope.errors import BadInputError
-from opscope.knowledge.native_functions import NativeFunctions, read_table
+from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace
 from opscope.readers import read
 from opscope.record import CaptureRecord, Entry, Manifest, encode
@@ -114,4 +114,4 @@ def _expects_device_work(record: CaptureRecord) -> bool | None:
 def _functions(directory: RunDirectory, record: CaptureRecord) -> NativeFunctions:
     """Return the operators of the PyTorch that ran; where they were not kept, those of the release opscope ships."""
     path = None if record.functions is None else directory.inside(record.functions)
-    return NativeFunctions(read_table(path)) if path is not None and path.is_file() else NativeFunctions.shipped()
+    return NativeFunctions.read(path) if path is not None and path.is_file() else NativeFunctions.shipped()
