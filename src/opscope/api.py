@@ -157,10 +157,15 @@ def profile(
         EnvironmentLacksError: PyTorch is missing, or the device is not there.
     """
     _require_torch()
-    given = {"wait": wait, "warmup": warmup, "active": active, "repeat": repeat}
-    schedule = Schedule(**{name: _whole(name, value) for name, value in given.items()})
-    batch_size = None if batch_size is None else _whole("batch_size", batch_size)
-    seq_len = None if seq_len is None else _whole("seq_len", seq_len)
+    schedule = _schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
+    configuration = Configuration(
+        name,
+        mode,
+        dtype,
+        compile=compile,
+        batch_size=None if batch_size is None else _whole("batch_size", batch_size),
+        seq_len=None if seq_len is None else _whole("seq_len", seq_len),
+    )
     options = CaptureOptions(
         device=device,
         activities=tuple(dict.fromkeys(activities)),
@@ -169,7 +174,6 @@ def profile(
         profile_memory=profile_memory,
         benchmark=benchmark,
     )
-    configuration = Configuration(name, mode, dtype, batch_size=batch_size, seq_len=seq_len, compile=compile)
     _check(configuration, options)
     if workload is not None:
         return _profile_workload(workload, inputs, configuration, options, output_dir)
@@ -186,6 +190,10 @@ def _require_torch() -> None:
         import torch  # noqa: F401
     except ImportError as error:
         raise EnvironmentLacksError(f"profiling needs PyTorch: {error}. pip install 'opscope[torch]'") from error
+
+
+def _schedule(**given: Any) -> Schedule:
+    return Schedule(**{setting: _whole(setting, value) for setting, value in given.items()})
 
 
 def _whole(name: str, value: Any) -> int:

@@ -13,7 +13,6 @@
         raw/native_functions-2.11.0+cu130-cuda.json.gz   the operators of the PyTorch that ran
 """
 
-import os
 import re
 import shutil
 import tempfile
@@ -21,9 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opscope.errors import BadInputError, EnvironmentLacksError
+from opscope.files import PARTIAL, write_whole
 from opscope.record import CaptureRecord, Configuration, Entry, Manifest, decode, encode
 
-PARTIAL = ".opscope-partial-"  # what is being written
 _RESULT_ENDING = re.compile(r"(_cycle\d+)?\.(json|json\.gz|md)")
 
 
@@ -116,21 +115,7 @@ class RunDirectory:
         Raises:
             EnvironmentLacksError: it cannot be written (no room, no permission).
         """
-        target = self.inside(name)
-        try:
-            handle, partial = tempfile.mkstemp(dir=target.parent, prefix=PARTIAL)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(partial).chmod(0o666 & ~_umask())
-                Path(partial).replace(target)
-            except BaseException:
-                Path(partial).unlink(missing_ok=True)
-                raise
-        except OSError as error:
-            raise EnvironmentLacksError(f"cannot write {target}: {error.strerror or error}") from error
+        write_whole(self.inside(name), content)
 
     def inside(self, name: str) -> Path:
         """Return the path of a file of the run.
@@ -148,12 +133,6 @@ class RunDirectory:
         path = self.inside(name)
         packed = path.with_name(f"{path.name}.gz")
         return packed if packed.is_file() and not path.is_file() else path
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def trace_name(workload: str, configuration: Configuration, cycle: int) -> str:

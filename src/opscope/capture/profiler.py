@@ -12,9 +12,9 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 from opscope._version import __version__
 from opscope.bench.steps import synchronize
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.files import PARTIAL
 from opscope.readers.repair import repaired
 from opscope.record import Activity, CaptureOptions, Schedule
-from opscope.store import PARTIAL
 from opscope.units import format_bytes
 
 ACTIVITIES: Mapping[Activity, ProfilerActivity] = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from opscope.cli.inputs import Size, files_of, input_option
-from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.errors import UsageError
+from opscope.files import write_whole
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers import read
@@ -44,10 +45,7 @@ def command(input_path: Path, output: Path, steps: str | None, max_size: int | N
         trace = select_steps(trace, *_range(steps))
     for number, part in enumerate(chrome_parts(trace, Classifier(NativeFunctions.shipped()), max_size), 1):
         target = _target(output, number)
-        try:
-            target.write_bytes(gzip.compress(part) if target.suffix == ".gz" else part)
-        except OSError as error:
-            raise EnvironmentLacksError(f"cannot write {target}: {error.strerror or error}") from error
+        write_whole(target, gzip.compress(part) if target.suffix == ".gz" else part)
         events = part.count(b'\n{"ph"')
         click.echo(printable(f"{target}: {events:,} events, {len(part):,} bytes unpacked"))
 

@@ -17,11 +17,11 @@ import polars as pl
 
 from opscope._version import __version__
 from opscope.errors import BadInputError, EnvironmentLacksError
+from opscope.files import write_whole, written_whole
 from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.tables import SCHEMAS
 
 MANIFEST = "store.json"
-_PARTIAL = ".partial"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +59,9 @@ def write(trace: Trace, directory: Path) -> StoreManifest:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / MANIFEST).unlink(missing_ok=True)
         for name, frame in frames.items():
-            partial = directory / f"{name}{_PARTIAL}"
-            frame.write_parquet(partial, compression="zstd", compression_level=1)
-            partial.replace(directory / f"{name}.parquet")
-        partial = directory / f"{MANIFEST}{_PARTIAL}"
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-        partial.replace(directory / MANIFEST)
+            with written_whole(directory / f"{name}.parquet") as partial:
+                frame.write_parquet(partial, compression="zstd", compression_level=1)
+        write_whole(directory / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     except (OSError, pl.exceptions.PolarsError) as error:
         raise EnvironmentLacksError(f"cannot write to {directory}: {error}") from error
     return manifest

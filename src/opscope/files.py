@@ -1,0 +1,51 @@
+"""Writing files whole: under a temporary name, then renamed."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from opscope.errors import EnvironmentLacksError
+
+PARTIAL = ".opscope-partial-"  # begins the name of what is being written
+
+
+def write_whole(target: Path, content: bytes) -> None:
+    """Write a file so that it is there whole, or as it was before.
+
+    Raises:
+        EnvironmentLacksError: it cannot be written (no room, no permission).
+    """
+    with written_whole(target) as partial:
+        partial.write_bytes(content)
+
+
+@contextmanager
+def written_whole(target: Path) -> Iterator[Path]:
+    """Give a temporary path to write to; at the end of the block it becomes ``target``.
+
+    Raises:
+        EnvironmentLacksError: it cannot be written (no room, no permission).
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=PARTIAL)
+        os.close(handle)
+        partial = Path(name)
+        try:
+            yield partial
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
+            partial.chmod(0o666 & ~_umask())
+            partial.replace(target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
