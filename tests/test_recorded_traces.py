@@ -212,3 +212,27 @@ def test_kernel_durations_agree_with_nsight_compute_within_three_percent(
     names = pl.col("name").cast(pl.String)
     found = analyses["gelu_variants"].kernels.filter(names.str.contains(part, literal=True))
     assert found["mean_ns"].item() == pytest.approx(NSIGHT_COMPUTE[part], rel=0.03)
+
+
+def test_backward_rows_hold_all_that_the_engine_launched(analyses: dict[str, Analysis]) -> None:
+    compared = 0
+    for analysis in analyses.values():
+        engine = analysis.operators.filter(pl.col("name").str.starts_with("autograd::engine::evaluate_function: "))
+        if engine.height:
+            rows = analysis.backward
+            assert rows["backward_device_ns"].sum() == engine["total_device_ns"].sum()
+            assert rows.filter(pl.col("forward").is_not_null())["backward_device_ns"].sum() > 0
+            compared += 1
+    assert compared
+
+
+def test_every_convolution_has_its_backward_pass(analyses: dict[str, Analysis]) -> None:
+    """Two steps of a ResNet-50, which has 53 convolutions."""
+    rows = analyses["resnet50_train_fp32"].backward
+    assert rows.row(0, named=True) | {"forward_device_ns": 0, "backward_device_ns": 0} == {
+        "forward": "aten::convolution",
+        "backward": "ConvolutionBackward0",
+        "calls": 106,
+        "forward_device_ns": 0,
+        "backward_device_ns": 0,
+    }

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from opscope.analysis.autograd import backward_table
 from opscope.analysis.checks import Evidence, check_trace
 from opscope.analysis.graphs import graph_table
 from opscope.analysis.launches import LaunchSummary, summarise_launches
@@ -101,6 +102,11 @@ class Analysis:
     def modules(self) -> pl.DataFrame | None:
         """Device time per ``nn.Module`` instance; None where no modules were recorded."""
         return module_table(self.trace, self.links)
+
+    @functools.cached_property
+    def backward(self) -> pl.DataFrame:
+        """Device time per forward operator and the backward node that belongs to it; empty without a backward pass."""
+        return backward_table(self.trace, self.links)
 
     @functools.cached_property
     def streams(self) -> pl.DataFrame:

@@ -3,9 +3,9 @@
 import numpy as np
 import polars as pl
 
+from opscope.analysis.autograd import in_backward, through_forward
 from opscope.analysis.links import Links, column, end_of
 from opscope.analysis.nesting import Nesting
-from opscope.analysis.stacks import in_backward, through_forward
 from opscope.model import Trace
 
 _MODULE = "nn.Module: "

@@ -3,9 +3,9 @@
 import re
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from opscope.analysis.autograd import in_backward, through_forward
 from opscope.analysis.links import Links, column, end_of, operator_self_cpu
 from opscope.analysis.nesting import Ints, Nesting
 from opscope.model import Trace
@@ -51,13 +51,6 @@ def callers(trace: Trace, links: Links) -> pl.DataFrame | None:
     )
 
 
-def in_backward(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Tell per operator whether autograd's engine runs it."""
-    engine = trace.operators.filter(pl.col("name").cast(pl.String).str.starts_with("autograd::engine::"))
-    ranges = Nesting.of(column(engine, "thread"), column(engine, "start_ns"), end_of(engine))
-    return ranges.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns")) >= 0
-
-
 def _user_frame_of_operators(trace: Trace) -> Ints:
     frames = Nesting.of(column(trace.frames, "thread"), column(trace.frames, "start_ns"), end_of(trace.frames))
     frame = frames.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
@@ -70,30 +63,3 @@ def _user_frame_of_operators(trace: Trace) -> Ints:
         frame[climbing] = frames.parent[frame[climbing]]
         climbing = climbing[frame[climbing] >= 0]
     return frame
-
-
-def through_forward(trace: Trace, links: Links, frame: Ints) -> Ints:
-    """Return per operator without a frame that of the forward operator with the sequence number around it, or -1.
-
-    ``frame`` holds the frames of forward operators, and -1 for all others.
-    """
-    sequence = column(trace.operators, "sequence_number")
-    numbered = np.flatnonzero((frame >= 0) & (sequence >= 0))
-    # Several nested forward operators carry one number; the last listed is the innermost.
-    frame_of_sequence = dict(zip(sequence[numbered].tolist(), frame[numbered].tolist(), strict=True))
-    # Numbers count per forward thread. Traces do not say which thread a backward node belongs to, so a number that
-    # two threads used tells nothing.
-    thread = column(trace.operators, "thread")
-    used_by = dict(zip(sequence[numbered].tolist(), thread[numbered].tolist(), strict=True))
-    for number, user in zip(sequence[numbered].tolist(), thread[numbered].tolist(), strict=True):
-        if used_by[number] != user:
-            frame_of_sequence.pop(number, None)
-    around = np.where(sequence >= 0, np.arange(len(sequence)), links.operators.parent)
-    climbing = np.flatnonzero(around >= 0)
-    while len(climbing):
-        climbing = climbing[sequence[around[climbing]] < 0]
-        around[climbing] = links.operators.parent[around[climbing]]
-        climbing = climbing[around[climbing] >= 0]
-    wanted = np.where(around >= 0, sequence[np.maximum(around, 0)], -1)
-    found = np.array([frame_of_sequence.get(number, -1) for number in wanted.tolist()], np.int64)
-    return np.where(frame >= 0, frame, found)

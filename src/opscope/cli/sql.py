@@ -27,6 +27,7 @@ _COMPUTED: Mapping[str, Callable[[Analysis], pl.DataFrame]] = {
     "category_costs": lambda analysis: analysis.categories,
     "streams": lambda analysis: analysis.streams,
     "graph_nodes": lambda analysis: analysis.graph_nodes,
+    "backward_costs": lambda analysis: analysis.backward,
 }
 
 

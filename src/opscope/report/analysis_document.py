@@ -163,6 +163,17 @@ class GraphNodeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BackwardRow:
+    """A backward node and the forward operator with its sequence number; null where none has it."""
+
+    forward: str | None
+    backward: str
+    calls: int
+    forward_device_ns: int
+    backward_device_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class UnlinkedEntry:
     """Activities without a recorded operator."""
 
@@ -194,6 +205,7 @@ class AnalysisDocument:
     kernels: tuple[KernelRow, ...]
     categories: tuple[CategoryRow, ...]
     graph_nodes: tuple[GraphNodeRow, ...]
+    backward: tuple[BackwardRow, ...]
     launches: LaunchesEntry
     steps: tuple[StepRow, ...]
     phases_ns: dict[str, int] | None
@@ -227,6 +239,7 @@ def build_analysis_document(analysis: Analysis, functions: NativeFunctions) -> A
         kernels=tuple(KernelRow(**row) for row in _text(analysis.kernels, "name", "kind").iter_rows(named=True)),
         categories=tuple(CategoryRow(**row) for row in analysis.categories.iter_rows(named=True)),
         graph_nodes=tuple(GraphNodeRow(**row) for row in analysis.graph_nodes.iter_rows(named=True)),
+        backward=tuple(BackwardRow(**row) for row in analysis.backward.iter_rows(named=True)),
         launches=LaunchesEntry(
             api=_spread(launches.api),
             latency=_spread(launches.latency),

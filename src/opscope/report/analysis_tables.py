@@ -1,4 +1,4 @@
-"""An analysis as a table: by operator, kernel, shape, module, category, step or stream."""
+"""An analysis as a table: by operator, kernel, shape, module, category, step, stream, graph or backward."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ class By(StrEnum):
     STEP = "step"
     STREAM = "stream"
     GRAPH = "graph"
+    BACKWARD = "backward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +138,20 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
         "captured_operator": _Column("Captured operator", _plain, numeric=False),
         "name": _Column("Name", _plain, numeric=False),
     },
+    By.BACKWARD: {
+        "forward": _Column("Forward operator", _plain, numeric=False),
+        "backward": _Column("Backward node", _plain, numeric=False),
+        "calls": _Column("Calls", _count),
+        "forward_device_ns": _Column("Forward device", _device_time),
+        "backward_device_ns": _Column("Backward device", _device_time),
+        "share": _Column("of device sum", _of_device_sum),
+    },
 }
 _SHARE_OF = {
     By.KERNEL: "total_ns",
     By.STREAM: "sum_ns",
     By.GRAPH: "total_ns",
+    By.BACKWARD: "backward_device_ns",
 }  # whose share "of device sum" is, where not self device time
 
 
@@ -174,6 +184,7 @@ def _table(analysis: Analysis, by: By) -> pl.DataFrame:
         By.STEP: lambda: _steps(analysis),
         By.STREAM: lambda: analysis.streams,
         By.GRAPH: lambda: analysis.graph_nodes,
+        By.BACKWARD: lambda: analysis.backward,
     }
     return tables[by]()
 

@@ -1,0 +1,95 @@
+"""Which forward operator a backward operator belongs to: by sequence number, as autograd assigned it."""
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from opscope.analysis.links import Links, column, end_of
+from opscope.analysis.nesting import Ints, Nesting
+from opscope.model import Trace
+
+_ENGINE = "autograd::engine::evaluate_function: "
+
+
+def backward_table(trace: Trace, links: Links) -> pl.DataFrame:
+    """Return what the backward pass of each forward operator cost.
+
+    One row per ``forward`` operator (null where no sequence number leads to one, as for gradient accumulation) and
+    ``backward`` node: ``calls``, ``forward_device_ns`` (of the forward operators' own ranges) and
+    ``backward_device_ns`` (of what the engine launched while it ran the node; nodes that run others inside, as
+    checkpointing does, do not count them). Empty where no backward pass was recorded.
+    """
+    engine_of = _innermost_engine_range(trace)
+    nodes = np.flatnonzero(engine_of == np.arange(trace.operators.height))
+    forward_of = through_forward(trace, links, np.where(engine_of < 0, np.arange(trace.operators.height), -1))
+    own = np.zeros(trace.operators.height, np.int64)
+    linked = links.activity_operator >= 0
+    np.add.at(own, links.activity_operator[linked], trace.activities["duration_ns"].to_numpy()[linked])
+    in_node = np.zeros(trace.operators.height, np.int64)
+    np.add.at(in_node, engine_of[engine_of >= 0], own[engine_of >= 0])
+    forward = forward_of[nodes]
+    total = links.operators.subtree_sums(own)
+    first_use = np.zeros(len(nodes), np.bool_)
+    first_use[np.unique(forward, return_index=True)[1]] = True
+    names = trace.operators["name"].cast(pl.String)
+    return (
+        pl.DataFrame(
+            {
+                "forward": names.gather(pl.Series(forward, dtype=pl.Int64).replace(-1, None)),
+                "backward": names.gather(nodes).str.strip_prefix(_ENGINE),
+                "forward_device_ns": np.where((forward >= 0) & first_use, total[np.maximum(forward, 0)], 0),
+                "backward_device_ns": in_node[nodes],
+            }
+        )
+        .group_by("forward", "backward")
+        .agg(pl.len().alias("calls"), pl.col("forward_device_ns", "backward_device_ns").sum())
+        .select("forward", "backward", "calls", "forward_device_ns", "backward_device_ns")
+        .sort("backward_device_ns", "backward", "forward", descending=[True, False, False])
+    )
+
+
+def in_backward(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Tell per operator whether autograd's engine runs it."""
+    inside: npt.NDArray[np.bool_] = _innermost_engine_range(trace) >= 0
+    return inside
+
+
+def _innermost_engine_range(trace: Trace) -> Ints:
+    """Return per operator the row of the node that the engine evaluates around it, itself included; or -1."""
+    rows = trace.operators.with_row_index("row").filter(pl.col("name").cast(pl.String).str.starts_with(_ENGINE))
+    ranges = Nesting.of(column(rows, "thread"), column(rows, "start_ns"), end_of(rows))
+    found = ranges.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
+    result = np.full(len(found), -1, np.int64)
+    result[found >= 0] = column(rows, "row")[found[found >= 0]]
+    return result
+
+
+def through_forward(trace: Trace, links: Links, known: Ints) -> Ints:
+    """Return per operator what the forward operator with the sequence number around it has, or -1.
+
+    Args:
+        trace: with its operators.
+        links: of the same trace.
+        known: what is asked about, per operator: a number that forward operators have, and -1 for all others. Where it
+            is known it stays.
+    """
+    sequence = column(trace.operators, "sequence_number")
+    numbered = np.flatnonzero((known >= 0) & (sequence >= 0))
+    # Several nested forward operators carry one number; the last listed is the innermost.
+    known_of_sequence = dict(zip(sequence[numbered].tolist(), known[numbered].tolist(), strict=True))
+    # Numbers count per forward thread. Traces do not say which thread a backward node belongs to, so a number that
+    # two threads used tells nothing.
+    thread = column(trace.operators, "thread")
+    used_by = dict(zip(sequence[numbered].tolist(), thread[numbered].tolist(), strict=True))
+    for number, user in zip(sequence[numbered].tolist(), thread[numbered].tolist(), strict=True):
+        if used_by[number] != user:
+            known_of_sequence.pop(number, None)
+    around = np.where(sequence >= 0, np.arange(len(sequence)), links.operators.parent)
+    climbing = np.flatnonzero(around >= 0)
+    while len(climbing):
+        climbing = climbing[sequence[around[climbing]] < 0]
+        around[climbing] = links.operators.parent[around[climbing]]
+        climbing = climbing[around[climbing] >= 0]
+    wanted = np.where(around >= 0, sequence[np.maximum(around, 0)], -1)
+    found = np.array([known_of_sequence.get(number, -1) for number in wanted.tolist()], np.int64)
+    return np.where(known >= 0, known, found)
