@@ -74,16 +74,7 @@ def through_forward(trace: Trace, links: Links, known: Ints) -> Ints:
             is known it stays.
     """
     sequence = column(trace.operators, "sequence_number")
-    numbered = np.flatnonzero((known >= 0) & (sequence >= 0))
-    # Several nested forward operators carry one number; the last listed is the innermost.
-    known_of_sequence = dict(zip(sequence[numbered].tolist(), known[numbered].tolist(), strict=True))
-    # Numbers count per forward thread. Traces do not say which thread a backward node belongs to, so a number that
-    # two threads used tells nothing.
-    thread = column(trace.operators, "thread")
-    used_by = dict(zip(sequence[numbered].tolist(), thread[numbered].tolist(), strict=True))
-    for number, user in zip(sequence[numbered].tolist(), thread[numbered].tolist(), strict=True):
-        if used_by[number] != user:
-            known_of_sequence.pop(number, None)
+    keys, values = _by_sequence_number(sequence, column(trace.operators, "thread"), known)
     around = np.where(sequence >= 0, np.arange(len(sequence)), links.operators.parent)
     climbing = np.flatnonzero(around >= 0)
     while len(climbing):
@@ -91,5 +82,23 @@ def through_forward(trace: Trace, links: Links, known: Ints) -> Ints:
         around[climbing] = links.operators.parent[around[climbing]]
         climbing = climbing[around[climbing] >= 0]
     wanted = np.where(around >= 0, sequence[np.maximum(around, 0)], -1)
-    found = np.array([known_of_sequence.get(number, -1) for number in wanted.tolist()], np.int64)
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1) if len(keys) else np.full(len(wanted), -1)
+    found = np.where(keys[place] == wanted, values[place], -1) if len(keys) else place
     return np.where(known >= 0, known, found)
+
+
+def _by_sequence_number(sequence: Ints, thread: Ints, known: Ints) -> tuple[Ints, Ints]:
+    """Return the sequence numbers of the operators that are known, in ascending order, and what is known of each."""
+    numbered = np.flatnonzero((known >= 0) & (sequence >= 0))
+    numbered = numbered[np.argsort(sequence[numbered], kind="stable")]
+    numbers = sequence[numbered]
+    first = np.flatnonzero(np.diff(numbers, prepend=-1))
+    if not len(first):
+        return numbers, numbers
+    # Numbers count per forward thread. Traces do not say which thread a backward node belongs to, so a number that
+    # two threads used tells nothing.
+    users = thread[numbered]
+    one_user = np.minimum.reduceat(users, first) == np.maximum.reduceat(users, first)
+    # Several nested forward operators carry one number; the last listed is the innermost.
+    last = np.append(first[1:], len(numbers)) - 1
+    return numbers[first][one_user], known[numbered[last]][one_user]

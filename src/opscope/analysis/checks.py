@@ -63,7 +63,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     yield _anything(evidence)
     yield _file_is_valid(trace)
     yield _impossible_durations(evidence.implausible)
-    yield _self_times(trace, links)
+    yield _self_times(links)
     yield _one_process(trace)
     if not trace.activities.height:
         yield _host_time_covered(trace)
@@ -205,8 +205,8 @@ def _one_process(trace: Trace) -> Check:
     return Check("one_process", Verdict.FAIL, len(processes), sentence)
 
 
-def _self_times(trace: Trace, links: Links) -> Check:
-    negative = links.range_self_ns[: trace.operators.height] < 0
+def _self_times(links: Links) -> Check:
+    negative = links.operator_self_ns < 0
     count = int((negative | links.operators.crossing()).sum())
     if not count:
         return Check("operators_nest", Verdict.PASS, 0, "Operators nest within their threads.")

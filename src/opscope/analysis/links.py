@@ -23,16 +23,14 @@ class Links:
         activity_operator: per activity its row in ``operators``.
         launch_operator: per launch its row in ``operators``.
         operators: the nesting of the operators.
-        ranges: the nesting of all named host slices: operators, then annotations (rows in that order).
-        range_self_ns: per such slice its duration without its nested slices and API calls, in nanoseconds.
+        operator_self_ns: per operator its duration without nested operators, annotations and API calls, in nanoseconds.
     """
 
     activity_launch: Ints
     activity_operator: Ints
     launch_operator: Ints
     operators: Nesting
-    ranges: Nesting
-    range_self_ns: Ints
+    operator_self_ns: Ints
 
 
 def link(trace: Trace) -> Links:
@@ -49,14 +47,12 @@ def link(trace: Trace) -> Links:
     by_external_id = _match(external_id, trace.operators["external_id"])
     activity_operator = np.where(activity_operator >= 0, activity_operator, by_external_id)
     named = pl.concat([t.select("thread", "start_ns", "duration_ns") for t in (trace.operators, trace.annotations)])
-    ranges = _nesting(named)
     return Links(
         activity_launch,
         activity_operator,
         launch_operator,
         operators,
-        ranges,
-        _self_time(ranges, _nesting(trace.launches)),
+        _self_time(_nesting(named), _nesting(trace.launches))[: trace.operators.height],
     )
 
 
@@ -75,13 +71,13 @@ def _self_time(ranges: Nesting, launches: Nesting) -> Ints:
     return remaining
 
 
-def operator_self_cpu(trace: Trace, links: Links) -> pl.Series:
+def operator_self_cpu(links: Links) -> pl.Series:
     """Return per operator its self CPU time in nanoseconds.
 
     Null for one that overlaps others of its thread without nesting, as asynchronous operators do: what of its duration
     is its own cannot be told.
     """
-    own = pl.Series("self_cpu_ns", links.range_self_ns[: trace.operators.height], dtype=pl.Int64)
+    own = pl.Series("self_cpu_ns", links.operator_self_ns, dtype=pl.Int64)
     return own.set(own < 0, None)
 
 

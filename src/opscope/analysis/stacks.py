@@ -41,7 +41,7 @@ def callers(trace: Trace, links: Links) -> pl.DataFrame | None:
                 "name": trace.operators["name"].cast(pl.String),
                 "called_from": places,
                 "self_device_ns": self_device,
-                "self_cpu_ns": operator_self_cpu(trace, links),
+                "self_cpu_ns": operator_self_cpu(links),
             }
         )
         .drop_nulls("called_from")

@@ -48,7 +48,7 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
     return trace.operators.with_columns(
         self_device_ns=self_device,
         total_device_ns=links.operators.subtree_sums(self_device),
-        self_cpu_ns=operator_self_cpu(trace, links),
+        self_cpu_ns=operator_self_cpu(links),
         activities=np.bincount(owner, minlength=count).astype(np.int64),
         outermost=~links.operators.inside_same(name_code),
         call=call,
