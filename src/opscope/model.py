@@ -18,6 +18,10 @@ class DeviceProperties:
     compute_capability: str | None = None
     multiprocessors: int | None = None
     memory_bytes: int | None = None
+    warp_size: int | None = None
+    threads_per_multiprocessor: int | None = None
+    registers_per_multiprocessor: int | None = None
+    shared_memory_per_multiprocessor_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ OPERATORS: Schema = {
     "input_dims": pl.Categorical,
     "input_types": pl.Categorical,
     "input_strides": pl.Categorical,
+    "concrete_inputs": pl.Categorical,  # the values of inputs that are no tensors
+    "kernel_file": pl.Categorical,  # the Python file of a Triton kernel that torch.compile generated
 }
 
 LAUNCHES: Schema = {**_SLICE, "correlation": pl.Int64, "external_id": pl.Int64}

@@ -115,6 +115,8 @@ def _add_slice(
                 list_text(args.get("Input Dims")),
                 list_text(args.get("Input type"), of_text=True),
                 list_text(args.get("Input Strides")),
+                list_text(args.get("Concrete Inputs"), of_text=True),
+                text_of(file) if isinstance(file := args.get("kernel_file"), str) else None,
             )
         )
     elif (kind := _ACTIVITY_KIND.get(category)) is not None:
@@ -257,4 +259,8 @@ def device_of(entry: Mapping[str, Any]) -> DeviceProperties | None:
         compute_capability=None if major is None or minor is None else f"{major}.{minor}",
         multiprocessors=_integer(entry.get("numSms")),
         memory_bytes=_integer(entry.get("totalGlobalMem")),
+        warp_size=_integer(entry.get("warpSize")),
+        threads_per_multiprocessor=_integer(entry.get("maxThreadsPerMultiprocessor")),
+        registers_per_multiprocessor=_integer(entry.get("regsPerMultiprocessor")),
+        shared_memory_per_multiprocessor_bytes=_integer(entry.get("sharedMemPerMultiprocessor")),
     )

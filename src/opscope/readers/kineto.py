@@ -179,7 +179,7 @@ def _texts(tokens: list[bytes]) -> tuple[pl.Series, native.Array]:
 
 
 def _lists(tokens: list[bytes]) -> dict[str, pl.Series]:
-    """Decode lists and collective names: one series per column, each with what that column understands."""
+    """Decode lists, collective names and files of kernels: one series per column, each with what that column understands."""
     values = []
     for token in tokens:
         event, _ = decode_event(b'{"value": ' + token + b"}")
@@ -190,7 +190,12 @@ def _lists(tokens: list[bytes]) -> dict[str, pl.Series]:
         "grid": [dim3(value) for value in values],
         "collective": [text_of(value) if isinstance(value, str) else None for value in values],
     }
-    readings |= {"input_strides": readings["input_dims"], "block": readings["grid"]}
+    readings |= {
+        "input_strides": readings["input_dims"],
+        "concrete_inputs": readings["input_types"],
+        "block": readings["grid"],
+        "kernel_file": readings["collective"],
+    }
     return {column: pl.Series(read, dtype=pl.Categorical) for column, read in readings.items()}
 
 

@@ -168,6 +168,7 @@ _OPERATOR_NUMBERS = {
     "Input Dims": "input_dims",  # lists, as the JSON text that they were recorded as
     "Input type": "input_types",
     "Input Strides": "input_strides",
+    "Concrete Inputs": "concrete_inputs",
 }
 _LAUNCH_NUMBERS = {"correlation": "correlation", "External id": "external_id"}
 _ACTIVITY_NUMBERS = {
@@ -200,9 +201,11 @@ def _operators(trace: Trace, tids: Ints, classifier: Classifier) -> Iterator[_Ev
     table = trace.operators
     names, categories = _encoded(table["name"]), _categories(table["name"], classifier)
     times = _columns(table, "start_ns", "duration_ns")
-    rows = zip(names, categories, tids.tolist(), _arguments(table, _OPERATOR_NUMBERS), *times, strict=True)
-    for name, category, tid, arguments, start, duration in rows:
+    files = zip(_encoded(table["kernel_file"]), table["kernel_file"].is_not_null(), strict=True)
+    rows = zip(names, categories, tids.tolist(), _arguments(table, _OPERATOR_NUMBERS), files, *times, strict=True)
+    for name, category, tid, arguments, (file, generated), start, duration in rows:
         args = f'"category": {category}' + (f", {arguments}" if arguments else "")
+        args += f', "kernel_file": {file}' if generated else ""
         yield _slice("cpu_op", name, _HOST, tid, start or 0, duration or 0, args)
 
 

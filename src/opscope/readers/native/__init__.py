@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
-_VERSION: Final = 2  # of the interface; a library of another version is not used
+_VERSION: Final = 3  # of the interface; a library of another version is not used
 NULL: Final = -(1 << 63)  # stands for an unknown number
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -26,7 +26,7 @@ NAMES, TEXTS, IDENTITIES = range(3)
 TABLES: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "operators": (
         ("start_ns", "duration_ns", "external_id", "sequence_number", "forward_thread"),
-        ("thread", "name", "input_dims", "input_types", "input_strides"),
+        ("thread", "name", "input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file"),
     ),
     "launches": (("start_ns", "duration_ns", "correlation", "external_id"), ("thread", "name")),
     "activities": (

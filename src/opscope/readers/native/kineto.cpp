@@ -146,7 +146,7 @@ struct Token {
 // The fields of one event, as they are written. Which are present depends on the category.
 struct Event {
     Token ph, cat, name, pid, tid, ts, dur, args;
-    Token external_id, correlation, sequence, forward_thread, dims, types, strides, device, stream, graph, node, bytes,
+    Token external_id, correlation, sequence, forward_thread, dims, types, strides, concrete, kernel_file, device, stream, graph, node, bytes,
         grid, block, registers, shared_memory, occupancy, collective, memory_bytes, total_allocated, device_id,
         device_type;
     bool odd_args = false;
@@ -293,6 +293,7 @@ Token* argument_of(Event& event, std::string_view key) {
         case 11:
             if (key == "External id") return &event.external_id;
             if (key == "correlation") return &event.correlation;
+            if (key == "kernel_file") return &event.kernel_file;
             return key == "Device Type" ? &event.device_type : nullptr;
         case 13:
             if (key == "Fwd thread id") return &event.forward_thread;
@@ -302,6 +303,7 @@ Token* argument_of(Event& event, std::string_view key) {
         case 15:
             if (key == "Sequence number") return &event.sequence;
             if (key == "Collective name") return &event.collective;
+            if (key == "Concrete Inputs") return &event.concrete;
             return key == "Total Allocated" ? &event.total_allocated : nullptr;
         case 20: return key == "registers per thread" ? &event.registers : nullptr;
         case 25: return key == "est. achieved occupancy %" ? &event.occupancy : nullptr;
@@ -414,7 +416,7 @@ constexpr int64_t kInt32 = INT32_MAX;
 
 class Reader {
 public:
-    Reader() : tables_{{5, 5}, {4, 2}, {12, 5}, {2, 2}, {2, 2}, {5, 1}, {2, 1}} {
+    Reader() : tables_{{5, 7}, {4, 2}, {12, 5}, {2, 2}, {2, 2}, {5, 1}, {2, 1}} {
         category_codes_.reserve(64);
     }
 
@@ -636,10 +638,12 @@ private:
         if (!integer(event.external_id, external) || !integer(event.sequence, sequence) ||
             !integer(event.forward_thread, forward))
             return false;
-        int32_t dims, types, strides;
-        if (!list(event.dims, dims) || !list(event.types, types) || !list(event.strides, strides)) return false;
+        int32_t dims, types, strides, concrete;
+        if (!list(event.dims, dims) || !list(event.types, types) || !list(event.strides, strides) ||
+            !list(event.concrete, concrete))
+            return false;
         tables_[kOperators].add({start, duration, external, sequence, forward},
-                                {thread(event), name, dims, types, strides});
+                                {thread(event), name, dims, types, strides, concrete, string(event.kernel_file)});
         return true;
     }
 
@@ -664,11 +668,9 @@ private:
         if (stream == kNull && !integer(event.tid, stream)) return false;
         int32_t grid, block;
         if (!list(event.grid, grid) || !list(event.block, block)) return false;
-        const bool collective = event.collective && *event.collective.begin == '"';
-        const int32_t collective_code = collective ? texts_.code(event.collective.text()) : kNoText;
         Columns& table = tables_[kActivities];
         table.add({device, stream, start, duration, correlation, external, graph, node, bytes, registers, shared, 0},
-                  {static_cast<int32_t>(category - kKernel), name, grid, block, collective_code});
+                  {static_cast<int32_t>(category - kKernel), name, grid, block, string(event.collective)});
         table.occupancy.push_back(occupancy);
         return true;
     }
@@ -682,6 +684,10 @@ private:
             return false;
         tables_[kAllocations].add({time, type, device, bytes, total}, {thread(event)});
         return true;
+    }
+
+    int32_t string(const Token& token) {
+        return token && *token.begin == '"' ? texts_.code(token.text()) : kNoText;
     }
 
     bool list(const Token& token, int32_t& code) {
@@ -749,7 +755,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 2; }
+int32_t opscope_kineto_version() { return 3; }
 Reader* opscope_kineto_new() { return new Reader; }
 void opscope_kineto_free(Reader* reader) {
     delete reader;
