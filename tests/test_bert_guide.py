@@ -70,7 +70,7 @@ def test_the_statistics_name_the_same_operators_and_leave_device_times_open(on_c
         assert operator["cpu_time_total_ms"] > 0
         assert operator["native_function"]
         assert operator["potential_cuda_file"] is None
-        assert operator["source"]["reason"]
+        assert operator["source"]["basis"]
     result = python(TOP_THREE, on_cpu)
     assert result.stdout == f"1. {document['top_aten_operators'][0]['name']}\n"
     assert "NoneType.__format__" in result.stderr

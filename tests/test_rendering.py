@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis import analyze
+from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace
 from opscope.report.blocks import Bullets, Name, Paragraph, Section, Table
@@ -92,7 +93,7 @@ def test_a_hostile_trace_gives_a_harmless_report(load: Callable[[KinetoTrace], T
     trace = KinetoTrace()
     trace.operator(hostile, 0, 10_000, **{"Input Dims": [[1]], "Input type": [hostile]})
     trace.launched_kernel(hostile, (1_000, 1_000), (3_000, 1_000))
-    document = build_document(analyze(load(trace)), NativeFunctions.shipped(), None, "t.json")
+    document = build_document(analyze(load(trace)), NativeFunctions.shipped(), None, "t.json", SourceResolver())
     text = render(kernel_report(document))
     assert "\n# not a heading" not in text
     outside_code = re.sub(r"(`+).*?\1", "", text)

@@ -10,6 +10,7 @@ from opscope.analysis.bounds import BoundKind, bound_of
 from opscope.analysis.idle import IdleCause
 from opscope.analysis.trust import Verdict
 from opscope.analysis.window import WindowKind
+from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.report.build import build_document
 from opscope.report.kernel_report import kernel_report
@@ -144,6 +145,6 @@ def test_training_names_the_lost_launch(training: Analysis) -> None:
 def test_reports_are_as_worked_out_by_hand(name: str, analyzed: Callable[[KinetoTrace], Analysis]) -> None:
     """The whole report; its figures were compared with tests/tiny.py by hand when the file was written."""
     functions = NativeFunctions.shipped()
-    document = build_document(analyzed(getattr(tiny, name)()), functions, None, f"tiny_{name}.json")
+    document = build_document(analyzed(getattr(tiny, name)()), functions, None, f"tiny_{name}.json", SourceResolver())
     golden = DATA / "golden" / f"tiny_{name}.md"
     assert render(kernel_report(document)) == golden.read_text(encoding="utf-8")

@@ -1,30 +1,33 @@
-"""Write the operator table that opscope ships, from the installed PyTorch.
+"""Write the operator table that opscope ships for a PyTorch release, from an unpacked wheel.
 
-Usage: python tools/build_native_functions.py OUTPUT_DIRECTORY
+    pip download --no-deps torch==2.11.0 && python -m zipfile -e torch-*.whl unpacked
+    python tools/build_native_functions.py unpacked -o src/opscope/knowledge/data
+
+Needs PyYAML. PyTorch need not be installed: torchgen comes with the wheel.
 """
 
+import argparse
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
-
-from opscope.capture.native_functions import installed_table
-from opscope.knowledge.native_functions import NativeFunctionTable
 
 
 def main() -> None:
-    table = installed_table("CUDA")
-    # What a CPU build's dispatcher has for CUDA says nothing about a CUDA build: leave registrations out.
-    functions = tuple(
-        replace(function, registrations={})
-        for function in table.functions
-        if function.yaml_line is not None or function.name.startswith(("c10d", "_c10d", "symm_mem"))
-    )
-    release = re.match(r"[\d.]+", table.torch_version)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", type=Path, help="folder of an unpacked wheel")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the table")
+    arguments = parser.parse_args()
+    version = (arguments.wheel / "torch" / "version.py").read_text()
+    release = re.search(r"^__version__ = '([\d.]+)", version, re.MULTILINE)
     if release is None:
-        raise SystemExit(f"unexpected version of PyTorch: {table.torch_version}")
-    path = Path(sys.argv[1]) / f"native_functions-{release[0]}.json.gz"
-    path.write_bytes(NativeFunctionTable(release[0], functions).packed())
+        raise SystemExit("torch/version.py names no release")
+    sys.path.insert(0, str(arguments.wheel))
+    from opscope.capture.native_functions import listed_functions
+    from opscope.knowledge.native_functions import NativeFunctionTable
+
+    functions = tuple(listed_functions())
+    path = arguments.output / f"native_functions-{release[1]}.json.gz"
+    path.write_bytes(NativeFunctionTable(release[1], functions).packed())
     print(f"{path}: {len(functions)} functions, {path.stat().st_size:,} bytes")
 
 

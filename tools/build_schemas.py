@@ -16,11 +16,13 @@ from opscope.record import CaptureRecord, Manifest
 from opscope.report.analysis_document import AnalysisDocument, AnalysisDocuments
 from opscope.report.comparison import Comparison, Comparisons
 from opscope.report.document import ProfileDocument
+from opscope.report.explain_document import ExplainDocument
 
 DOCUMENTS: dict[str, type] = {
     "profile-1.json": ProfileDocument,
     "analysis-1.json": AnalysisDocument,
     "analyses-1.json": AnalysisDocuments,
+    "explain-1.json": ExplainDocument,
     "sql-1.json": QueryResult,
     "store-1.json": StoreManifest,
     "comparison-1.json": Comparison,

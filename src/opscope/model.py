@@ -32,7 +32,7 @@ class TraceSource:
     events that were left out because their times cannot be true, ``unreadable_bytes`` the stretches that are no events.
     ``damage`` says why the file ended before its end, if it did.
     ``metadata`` holds the scalar entries of the file's header as text (schema version, driver, ``opscope.*`` keys of
-    our own captures); nothing computes with it.
+    our own captures).
     """
 
     path: str

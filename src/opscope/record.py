@@ -5,7 +5,7 @@ field names below.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -116,7 +116,10 @@ class GpuInfo:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where a measurement ran. Versions of what is not installed are None."""
+    """Where a measurement ran. Versions of what is not installed are None.
+
+    ``torch_libraries`` has the build ids of PyTorch's libraries with CUDA kernels.
+    """
 
     opscope: str
     python: str
@@ -136,6 +139,7 @@ class Environment:
     float32_matmul_precision: str
     cudnn_allow_tf32: bool | None
     git_revision: str | None
+    torch_libraries: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import polars as pl
 from opscope.analysis.autograd import backward_table
 from opscope.analysis.checks import Evidence, check_trace
 from opscope.analysis.graphs import graph_table
+from opscope.analysis.launch_shapes import called_operators, launch_shapes
 from opscope.analysis.launches import LaunchSummary, summarise_launches
 from opscope.analysis.links import Links, link
 from opscope.analysis.memory import MemoryUse, memory_use
@@ -117,6 +118,16 @@ class Analysis:
     def graph_nodes(self) -> pl.DataFrame:
         """One row per node of a replayed CUDA graph, with the operators that were captured where that was recorded."""
         return graph_table(self.trace, self.links, self.graph_capture)
+
+    @functools.cached_property
+    def launch_shapes(self) -> pl.DataFrame:
+        """Which inputs of which operators launched which kernels."""
+        return launch_shapes(self.trace, self.links)
+
+    @functools.cached_property
+    def called_operators(self) -> pl.DataFrame:
+        """Which operators call which, as recorded."""
+        return called_operators(self.trace, self.links)
 
     @property
     def has_device_times(self) -> bool:

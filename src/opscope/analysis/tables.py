@@ -11,7 +11,7 @@ from opscope.knowledge.categories import Category, Classifier
 from opscope.model import Trace
 
 UNLINKED = "Unlinked"
-_GEOMETRY = ("grid", "block", "registers_per_thread", "shared_memory_bytes", "theoretical_occupancy_percent")
+GEOMETRY = ("grid", "block", "registers_per_thread", "shared_memory_bytes", "theoretical_occupancy_percent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def operator_tables(trace: Trace, links: Links, classifier: Classifier) -> Opera
         operators=operators,
         shapes=_by_shape(slices),
         kernels_of=launched.filter(pl.col("operator").is_not_null())
-        .group_by("operator", "name", "kind", *_GEOMETRY)
+        .group_by("operator", "name", "kind", *GEOMETRY)
         .agg(**_duration_statistics())
         .sort("total_ns", "name", descending=[True, False]),
         categories=_by_category(operators, launched),

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from opscope._version import __version__
+from opscope.knowledge.kernels.installed import build_ids, installed_torch
 from opscope.record import Environment, GpuInfo, PeakMemory
 
 
@@ -35,7 +36,13 @@ def describe_environment(device: torch.device) -> Environment:
         float32_matmul_precision=torch.get_float32_matmul_precision(),
         cudnn_allow_tf32=torch.backends.cudnn.allow_tf32 if on_gpu else None,
         git_revision=git_revision(Path.cwd()),
+        torch_libraries=_torch_libraries(),
     )
+
+
+def _torch_libraries() -> dict[str, str]:
+    installed = installed_torch()
+    return build_ids(installed.libraries) if installed else {}
 
 
 def git_revision(directory: Path) -> str | None:

@@ -1,14 +1,19 @@
 """The operators of the installed PyTorch: ``native_functions.yaml`` through torchgen, plus its dispatcher."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from opscope.errors import EnvironmentLacksError
 from opscope.knowledge.native_functions import Argument, NativeFunction, NativeFunctionTable
 
 _REGISTRATION = re.compile(r"^(?P<key>\w+): registered at (?P<where>.+?)(?::(?P<line>\d+))? \[(?P<kind>.+)\]$")
+
+# Entries of derivatives.yaml that are no formulas of gradients.
+_NO_FORMULAS = frozenset({"name", "dispatch", "output_differentiability", "result"})
 
 
 def installed_table(device_key: str) -> NativeFunctionTable:
@@ -22,15 +27,16 @@ def installed_table(device_key: str) -> NativeFunctionTable:
     """
     try:
         import torch
-        import torchgen
-        from torchgen.gen import parse_native_yaml
+
+        listed = listed_functions()
     except ImportError as error:
         raise EnvironmentLacksError(
             f"native_functions.yaml cannot be read: {error}. Install opscope[torch]."
         ) from error
-    folder = Path(next(iter(torchgen.__path__))) / "packaged" / "ATen" / "native"
-    parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
-    functions = [_from_yaml(function, parsed.backend_indices, device_key) for function in parsed.native_functions]
+    functions = [
+        msgspec.structs.replace(function, registrations=_registrations(function.name, function.overload, device_key))
+        for function in listed
+    ]
     known = {(function.name, function.overload) for function in functions}
     functions += [
         function for function in _registered_elsewhere(device_key) if (function.name, function.overload) not in known
@@ -38,7 +44,40 @@ def installed_table(device_key: str) -> NativeFunctionTable:
     return NativeFunctionTable(str(torch.__version__), tuple(functions))
 
 
-def _from_yaml(function: Any, backend_indices: Any, device_key: str) -> NativeFunction:
+def listed_functions() -> list[NativeFunction]:
+    """Read the files that come with torchgen: ``native_functions.yaml`` and ``derivatives.yaml``. Needs no PyTorch.
+
+    Raises:
+        ImportError: torchgen or PyYAML is missing.
+    """
+    import torchgen
+    from torchgen.gen import parse_native_yaml
+
+    packaged = Path(next(iter(torchgen.__path__))) / "packaged"
+    folder = packaged / "ATen" / "native"
+    parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
+    derivatives = _derivatives(packaged / "autograd" / "derivatives.yaml")
+    return [_from_yaml(function, parsed.backend_indices, derivatives) for function in parsed.native_functions]
+
+
+def _derivatives(path: Path) -> Mapping[str, Mapping[str, str]]:
+    """Read the derivative formulas: overload (``addmm``, ``add.Tensor``) -> differentiated inputs -> formula."""
+    import yaml
+
+    if not path.is_file():
+        return {}
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {
+        entry["name"].partition("(")[0]: {
+            inputs: " ".join(formula.split())
+            for inputs, formula in entry.items()
+            if inputs not in _NO_FORMULAS and isinstance(formula, str)
+        }
+        for entry in entries
+    }
+
+
+def _from_yaml(function: Any, backend_indices: Any, derivatives: Mapping[str, Mapping[str, str]]) -> NativeFunction:
     name = f"{function.namespace}::{function.func.name.name}"
     overload = function.func.name.overload_name
     return NativeFunction(
@@ -61,7 +100,7 @@ def _from_yaml(function: Any, backend_indices: Any, device_key: str) -> NativeFu
         delegate=None if function.structured_delegate is None else str(function.structured_delegate),
         composite_implicit=function.has_composite_implicit_autograd_kernel,
         yaml_line=function.loc.line,
-        registrations=_registrations(name, overload, device_key),
+        derivatives=dict(derivatives.get(str(function.func.name), {})),
     )
 
 

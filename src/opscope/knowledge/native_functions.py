@@ -1,7 +1,7 @@
 """What PyTorch says of its operators: schema, tags, dispatch. Read from a table, never from an imported PyTorch.
 
-A capture writes the table of the PyTorch that ran (`opscope.capture.native_functions`); for traces without one, the
-table of one release is shipped in ``data/`` (built by ``tools/build_native_functions.py``).
+A capture writes the table of the PyTorch that ran (`opscope.capture.native_functions`); for traces without one,
+tables of the releases since 2.6 are shipped in ``data/`` (built by ``tools/build_native_functions.py``).
 """
 
 import functools
@@ -10,12 +10,12 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 
 import msgspec
 
 from opscope.errors import BadInputError
+from opscope.knowledge.releases import TorchVersion, data_files, nearest_first, version_in
 
 # What serves a device that has no kernel of its own registered, in the dispatcher's order.
 _COMPOSITE_KEYS = (
@@ -25,7 +25,6 @@ _COMPOSITE_KEYS = (
 )
 # Registrations that torchgen generated stand in files named after the dispatch key.
 _GENERATED_REGISTRATION = re.compile(r"Register(?P<key>[A-Za-z]+)(_\d+)?\.cpp")
-_SHIPPED = "native_functions-2.13.0.json.gz"
 
 
 class Argument(msgspec.Struct, frozen=True, gc=False):
@@ -52,6 +51,7 @@ class NativeFunction(msgspec.Struct, frozen=True, gc=False):
         delegate: the overload whose structured kernel does the work (``addmm.out``), if any.
         composite_implicit: whether PyTorch decomposes it by default into other operators.
         yaml_line: line of its entry in ``native_functions.yaml``; None for operators registered elsewhere.
+        derivatives: differentiated inputs -> the formula of their gradients, as ``derivatives.yaml`` has it.
         registrations: device key (``CPU``, ``CUDA``) -> what the dispatcher of the captured PyTorch has there.
     """
 
@@ -68,6 +68,7 @@ class NativeFunction(msgspec.Struct, frozen=True, gc=False):
     delegate: str | None = None
     composite_implicit: bool = False
     yaml_line: int | None = None
+    derivatives: dict[str, str] = {}
     registrations: dict[str, str] = {}
 
     @property
@@ -196,9 +197,15 @@ class NativeFunctions:
 
     @classmethod
     @functools.cache
-    def shipped(cls) -> "NativeFunctions":
-        """Return the operators of the release that comes with opscope, for traces that bring none."""
-        return cls._unpacked(resources.files("opscope.knowledge").joinpath("data", _SHIPPED).read_bytes())
+    def shipped(cls, version: TorchVersion | None = None) -> "NativeFunctions":
+        """Return the operators of the shipped release that is nearest to a version.
+
+        Args:
+            version: of the PyTorch that ran; None where it is unknown.
+        """
+        files = data_files("", ".json.gz")
+        nearest = nearest_first(files, lambda file: version_in(file.name), version)
+        return cls._unpacked(nearest[0].read_bytes())
 
     @classmethod
     def _unpacked(cls, packed: bytes) -> "NativeFunctions":
@@ -247,7 +254,7 @@ class NativeFunctions:
         if not overloads:
             return Resolution(None, None, None, "PyTorch's dispatcher has no operator of this name")
         if len(overloads) == 1:
-            return self._on_device(overloads[0], device_key)
+            return self.on_device(overloads[0], device_key)
         weights: dict[str, int] = {}
         fitting: dict[str, NativeFunction] = {}
         for call in calls:
@@ -259,10 +266,11 @@ class NativeFunctions:
             names = ", ".join(sorted(function.yaml_name for function in overloads))
             return Resolution(None, None, None, f"the recorded inputs do not tell the overload: one of {names}")
         first, *others = sorted(fitting, key=lambda name: (-weights[name], name))
-        found = self._on_device(fitting[first], device_key)
+        found = self.on_device(fitting[first], device_key)
         return replace(found, other_overloads=tuple(others))
 
-    def _on_device(self, function: NativeFunction, device_key: str) -> Resolution:
+    def on_device(self, function: NativeFunction, device_key: str) -> Resolution:
+        """Find what serves one overload on a device; see `resolve`."""
         registered = function.registrations.get(device_key)
         known_by = f"dispatcher: {registered}" if registered else "native_functions.yaml"
         keys: Sequence[str] = (device_key, *_COMPOSITE_KEYS)

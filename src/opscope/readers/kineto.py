@@ -179,7 +179,7 @@ def _texts(tokens: list[bytes]) -> tuple[pl.Series, native.Array]:
 
 
 def _lists(tokens: list[bytes]) -> dict[str, pl.Series]:
-    """Decode lists, collective names and files of kernels: one series per column, each with what that column understands."""
+    """Decode lists, collective names and kernels' files: one series per column, with what that column understands."""
     values = []
     for token in tokens:
         event, _ = decode_event(b'{"value": ' + token + b"}")

@@ -12,20 +12,27 @@ from opscope.analysis.launches import Spread
 from opscope.analysis.statistics import SampleSummary, summarise
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.trust import Trust
-from opscope.knowledge.categories import Classifier
+from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.record import Benchmark, CaptureRecord, WorkloadInfo
 from opscope.report import document as doc
+from opscope.report.explain import Lookup
 from opscope.report.native_function import native_function_of
+from opscope.report.source import source_entry
 from opscope.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 _TOP_OPERATORS = 10
+_NO_KERNEL = "no kernel of this operator was recorded"
 _LISTED = 10  # shapes, kernels and callers listed per operator
-_NO_SOURCE_YET = "the kernel-to-source index is not part of this version"
 
 
 def build_document(
-    analysis: Analysis, functions: NativeFunctions, record: CaptureRecord | None, trace_name: str
+    analysis: Analysis,
+    functions: NativeFunctions,
+    record: CaptureRecord | None,
+    trace_name: str,
+    resolver: SourceResolver,
 ) -> doc.ProfileDocument:
     """Build the statistics document of one trace.
 
@@ -34,6 +41,7 @@ def build_document(
         functions: the operators of the PyTorch that ran.
         record: what the capture left beside the trace; None for a foreign trace.
         trace_name: the trace's file name, as the document shall name it.
+        resolver: finds the kernels' source.
     """
     benchmark = record.benchmark if record else None
     bound = bound_of(
@@ -43,7 +51,8 @@ def build_document(
         ran_on_gpu=None if record is None else _ran_on_gpu(record),
     )
     measurement = _measurement(analysis, record)
-    operators = tuple(_operators(analysis, functions, _device_key(analysis, record)))
+    lookup = Lookup(resolver, functions, analysis=analysis, device_key=_device_key(analysis, record))
+    operators = tuple(_operators(analysis, lookup))
     return doc.ProfileDocument(
         configuration=record.configuration if record else None,
         options=record.options if record else None,
@@ -59,7 +68,7 @@ def build_document(
         phases_ms=None if analysis.phases is None else {k: _ms(v) for k, v in analysis.phases.items()},
         top_aten_operators=tuple(op for op in operators if op.name.startswith("aten::"))[:_TOP_OPERATORS],
         operators=operators,
-        cuda_kernels=tuple(_kernels(analysis.kernels)),
+        cuda_kernels=tuple(_kernels(analysis.kernels, resolver)),
         launches=_launches(analysis),
         steps=tuple(_steps(analysis)),
         memory=tuple(_memory(analysis)),
@@ -220,10 +229,9 @@ def _categories(analysis: Analysis) -> Iterator[doc.CategoryEntry]:
         )
 
 
-def _operators(analysis: Analysis, functions: NativeFunctions, device_key: str) -> Iterator[doc.OperatorEntry]:
+def _operators(analysis: Analysis, lookup: Lookup) -> Iterator[doc.OperatorEntry]:
     measured, device_sum = analysis.has_device_times, analysis.accounting.activities_ns
     cpu_sum = analysis.operators["self_cpu_ns"].sum()
-    classifier = Classifier(functions)
     shapes = _grouped(analysis.shapes, "name")
     kernels = _grouped(analysis.kernels_of, "operator")
     callers = None if analysis.callers is None else _grouped(analysis.callers, "name")
@@ -231,12 +239,13 @@ def _operators(analysis: Analysis, functions: NativeFunctions, device_key: str) 
     for row in analysis.operators.iter_rows(named=True):
         name = row["name"]
         mine = shapes[name]
-        detail, native_function = native_function_of(name, mine, functions, device_key, weight)
+        detail, native_function = native_function_of(name, mine, lookup.functions, lookup.device_key, weight)
+        source = lookup.source_of_launched(name) or source_entry(KernelSource(How.UNKNOWN, _NO_KERNEL))
         launched = kernels.get(name)
         yield doc.OperatorEntry(
             name=name,
             category=row["category"],
-            category_rule=classifier.classify(name).rule,
+            category_rule=lookup.classifier.classify(name).rule,
             calls=row["calls"],
             self_cuda_time_ms=_ms(row["self_device_ns"]) if measured else None,
             cuda_time_total_ms=_ms(row["total_device_ns"]) if measured else None,
@@ -247,23 +256,18 @@ def _operators(analysis: Analysis, functions: NativeFunctions, device_key: str) 
             kernels_launched=row["activities"],
             native_function=native_function,
             native_function_detail=detail,
-            potential_cuda_file=None,
-            source=_source(launched),
+            potential_cuda_file=source.file if source.how is How.VERIFIED else None,
+            source=source,
             shape_count=mine.height,
             shapes=tuple(_shapes(mine.head(_LISTED), measured=measured)),
             kernel_count=0 if launched is None else launched.height,
-            kernels=() if launched is None else tuple(_kernels(launched.head(_LISTED))),
+            kernels=() if launched is None else tuple(_kernels(launched.head(_LISTED), lookup.resolver)),
             called_from=None if callers is None else tuple(_callers(callers.get(name), measured=measured)),
         )
 
 
 def _grouped(table: pl.DataFrame, key: str) -> Mapping[str, pl.DataFrame]:
     return {str(name): group for (name,), group in table.group_by(key, maintain_order=True)}
-
-
-def _source(launched: pl.DataFrame | None) -> doc.SourceLocation:
-    reason = _NO_SOURCE_YET if launched is not None else "no kernel of this operator was recorded"
-    return doc.SourceLocation(None, "unknown", reason)
 
 
 def _shapes(table: pl.DataFrame, *, measured: bool) -> Iterator[doc.ShapeEntry]:
@@ -278,8 +282,9 @@ def _shapes(table: pl.DataFrame, *, measured: bool) -> Iterator[doc.ShapeEntry]:
         )
 
 
-def _kernels(table: pl.DataFrame) -> Iterator[doc.KernelEntry]:
+def _kernels(table: pl.DataFrame, resolver: SourceResolver) -> Iterator[doc.KernelEntry]:
     for row in table.iter_rows(named=True):
+        source = resolver.resolve(row["name"]) if row["kind"] == "kernel" else None
         yield doc.KernelEntry(
             name=row["name"],
             kind=row["kind"],
@@ -295,6 +300,10 @@ def _kernels(table: pl.DataFrame) -> Iterator[doc.KernelEntry]:
             registers_per_thread=row.get("registers_per_thread"),
             shared_memory_bytes=row.get("shared_memory_bytes"),
             theoretical_occupancy_percent=row.get("theoretical_occupancy_percent"),
+            summary=decode(row["name"]).summary if source else None,
+            library=source.library if source else None,
+            source_file=source.file if source else None,
+            source_how=str(source.how) if source else None,
         )
 
 

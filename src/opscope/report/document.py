@@ -11,15 +11,7 @@ from typing import Literal
 from opscope.analysis.statistics import SampleSummary
 from opscope.analysis.trust import Verdict
 from opscope.record import CaptureOptions, Clocks, Configuration, Environment, PeakMemory, WorkloadInfo
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLocation:
-    """Where a kernel's source is and how that is known (``unknown`` always has a reason)."""
-
-    file: str | None
-    how: str
-    reason: str | None
+from opscope.report.source import SourceEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +54,8 @@ class KernelEntry:
     """One kernel (or memcpy, memset) and, within an operator, one launch geometry of it.
 
     ``theoretical_occupancy_percent`` is what Kineto calls "est. achieved occupancy %": it follows from the launch and
-    the device's limits and was not measured. ``grid`` and ``block`` are "x,y,z".
+    the device's limits and was not measured. ``grid`` and ``block`` are "x,y,z". ``summary`` is what the name says,
+    ``source_file`` instantiates the kernel, ``source_how`` is how that is known (see `SourceEntry`).
     """
 
     name: str
@@ -79,6 +72,10 @@ class KernelEntry:
     registers_per_thread: int | None = None
     shared_memory_bytes: int | None = None
     theoretical_occupancy_percent: float | None = None
+    summary: str | None = None
+    library: str | None = None
+    source_file: str | None = None
+    source_how: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,8 @@ class OperatorEntry:
         percent_of_cpu_self_sum: share of ``self_cpu_time_ms`` in the sum over all operators.
         kernels_launched: device activities launched by it.
         native_function: its entry in ``native_functions.yaml`` (search for ``- func: NAME``), or null.
-        potential_cuda_file: source file of its kernels; null with the reason in ``source``.
+        potential_cuda_file: the file that instantiates the kernel that took most of its time, if that is verified;
+            ``source`` has it with how it is known, or why it is not.
     """
 
     name: str
@@ -124,7 +122,7 @@ class OperatorEntry:
     native_function: str | None
     native_function_detail: NativeFunctionDetail
     potential_cuda_file: str | None
-    source: SourceLocation
+    source: SourceEntry
     shape_count: int
     shapes: tuple[ShapeEntry, ...]
     kernel_count: int

@@ -4,7 +4,7 @@ import json
 
 import polars as pl
 
-from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls
+from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls, Resolution
 from opscope.report.document import NativeFunctionDetail
 
 
@@ -30,7 +30,11 @@ def native_function_of(
         )
         for row in shapes.iter_rows(named=True)
     ]
-    resolution = functions.resolve(name, calls, device_key)
+    return detail_of(functions.resolve(name, calls, device_key), functions)
+
+
+def detail_of(resolution: Resolution, functions: NativeFunctions) -> tuple[NativeFunctionDetail, str | None]:
+    """Return what documents say of a resolution, and the name in ``native_functions.yaml``, if it stands there."""
     function = resolution.function
     detail = NativeFunctionDetail(
         schema=function.schema if function else None,

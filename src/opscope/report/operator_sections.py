@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.document import KernelEntry, OperatorEntry, ProfileDocument, ShapeEntry
 from opscope.report.figures import ms, percent, us
+from opscope.report.source import SourceEntry
 from opscope.units import format_bytes, format_count
 
 _TOP = 10
 _SHAPES_SHOWN = 5
 _KERNELS_SHOWN = 5
 _CALLERS_SHOWN = 3
+_SITES_SHOWN = 3
 
 
 def operator_sections(document: ProfileDocument) -> Section:
@@ -50,10 +52,7 @@ def _facts(operator: OperatorEntry) -> Iterator[Inline]:
     share = f"{percent(operator.percent_of_cpu_self_sum)} of the operators' CPU self time"
     yield (f"CPU time: self {ms(operator.self_cpu_time_ms)} ({share}), total {ms(operator.cpu_time_total_ms)}",)
     yield from _native_function(operator)
-    if operator.potential_cuda_file:
-        yield ("CUDA source: ", Name(operator.potential_cuda_file), f" ({operator.source.how})")
-    else:
-        yield (f"CUDA source: unknown ({operator.source.reason})",)
+    yield from source_facts(operator.source)
     for caller in (operator.called_from or ())[:_CALLERS_SHOWN]:
         device = "" if caller.self_cuda_time_ms is None else f", {ms(caller.self_cuda_time_ms)} on the device"
         yield ("Called from ", Name(caller.place), f" ({format_count(caller.calls)} calls{device})")
@@ -97,13 +96,41 @@ def _types(shape: ShapeEntry) -> str:
 
 
 def _kernel_table(kernels: tuple[KernelEntry, ...]) -> Table:
-    columns = ("Kernel", "Calls", "Total", "Mean", "Grid", "Block", "Registers", "Shared memory")
+    columns = ("Kernel", "What it is", "Source", "Calls", "Total", "Mean", "Grid", "Block", "Registers")
     rows = tuple(
         (
-            *(Name(k.name), format_count(k.calls), ms(k.total_ms), us(k.mean_us), k.grid or "-", k.block or "-"),
+            *(Name(k.name), Name(k.summary or "-"), _source(k), format_count(k.calls), ms(k.total_ms), us(k.mean_us)),
+            *(k.grid or "-", k.block or "-"),
             *(format_count(k.registers_per_thread), format_bytes(k.shared_memory_bytes)),
             percent(k.theoretical_occupancy_percent),
         )
         for k in kernels
     )
-    return Table((*columns, "Theoretical occupancy"), rows, frozenset({1, 2, 3, 6, 7, 8}))
+    return Table((*columns, "Shared memory", "Theoretical occupancy"), rows, frozenset({3, 4, 5, 8, 9, 10}))
+
+
+def _source(kernel: KernelEntry) -> str:
+    if kernel.source_file:
+        return Name(f"{kernel.source_file.rpartition('/')[2]} ({kernel.source_how})")
+    return f"{kernel.library} (library)" if kernel.library else "-"
+
+
+def source_facts(source: SourceEntry) -> Iterator[Inline]:
+    """Yield what is known of a kernel's source, the three meanings of "file" apart."""
+    if source.file:
+        line = f" line {source.line}" if source.line else ""
+        yield ("Source: ", Name(source.file), f"{line} ({source.how}: {source.basis})")
+    elif source.library:
+        yield (f"Source: {source.library} (library: {source.basis})",)
+    elif source.candidates:
+        yield ("Source: one of ", Name(", ".join(source.candidates)), f" ({source.how}: {source.basis})")
+    else:
+        yield (f"Source: {source.how} ({source.basis})",)
+    if source.url:
+        yield ("At the exact commit: ", Name(source.url))
+    if source.definition and source.definition.file != source.file:
+        line = f" line {source.definition.line}" if source.definition.line else ""
+        yield ("Kernel template defined in ", Name(source.definition.file), line)
+    for site in source.launch_sites[:_SITES_SHOWN]:
+        function = (" in ", Name(site.function)) if site.function else ()
+        yield ("Launched from ", Name(f"{site.file}:{site.line}"), *function)

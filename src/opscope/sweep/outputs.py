@@ -1,5 +1,6 @@
 """Raw files of a run directory -> statistics, reports and comparison. Needs no PyTorch; can be repeated at any time."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -7,8 +8,12 @@ import msgspec
 
 from opscope.analysis import Analysis, analyze
 from opscope.analysis.trust import Verdict
-from opscope.errors import BadInputError
+from opscope.errors import BadInputError, OpscopeError
+from opscope.knowledge.kernels.index import SourceIndex
+from opscope.knowledge.kernels.installed import build_ids, installed_torch, torch_index
+from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
+from opscope.knowledge.releases import TorchVersion
 from opscope.model import Trace
 from opscope.readers import read
 from opscope.record import CaptureRecord, Entry, Manifest, encode
@@ -84,6 +89,7 @@ class Result:
     trace: Trace
     analysis: Analysis
     document: ProfileDocument
+    functions: NativeFunctions
 
 
 def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int = 0) -> Result:
@@ -101,7 +107,27 @@ def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int = 0) ->
         replaced = trace.source.replaced_bytes + record.replaced_bytes[cycle]
         trace = replace(trace, source=replace(trace.source, replaced_bytes=replaced))
     analysis = analyze(trace, functions, expect_device_work=_expects_device_work(record))
-    return Result(trace, analysis, build_document(analysis, functions, record, trace_name))
+    document = build_document(analysis, functions, record, trace_name, run_resolver(record))
+    return Result(trace, analysis, document, functions)
+
+
+def run_resolver(record: CaptureRecord) -> SourceResolver:
+    """Return what finds the source of a capture's kernels: the very libraries that ran, where this machine has them."""
+    environment = record.environment
+    installed = _installed_indexes(tuple(sorted(environment.torch_libraries.items())))
+    return SourceResolver(TorchVersion.parse(environment.torch), environment.torch_git, installed)
+
+
+@functools.cache
+def _installed_indexes(libraries: tuple[tuple[str, str], ...]) -> tuple[SourceIndex, ...]:
+    """Index the installed PyTorch if its libraries have these build ids. Libraries that cannot be read tell nothing."""
+    installed = installed_torch()
+    if installed is None or not libraries or tuple(sorted(build_ids(installed.libraries).items())) != libraries:
+        return ()
+    try:
+        return tuple(torch_index(installed))
+    except OpscopeError:
+        return ()
 
 
 def _expects_device_work(record: CaptureRecord) -> bool | None:
@@ -114,4 +140,8 @@ def _expects_device_work(record: CaptureRecord) -> bool | None:
 def _functions(directory: RunDirectory, record: CaptureRecord) -> NativeFunctions:
     """Return the operators of the PyTorch that ran; where they were not kept, those of the release opscope ships."""
     path = None if record.functions is None else directory.inside(record.functions)
-    return NativeFunctions.read(path) if path is not None and path.is_file() else NativeFunctions.shipped()
+    return (
+        NativeFunctions.read(path)
+        if path is not None and path.is_file()
+        else NativeFunctions.shipped(TorchVersion.parse(record.environment.torch))
+    )

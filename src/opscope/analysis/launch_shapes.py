@@ -1,0 +1,51 @@
+"""Which inputs of which operators launched which kernels, with the launch geometry."""
+
+import polars as pl
+
+from opscope.analysis.links import Links
+from opscope.analysis.tables import GEOMETRY, operator_slices
+from opscope.model import Trace
+
+_INPUTS = ("input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file")
+
+
+def launch_shapes(trace: Trace, links: Links) -> pl.DataFrame:
+    """Return one row per operator, inputs, kernel and launch geometry, the most expensive first.
+
+    Columns: ``operator`` and its inputs (null where none was recorded), ``name``, ``kind``, ``device``, the geometry,
+    ``calls``, ``total_ns``, ``mean_ns``, ``min_ns``, ``max_ns``. A redispatched call counts with the inputs of the
+    call that it belongs to.
+    """
+    slices = operator_slices(trace, links)
+    call = slices["call"].gather(pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None))
+    owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
+    inputs = {name: trace.operators[name].cast(pl.String).gather(call) for name in _INPUTS}
+    duration = pl.col("duration_ns")
+    return (
+        trace.activities.select("name", "kind", "device", "duration_ns", *GEOMETRY)
+        .with_columns(pl.col("name", "kind", "grid", "block").cast(pl.String))
+        .with_columns(operator=trace.operators["name"].cast(pl.String).gather(owner), **inputs)
+        .group_by("operator", *_INPUTS, "name", "kind", "device", *GEOMETRY)
+        .agg(
+            pl.len().alias("calls"),
+            duration.sum().alias("total_ns"),
+            duration.mean().alias("mean_ns"),
+            duration.min().alias("min_ns"),
+            duration.max().alias("max_ns"),
+        )
+        .sort("total_ns", "operator", "name", "input_dims", descending=[True, False, False, False])
+    )
+
+
+def called_operators(trace: Trace, links: Links) -> pl.DataFrame:
+    """Return which operators call which: ``operator``, ``called``, ``calls``; directly, as recorded."""
+    parent = pl.Series(links.operators.parent, dtype=pl.Int64).replace(-1, None)
+    names = trace.operators["name"].cast(pl.String)
+    return (
+        pl.DataFrame({"operator": names.gather(parent), "called": names})
+        .drop_nulls("operator")
+        .filter(pl.col("operator") != pl.col("called"))
+        .group_by("operator", "called")
+        .agg(pl.len().alias("calls"))
+        .sort("operator", "calls", "called", descending=[False, True, False])
+    )

@@ -1,0 +1,93 @@
+"""Theoretical occupancy of a launch, and what limits it: from its geometry and the device's limits, not measured."""
+
+from dataclasses import dataclass
+
+from opscope.knowledge.multiprocessors import MultiprocessorLimits, multiprocessor_limits
+from opscope.model import DeviceProperties
+
+_WARP = 32
+_REGISTER_UNIT = 256  # registers are given to a warp in units of this
+_WARPS_PER_PARTITION = 4  # and to thread blocks by multiples of this many warps
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How many thread blocks of a launch one multiprocessor holds at a time.
+
+    Attributes:
+        blocks_per_multiprocessor: as many.
+        warps_per_multiprocessor: their warps.
+        percent: those warps as a percentage of the most that the multiprocessor holds.
+        limiter: what allows no further block: ``threads``, ``blocks``, ``registers`` or ``shared memory``; several are
+            joined by " and ".
+        waves: thread blocks of the launch per thread blocks that the whole device holds; None where the number of
+            multiprocessors is unknown. Below 1 the device is not filled once.
+    """
+
+    blocks_per_multiprocessor: int
+    warps_per_multiprocessor: int
+    percent: float
+    limiter: str
+    waves: float | None
+
+
+def occupancy(
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    registers_per_thread: int,
+    shared_memory_bytes: int,
+    device: DeviceProperties,
+) -> Occupancy | None:
+    """Compute the theoretical occupancy of a launch.
+
+    None where the device's compute capability is not known, or the launch cannot run on it at all.
+    Formulas: CUDA C++ Programming Guide, "Multiprocessor Level" and the occupancy calculator.
+    """
+    limits = multiprocessor_limits().get(device.compute_capability or "")
+    threads = block[0] * block[1] * block[2]
+    if limits is None or threads < 1:
+        return None
+    warps = -(-threads // _WARP)
+    most_warps = limits.threads // _WARP
+    bounds = {
+        "threads": most_warps // warps,
+        "blocks": limits.blocks,
+        "registers": _by_registers(warps, registers_per_thread, limits),
+        "shared memory": _by_shared_memory(shared_memory_bytes, limits),
+    }
+    blocks = min(bounds.values())
+    if blocks < 1:
+        return None
+    resident = blocks * (device.multiprocessors or 0)
+    return Occupancy(
+        blocks_per_multiprocessor=blocks,
+        warps_per_multiprocessor=blocks * warps,
+        percent=100 * blocks * warps / most_warps,
+        limiter=" and ".join(name for name, bound in bounds.items() if bound == blocks),
+        waves=grid[0] * grid[1] * grid[2] / resident if resident else None,
+    )
+
+
+def _by_registers(warps: int, registers_per_thread: int, limits: MultiprocessorLimits) -> int:
+    if registers_per_thread < 1:
+        return limits.blocks
+    per_warp = -(-registers_per_thread * _WARP // _REGISTER_UNIT) * _REGISTER_UNIT
+    warps_that_fit = limits.registers // per_warp // _WARPS_PER_PARTITION * _WARPS_PER_PARTITION
+    return warps_that_fit // warps
+
+
+def _by_shared_memory(used: int, limits: MultiprocessorLimits) -> int:
+    per_block = used + limits.reserved_shared_memory_bytes
+    if per_block < 1:
+        return limits.blocks
+    unit = limits.shared_memory_unit_bytes
+    return limits.shared_memory_bytes // (-(-per_block // unit) * unit)
+
+
+def dimensions(text: str | None) -> tuple[int, int, int] | None:
+    """Read a grid or block as tables have it: ``x,y,z``; None for anything else."""
+    parts = (text or "").split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+        return None
+    x, y, z = (int(part) for part in parts)
+    return x, y, z

@@ -1,0 +1,130 @@
+"""``opscope explain NAME...``: what an operator or a kernel is, and where its source is. Needs no PyTorch."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from opscope.cli.inputs import input_option
+from opscope.cli.lookup import LookupOptions, build_lookup
+from opscope.cli.options import format_option
+from opscope.errors import UsageError
+from opscope.report.blocks import Bullets, Name, Section, Table
+from opscope.report.explain_document import ExplainDocument
+from opscope.report.explain_sections import explain_section
+from opscope.report.markdown import render
+from opscope.report.tables import as_csv, as_text
+from opscope.report.text import printable
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def lookup_options(function: F) -> F:
+    """Add the options that say what names are looked up in."""
+    for option in (
+        click.option("--configuration", metavar="ID", help="Of a run directory, such as bs8_seq128.  [default: first]"),
+        click.option(
+            "--torch",
+            metavar="VERSION",
+            help="Look up in the shipped index of this PyTorch, such as 2.11.0+cu130.",
+        ),
+        click.option(
+            "--library",
+            "libraries",
+            multiple=True,
+            type=click.Path(path_type=Path),
+            help="Look for kernels in this library (.so) too; may be repeated.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option(
+    "--in",
+    "input_path",
+    type=click.Path(path_type=Path),
+    metavar="INPUT",
+    help="A trace, a converted trace or a run directory: shows what the name launched and what it took there.",
+)
+@lookup_options
+@input_option
+@format_option
+def command(
+    names: tuple[str, ...],
+    input_path: Path | None,
+    configuration: str | None,
+    torch: str | None,
+    libraries: tuple[Path, ...],
+    max_input: int,
+    output_format: str,
+) -> None:
+    """Say what an operator or a kernel is, where its source is, and how that is known.
+
+    NAME is an operator (aten::addmm, or addmm) or a kernel's name as a trace has it; - reads names from standard input,
+    one a line. Without --in, names are looked up in the installed PyTorch, or in the index of --torch.
+    --format json prints one object a line, by the schema opscope.explain/1.
+    """
+    if configuration is not None and input_path is None:
+        raise UsageError("--configuration belongs to a run directory: name it with --in")
+    lookup = build_lookup(LookupOptions(input_path, configuration, torch, libraries, max_input))
+    documents = [lookup.explain(name) for name in _names(names)]
+    if output_format == "json":
+        for document in documents:
+            click.echo(msgspec.json.encode(document))
+    elif output_format == "csv":
+        click.echo(as_csv(_table(documents)))
+    elif output_format == "md":
+        for document in documents:
+            click.echo(render(explain_section(document), level=2))
+    else:
+        for document in documents:
+            click.echo("\n".join(text_lines(explain_section(document))) + "\n")
+
+
+def _names(given: Iterable[str]) -> Iterator[str]:
+    for name in given:
+        if name != "-":
+            yield name
+            continue
+        with click.open_file("-") as lines:
+            yield from (line.strip() for line in lines if line.strip())
+
+
+def text_lines(section: Section) -> Iterator[str]:
+    """Yield a section as text for a terminal."""
+    yield printable("".join(section.title))
+    for block in section.blocks:
+        if isinstance(block, Table):
+            yield ""
+            yield as_text(block)
+        elif isinstance(block, Bullets):
+            yield from ("  " + printable("".join(item)) for item in block.items)
+        else:
+            yield printable("".join(block.parts))
+    for inner in section.sections:
+        yield ""
+        yield from text_lines(inner)
+
+
+def _table(documents: Iterable[ExplainDocument]) -> Table:
+    columns = (
+        *("kind", "name", "summary", "category", "native_function", "cpp_function", "file", "line", "how"),
+        *("definition", "launch_site", "library", "url", "calls", "self_device_ns", "share"),
+    )
+    return Table(columns, tuple(tuple(Name(cell) for cell in _cells(document)) for document in documents))
+
+
+def _cells(document: ExplainDocument) -> Iterator[str]:
+    source, native, cost = document.source, document.native_function, document.cost
+    yield from (document.kind, document.name, document.summary, document.category)
+    yield from ((native.name, native.detail.cpp_function or "") if native else ("", ""))
+    yield from (source.file or "", str(source.line or ""), str(source.how))
+    for place in (source.definition, source.launch_site):
+        yield "" if place is None else f"{place.file}:{place.line}" if place.line else place.file
+    yield from (source.library or "", source.url or "")
+    yield from ("", "", "") if cost is None else (str(cost.calls), str(cost.self_device_ns), str(cost.share or ""))

@@ -1,0 +1,115 @@
+"""What ``explain`` and ``dossier`` look names up in: a trace, a run, or PyTorch as it is installed or shipped."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from opscope.analysis import analyze
+from opscope.analysis.producer import Producer, producer_of
+from opscope.errors import BadInputError, UsageError
+from opscope.knowledge.kernels.index import SourceIndex
+from opscope.knowledge.kernels.installed import installed_torch, library_index, torch_index
+from opscope.knowledge.kernels.shipped import by_nearness, parse_version, same_release, shipped_index
+from opscope.knowledge.kernels.source import SourceResolver
+from opscope.knowledge.native_functions import NativeFunctions
+from opscope.knowledge.releases import TorchVersion
+from opscope.readers import read
+from opscope.record import CaptureRecord
+from opscope.report.explain import Lookup
+from opscope.store import RunDirectory
+from opscope.sweep.outputs import result_of, run_resolver
+
+
+@dataclass(frozen=True, slots=True)
+class LookupOptions:
+    """What the user asked for.
+
+    Attributes:
+        input_path: a trace, a converted trace or a run directory; None for none.
+        configuration: of a run directory; None for its first.
+        torch: a version of PyTorch to look up in; None for the one of the input, or the installed one.
+        libraries: further libraries with CUDA kernels.
+        max_bytes: limit on what a trace may unpack to.
+    """
+
+    input_path: Path | None
+    configuration: str | None
+    torch: str | None
+    libraries: tuple[Path, ...]
+    max_bytes: int
+
+
+def build_lookup(options: LookupOptions) -> Lookup:
+    """Read the input and choose the indexes.
+
+    Raises:
+        UsageError: the version is none, or the run has no such configuration.
+        BadInputError: an input or a library cannot be read.
+    """
+    lookup = _of_input(options) if options.input_path else _without_input(options)
+    extensions = [library_index(path, torch="", git=None) for path in options.libraries]
+    lookup.resolver.installed = (*extensions, *lookup.resolver.installed)
+    return lookup
+
+
+def _without_input(options: LookupOptions) -> Lookup:
+    installed = installed_torch()
+    if options.torch is None and installed is not None:
+        version = TorchVersion.parse(installed.version)
+        indexes = torch_index(installed)
+        resolver = SourceResolver(version, installed.git, indexes)
+    else:
+        version = None if options.torch is None else parse_version(options.torch)
+        resolver = SourceResolver(version)
+    return Lookup(resolver, NativeFunctions.shipped(version), _host_index(version))
+
+
+def _of_input(options: LookupOptions) -> Lookup:
+    path = options.input_path
+    assert path is not None
+    directory = RunDirectory(path)
+    if directory.manifest.is_file():
+        return _of_run(directory, options)
+    if options.configuration is not None:
+        raise UsageError(f"--configuration belongs to a run directory; {path} is none")
+    trace = read(path, max_bytes=options.max_bytes)
+    producer = producer_of(trace.source)
+    version = _version(options, producer)
+    functions = NativeFunctions.shipped(version)
+    analysis = analyze(trace, functions)
+    resolver = SourceResolver(version, producer.git)
+    device_key = "CUDA" if analysis.has_device_times else "CPU"
+    return Lookup(resolver, functions, _host_index(version), str(path), analysis, device_key)
+
+
+def _of_run(directory: RunDirectory, options: LookupOptions) -> Lookup:
+    record = _record(directory, options.configuration)
+    result = result_of(directory, record)
+    environment = record.environment
+    version = _version(options, Producer(environment.torch, environment.torch_git))
+    resolver = run_resolver(record) if options.torch is None else SourceResolver(version)
+    functions = result.functions if options.torch is None else NativeFunctions.shipped(version)
+    device_key = "CUDA" if environment.device.startswith("cuda") else "CPU"
+    name = str(directory.trace_path(record.traces[0]))
+    return Lookup(resolver, functions, _host_index(version), name, result.analysis, device_key)
+
+
+def _record(directory: RunDirectory, configuration: str | None) -> CaptureRecord:
+    entries = [entry for entry in directory.read_manifest().entries if entry.record is not None]
+    if not entries:
+        raise BadInputError(f"{directory.path} holds no configuration that was measured")
+    chosen = [entry for entry in entries if configuration in (None, entry.configuration.id)]
+    if not chosen:
+        known = ", ".join(entry.configuration.id for entry in entries)
+        raise UsageError(f"{directory.path} has no configuration {configuration}; there are {known}")
+    return directory.read_record(chosen[0])
+
+
+def _version(options: LookupOptions, producer: Producer) -> TorchVersion | None:
+    if options.torch is not None:
+        return parse_version(options.torch)
+    return TorchVersion.parse(producer.torch) if producer.torch else None
+
+
+def _host_index(version: TorchVersion | None) -> SourceIndex:
+    name = (same_release(version) if version else None) or by_nearness(version)[0]
+    return shipped_index(name)

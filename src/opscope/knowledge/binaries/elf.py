@@ -1,0 +1,170 @@
+"""ELF files: sections, symbols and build id of x86-64 libraries, read through a memory map.
+
+Layout: Tool Interface Standard, Executable and Linking Format 1.2, and its 64-bit extension in the System V ABI.
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opscope.errors import BadInputError
+
+_X86_64 = 62
+_FILE, _FUNCTION = 4, 2  # symbol types
+_SYMBOL = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+)
+_RELOCATION = np.dtype([("offset", "<u8"), ("info", "<u8"), ("addend", "<i8")])
+
+
+@dataclass(frozen=True, slots=True)
+class ElfSection:
+    """One section: where it lies in the file (``offset``, ``size``) and in memory (``address``)."""
+
+    name: str
+    address: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Symbols:
+    """A symbol table, and where its strings begin in the file."""
+
+    table: npt.NDArray[Any]
+    strings: ElfSection
+
+    @property
+    def types(self) -> npt.NDArray[np.uint8]:
+        """The type of every symbol."""
+        kinds: npt.NDArray[np.uint8] = (self.table["info"] & 15).astype(np.uint8)
+        return kinds
+
+
+class Elf:
+    """A library, open for reading. Every access is checked against the file's size."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        """Read the section headers.
+
+        Raises:
+            BadInputError: the file is no x86-64 ELF file, or is damaged.
+        """
+        self.path, self.data = path, data
+        if data[:4] != b"\x7fELF":
+            raise BadInputError(f"{path} is no ELF library")
+        if len(data) < 64 or data[4:6] != b"\x02\x01":
+            raise BadInputError(f"{path} is no 64-bit little-endian ELF library, or is cut off")
+        (machine,) = struct.unpack_from("<H", data, 18)
+        if machine != _X86_64:
+            raise BadInputError(f"{path} is built for another processor (ELF machine {machine}) than x86-64")
+        self.sections = {section.name: section for section in self._read_sections()}
+
+    def _read_sections(self) -> Iterator[ElfSection]:
+        (start,) = struct.unpack_from("<Q", self.data, 40)
+        size, count, names = struct.unpack_from("<HHH", self.data, 58)
+        if size != 64 or start + size * count > len(self.data) or names >= count:
+            raise self._damaged("its section headers lie outside the file")
+        headers = [struct.unpack_from("<IIQQQQ", self.data, start + size * number) for number in range(count)]
+        strings = headers[names][4]
+        for name, kind, _, address, offset, length in headers:
+            if kind != 8 and offset + length > len(self.data):  # 8: takes no room in the file
+                raise self._damaged("a section lies outside the file")
+            yield ElfSection(self.string(strings + name), address, offset, length)
+
+    def _damaged(self, what: str) -> BadInputError:
+        return BadInputError(f"{self.path} is damaged: {what}")
+
+    def string(self, offset: int) -> str:
+        """Return the zero-terminated text at a file offset."""
+        end = self.data.find(b"\0", offset)
+        if not 0 <= offset <= end:
+            raise self._damaged("a name lies outside the file")
+        return self.data[offset:end].decode("latin-1")
+
+    def section(self, name: str) -> ElfSection:
+        """Return a section that the file must have."""
+        if name not in self.sections:
+            raise self._damaged(f"it has no section {name}")
+        return self.sections[name]
+
+    def bytes_of(self, section: ElfSection) -> npt.NDArray[np.uint8]:
+        """Return a section's bytes without copying them."""
+        return np.frombuffer(self.data, np.uint8, section.size, section.offset)
+
+    def build_id(self) -> str | None:
+        """Return the id that the linker gave this very build, in hexadecimal; None if it gave none."""
+        note = self.sections.get(".note.gnu.build-id")
+        if note is None or note.size < 16:
+            return None
+        name_size, id_size = struct.unpack_from("<II", self.data, note.offset)
+        start = note.offset + 12 + (name_size + 3) // 4 * 4
+        return self.data[start : start + id_size].hex() if id_size <= 64 else None
+
+    def symbols(self, table: str = ".symtab", strings: str = ".strtab") -> Symbols:
+        """Return a symbol table.
+
+        Raises:
+            BadInputError: there is none; ``.symtab`` is missing where a library was stripped.
+        """
+        if table not in self.sections or strings not in self.sections:
+            raise BadInputError(f"{self.path} is stripped: it has no symbol table, so its kernels cannot be told apart")
+        section = self.sections[table]
+        entries = np.frombuffer(self.data, _SYMBOL, section.size // _SYMBOL.itemsize, section.offset)
+        return Symbols(entries, self.sections[strings])
+
+    def name_of(self, symbols: Symbols, index: int) -> str:
+        """Return a symbol's name."""
+        return self.string(symbols.strings.offset + int(symbols.table["name"][index]))
+
+    def named(self, symbols: Symbols, name: str) -> npt.NDArray[np.intp]:
+        """Return the symbols of a name."""
+        strings, wanted = symbols.strings, name.encode() + b"\0"
+        offsets = []
+        place = self.data.find(wanted, strings.offset, strings.offset + strings.size)
+        while place >= 0:
+            offsets.append(place - strings.offset)
+            place = self.data.find(wanted, place + 1, strings.offset + strings.size)
+        return np.flatnonzero(np.isin(symbols.table["name"], np.array(offsets, np.uint32)))
+
+    def relocations(self, name: str) -> npt.NDArray[Any]:
+        """Return a relocation section's entries; empty where there is none."""
+        section = self.sections.get(name)
+        if section is None:
+            return np.zeros(0, _RELOCATION)
+        return np.frombuffer(self.data, _RELOCATION, section.size // _RELOCATION.itemsize, section.offset)
+
+    @staticmethod
+    def source_files(symbols: Symbols) -> npt.NDArray[np.intp]:
+        """Return the symbols that name source files; the local symbols after each belong to it."""
+        return np.flatnonzero(symbols.types == _FILE)
+
+    @staticmethod
+    def functions(symbols: Symbols) -> npt.NDArray[np.intp]:
+        """Return the symbols of functions that the file defines."""
+        return np.flatnonzero((symbols.types == _FUNCTION) & (symbols.table["value"] > 0))
+
+
+@contextmanager
+def open_elf(path: Path) -> Iterator[Elf]:
+    """Open a library for the time of a block.
+
+    Raises:
+        BadInputError: it is missing, no x86-64 ELF file, or damaged.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+            elf = Elf(path, data)
+            try:
+                yield elf
+            except (struct.error, IndexError) as error:
+                raise BadInputError(f"{path} is damaged: {error}") from error
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"cannot read the library {path}: {error}") from error

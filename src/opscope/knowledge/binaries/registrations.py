@@ -1,0 +1,119 @@
+"""Which translation unit a CUDA kernel was compiled in, from the library that holds it.
+
+nvcc writes into every translation unit a local function that registers the unit's kernels with the CUDA runtime
+(``__cudaRegisterFunction(..., device name, ...)``); the symbol table's file entries say which unit that function
+belongs to. So the answer is exact, for templates with external linkage too.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from opscope.knowledge.binaries.elf import Elf, Symbols, open_elf
+from opscope.knowledge.binaries.linkage import Linkage
+
+# Small units register their kernels in the first function, large ones in the second.
+_REGISTERING = ("_ZL24__sti____cudaRegisterAllv", "_ZL31__nv_cudaEntityRegisterCallbackPPv")
+_REGISTER = "__cudaRegisterFunction"
+# lea or mov of a 64-bit register from an address relative to the instruction pointer; or a call.
+_LOAD_OR_CALL = re.compile(rb"[\x48\x4c][\x8d\x8b][\x05\x0d\x15\x1d\x25\x2d\x35\x3d](....)|\xe8(....)", re.DOTALL)
+_UNIT = re.compile(r"tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_(?P<name>.*?)(\.compute_\d+[a-z]*)?(\.cudafe1\.cpp)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One kernel of a library.
+
+    Attributes:
+        name: the kernel's mangled name.
+        unit: which of the library's translation units compiled it.
+        stub: address of the host function that launches it; None where the library does not tell.
+    """
+
+    name: str
+    unit: int
+    stub: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CudaLibrary:
+    """The kernels of one library. ``units`` are base names of source files (``SoftMax.cu``), which may repeat."""
+
+    build_id: str | None
+    units: tuple[str, ...]
+    kernels: tuple[Registration, ...]
+
+
+def read_cuda_library(path: Path) -> CudaLibrary:
+    """Read which kernels a library holds and which translation units they come from.
+
+    Raises:
+        BadInputError: it is no x86-64 ELF library, stripped, or damaged.
+    """
+    with open_elf(path) as elf:
+        return cuda_library(elf)
+
+
+def cuda_library(elf: Elf) -> CudaLibrary:
+    """The same for a library that is open.
+
+    Raises:
+        BadInputError: it is stripped or damaged.
+    """
+    symbols = elf.symbols()
+    files = elf.source_files(symbols)
+    units = tuple(unit_name(elf.name_of(symbols, int(file))) for file in files)
+    return CudaLibrary(elf.build_id(), units, tuple(_registrations(elf, symbols, files)))
+
+
+def unit_name(file: str) -> str:
+    """Return the source file behind a file entry of a symbol table: ``SoftMax.cu``."""
+    match = _UNIT.fullmatch(file)
+    return f"{match['name']}.cu" if match else file
+
+
+def _registrations(elf: Elf, symbols: Symbols, files: npt.NDArray[np.intp]) -> Iterator[Registration]:
+    linkage = Linkage(elf)
+    targets = set(linkage.imported([_REGISTER]))
+    # The runtime may be linked into the library itself.
+    targets |= {int(symbols.table["value"][index]) for index in elf.named(symbols, _REGISTER)} - {0}
+    if not targets:
+        return
+    for name in _REGISTERING:
+        for index in elf.named(symbols, name):
+            unit = int(np.searchsorted(files, index)) - 1
+            entry = symbols.table[index]
+            if unit >= 0 and linkage.in_code(int(entry["value"])):
+                for kernel, stub in _registered_by(linkage, int(entry["value"]), int(entry["size"]), targets):
+                    yield Registration(kernel, unit, stub)
+
+
+def _registered_by(linkage: Linkage, start: int, size: int, targets: set[int]) -> Iterator[tuple[str, int | None]]:
+    """Follow a registering function: each call takes the name and the host function that were loaded before it."""
+    code = linkage.code(start, size)
+    name: str | None = None
+    stub: int | None = None
+    position = 0
+    while match := _LOAD_OR_CALL.search(code, position):
+        position = match.end()
+        (displacement,) = struct.unpack("<i", match[1] if match[2] is None else match[2])
+        address = start + match.end() + displacement
+        if match[2] is not None:
+            if address in targets:
+                if name is not None:
+                    yield name, stub
+                name = stub = None
+                continue
+        elif (text := linkage.constant(address)) is not None:
+            # The call takes further, short texts; a mangled name is longer.
+            name = text if len(text) > 2 else name
+            continue
+        elif linkage.in_code(stub_address := linkage.pointers.get(address, address)):
+            stub = stub_address
+            continue
+        position = match.start() + 1  # these bytes only looked like an instruction

@@ -1,0 +1,42 @@
+"""What a kernel's name says: library, architecture, unit, data types, layout, tile and more.
+
+Each family of names has one function in `opscope.knowledge.kernels.families`; the first that understands a name
+decides. What a name holds that is not understood is listed as unknown and never guessed.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from opscope.knowledge.kernels.decoded import DecodedKernel
+from opscope.knowledge.kernels.families.aten import aten
+from opscope.knowledge.kernels.families.attention import cudnn, cudnn_attention, efficient, flash
+from opscope.knowledge.kernels.families.generated import cub, inductor, nccl
+from opscope.knowledge.kernels.families.products import (
+    codenamed,
+    cutlass,
+    nvjet,
+    plain_gemm,
+    split_k_reduction,
+    tensile,
+    vector_product,
+    xmma,
+)
+from opscope.knowledge.kernels.libraries import library_of
+from opscope.knowledge.kernels.names import base_name
+
+_FAMILIES: Final[tuple[Callable[[str], DecodedKernel | None], ...]] = (
+    nvjet, xmma, cutlass, codenamed, tensile, vector_product, plain_gemm, split_k_reduction,
+    flash, efficient, cudnn_attention, cudnn, nccl, inductor, aten, cub,
+)  # fmt: skip
+
+
+def decode(name: str) -> DecodedKernel:
+    """Decode a kernel's name, as profilers record it."""
+    plain = name.strip().removeprefix("void ")
+    for family in _FAMILIES:
+        if (decoded := family(plain)) is not None:
+            return decoded
+    base = base_name(name).rpartition("::")[2] or plain
+    library = library_of(name)
+    summary = f"{library} kernel {base}" if library else base
+    return DecodedKernel(summary=summary[:120], unknown=(plain,))

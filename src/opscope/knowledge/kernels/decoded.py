@@ -1,0 +1,96 @@
+"""What a kernel's name can say, and what the readers of names share."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+TENSOR_CORES: Final = "Tensor Cores"
+FP32_CORES: Final = "FP32 cores"
+FP64_CORES: Final = "FP64 cores"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedKernel:
+    """What is in a kernel's name. None stands for "the name does not say".
+
+    Attributes:
+        summary: a short name for people.
+        family: whose naming it follows: nvjet, xmma, cutlass, ...
+        operation: gemm, fprop (convolution), dgrad, wgrad, attention, elementwise, reduction, ...
+        architecture: the oldest one it was written for: sm80.
+        unit: what does the arithmetic: Tensor Cores, FP32 cores.
+        input_dtype: of the data in memory.
+        compute_dtype: what the unit multiplies, where it differs from what is in memory (tf32).
+        accumulate_dtype: what it adds up in.
+        output_dtype: what it writes.
+        layout: transposes of the first and second operand: nn, nt, tn, tt; of a convolution the data layouts.
+        tile: rows, columns and depth that a thread block (or cluster) works on at once; depth may be unknown.
+        stages: how many tiles are loaded ahead.
+        cluster: thread blocks in a cluster.
+        split_k: whether several thread blocks share one tile of the result and add up.
+        vector_width: elements that a thread loads at once.
+        functor: the C++ functor or function that an elementwise or reduction template applies.
+        details: further facts, as name and value.
+        unknown: parts of the name that are not understood.
+    """
+
+    summary: str
+    family: str | None = None
+    operation: str | None = None
+    architecture: str | None = None
+    unit: str | None = None
+    input_dtype: str | None = None
+    compute_dtype: str | None = None
+    accumulate_dtype: str | None = None
+    output_dtype: str | None = None
+    layout: str | None = None
+    tile: tuple[int | None, ...] | None = None
+    stages: int | None = None
+    cluster: tuple[int, ...] | None = None
+    split_k: bool | None = None
+    vector_width: int | None = None
+    functor: str | None = None
+    details: tuple[tuple[str, str], ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+CPP_DTYPES: Final[Mapping[str, str]] = {
+    "float": "f32", "double": "f64", "c10::BFloat16": "bf16", "c10::Half": "f16", "long": "i64", "int": "i32",
+    "short": "i16", "signed char": "i8", "unsigned char": "u8", "bool": "bool", "__half": "f16",
+    "__nv_bfloat16": "bf16", "c10::complex<float>": "complex64", "c10::complex<double>": "complex128",
+    "c10::Float8_e4m3fn": "f8e4m3", "c10::Float8_e5m2": "f8e5m2",
+}  # fmt: skip
+
+
+def shown(dtype: str) -> str:
+    """Write a data type as people do: FP32, BF16, INT64."""
+    return re.sub(r"^F(?=\d)", "FP", re.sub(r"^I(?=\d)", "INT", dtype.upper()))
+
+
+def plain_unit(dtype: str) -> str:
+    """Return what multiplies numbers of a type without Tensor Cores."""
+    return FP64_CORES if dtype == "f64" else FP32_CORES
+
+
+def template_arguments(name: str) -> list[str]:
+    """Return the template arguments of a kernel function, split at the outermost commas."""
+    start = name.find("<")
+    if start < 0:
+        return []
+    depth, begin, found = 0, start + 1, []
+    for place in range(start, len(name)):
+        character = name[place]
+        if character in "<({[":
+            depth += 1
+        elif character == ">" and name[place - 1] == "-":
+            continue
+        elif character in ">)}]":
+            depth -= 1
+            if depth == 0:
+                found.append(name[begin:place].strip())
+                break
+        elif character == "," and depth == 1:
+            found.append(name[begin:place].strip())
+            begin = place + 1
+    return found

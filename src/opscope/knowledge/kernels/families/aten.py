@@ -1,0 +1,180 @@
+"""Kernels of ATen: elementwise and reduction templates with a functor, and templates with a purpose of their own."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from opscope.knowledge.kernels.decoded import CPP_DTYPES, DecodedKernel, shown, template_arguments
+from opscope.knowledge.kernels.names import base_name
+
+_INPUT, _OUTPUT, _ACC = "input_dtype", "output_dtype", "accumulate_dtype"
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """A kernel template of ATen: what it does, and which template arguments mean what (by position)."""
+
+    what: str
+    operation: str
+    dtypes: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    vector_width: int | None = None
+
+
+_ROW = {_INPUT: 0, _OUTPUT: 1, _ACC: 2}
+_BLOCK = {_INPUT: 1, _ACC: 2, _OUTPUT: 3}  # after the number of elements per load
+_TWO = {_INPUT: 0, _ACC: 1}
+_LENGTH = {"log2 of the row length": 3}
+_TEMPLATES: Final[Mapping[str, _Template]] = {
+    "softmax_warp_forward": _Template("softmax, a row per warp", "softmax", _ROW, _LENGTH),
+    "softmax_warp_backward": _Template("softmax backward, a row per warp", "softmax backward", _ROW, _LENGTH),
+    "cunn_SoftMaxForward": _Template("softmax, a row per block", "softmax", _BLOCK, vector_width=0),
+    "cunn_SoftMaxForwardSmem": _Template("softmax, a row in shared memory", "softmax", _BLOCK, vector_width=0),
+    "cunn_SoftMaxForwardReg": _Template("softmax, a row in registers", "softmax", {_INPUT: 0, _ACC: 1, _OUTPUT: 2}),
+    "cunn_SoftMaxForwardGmem": _Template("softmax, a row per block", "softmax", _BLOCK, vector_width=0),
+    "cunn_SoftMaxBackward": _Template("softmax backward, a row per block", "softmax backward", _BLOCK, vector_width=0),
+    "cunn_SoftMaxBackwardSmem": _Template(
+        "softmax backward, a row in shared memory", "softmax backward", _BLOCK, vector_width=0
+    ),
+    "vectorized_layer_norm_kernel": _Template("layer norm, vectorized", "normalization", _TWO),
+    "LayerNormForwardCUDAKernel": _Template("layer norm", "normalization", _TWO),
+    "RowwiseMomentsCUDAKernel": _Template("mean and variance per row", "normalization", _TWO),
+    "layer_norm_grad_input_kernel": _Template("layer norm backward (input)", "normalization backward", _TWO),
+    "layer_norm_grad_input_kernel_vectorized": _Template(
+        "layer norm backward (input), vectorized", "normalization backward", _TWO
+    ),
+    "GammaBetaBackwardCUDAKernelTemplate": _Template(
+        "layer norm backward (weight and bias)", "normalization backward", _TWO
+    ),
+    "fused_dropout_kernel_vec": _Template("dropout, vectorized", "dropout", _TWO, vector_width=4),
+    "fused_dropout_kernel": _Template("dropout", "dropout", _TWO),
+    "embedding_backward_feature_kernel": _Template("embedding backward", "embedding backward", _TWO),
+    "nll_loss_forward_reduce_cuda_kernel_2d": _Template("NLL loss", "loss", _TWO),
+    "nll_loss_backward_reduce_cuda_kernel_2d": _Template("NLL loss backward", "loss backward", {_INPUT: 0}),
+    "max_pool_forward_nchw": _Template("max pooling (NCHW)", "pooling", {_INPUT: 0}),
+    "max_pool_backward_nchw": _Template("max pooling backward (NCHW)", "pooling backward", _TWO),
+    "CatArrayBatchedCopy": _Template("concatenation", "copy"),
+    "CatArrayBatchedCopy_contig": _Template("concatenation, contiguous", "copy"),
+    "CatArrayBatchedCopy_alignedK_contig": _Template("concatenation, aligned", "copy"),
+    "CatArrayBatchedCopy_vectorized": _Template("concatenation, vectorized", "copy"),
+    "indexSelectLargeIndex": _Template("index_select, many indices", "indexing", {_INPUT: 0}),
+    "indexSelectSmallIndex": _Template("index_select, few indices", "indexing", {_INPUT: 0}),
+    "vectorized_gather_kernel": _Template("gather of rows, vectorized", "indexing", numbers={"bytes per load": 0}),
+    "batch_norm_collect_statistics_kernel": _Template("batch norm statistics", "normalization"),
+    "batch_norm_transform_input_kernel": _Template("batch norm", "normalization", {_INPUT: 0}),
+}
+_ELEMENTWISE: Final[Mapping[str, str]] = {
+    "vectorized_elementwise_kernel": "elementwise, vectorized",
+    "vectorized_templated_elementwise_kernel": "elementwise, vectorized, with casts",
+    "unrolled_elementwise_kernel": "elementwise, with casts or uneven sizes",
+    "unrolled_elementwise_kernel_for_multi_outputs": "elementwise, several outputs",
+    "elementwise_kernel": "elementwise, strided",
+    "elementwise_kernel_manual_unroll": "elementwise, strided, unrolled",
+    "elementwise_kernel_with_index": "elementwise, from the index",
+    "index_elementwise_kernel": "indexing",
+    "_scatter_gather_elementwise_kernel": "scatter or gather",
+    "distribution_elementwise_grid_stride_kernel": "random numbers",
+    "multi_tensor_apply_kernel": "foreach over many tensors",
+    "reduce_kernel": "reduction",
+}
+# Wrappers around the functor or function that does the work.
+_WRAPPERS: Final = frozenset(
+    {
+        *("gpu_kernel_impl", "gpu_kernel_impl_nocast", "gpu_kernel_with_index", "launch_legacy_kernel"),
+        *("opmath_gpu_kernel_with_scalars", "opmath_symmetric_gpu_kernel_with_scalars"),
+        *("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "binary_internal", "ReduceOp", "func_wrapper_t"),
+        *("TensorListMetadata", "TensorListScalarListMetadata", "FusedOptimizerTensorListMetadata"),
+        *("memory", "detail", "Array", "native", "templates", "cuda"),
+    }
+)
+_QUALIFIED = re.compile(r"at::native::((?:\(anonymous namespace\)::|\{anonymous\}::|\w+::)*)([A-Za-z_]\w*)")
+
+
+def aten(name: str) -> DecodedKernel | None:
+    """Read ATen's own kernels: templates with a functor, and templates with a purpose of their own."""
+    function = base_name(name).rpartition("::")[2]
+    if function in _ELEMENTWISE:
+        return _elementwise(name, function)
+    if function in _TEMPLATES:
+        return _described(name, _TEMPLATES[function])
+    return None
+
+
+def _described(name: str, template: _Template) -> DecodedKernel:
+    arguments = template_arguments(name)
+
+    def at(position: int | None) -> str | None:
+        return arguments[position] if position is not None and position < len(arguments) else None
+
+    dtypes = {kind: CPP_DTYPES.get(at(position) or "") for kind, position in template.dtypes.items()}
+    width = at(template.vector_width)
+    dtype = dtypes.get(_INPUT)
+    return DecodedKernel(
+        summary=f"{shown(dtype)} {template.what}" if dtype else template.what,
+        family="ATen",
+        operation=template.operation,
+        vector_width=int(width) if width and width.isdigit() else None,
+        details=tuple((what, at(position) or "") for what, position in template.numbers.items()),
+        input_dtype=dtypes.get(_INPUT),
+        accumulate_dtype=dtypes.get(_ACC),
+        output_dtype=dtypes.get(_OUTPUT),
+    )
+
+
+def _elementwise(name: str, function: str) -> DecodedKernel:
+    arguments = template_arguments(name)
+    functor = _functor(arguments)
+    dtype, accumulate = _element_types(name, arguments, function)
+    details = []
+    width = None
+    if function.startswith("vectorized") and arguments and arguments[0].isdigit():
+        width = int(arguments[0])
+    elif function == "reduce_kernel" and len(arguments) > 1:
+        details += [("most threads", arguments[0]), ("outputs per thread", arguments[1])]
+    elif function in ("elementwise_kernel", "index_elementwise_kernel", "_scatter_gather_elementwise_kernel"):
+        details += [("threads", arguments[0]), ("elements per thread", arguments[1])] if len(arguments) > 1 else []
+    operands = re.search(r"(?:std::array|at::detail::Array)<char\s*\*, (\d+)", name)
+    details += [("tensors", operands[1])] if operands else []
+    what = _ELEMENTWISE[function]
+    parts = [shown(dtype)] if dtype else []
+    parts += [functor] if functor else []
+    return DecodedKernel(
+        summary=f"{' '.join(parts)} ({what})" if parts else what,
+        family="ATen",
+        operation=what.partition(",")[0],
+        input_dtype=dtype,
+        accumulate_dtype=accumulate,
+        vector_width=width,
+        functor=functor,
+        details=tuple(details),
+        unknown=() if functor else ("the functor",),
+    )
+
+
+def _functor(arguments: Sequence[str]) -> str | None:
+    for argument in arguments:
+        for match in _QUALIFIED.finditer(argument):
+            if match[2] not in _WRAPPERS:
+                return match[2]
+    return None
+
+
+def _element_types(name: str, arguments: Sequence[str], function: str) -> tuple[str | None, str | None]:
+    """Return element and accumulation type: from the reduction, the functor's arguments, or the innermost lambda."""
+    if function == "reduce_kernel":
+        reduction = re.search(r"ReduceOp<([^,<>]+(?:<[^<>]*>)?), at::native::(?:\w+::)*(\w+)<([^<>]*)", name)
+        if reduction is None:
+            return None, None
+        inner = [part.strip() for part in reduction[3].split(",")]
+        # MeanOps<element, accumulate, factor, output> and its relatives; func_wrapper_t<accumulate, ...> has one type.
+        return CPP_DTYPES.get(reduction[1].strip()), CPP_DTYPES.get(inner[1] if len(inner) > 2 else inner[0])
+    text = ", ".join(arguments)
+    for pattern in (
+        r"(?:BinaryFunctor|AUnaryFunctor|BUnaryFunctor|CUDAFunctor\w*|\w+Functor)<([^,<>]+(?:<[^<>]*>)?)",
+        r"\{lambda\(([^(),]+?)(?:,[^()]*)?\)#\d+\}(?!.*\{lambda\()",
+    ):
+        for match in re.finditer(pattern, text):
+            if dtype := CPP_DTYPES.get(match[1].strip()):
+                return dtype, None
+    return None, None

@@ -1,0 +1,125 @@
+"""Attention kernels, and cuDNN's kernels without a naming scheme."""
+
+import re
+from typing import Final
+
+from opscope.knowledge.kernels.decoded import CPP_DTYPES, TENSOR_CORES, DecodedKernel, shown, template_arguments
+from opscope.knowledge.kernels.libraries import library_of
+from opscope.knowledge.kernels.names import base_name
+
+_FLASH = re.compile(
+    r"(?:pytorch_flash|flash)::flash_(?P<pass>fwd|bwd)_?(?P<variant>\w*?)_?kernel<.*?"
+    r"Flash_(?:fwd|bwd)_kernel_traits<(?P<dim>\d+), (?P<m>\d+), (?P<n>\d+), (?P<warps>\d+)"
+)
+
+
+def flash(name: str) -> DecodedKernel | None:
+    """Read FlashAttention 2: ``flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, ...``."""
+    match = _FLASH.match(name)
+    if match is None:
+        return None
+    dtype = re.search(r"cutlass::(bfloat16_t|half_t)", name)
+    kind = "forward" if match["pass"] == "fwd" else "backward"
+    details = [("head dimension", match["dim"]), ("warps", match["warps"])]
+    details += [("variant", match["variant"].replace("_", " "))] if match["variant"] else []
+    read = {"bfloat16_t": "bf16", "half_t": "f16"}.get(dtype[1]) if dtype else None
+    return DecodedKernel(
+        summary=f"flash attention {kind}, head dimension {match['dim']}, {match['m']}x{match['n']}",
+        family="FlashAttention 2",
+        operation="attention" if kind == "forward" else "attention backward",
+        unit=TENSOR_CORES,
+        input_dtype=read,
+        accumulate_dtype="f32",
+        output_dtype=read,
+        tile=(int(match["m"]), int(match["n"])),
+        split_k="splitkv" in match["variant"],
+        details=tuple(details),
+        unknown=("boolean template arguments",),
+    )
+
+
+_EFFICIENT = re.compile(
+    r"fmha_cutlass(?P<pass>[FB])_(?P<dtype>f32|f16|bf16)_(?P<aligned>aligned|notaligned)_(?P<m>\d+)x(?P<n>\d+)"
+    r"(?P<options>(?:_[a-z0-9]+)*?)_sm(?P<arch>\d+)"
+)
+
+
+def efficient(name: str) -> DecodedKernel | None:
+    """Read memory-efficient attention: ``fmha_cutlassF_f32_aligned_64x64_rf_sm80``."""
+    match = _EFFICIENT.match(name)
+    if match is None:
+        return None
+    kind = "forward" if match["pass"] == "F" else "backward"
+    # FP32 operands go through TF32 Tensor Core instructions only if that is allowed; the name does not say.
+    unit = None if match["dtype"] == "f32" else TENSOR_CORES
+    options = [option for option in match["options"].split("_") if option]
+    return DecodedKernel(
+        summary=f"{shown(match['dtype'])} memory-efficient attention {kind} {match['m']}x{match['n']}",
+        family="memory-efficient attention",
+        operation="attention" if kind == "forward" else "attention backward",
+        architecture=f"sm{match['arch']}",
+        unit=unit,
+        input_dtype=match["dtype"],
+        accumulate_dtype="f32",
+        output_dtype=match["dtype"],
+        tile=(int(match["m"]), int(match["n"])),
+        details=(("alignment", match["aligned"]), *(("option", option) for option in options)),
+    )
+
+
+_CUDNN_SDPA = re.compile(
+    r"cudnn_generated_fort_native_sdpa_(?P<arch>sm\d+)_flash_(?P<pass>fprop|bprop)_(?P<unit>wgmma|mma)_(?P<dtype>f16|bf16|f8)"
+    r"_knob_(?P<knob>\d+)_(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_(?P<warps>\d+x\d+x\d+)_cga(?P<cluster>\d+)x(?P<cy>\d+)x(?P<cz>\d+)"
+)
+
+
+def cudnn_attention(name: str) -> DecodedKernel | None:
+    """Read cuDNN's attention: ``cudnn_generated_fort_native_sdpa_sm90_flash_fprop_...``."""
+    match = _CUDNN_SDPA.match(name)
+    if match is None:
+        return None
+    kind = "forward" if match["pass"] == "fprop" else "backward"
+    return DecodedKernel(
+        summary=f"cuDNN flash attention {kind} {match['m']}x{match['n']}x{match['k']}, Tensor Cores",
+        family="cuDNN",
+        operation="attention" if kind == "forward" else "attention backward",
+        architecture=match["arch"],
+        unit=TENSOR_CORES,
+        tile=(int(match["m"]), int(match["n"]), int(match["k"])),
+        cluster=(int(match["cluster"]), int(match["cy"]), int(match["cz"])),
+        details=(("instruction", match["unit"]), ("warps", match["warps"])),
+        # The name says f16 for bfloat16 tensors too.
+        unknown=(f"data type: {match['dtype']} in the name stands for 16 bits of either kind", f"knob {match['knob']}"),
+    )
+
+
+_CUDNN_KERNELS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("bn_fw_tr", "batch norm forward (training)", "normalization"),
+    ("bn_fw_inf", "batch norm forward (inference)", "normalization"),
+    ("bn_bw", "batch norm backward", "normalization backward"),
+    ("nchwToNhwc", "layout change NCHW to NHWC", "layout change"),
+    ("nhwcToNchw", "layout change NHWC to NCHW", "layout change"),
+    ("reduce_wgrad", "sum of weight gradients", "reduction"),
+    ("init_device_workspace", "workspace set-up", "set-up"),
+    ("compute_dot_do_o", "attention backward, first step", "attention backward"),
+    ("convert_dq_to_16bits", "attention backward, last step", "attention backward"),
+)
+
+
+def cudnn(name: str) -> DecodedKernel | None:
+    """Read cuDNN's kernels that are plain C++ functions, as far as their purpose is known."""
+    if library_of(name) != "cuDNN":
+        return None
+    function = base_name(name).rpartition("::")[2]
+    for beginning, what, operation in _CUDNN_KERNELS:
+        if function.startswith(beginning):
+            arguments = template_arguments(name)
+            dtype = CPP_DTYPES.get(arguments[0]) if arguments else None
+            return DecodedKernel(
+                summary=f"cuDNN {shown(dtype)} {what}" if dtype else f"cuDNN {what}",
+                family="cuDNN",
+                operation=operation,
+                input_dtype=dtype,
+                unknown=("further template arguments",) if len(arguments) > 1 else (),
+            )
+    return None

@@ -1,0 +1,76 @@
+"""Names that libraries and compilers generate: NCCL, torch.compile, CUB."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from opscope.knowledge.kernels.decoded import DecodedKernel
+from opscope.knowledge.kernels.names import base_name
+
+_NCCL = re.compile(
+    r"(?:nccl(?:Dev)?Kernel)_?(?P<collective>[A-Z][A-Za-z]+?)(?:_(?P<operation>Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv))?"
+    r"(?:_(?P<dtype>f16|bf16|f32|f64|i8|u8|i32|u32|i64|u64|f8e4m3|f8e5m2|float|half|double))?"
+    r"(?:_(?P<algorithm>RING|TREE|COLLNET_DIRECT|COLLNET_CHAIN|NVLS|NVLS_TREE|PAT))?(?:_(?P<protocol>LL128|LL|SIMPLE))?(?:\(|$)"
+)
+
+
+def nccl(name: str) -> DecodedKernel | None:
+    """Read NCCL: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
+    match = _NCCL.match(name)
+    if match is None:
+        return None
+    generic = match["collective"] == "Generic"
+    details = [(what, match[what]) for what in ("operation", "algorithm", "protocol") if match[what]]
+    parts = [match["collective"], *(value for _, value in details), *([match["dtype"]] if match["dtype"] else [])]
+    return DecodedKernel(
+        summary="NCCL collective (generic kernel)" if generic else f"NCCL {' '.join(parts)}",
+        family="NCCL",
+        operation=None if generic else match["collective"],
+        input_dtype=match["dtype"],
+        details=tuple(details),
+        # NCCL launches the kernel that is specialised most closely; it may run another of its collectives.
+        unknown=("the collective",) if generic else ("whether this specialisation ran another collective",),
+    )
+
+
+_TRITON: Final[Mapping[str, str]] = {
+    "poi": "pointwise",
+    "red": "reduction, looping over the reduced dimension",
+    "per": "reduction, the reduced dimension in one block",
+    "tem": "template (matrix product, convolution or attention)",
+    "for": "foreach",
+    "spl": "split scan",
+}
+_INDUCTOR = re.compile(r"triton_(?P<kind>poi|red|per|tem|for|spl)_fused_(?:(?P<operators>\w*?)_)?(?P<number>\d+)")
+
+
+def inductor(name: str) -> DecodedKernel | None:
+    """Read torch.compile's kernels: ``triton_poi_fused_add_mul_0``."""
+    match = _INDUCTOR.fullmatch(name)
+    if match is None:
+        return None
+    operators = match["operators"] or ""
+    return DecodedKernel(
+        summary=f"torch.compile {match['kind'] and _TRITON[match['kind']].partition(',')[0]}: {operators or 'fused'}",
+        family="Inductor",
+        operation=_TRITON[match["kind"]],
+        details=(("fused operators, in alphabetical order", operators), ("number", match["number"])),
+    )
+
+
+_CUB = re.compile(r"(?:.*?::)?(?:cub|thrust)::(?:\w+::)*(?P<kernel>\w+)[<(]")
+
+
+def cub(name: str) -> DecodedKernel | None:
+    """Read CUB and Thrust, whose functions say what they do."""
+    if "cub::" not in base_name(name) + "::" and "thrust::" not in base_name(name) + "::":
+        return None
+    kernel = base_name(name).rpartition("::")[2]
+    words = re.sub(r"^Device|Kernel$|_kernel$", "", kernel)
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", words).replace("_", " ").lower()
+    return DecodedKernel(
+        summary=f"CUB {spaced}".strip(),
+        family="CUB",
+        operation=spaced or None,
+        unknown=("template arguments",),
+    )

@@ -1,0 +1,248 @@
+"""Kernel -> source files, for one PyTorch build: as it is shipped per release, and as it is cached per library.
+
+Names are kept as hashes of their canonical spelling (`opscope.knowledge.kernels.names`): 22,000 names of some 500
+characters take 110 KB. A chance hit of a name that is not there has a probability of 2e-8.
+"""
+
+import gzip
+import hashlib
+import itertools
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from opscope.errors import BadInputError
+from opscope.knowledge.kernels.names import base_name, canonical, identifiers
+
+T = TypeVar("T")
+_KEY_BYTES = 5
+_FORMAT = 1
+_COMMON_WORD = 60  # an identifier in more files than this tells them apart badly
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A line of a source file, 0 where only the file is known.
+
+    ``function`` is what the compiler calls the function around it, where it is known.
+    """
+
+    file: str
+    line: int
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlaces:
+    """What an index holds on one kernel.
+
+    Attributes:
+        files: the translation units that compiled it: paths in PyTorch's repository, or file names alone where the
+            library does not record the folder.
+        launch_sites: lines that launch it.
+    """
+
+    files: tuple[str, ...]
+    launch_sites: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostFile:
+    """The file of a C++ function. ``named`` tells whether the function's own code names the file (in a check)."""
+
+    file: str
+    named: bool
+
+
+class _Stored(msgspec.Struct, frozen=True, array_like=True):
+    """The form on disk. Numbers are positions in ``files``, ``sites``, ``file_sets`` and ``site_sets``.
+
+    ``keys`` are grouped by runs of ``(file set, site set, count)``.
+    """
+
+    format: int
+    torch: str
+    git: str | None
+    build_ids: dict[str, str]
+    files: list[str]
+    file_sets: list[list[int]]
+    sites: list[tuple[int, int, str]]
+    site_sets: list[list[int]]
+    runs: list[tuple[int, int, int]]
+    keys: bytes
+    bases: dict[str, list[int]]
+    words: dict[str, list[int]]
+    definitions: dict[str, tuple[int, int]]
+    functions: dict[str, tuple[int, bool]]
+
+
+def _key(name: str) -> bytes:
+    return hashlib.blake2b(name.encode(), digest_size=_KEY_BYTES).digest()
+
+
+class SourceIndex:
+    """The kernels of one PyTorch build and where their source is."""
+
+    def __init__(self, stored: _Stored) -> None:
+        self._stored = stored
+        self.torch, self.git = stored.torch, stored.git
+        self.build_ids: Mapping[str, str] = stored.build_ids
+
+    @classmethod
+    def unpacked(cls, content: bytes) -> "SourceIndex":
+        """Read an index.
+
+        Raises:
+            BadInputError: it is damaged or of another format.
+        """
+        try:
+            stored = msgspec.msgpack.decode(gzip.decompress(content), type=_Stored)
+        except (OSError, EOFError, zlib.error, msgspec.DecodeError) as error:
+            raise BadInputError(f"the kernel index is damaged: {error}") from error
+        if stored.format != _FORMAT:
+            raise BadInputError(f"the kernel index has format {stored.format}, not {_FORMAT}")
+        return cls(stored)
+
+    def packed(self) -> bytes:
+        """Return the index as bytes, the same for the same index."""
+        return gzip.compress(msgspec.msgpack.encode(self._stored), mtime=0)
+
+    @property
+    def kernel_count(self) -> int:
+        """How many kernels it holds."""
+        return len(self._stored.keys) // _KEY_BYTES
+
+    def exact(self, name: str) -> KernelPlaces | None:
+        """Return what is known of the kernel with exactly this (readable) name."""
+        key = _key(canonical(name))
+        place = self._stored.keys.find(key)
+        while place >= 0 and place % _KEY_BYTES:
+            place = self._stored.keys.find(key, place + 1)
+        if place < 0:
+            return None
+        run = int(np.searchsorted(self._run_ends, place // _KEY_BYTES, side="right"))
+        file_set, site_set, _ = self._stored.runs[run]
+        return KernelPlaces(
+            files=tuple(self._stored.files[number] for number in self._stored.file_sets[file_set]),
+            launch_sites=tuple(self._place(number) for number in self._stored.site_sets[site_set]),
+        )
+
+    def similar(self, name: str) -> tuple[str, ...]:
+        """Return the files that instantiate the same kernel template, as few as the name's identifiers leave."""
+        files = set(self._stored.bases.get(base_name(name), ()))
+        words = sorted(
+            (word for word in identifiers(canonical(name)) if word in self._stored.words),
+            key=lambda word: (len(self._stored.words[word]), word),
+        )
+        for word in words:
+            if len(files) > 1 and (left := files & set(self._stored.words[word])):
+                files = left
+        return tuple(sorted(self._stored.files[number] for number in files))
+
+    def definition(self, name: str) -> Place | None:
+        """Return where the kernel is defined, if one header that comes with PyTorch defines a kernel of its name."""
+        found = self._stored.definitions.get(base_name(name).rpartition("::")[2])
+        return None if found is None else Place(self._stored.files[found[0]], found[1])
+
+    def host_file(self, cpp_function: str) -> HostFile | None:
+        """Return the file of a C++ function, ``at::native::layer_norm_cuda``."""
+        found = self._stored.functions.get(cpp_function)
+        return None if found is None else HostFile(self._stored.files[found[0]], found[1])
+
+    def path_of(self, file_name: str) -> str | None:
+        """Return the one path that ends in a file name."""
+        return self._paths.get(file_name)
+
+    @cached_property
+    def _paths(self) -> Mapping[str, str | None]:
+        found: dict[str, str | None] = {}
+        for path in self._stored.files:
+            if "/" in path:
+                name = path.rpartition("/")[2]
+                found[name] = None if name in found else path
+        return found
+
+    @cached_property
+    def _run_ends(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+        return np.cumsum([count for _, _, count in self._stored.runs], dtype=np.int64)
+
+    def _place(self, number: int) -> Place:
+        file, line, function = self._stored.sites[number]
+        return Place(self._stored.files[file], line, function)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedKernel:
+    """One kernel as a builder hands it over; ``name`` is readable."""
+
+    name: str
+    files: frozenset[str]
+    launch_sites: frozenset[Place] = frozenset()
+
+
+def build_index(
+    kernels: Iterable[IndexedKernel],
+    *,
+    torch: str,
+    git: str | None,
+    build_ids: Mapping[str, str],
+    definitions: Mapping[str, Place] | None = None,
+    functions: Mapping[str, HostFile] | None = None,
+) -> SourceIndex:
+    """Build an index.
+
+    Args:
+        kernels: every kernel once.
+        torch: the version of PyTorch, with its local part (``2.11.0+cu130``).
+        git: the commit it was built from.
+        build_ids: the build id of each library that the kernels come from.
+        definitions: kernel function (without namespaces) -> the header line that defines it.
+        functions: C++ function -> its file.
+    """
+    files: dict[str, int] = {}
+    sites: dict[Place, int] = {}
+    file_sets: dict[tuple[int, ...], int] = {}
+    site_sets: dict[tuple[int, ...], int] = {}
+    bases: dict[str, set[int]] = defaultdict(set)
+    words: dict[str, set[int]] = defaultdict(set)
+    rows = []
+    for kernel in sorted(kernels, key=lambda kernel: kernel.name):
+        mine = [_number(files, file) for file in sorted(kernel.files)]
+        launched = [_number(sites, site) for site in sorted(kernel.launch_sites)]
+        spelling = canonical(kernel.name)
+        bases[base_name(kernel.name)].update(mine)
+        for word in identifiers(spelling):
+            words[word].update(mine)
+        rows.append((_number(file_sets, tuple(mine)), _number(site_sets, tuple(launched)), _key(spelling)))
+    rows.sort()
+    stored_sites = [(_number(files, site.file), site.line, site.function) for site in sites]
+    defined = {name: (_number(files, place.file), place.line) for name, place in sorted((definitions or {}).items())}
+    hosts = {name: (_number(files, host.file), host.named) for name, host in sorted((functions or {}).items())}
+    stored = _Stored(
+        format=_FORMAT,
+        torch=torch,
+        git=git,
+        build_ids=dict(sorted(build_ids.items())),
+        files=list(files),
+        file_sets=[list(numbers) for numbers in file_sets],
+        sites=stored_sites,
+        site_sets=[list(numbers) for numbers in site_sets],
+        runs=[(*group, len(list(members))) for group, members in itertools.groupby(rows, lambda row: row[:2])],
+        keys=b"".join(key for _, _, key in rows),
+        bases={name: sorted(numbers) for name, numbers in sorted(bases.items())},
+        words={word: sorted(found) for word, found in sorted(words.items()) if len(found) <= _COMMON_WORD},
+        definitions=defined,
+        functions=hosts,
+    )
+    return SourceIndex(stored)
+
+
+def _number(numbers: dict[T, int], thing: T) -> int:
+    """Number things from 0 in the order in which they come."""
+    return numbers.setdefault(thing, len(numbers))

@@ -1,0 +1,155 @@
+"""The kernels of libraries on this machine: PyTorch's own and extensions, cached by build id."""
+
+import hashlib
+import importlib.util
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from opscope.errors import BadInputError, OpscopeError
+from opscope.files import write_whole
+from opscope.knowledge.binaries.demangle import demangler
+from opscope.knowledge.binaries.elf import Elf, open_elf
+from opscope.knowledge.binaries.paths import by_file_name, repository_root, source_paths
+from opscope.knowledge.binaries.registrations import CudaLibrary, cuda_library
+from opscope.knowledge.kernels.index import IndexedKernel, SourceIndex, build_index
+
+TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledTorch:
+    """The PyTorch of this Python environment, as its files describe it; it is not imported.
+
+    Attributes:
+        version: ``2.11.0+cu130``.
+        git: the commit it was built from.
+        libraries: the libraries that hold CUDA kernels; empty for a build without CUDA.
+    """
+
+    version: str
+    git: str | None
+    libraries: tuple[Path, ...]
+
+
+def installed_torch() -> InstalledTorch | None:
+    """Find the installed PyTorch; None if there is none."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    try:
+        text = (folder / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    version = re.search(r"^__version__\b.*= '([^']+)'", text, re.MULTILINE)
+    git = re.search(r"^git_version\b.*= '([^']+)'", text, re.MULTILINE)
+    if version is None:
+        return None
+    libraries = tuple(path for name in TORCH_LIBRARIES if (path := folder / "lib" / name).is_file())
+    return InstalledTorch(version[1], git[1] if git else None, libraries)
+
+
+def build_ids(libraries: Iterable[Path]) -> dict[str, str]:
+    """Return the build id of each library that has one and can be read, by file name."""
+    found = {}
+    for path in libraries:
+        try:
+            with open_elf(path) as elf:
+                if build_id := elf.build_id():
+                    found[path.name] = build_id
+        except BadInputError:
+            continue
+    return found
+
+
+def library_index(path: Path, *, torch: str, git: str | None) -> SourceIndex:
+    """Index the kernels of a library, or read the index from the user's cache.
+
+    Args:
+        path: the library.
+        torch: the PyTorch that it belongs to or was built for.
+        git: the commit of that PyTorch, if known.
+
+    Raises:
+        BadInputError: the library is missing, stripped, damaged or no ELF library, or holds no CUDA kernels.
+        EnvironmentLacksError: C++ names cannot be read on this system.
+    """
+    with open_elf(path) as elf:
+        cached = _cache_file(elf)
+        if cached is not None and (index := _read_cache(cached)) is not None:
+            return index
+        library = cuda_library(elf)
+        if not library.kernels:
+            raise BadInputError(f"{path} registers no CUDA kernels")
+        paths = _unit_paths(elf, library)
+    index = _index(path.name, library, paths, torch=torch, git=git)
+    if cached is not None:
+        _write_cache(cached, index)
+    return index
+
+
+def _index(name: str, library: CudaLibrary, paths: dict[int, str], *, torch: str, git: str | None) -> SourceIndex:
+    demangle = demangler()
+    files: dict[str, set[str]] = defaultdict(set)
+    for kernel in library.kernels:
+        files[demangle(kernel.name)].add(paths.get(kernel.unit, library.units[kernel.unit]))
+    kernels = (IndexedKernel(kernel, frozenset(found)) for kernel, found in files.items())
+    return build_index(kernels, torch=torch, git=git, build_ids={name: library.build_id or ""})
+
+
+def _unit_paths(elf: Elf, library: CudaLibrary) -> dict[int, str]:
+    """Return the path of each translation unit whose name stands in one path only among the library's constants."""
+    paths = source_paths(elf)
+    named = by_file_name(paths, repository_root(paths))
+    return {
+        number: next(iter(named[unit])) for number, unit in enumerate(library.units) if len(named.get(unit, ())) == 1
+    }
+
+
+# ---------------------------------------------------------------- cache
+
+
+def cache_folder() -> Path:
+    """Return where indexes are kept: ``$OPSCOPE_CACHE``, else ``opscope`` in the user's cache folder."""
+    if chosen := os.environ.get("OPSCOPE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opscope"
+
+
+def _cache_file(elf: Elf) -> Path | None:
+    """Return the file for a library; a build id names its content, so it can never go stale. None without one."""
+    build_id = elf.build_id()
+    if build_id is None:
+        return None
+    # Another path among the constants cannot occur under one build id; the name is hashed as it may be of any length.
+    return cache_folder() / "kernels" / f"{hashlib.sha256(build_id.encode()).hexdigest()[:32]}.kernels"
+
+
+def _read_cache(path: Path) -> SourceIndex | None:
+    try:
+        return SourceIndex.unpacked(path.read_bytes())
+    except (OSError, BadInputError):
+        return None
+
+
+def _write_cache(path: Path, index: SourceIndex) -> None:
+    """Keep an index. A cache that cannot be written costs time, nothing else."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, index.packed())
+    except (OSError, OpscopeError):
+        return
+
+
+def torch_index(installed: InstalledTorch) -> list[SourceIndex]:
+    """Index the libraries of the installed PyTorch; empty for a build without CUDA.
+
+    Raises:
+        BadInputError: a library is stripped or damaged.
+        EnvironmentLacksError: C++ names cannot be read on this system.
+    """
+    return [library_index(path, torch=installed.version, git=installed.git) for path in installed.libraries]

@@ -1,0 +1,66 @@
+"""Kernel names as keys: profilers, demanglers and compilers write the same C++ name in different ways."""
+
+import re
+
+_SPELLINGS = (
+    ("(anonymous namespace)", "{anonymous}"),
+    ("__cxx11::", ""),
+    ("std::array<", "at::detail::Array<"),  # c10's own array was replaced by the standard one in PyTorch 2.6
+    ("'lambda'", "{lambda"),
+)
+_TRAILING_INT = re.compile(r"\b(unsigned )?(long|short) int\b")
+_SUFFIXED = re.compile(r"(\d)(?:ull|ul|ll|u|l)\b")
+_CLONE = re.compile(r"\[clone [^\]]*\]")
+_BOOL = re.compile(r"\(bool\)([01])")
+_CAST = re.compile(r"\((?:unsigned |signed )?(?:int|long|short|char|long long)\)(-?\d)")
+_SPACE = re.compile(r"\s+")
+_QUALIFIED = re.compile(r"(?:[A-Za-z_~]\w*|\{anonymous\})(?:::(?:[A-Za-z_~]\w*|\{anonymous\}))*")
+_RETURN_TYPE = re.compile(r"^(?:static )?(?:void|int|float|bool) ")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_LENGTH = re.compile(r"\d+")
+
+
+def canonical(name: str) -> str:
+    """Return a readable kernel name in one spelling, without spaces."""
+    name = name.strip().removeprefix("void ")
+    for found, written in _SPELLINGS:
+        name = name.replace(found, written)
+    name = _TRAILING_INT.sub(r"\1\2", name)
+    name = _SUFFIXED.sub(r"\1", name)
+    if "[" in name:
+        name = _CLONE.sub("", name)
+    if ")" in name:
+        name = _BOOL.sub(lambda match: "true" if match[1] == "1" else "false", name)
+        name = _CAST.sub(r"\1", name)
+    return _SPACE.sub("", name)
+
+
+def base_name(name: str) -> str:
+    """Return the kernel function's qualified name without template arguments and parameters.
+
+    ``void at::native::vectorized_elementwise_kernel<4, ...>(int, ...)`` gives
+    ``at::native::vectorized_elementwise_kernel``.
+    """
+    name = name.strip()
+    if name.startswith("_ZN"):
+        return _base_of_mangled(name)
+    if name.startswith("std::enable_if") and ">::type " in name:
+        name = name[name.rindex(">::type ") + len(">::type ") :]
+    name = _RETURN_TYPE.sub("", name).replace("(anonymous namespace)", "{anonymous}")
+    match = _QUALIFIED.match(name)
+    return match[0] if match else name[:80]
+
+
+def _base_of_mangled(name: str) -> str:
+    """Read the length-prefixed parts of a nested name that a demangler gave up on."""
+    parts, place = [], 3
+    while match := _LENGTH.match(name, place):
+        place = match.end() + int(match[0])
+        part = name[match.end() : place]
+        parts.append("{anonymous}" if part.startswith("_GLOBAL__N") else part)
+    return "::".join(parts) or name
+
+
+def identifiers(name: str) -> frozenset[str]:
+    """Return all identifiers in a readable name."""
+    return frozenset(_IDENTIFIER.findall(name))

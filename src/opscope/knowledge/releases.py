@@ -1,0 +1,72 @@
+"""Releases of PyTorch, and which of the shipped files describes one best."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import TypeVar
+
+T = TypeVar("T")
+_VERSION = re.compile(r"(?P<release>\d+(?:\.\d+)*)(?P<rest>[^+]*)(?:\+(?P<local>.*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchVersion:
+    """A version of PyTorch: ``2.11.0+cu130``.
+
+    Attributes:
+        release: its numbers, (2, 11, 0).
+        local: what stands after the plus sign, ``cu130``; None where nothing does.
+        final: whether it is a release and no development version (``2.12.0a0``, ``2.12.0.dev2026``).
+    """
+
+    release: tuple[int, ...]
+    local: str | None
+    final: bool
+
+    @classmethod
+    def parse(cls, text: str) -> "TorchVersion | None":
+        """Read a version; None for what is none."""
+        match = _VERSION.fullmatch(text.strip().removeprefix("v"))
+        if match is None:
+            return None
+        numbers = tuple(int(part) for part in match["release"].split("."))
+        # Builds from source carry the commit: 2.11.0a0+git70d99e9.
+        built = (match["local"] or "").startswith("git")
+        return cls((*numbers, 0, 0)[:3], match["local"], final=not match["rest"] and not built)
+
+
+# Stands for traces that do not tell which PyTorch wrote them.
+DEFAULT = TorchVersion((2, 13, 0), None, final=True)
+
+
+def data_files(folder: str, ending: str) -> list[Traversable]:
+    """Return the shipped files of a folder with a name's ending."""
+    root = resources.files("opscope.knowledge").joinpath("data")
+    place = root.joinpath(folder) if folder else root
+    return sorted((file for file in place.iterdir() if file.name.endswith(ending)), key=lambda file: file.name)
+
+
+def nearest_first(
+    candidates: Iterable[T], version_of: Callable[[T], TorchVersion], wanted: TorchVersion | None
+) -> list[T]:
+    """Sort things by how near their version is to a wanted one; to `DEFAULT` where none is wanted."""
+
+    def distance(candidate: T) -> tuple[int, ...]:
+        release = version_of(candidate).release
+        major, minor, patch = (abs(a - b) for a, b in zip(release, (wanted or DEFAULT).release, strict=True))
+        return (major, minor, patch, *(-number for number in release))
+
+    return sorted(candidates, key=distance)
+
+
+@cache
+def version_in(name: str) -> TorchVersion:
+    """Return the version in a shipped file's name: ``torch-2.11.0+cu130.kernels``."""
+    match = re.search(r"-(\d[^-]*?)\.(?:kernels|json\.gz)$", name)
+    version = TorchVersion.parse(match[1]) if match else None
+    if version is None:
+        raise ValueError(f"{name} names no version of PyTorch")
+    return version

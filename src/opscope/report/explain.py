@@ -1,0 +1,314 @@
+"""From a name, and what it is looked up in, to an `ExplainDocument`."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import polars as pl
+
+from opscope.analysis import Analysis
+from opscope.analysis.occupancy import dimensions, occupancy
+from opscope.errors import UsageError
+from opscope.knowledge.categories import Classification, Classifier
+from opscope.knowledge.kernels.categories import kernel_classification
+from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decoded import DecodedKernel
+from opscope.knowledge.kernels.index import SourceIndex
+from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver, link
+from opscope.knowledge.native_functions import NativeFunction, NativeFunctions, Resolution
+from opscope.report.document import NativeFunctionDetail
+from opscope.report.explain_document import (
+    ContextEntry,
+    CostEntry,
+    ExplainDocument,
+    HostFileEntry,
+    LaunchRow,
+    NativeFunctionEntry,
+    OccupancyEntry,
+)
+from opscope.report.native_function import detail_of, native_function_of
+from opscope.report.source import SourceEntry, source_entry
+
+_OPERATOR = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?")
+_YAML = "aten/src/ATen/native/native_functions.yaml"
+
+
+@dataclass
+class Lookup:
+    """What names are looked up in.
+
+    Attributes:
+        resolver: finds kernels' source.
+        functions: the operators of the PyTorch in question.
+        index: the kernel index of that PyTorch, which also knows C++ functions' files; None if there is none.
+        trace_name: what the trace is called; None without one.
+        analysis: of the trace; None without one.
+        device_key: the dispatch key of the device, ``CUDA`` or ``CPU``.
+    """
+
+    resolver: SourceResolver
+    functions: NativeFunctions
+    index: SourceIndex | None = None
+    trace_name: str | None = None
+    analysis: Analysis | None = None
+    device_key: str = "CUDA"
+
+    @cached_property
+    def classifier(self) -> Classifier:
+        """Says what kind of work an operator does."""
+        return Classifier(self.functions)
+
+    def explain(self, name: str) -> ExplainDocument:
+        """Explain an operator or a kernel.
+
+        Args:
+            name: an operator (``aten::addmm``, ``addmm``, ``add.Tensor``) or a kernel's name, as a trace has it.
+
+        Raises:
+            UsageError: the name is empty.
+        """
+        name = name.strip()
+        if not name:
+            raise UsageError("an empty name cannot be explained")
+        operator = self._operator_name(name)
+        return self._kernel(name) if operator is None else self._operator(operator)
+
+    def _operator_name(self, name: str) -> str | None:
+        """Return the operator that is meant, with its namespace; None for a kernel."""
+        if self.analysis is not None:
+            recorded = set(self.analysis.operators["name"])
+            for candidate in (name, f"aten::{name}"):
+                if candidate in recorded:
+                    return candidate
+            if name in set(self.analysis.kernels["name"].cast(pl.String)):
+                return None
+        for candidate in (name, f"aten::{name}"):
+            if self.functions.overloads(candidate):
+                return candidate
+        return name if _OPERATOR.fullmatch(name) else None
+
+    # ------------------------------------------------------------ kernels
+
+    def _kernel(self, name: str) -> ExplainDocument:
+        decoded = decode(name)
+        rows = self._launches(pl.col("name") == name)
+        classification = self._classification_of_kernel(rows, decoded)
+        return ExplainDocument(
+            kind="kernel",
+            name=name,
+            summary=decoded.summary,
+            category=str(classification.category),
+            category_rule=classification.rule,
+            decoded=decoded,
+            native_function=None,
+            source=self.source_of_kernel(name, rows),
+            launches=tuple(self._rows(rows)),
+            cost=self._cost_of_kernel(name),
+            context=self._context(),
+        )
+
+    def source_of_kernel(self, name: str, rows: pl.DataFrame | None) -> SourceEntry:
+        """Return where a kernel is; ``rows`` are its launches, which know the files of generated kernels."""
+        source = self.resolver.resolve(name)
+        files = set() if rows is None else set(rows["kernel_file"].drop_nulls())
+        if source.library == "Triton" and len(files) == 1:
+            source = KernelSource(
+                How.VERIFIED,
+                "the trace names the Python file that torch.compile generated for the launch",
+                file=files.pop(),
+                library="Triton",
+            )
+        return source_entry(source)
+
+    def _classification_of_kernel(self, rows: pl.DataFrame | None, decoded: DecodedKernel) -> Classification:
+        """Classify a kernel as the operator is that launched it most, else by what its name says."""
+        operators = [] if rows is None else rows["operator"].drop_nulls().to_list()
+        if operators:
+            found = self.classifier.classify(operators[0])
+            return replace(found, rule=f"as {operators[0]}, which launched it: {found.rule}")
+        return kernel_classification(decoded)
+
+    def _cost_of_kernel(self, name: str) -> CostEntry | None:
+        if self.analysis is None:
+            return None
+        rows = self.analysis.kernels.filter(pl.col("name").cast(pl.String) == name)
+        if not rows.height:
+            return None
+        total = int(rows["total_ns"].sum())
+        return CostEntry(int(rows["calls"].sum()), total, None, None, self._share(total))
+
+    # ------------------------------------------------------------ operators
+
+    def _operator(self, name: str) -> ExplainDocument:
+        rows = self._launches_of(name)
+        classification = self.classifier.classify(name)
+        native_function = self._native_function(name)
+        return ExplainDocument(
+            kind="operator",
+            name=name,
+            summary=_summary_of_operator(name, native_function),
+            category=str(classification.category),
+            category_rule=classification.rule,
+            decoded=None,
+            native_function=native_function,
+            source=self._source_of_operator(name, native_function),
+            launches=tuple(self._rows(rows)),
+            cost=self._cost_of_operator(name),
+            context=self._context(),
+        )
+
+    def _native_function(self, name: str) -> NativeFunctionEntry | None:
+        detail, listed = self._resolved(name)
+        if detail is None:
+            return None
+        function = self._overload(name, listed)
+        git = self.index.git if self.index else self.resolver.git
+        return NativeFunctionEntry(
+            name=listed or name,
+            detail=detail,
+            yaml_url=link(_YAML, detail.yaml_line, git) if detail.yaml_line else None,
+            host_file=self._host_file(detail.cpp_function),
+            derivatives=dict(function.derivatives) if function else {},
+            calls=self._calls(name),
+        )
+
+    def _resolved(self, name: str) -> tuple[NativeFunctionDetail | None, str | None]:
+        overloads = self.functions.overloads(name)
+        if not overloads:
+            return None, None
+        shapes = self._shapes(name)
+        if not shapes.height:
+            return detail_of(self._usual(overloads), self.functions)
+        weight = "self_device_ns" if self.analysis and self.analysis.has_device_times else "self_cpu_ns"
+        return native_function_of(name, shapes, self.functions, self.device_key, weight)
+
+    def _usual(self, overloads: Sequence[NativeFunction]) -> Resolution:
+        """Resolve the overload that is usually meant where no call is recorded: the first that returns a new tensor."""
+        first = next((f for f in overloads if "out" not in f.overload.split("_")), overloads[0])
+        resolution = self.functions.on_device(first, self.device_key)
+        if len(overloads) == 1:
+            return resolution
+        others = tuple(function.yaml_name for function in overloads if function is not first)
+        how = f"{resolution.how}; the first of {len(overloads)} overloads, as no call is recorded"
+        return replace(resolution, how=how, other_overloads=others)
+
+    def _shapes(self, name: str) -> pl.DataFrame:
+        return pl.DataFrame() if self.analysis is None else self.analysis.shapes.filter(pl.col("name") == name)
+
+    def _overload(self, name: str, listed: str | None) -> NativeFunction | None:
+        overloads = self.functions.overloads(name)
+        return next((function for function in overloads if function.yaml_name == listed), None)
+
+    def _host_file(self, cpp_function: str | None) -> HostFileEntry | None:
+        found = self.index.host_file(cpp_function) if self.index and cpp_function else None
+        if found is None or self.index is None:
+            return None
+        how = How.VERIFIED if found.named else How.LIKELY
+        basis = (
+            f"the function's code in PyTorch {self.index.torch} names the file"
+            if found.named
+            else f"the functions around it in the libraries of PyTorch {self.index.torch} come from this file"
+        )
+        return HostFileEntry(found.file, how, basis, link(found.file, None, self.index.git))
+
+    def _calls(self, name: str) -> dict[str, int]:
+        if self.analysis is None:
+            return {}
+        rows = self.analysis.called_operators.filter(pl.col("operator") == name)
+        return dict(zip(rows["called"], rows["calls"], strict=True))
+
+    def source_of_launched(self, operator: str) -> SourceEntry | None:
+        """Return where the kernel is that took most of an operator's time; None if it launched none."""
+        rows = self._launches_of(operator)
+        kernels = None if rows is None else rows.filter(pl.col("kind") == "kernel")
+        if kernels is None or not kernels.height:
+            return None
+        totals = kernels.group_by("name").agg(pl.col("total_ns").sum()).sort("total_ns", "name", descending=True)
+        return self.source_of_kernel(totals["name"][0], kernels.filter(pl.col("name") == totals["name"][0]))
+
+    def _source_of_operator(self, name: str, native_function: NativeFunctionEntry | None) -> SourceEntry:
+        if (source := self.source_of_launched(name)) is not None:
+            return source
+        host = native_function.host_file if native_function else None
+        if host is not None and self.index is not None:
+            found = KernelSource(
+                host.how,
+                f"no kernel of it is recorded; this is the file of its C++ function: {host.basis}",
+                file=host.file,
+                torch=self.index.torch,
+                git=self.index.git,
+            )
+            return source_entry(found)
+        composite = bool(native_function and native_function.detail.dispatch_key == "CompositeImplicitAutograd")
+        reason = "it decomposes into other operators" if composite else "a trace tells which kernels it launches"
+        return source_entry(KernelSource(How.UNKNOWN, reason))
+
+    def _cost_of_operator(self, name: str) -> CostEntry | None:
+        if self.analysis is None:
+            return None
+        rows = self.analysis.operators.filter(pl.col("name") == name)
+        if not rows.height:
+            return None
+        row = rows.row(0, named=True)
+        return CostEntry(
+            row["calls"],
+            row["self_device_ns"],
+            row["total_device_ns"],
+            row["self_cpu_ns"],
+            self._share(row["self_device_ns"]),
+        )
+
+    # ------------------------------------------------------------ both
+
+    def _share(self, nanoseconds: int) -> float | None:
+        total = self.analysis.accounting.activities_ns if self.analysis else 0
+        return nanoseconds / total if total else None
+
+    def _launches_of(self, operator: str) -> pl.DataFrame | None:
+        if self.analysis is None:
+            return None
+        return self._by_operator.get(operator, self.analysis.launch_shapes.clear())
+
+    @cached_property
+    def _by_operator(self) -> Mapping[str, pl.DataFrame]:
+        rows = pl.DataFrame() if self.analysis is None else self.analysis.launch_shapes.drop_nulls("operator")
+        return {str(name): group for (name,), group in rows.group_by("operator", maintain_order=True)}
+
+    def _launches(self, chosen: pl.Expr) -> pl.DataFrame | None:
+        return None if self.analysis is None else self.analysis.launch_shapes.filter(chosen)
+
+    def _rows(self, rows: pl.DataFrame | None) -> Iterator[LaunchRow]:
+        devices = {} if self.analysis is None else {device.index: device for device in self.analysis.trace.devices}
+        for row in () if rows is None else rows.iter_rows(named=True):
+            grid, block, device = dimensions(row["grid"]), dimensions(row["block"]), devices.get(row["device"])
+            found = None
+            if grid and block and device and row["registers_per_thread"] is not None:
+                found = occupancy(grid, block, row["registers_per_thread"], row["shared_memory_bytes"] or 0, device)
+            yield LaunchRow(
+                operator=row["operator"],
+                input_dims=row["input_dims"],
+                input_types=row["input_types"],
+                kernel=row["name"],
+                summary=decode(row["name"]).summary,
+                kind=row["kind"],
+                device=row["device"],
+                grid=row["grid"],
+                block=row["block"],
+                registers_per_thread=row["registers_per_thread"],
+                shared_memory_bytes=row["shared_memory_bytes"],
+                occupancy=None
+                if found is None
+                else OccupancyEntry(found.percent, found.blocks_per_multiprocessor, found.limiter, found.waves),
+                **{key: row[key] for key in ("calls", "total_ns", "mean_ns", "min_ns", "max_ns")},
+            )
+
+    def _context(self) -> ContextEntry:
+        installed: Mapping[str, str] = {k: v for index in self.resolver.installed for k, v in index.build_ids.items()}
+        return ContextEntry(self.trace_name, self.functions.torch_version, dict(installed))
+
+
+def _summary_of_operator(name: str, native_function: NativeFunctionEntry | None) -> str:
+    if native_function is None:
+        return f"{name}: not an operator of this PyTorch"
+    return native_function.detail.schema or f"{name}: several overloads"

@@ -1,0 +1,129 @@
+"""An explanation as people read it."""
+
+import json
+from collections.abc import Iterator
+
+from opscope.report.blocks import Block, Bullets, Inline, Name, Section, Table
+from opscope.report.explain_document import ExplainDocument, LaunchRow, NativeFunctionEntry
+from opscope.report.operator_sections import source_facts
+from opscope.units import format_bytes, format_count, format_ns, format_share
+
+_LAUNCHES_SHOWN = 12
+_DECODED = {
+    "family": "Family",
+    "operation": "Operation",
+    "architecture": "Architecture",
+    "unit": "Arithmetic unit",
+    "input_dtype": "Input type",
+    "compute_dtype": "Multiplied as",
+    "accumulate_dtype": "Accumulated as",
+    "output_dtype": "Output type",
+    "layout": "Layout",
+    "tile": "Tile",
+    "stages": "Stages",
+    "cluster": "Cluster",
+    "split_k": "Split-K",
+    "vector_width": "Elements per load",
+    "functor": "Functor",
+}
+
+
+def explain_section(document: ExplainDocument) -> Section:
+    """Build the section on one operator or kernel."""
+    blocks: list[Block] = [Bullets(tuple(_facts(document)))]
+    if document.launches:
+        blocks.append(_launches(document.launches[:_LAUNCHES_SHOWN]))
+    return Section((f"{document.kind.capitalize()} ", Name(document.name)), tuple(blocks))
+
+
+def _facts(document: ExplainDocument) -> Iterator[Inline]:
+    yield ("In short: ", Name(document.summary))
+    yield (f"Category: {document.category} ({document.category_rule})",)
+    yield from _cost(document)
+    if document.native_function:
+        yield from _native_function(document.native_function)
+    yield from source_facts(document.source)
+    yield from _decoded(document)
+    context = document.context
+    if context.trace:
+        yield ("Looked up in ", Name(context.trace), f", operators of PyTorch {context.torch}")
+    else:
+        yield (f"Looked up without a trace, operators of PyTorch {context.torch}",)
+
+
+def _cost(document: ExplainDocument) -> Iterator[Inline]:
+    cost = document.cost
+    if cost is None:
+        if document.context.trace:
+            yield ("Time: not in this trace",)
+        return
+    share = "" if cost.share is None else f", {format_share(cost.share, 1)} of the device sum"
+    total = "" if cost.total_device_ns is None else f", total {format_ns(cost.total_device_ns)}"
+    yield (
+        f"Time: {format_count(cost.calls)} calls, self {format_ns(cost.self_device_ns)} on the device{share}{total}",
+    )
+
+
+def _native_function(entry: NativeFunctionEntry) -> Iterator[Inline]:
+    detail = entry.detail
+    if detail.schema:
+        yield ("Schema: ", Name(detail.schema))
+    if detail.yaml_line:
+        where = f" (native_functions.yaml line {detail.yaml_line}, PyTorch {detail.torch_version})"
+        yield ("Native function: ", Name(entry.name), where)
+    if detail.cpp_function:
+        yield ("Dispatched to ", Name(detail.cpp_function), f" under {detail.dispatch_key} ({detail.how})")
+    else:
+        yield (f"Dispatch: {detail.how}",)
+    if entry.host_file:
+        yield ("C++ function in ", Name(entry.host_file.file), f" ({entry.host_file.how}: {entry.host_file.basis})")
+    for inputs, formula in entry.derivatives.items():
+        yield ("Gradient of ", Name(inputs), ": ", Name(formula))
+    if entry.calls:
+        called = ", ".join(f"{name} ({format_count(count)})" for name, count in entry.calls.items())
+        yield ("Calls, as recorded: ", Name(called))
+
+
+def _decoded(document: ExplainDocument) -> Iterator[Inline]:
+    decoded = document.decoded
+    if decoded is None:
+        return
+    for field, heading in _DECODED.items():
+        value = getattr(decoded, field)
+        if value is None:
+            continue
+        if isinstance(value, tuple):
+            value = "x".join(str(side) for side in value if side is not None)
+        elif isinstance(value, bool):
+            value = "yes" if value else "no"
+        yield (f"{heading}: ", Name(str(value)))
+    for what, detail in decoded.details:
+        yield (f"{what.capitalize()}: ", Name(detail))
+    if decoded.unknown:
+        yield ("Not understood in the name: ", Name("; ".join(decoded.unknown)[:200]))
+
+
+def _launches(rows: tuple[LaunchRow, ...]) -> Table:
+    columns = ("Operator", "Input shapes", "Kernel", "Calls", "Mean", "Total", "Grid", "Block", "Registers")
+    cells = tuple(
+        (
+            *(Name(row.operator or "-"), Name(_dims(row)), Name(row.summary), format_count(row.calls)),
+            *(format_ns(row.mean_ns), format_ns(row.total_ns), row.grid or "-", row.block or "-"),
+            *(format_count(row.registers_per_thread), format_bytes(row.shared_memory_bytes), *_occupancy(row)),
+        )
+        for row in rows
+    )
+    return Table((*columns, "Shared memory", "Occupancy", "Limited by", "Waves"), cells, frozenset({3, 4, 5, 8, 9, 12}))
+
+
+def _occupancy(row: LaunchRow) -> tuple[str, str, str]:
+    if row.occupancy is None:
+        return "-", "-", "-"
+    waves = "-" if row.occupancy.waves is None else f"{row.occupancy.waves:.2f}"
+    return f"{row.occupancy.percent:.0f} %", row.occupancy.limiter, waves
+
+
+def _dims(row: LaunchRow) -> str:
+    if row.input_dims is None:
+        return "not recorded"
+    return ", ".join(str(dims) for dims in json.loads(row.input_dims) if dims) or "scalars"

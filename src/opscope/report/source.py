@@ -1,0 +1,73 @@
+"""Where source is, as documents say it."""
+
+from dataclasses import dataclass
+
+from opscope.knowledge.kernels.source import How, KernelSource, link
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceEntry:
+    """A line of a source file. ``line`` is null where only the file is known, ``function`` is the host function."""
+
+    file: str
+    line: int | None
+    function: str | None
+    url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEntry:
+    """Where the source is; the three meanings of "file" are kept apart.
+
+    Attributes:
+        file: the translation unit that instantiates the kernel; of an operator, that of the kernel that took most of
+            its time, or the file of its C++ function where no kernel is known.
+        line: the line of that file that launches it, where known.
+        how: verified, likely, candidate, library or unknown.
+        basis: how it is known, in a sentence.
+        definition: what defines the kernel's template.
+        launch_site: the line that launches it.
+        launch_sites: all such lines.
+        library: the library that it belongs to.
+        candidates: the files that are possible, where there are several.
+        url: a link to ``file`` at the commit ``git``; null where the file is generated or its folder is not known.
+        torch, git: the version of PyTorch that the answer is about.
+    """
+
+    file: str | None
+    line: int | None
+    how: How
+    basis: str
+    definition: PlaceEntry | None
+    launch_site: PlaceEntry | None
+    launch_sites: tuple[PlaceEntry, ...]
+    library: str | None
+    candidates: tuple[str, ...]
+    url: str | None
+    torch: str | None
+    git: str | None
+
+
+def source_entry(source: KernelSource) -> SourceEntry:
+    """Return what a document says of a kernel's source."""
+    sites = tuple(
+        PlaceEntry(site.file, site.line or None, site.function or None, link(site.file, site.line, source.git))
+        for site in source.launch_sites
+    )
+    place = source.definition
+    return SourceEntry(
+        file=source.file,
+        line=source.line,
+        how=source.how,
+        basis=source.basis,
+        definition=None
+        if place is None
+        else PlaceEntry(place.file, place.line or None, None, link(place.file, place.line, source.git)),
+        launch_site=sites[0] if len(sites) == 1 else None,
+        launch_sites=sites,
+        library=source.library,
+        candidates=source.candidates,
+        url=source.url,
+        torch=source.torch,
+        git=source.git,
+    )

@@ -1,0 +1,112 @@
+"""Write the kernel-to-source index that opscope ships for a PyTorch release.
+
+    pip download --no-deps torch==2.11.0 && python -m zipfile -e torch-*.whl unpacked
+    python tools/build_source_index.py unpacked -o src/opscope/knowledge/data/kernels
+
+Needs capstone. PyTorch need not be installed.
+"""
+
+import argparse
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from source_index.definitions import header_definitions
+from source_index.host_files import host_files
+from source_index.launch_sites import launch_sites
+from source_index.paths import unit_paths
+
+from opscope.knowledge.binaries.demangle import demangler
+from opscope.knowledge.binaries.elf import open_elf
+from opscope.knowledge.binaries.paths import in_repository, repository_root, source_paths
+from opscope.knowledge.binaries.registrations import cuda_library
+from opscope.knowledge.kernels.index import HostFile, IndexedKernel, Place, SourceIndex, build_index
+
+_CUDA_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
+_HOST_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_cpu.so")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", type=Path, help="folder of an unpacked CUDA wheel")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the index")
+    arguments = parser.parse_args()
+    index = index_of_wheel(arguments.wheel)
+    content = index.packed()
+    path = arguments.output / f"torch-{index.torch}.kernels"
+    path.write_bytes(content)
+    print(f"{path}: {index.kernel_count:,} kernels, {len(content):,} bytes")
+
+
+def index_of_wheel(wheel: Path) -> SourceIndex:
+    """Build the index of an unpacked wheel."""
+    version = (wheel / "torch" / "version.py").read_text()
+    files: dict[str, set[str]] = defaultdict(set)
+    sites: dict[str, set[Place]] = defaultdict(set)
+    build_ids = {}
+    for name in _CUDA_LIBRARIES:
+        path = wheel / "torch" / "lib" / name
+        if path.is_file():
+            build_ids[name] = _add_library(path, files, sites)
+    kernels = [IndexedKernel(name, frozenset(files[name]), frozenset(sites[name])) for name in files]
+    return build_index(
+        kernels,
+        torch=_assigned(version, "__version__"),
+        git=_assigned(version, "git_version"),
+        build_ids=build_ids,
+        definitions=header_definitions(wheel / "torch" / "include"),
+        functions=_functions(wheel),
+    )
+
+
+def _assigned(text: str, name: str) -> str:
+    match = re.search(rf"^{name}\b.*= '([^']*)'", text, re.MULTILINE)
+    if match is None:
+        raise SystemExit(f"torch/version.py does not name {name}")
+    return match[1]
+
+
+def _add_library(path: Path, files: dict[str, set[str]], sites: dict[str, set[Place]]) -> str:
+    demangle = demangler()
+    with open_elf(path) as elf:
+        library = cuda_library(elf)
+        launched = launch_sites(elf, library)
+        paths = source_paths(elf)
+    root = repository_root(paths)
+    units = unit_paths(library, launched, paths, root)
+    for kernel in library.kernels:
+        name = demangle(kernel.name)
+        files[name].add(units.get(kernel.unit, library.units[kernel.unit]))
+        sites[name] |= {
+            Place(in_repository(site.file, root), site.line, site.function) for site in launched.get(kernel.name, ())
+        }
+    return library.build_id or ""
+
+
+def _functions(wheel: Path) -> dict[str, HostFile]:
+    """Find the file of every C++ function that native_functions.yaml names."""
+    yaml = (wheel / "torchgen" / "packaged" / "ATen" / "native" / "native_functions.yaml").read_text()
+    wanted = _cpp_functions(yaml)
+    found: dict[str, HostFile] = {}
+    for name in _HOST_LIBRARIES:
+        path = wheel / "torch" / "lib" / name
+        if path.is_file():
+            with open_elf(path) as elf:
+                found |= {k: v for k, v in host_files(elf, wanted).items() if k not in found or v.named}
+    return found
+
+
+def _cpp_functions(yaml: str) -> set[str]:
+    """Return the functions that the file can mean: kernels listed under dispatch keys, and the operators' own names."""
+    bases = set(re.findall(r"^- func: (\w+)", yaml, re.MULTILINE))
+    kernels = set(re.findall(r"^    [\w, ]+: (\w+(?:::\w+)*)\s*$", yaml, re.MULTILINE))
+    names = {name if "::" in name else f"at::native::{name}" for name in bases | kernels}
+    structured = {f"at::native::structured_{name}::impl" for name in kernels if "::" not in name}
+    return names | structured
+
+
+if __name__ == "__main__":
+    main()
