@@ -16,12 +16,14 @@ from opscope.record import CaptureRecord, Manifest
 from opscope.report.analysis_document import AnalysisDocument, AnalysisDocuments
 from opscope.report.comparison import Comparison, Comparisons
 from opscope.report.document import ProfileDocument
+from opscope.report.dossier_document import DossierDocument
 from opscope.report.explain_document import ExplainDocument
 
 DOCUMENTS: dict[str, type] = {
     "profile-1.json": ProfileDocument,
     "analysis-1.json": AnalysisDocument,
     "analyses-1.json": AnalysisDocuments,
+    "dossier-1.json": DossierDocument,
     "explain-1.json": ExplainDocument,
     "sql-1.json": QueryResult,
     "store-1.json": StoreManifest,

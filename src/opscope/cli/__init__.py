@@ -17,6 +17,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "profile": ("opscope.cli.profile", "Profile a model over a sweep of sizes and write reports."),
     "analyze": ("opscope.cli.analyze", "Analyse traces of torch.profiler: costs, idle time, trust."),
     "explain": ("opscope.cli.explain", "Say what an operator or kernel is, and where its source is."),
+    "dossier": ("opscope.cli.dossier", "Show how the most expensive operators run and what could be gained."),
     "convert": ("opscope.cli.convert", "Write traces as Parquet files, which every command reads much faster."),
     "export": ("opscope.cli.export", "Write a trace that viewers show whole, or some steps of it."),
     "sql": ("opscope.cli.sql", "Run SQL over the tables of one or many traces."),

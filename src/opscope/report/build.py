@@ -17,6 +17,7 @@ from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.record import Benchmark, CaptureRecord, WorkloadInfo
 from opscope.report import document as doc
+from opscope.report.dossier import findings_of
 from opscope.report.explain import Lookup
 from opscope.report.native_function import native_function_of
 from opscope.report.source import source_entry
@@ -24,6 +25,7 @@ from opscope.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 _TOP_OPERATORS = 10
 _NO_KERNEL = "no kernel of this operator was recorded"
+_RESEARCHED = 3  # operators that get findings
 _LISTED = 10  # shapes, kernels and callers listed per operator
 
 
@@ -236,6 +238,7 @@ def _operators(analysis: Analysis, lookup: Lookup) -> Iterator[doc.OperatorEntry
     kernels = _grouped(analysis.kernels_of, "operator")
     callers = None if analysis.callers is None else _grouped(analysis.callers, "name")
     weight = "self_device_ns" if measured else "self_cpu_ns"
+    researched = set(analysis.operators.filter(pl.col("activities") > 0)["name"].head(_RESEARCHED))
     for row in analysis.operators.iter_rows(named=True):
         name = row["name"]
         mine = shapes[name]
@@ -263,6 +266,7 @@ def _operators(analysis: Analysis, lookup: Lookup) -> Iterator[doc.OperatorEntry
             kernel_count=0 if launched is None else launched.height,
             kernels=() if launched is None else tuple(_kernels(launched.head(_LISTED), lookup.resolver)),
             called_from=None if callers is None else tuple(_callers(callers.get(name), measured=measured)),
+            findings=findings_of(lookup, name) if name in researched else None,
         )
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 from opscope.analysis.statistics import SampleSummary
 from opscope.analysis.trust import Verdict
 from opscope.record import CaptureOptions, Clocks, Configuration, Environment, PeakMemory, WorkloadInfo
+from opscope.report.findings import Findings
 from opscope.report.source import SourceEntry
 
 
@@ -106,6 +107,7 @@ class OperatorEntry:
         native_function: its entry in ``native_functions.yaml`` (search for ``- func: NAME``), or null.
         potential_cuda_file: the file that instantiates the kernel that took most of its time, if that is verified;
             ``source`` has it with how it is known, or why it is not.
+        findings: how it runs and what could be gained; null beyond the three that took most device time.
     """
 
     name: str
@@ -128,6 +130,7 @@ class OperatorEntry:
     kernel_count: int
     kernels: tuple[KernelEntry, ...]
     called_from: tuple[CallerEntry, ...] | None
+    findings: Findings | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class Lookup:
     # ------------------------------------------------------------ operators
 
     def _operator(self, name: str) -> ExplainDocument:
-        rows = self._launches_of(name)
+        rows = self.launches_of(name)
         classification = self.classifier.classify(name)
         native_function = self._native_function(name)
         return ExplainDocument(
@@ -220,9 +220,9 @@ class Lookup:
 
     def source_of_launched(self, operator: str) -> SourceEntry | None:
         """Return where the kernel is that took most of an operator's time; None if it launched none."""
-        rows = self._launches_of(operator)
-        kernels = None if rows is None else rows.filter(pl.col("kind") == "kernel")
-        if kernels is None or not kernels.height:
+        rows = self.launches_of(operator)
+        kernels = rows.filter(pl.col("kind") == "kernel") if rows.height else rows
+        if not kernels.height:
             return None
         totals = kernels.group_by("name").agg(pl.col("total_ns").sum()).sort("total_ns", "name", descending=True)
         return self.source_of_kernel(totals["name"][0], kernels.filter(pl.col("name") == totals["name"][0]))
@@ -265,9 +265,10 @@ class Lookup:
         total = self.analysis.accounting.activities_ns if self.analysis else 0
         return nanoseconds / total if total else None
 
-    def _launches_of(self, operator: str) -> pl.DataFrame | None:
+    def launches_of(self, operator: str) -> pl.DataFrame:
+        """Return an operator's rows of `Analysis.launch_shapes`; empty without a trace."""
         if self.analysis is None:
-            return None
+            return pl.DataFrame()
         return self._by_operator.get(operator, self.analysis.launch_shapes.clear())
 
     @cached_property

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from opscope.report.blocks import Block, Bullets, Inline, Name, Section, Table
 from opscope.report.explain_document import ExplainDocument, LaunchRow, NativeFunctionEntry
-from opscope.report.operator_sections import source_facts
+from opscope.report.source import source_facts
 from opscope.units import format_bytes, format_count, format_ns, format_share
 
 _LAUNCHES_SHOWN = 12

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.document import KernelEntry, OperatorEntry, ProfileDocument, ShapeEntry
 from opscope.report.figures import ms, percent, us
-from opscope.report.source import SourceEntry
+from opscope.report.findings import findings_blocks
+from opscope.report.source import source_facts
 from opscope.units import format_bytes, format_count
 
 _TOP = 10
 _SHAPES_SHOWN = 5
 _KERNELS_SHOWN = 5
 _CALLERS_SHOWN = 3
-_SITES_SHOWN = 3
 
 
 def operator_sections(document: ProfileDocument) -> Section:
@@ -33,6 +33,10 @@ def operator_sections(document: ProfileDocument) -> Section:
 
 def _operator(operator: OperatorEntry) -> Iterator[Block]:
     yield Bullets(tuple(_facts(operator)))
+    if operator.findings:
+        yield from findings_blocks(operator.findings)
+    if operator.findings:
+        yield from findings_blocks(operator.findings)
     yield _shape_table(operator.shapes[:_SHAPES_SHOWN])
     if operator.kernels:
         yield _kernel_table(operator.kernels[:_KERNELS_SHOWN])
@@ -113,24 +117,3 @@ def _source(kernel: KernelEntry) -> str:
     if kernel.source_file:
         return Name(f"{kernel.source_file.rpartition('/')[2]} ({kernel.source_how})")
     return f"{kernel.library} (library)" if kernel.library else "-"
-
-
-def source_facts(source: SourceEntry) -> Iterator[Inline]:
-    """Yield what is known of a kernel's source, the three meanings of "file" apart."""
-    if source.file:
-        line = f" line {source.line}" if source.line else ""
-        yield ("Source: ", Name(source.file), f"{line} ({source.how}: {source.basis})")
-    elif source.library:
-        yield (f"Source: {source.library} (library: {source.basis})",)
-    elif source.candidates:
-        yield ("Source: one of ", Name(", ".join(source.candidates)), f" ({source.how}: {source.basis})")
-    else:
-        yield (f"Source: {source.how} ({source.basis})",)
-    if source.url:
-        yield ("At the exact commit: ", Name(source.url))
-    if source.definition and source.definition.file != source.file:
-        line = f" line {source.definition.line}" if source.definition.line else ""
-        yield ("Kernel template defined in ", Name(source.definition.file), line)
-    for site in source.launch_sites[:_SITES_SHOWN]:
-        function = (" in ", Name(site.function)) if site.function else ()
-        yield ("Launched from ", Name(f"{site.file}:{site.line}"), *function)

@@ -1,8 +1,12 @@
 """Where source is, as documents say it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from opscope.knowledge.kernels.source import How, KernelSource, link
+from opscope.report.blocks import Inline, Name
+
+_SITES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +75,24 @@ def source_entry(source: KernelSource) -> SourceEntry:
         torch=source.torch,
         git=source.git,
     )
+
+
+def source_facts(source: SourceEntry) -> Iterator[Inline]:
+    """Yield what is known of a kernel's source, the three meanings of "file" apart."""
+    if source.file:
+        line = f" line {source.line}" if source.line else ""
+        yield ("Source: ", Name(source.file), f"{line} ({source.how}: {source.basis})")
+    elif source.library:
+        yield (f"Source: {source.library} (library: {source.basis})",)
+    elif source.candidates:
+        yield ("Source: one of ", Name(", ".join(source.candidates)), f" ({source.how}: {source.basis})")
+    else:
+        yield (f"Source: {source.how} ({source.basis})",)
+    if source.url:
+        yield ("At the exact commit: ", Name(source.url))
+    if source.definition and source.definition.file != source.file:
+        line = f" line {source.definition.line}" if source.definition.line else ""
+        yield ("Kernel template defined in ", Name(source.definition.file), line)
+    for site in source.launch_sites[:_SITES_SHOWN]:
+        function = (" in ", Name(site.function)) if site.function else ()
+        yield ("Launched from ", Name(f"{site.file}:{site.line}"), *function)

@@ -1,0 +1,120 @@
+"""Runs one operator with the shapes that were recorded of it: ``python -m opscope.capture.replay`` under a profiler.
+
+Reads an `OperatorCall` as JSON from standard input. Contents of tensors are random; indices are random within the first
+argument's rows. One call lies between ``cudaProfilerStart`` and ``cudaProfilerStop``, after calls that warm up.
+"""
+
+import json
+import sys
+from typing import Any
+
+import msgspec
+import torch
+
+from opscope.errors import UsageError
+from opscope.record import OperatorCall
+
+_WARMUP = 3
+_DTYPES = {
+    "float": torch.float32, "double": torch.float64, "c10::BFloat16": torch.bfloat16, "c10::Half": torch.float16,
+    "long int": torch.int64, "long": torch.int64, "int": torch.int32, "short int": torch.int16,
+    "signed char": torch.int8, "unsigned char": torch.uint8, "bool": torch.bool,
+}  # fmt: skip
+_NUMBER_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def arguments_of(call: OperatorCall, device: torch.device) -> list[Any]:
+    """Build the arguments of a call.
+
+    Raises:
+        UsageError: an argument was not recorded in a form that it can be built from.
+    """
+    dims, types = json.loads(call.input_dims), json.loads(call.input_types)
+    strides = json.loads(call.input_strides) if call.input_strides else [None] * len(dims)
+    values = json.loads(call.concrete_inputs) if call.concrete_inputs else [""] * len(dims)
+    if not len(dims) == len(types) == len(strides) == len(values):
+        raise UsageError(f"the inputs of {call.operator} were not recorded whole")
+    rows = next((shape[0] for shape in dims if shape and isinstance(shape[0], int)), 1)
+    return [
+        _argument(call.operator, *recorded, rows=rows, device=device)
+        for recorded in zip(dims, types, strides, values, strict=True)
+    ]
+
+
+def _argument(operator: str, dims: Any, kind: str, strides: Any, value: str, *, rows: int, device: torch.device) -> Any:
+    if kind in _DTYPES:
+        return _tensor(dims, strides, _DTYPES[kind], rows, device)
+    if kind in ("Scalar", "ScalarList", ""):
+        return _value(value)
+    raise UsageError(f"an argument of {operator} is a {kind}, which cannot be built from what was recorded")
+
+
+def _tensor(dims: list[int], strides: list[int] | None, dtype: torch.dtype, rows: int, device: torch.device) -> Any:
+    made = (
+        torch.empty_strided(dims, strides, dtype=dtype, device=device)
+        if strides
+        else torch.empty(dims, dtype=dtype, device=device)
+    )
+    if dtype in _NUMBER_TYPES:
+        return made.normal_()
+    if dtype is torch.bool:
+        return made.bernoulli_()
+    return made.random_(0, max(rows, 1))
+
+
+def _value(text: str) -> Any:
+    """Read a recorded value: a number, True, a list; nothing stands for None."""
+    if not text:
+        return None
+    try:
+        return json.loads({"True": "true", "False": "false"}.get(text, text))
+    except ValueError:
+        return text
+
+
+def run(call: OperatorCall) -> None:
+    """Make a call on the first GPU, with a profiled one after the warm-up.
+
+    Raises:
+        UsageError: the operator or its arguments cannot be built.
+    """
+    namespace, _, name = call.operator.partition("::")
+    try:
+        function = getattr(getattr(getattr(torch.ops, namespace), name), call.overload or "default")
+    except AttributeError as error:
+        raise UsageError(f"this PyTorch has no operator {call.operator}.{call.overload or 'default'}") from error
+    arguments = arguments_of(call, torch.device("cuda", 0))
+    positional, keywords = _split(function, arguments)
+    with torch.inference_mode():
+        for _ in range(_WARMUP):
+            function(*positional, **keywords)
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        function(*positional, **keywords)
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+
+
+def _split(function: Any, arguments: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Part positional from keyword-only arguments; a keyword that was recorded as nothing keeps its default."""
+    schema = function._schema.arguments
+    positional = [value for value, argument in zip(arguments, schema, strict=False) if not argument.kwarg_only]
+    keywords = {
+        argument.name: value
+        for value, argument in zip(arguments, schema, strict=False)
+        if argument.kwarg_only and value is not None
+    }
+    return positional, keywords
+
+
+def main() -> None:
+    """Run the call that standard input holds."""
+    try:
+        run(msgspec.json.decode(sys.stdin.buffer.read(), type=OperatorCall))
+    except (UsageError, RuntimeError, TypeError) as error:
+        sys.stderr.write(f"replay: {error}\n")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

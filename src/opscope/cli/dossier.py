@@ -1,0 +1,73 @@
+"""``opscope dossier INPUT``: the most expensive operators, how they run, and what could be gained."""
+
+from pathlib import Path
+
+import click
+
+from opscope.cli.explain import lookup_options, text_lines
+from opscope.cli.inputs import input_option
+from opscope.cli.lookup import LookupOptions, build_lookup
+from opscope.cli.options import format_option
+from opscope.record import encode
+from opscope.report.blocks import Name, Table
+from opscope.report.dossier import Measure, build_dossier
+from opscope.report.dossier_document import DossierDocument
+from opscope.report.dossier_sections import dossier_section
+from opscope.report.markdown import render
+from opscope.report.tables import as_csv
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("input_path", metavar="INPUT", type=click.Path(path_type=Path))
+@click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="How many operators.")
+@click.option(
+    "--counters",
+    is_flag=True,
+    help="Replay each operator alone with its recorded shapes under Nsight Compute. Needs ncu, PyTorch and a GPU.",
+)
+@lookup_options
+@input_option
+@format_option
+def command(
+    input_path: Path,
+    top: int,
+    counters: bool,
+    configuration: str | None,
+    torch: str | None,
+    libraries: tuple[Path, ...],
+    max_input: int,
+    output_format: str,
+) -> None:
+    """Show why the most expensive operators run in parallel, how they cover the device, and what could be gained.
+
+    INPUT is a trace, a converted trace or a run directory. Every statement says whether it was measured, derived from
+    shapes and launches, or is general knowledge. --format json prints the schema opscope.dossier/1.
+    """
+    lookup = build_lookup(LookupOptions(input_path, configuration, torch, libraries, max_input))
+    document = build_dossier(lookup, top, _measure() if counters else None)
+    if output_format == "json":
+        click.echo(encode(document), nl=False)
+    elif output_format == "csv":
+        click.echo(as_csv(_table(document)))
+    elif output_format == "md":
+        click.echo(render(dossier_section(document)))
+    else:
+        click.echo("\n".join(text_lines(dossier_section(document))))
+
+
+def _measure() -> Measure:
+    """Return what reads hardware counters; it is imported only for this."""
+    from opscope.capture.counters import find_ncu, measure
+
+    find_ncu()
+    return measure
+
+
+def _table(document: DossierDocument) -> Table:
+    rows = tuple(
+        (Name(dossier.explanation.name), about, str(statement.basis), Name(statement.text))
+        for dossier in document.operators
+        for about in ("parallelism", "coverage", "resources", "memory_access", "synchronisation", "gains")
+        for statement in getattr(dossier.findings, about)
+    )
+    return Table(("operator", "about", "basis", "statement"), rows)

@@ -1,0 +1,71 @@
+"""General knowledge about kernels of a kind: how they move data, what waits for what. Checked on no single kernel."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """How kernels of a kind usually work; ``gain`` is what usually makes them faster."""
+
+    memory: str
+    synchronisation: str
+    gain: str
+
+
+_PRODUCT = Pattern(
+    "Thread blocks stage tiles of both operands in shared memory, so that each loaded element is used for a whole row "
+    "or column of the tile.",
+    "The threads of a block wait for each other once per step in depth; blocks do not wait, except where split-K adds "
+    "up their parts.",
+    "Lower precision on Tensor Cores, sizes that are multiples of the tile, and products that are batched together.",
+)
+_ROWS = Pattern(
+    "A row is read by one warp or thread block, neighbouring threads reading neighbouring elements.",
+    "Threads combine their partial results through warp shuffles, and through shared memory with a barrier where a "
+    "block shares a row.",
+    "Fusion with the elementwise operators around it: torch.compile, or a fused kernel.",
+)
+_EACH = Pattern(
+    "Neighbouring threads read and write neighbouring elements, several at a time where the kernel is vectorised.",
+    "None: no thread waits for another.",
+    "Fusion with its neighbours: the time is that of reading and writing, which fused operators do once.",
+)
+# How the operation in a decoded name begins -> pattern.
+_PATTERNS: Final[Mapping[str, Pattern]] = {
+    "gem": _PRODUCT,
+    "fprop": _PRODUCT,
+    "dgrad": _PRODUCT,
+    "wgrad": _PRODUCT,
+    "attention": Pattern(
+        "A block keeps a tile of queries and passes over the keys and values in tiles staged in shared memory; the "
+        "matrix of scores is never written out.",
+        "The threads of a block wait for each other once per tile of keys; blocks do not wait for each other.",
+        "Lower precision, and masks that let whole tiles be skipped.",
+    ),
+    "softmax": _ROWS,
+    "normalization": _ROWS,
+    "reduction": _ROWS,
+    "loss": _ROWS,
+    "elementwise": _EACH,
+    "copy": _EACH,
+    "layout change": _EACH,
+    "dropout": _EACH,
+    "random": _EACH,
+    "foreach": _EACH,
+    "indexing": Pattern(
+        "Reads follow the indices: neighbouring threads read neighbouring elements within a row, rows lie anywhere.",
+        "None when reading; scattered writes to one place are atomic or sorted first.",
+        "Indices in ascending order, and rows that are multiples of 128 bytes.",
+    ),
+    "pointwise": _EACH,
+}
+
+
+def pattern_of(operation: str | None) -> Pattern | None:
+    """Return how kernels with this operation in their name usually work; None if that is not known."""
+    for beginning, pattern in _PATTERNS.items():
+        if (operation or "").startswith(beginning):
+            return pattern
+    return None

@@ -1,0 +1,25 @@
+"""What is known of the most expensive operators of a trace: the schema ``opscope.dossier/1``."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from opscope.report.explain_document import ExplainDocument
+from opscope.report.findings import Findings
+
+
+@dataclass(frozen=True, slots=True)
+class Dossier:
+    """One operator: what ``opscope explain`` says of it, and what its shapes, launches and counters say."""
+
+    explanation: ExplainDocument
+    findings: Findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DossierDocument:
+    """The most expensive operators of a trace, and what bounds its steps."""
+
+    schema: Literal["opscope.dossier/1"] = "opscope.dossier/1"
+    trace: str
+    bound: str
+    operators: tuple[Dossier, ...]

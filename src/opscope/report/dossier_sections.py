@@ -1,0 +1,20 @@
+"""Dossiers as people read them."""
+
+from opscope.report.blocks import Name, Paragraph, Section
+from opscope.report.dossier_document import DossierDocument
+from opscope.report.explain_sections import explain_section
+from opscope.report.findings import findings_blocks
+
+
+def dossier_section(document: DossierDocument) -> Section:
+    """Build the section of a whole dossier document."""
+    intro = Paragraph.of("Trace: ", Name(document.trace), f". What bounds it: {document.bound}")
+    sections = tuple(
+        Section(
+            (f"{number}. ", Name(dossier.explanation.name)),
+            tuple(findings_blocks(dossier.findings)),
+            (explain_section(dossier.explanation),),
+        )
+        for number, dossier in enumerate(document.operators, 1)
+    )
+    return Section(("Operator dossier",), (intro,), sections)
