@@ -12,9 +12,6 @@ from opscope.knowledge.native_functions import Argument, NativeFunction, NativeF
 
 _REGISTRATION = re.compile(r"^(?P<key>\w+): registered at (?P<where>.+?)(?::(?P<line>\d+))? \[(?P<kind>.+)\]$")
 
-# Entries of derivatives.yaml that are no formulas of gradients.
-_NO_FORMULAS = frozenset({"name", "dispatch", "output_differentiability", "result"})
-
 
 def installed_table(device_key: str) -> NativeFunctionTable:
     """Read the operators of the installed PyTorch and what its dispatcher has for a device.
@@ -69,9 +66,7 @@ def _derivatives(path: Path) -> Mapping[str, Mapping[str, str]]:
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     return {
         entry["name"].partition("(")[0]: {
-            inputs: " ".join(formula.split())
-            for inputs, formula in entry.items()
-            if inputs not in _NO_FORMULAS and isinstance(formula, str)
+            inputs: " ".join(formula.split()) for inputs, formula in entry.items() if isinstance(formula, str)
         }
         for entry in entries
     }
@@ -100,8 +95,14 @@ def _from_yaml(function: Any, backend_indices: Any, derivatives: Mapping[str, Ma
         delegate=None if function.structured_delegate is None else str(function.structured_delegate),
         composite_implicit=function.has_composite_implicit_autograd_kernel,
         yaml_line=function.loc.line,
-        derivatives=dict(derivatives.get(str(function.func.name), {})),
+        derivatives=_gradients(function, derivatives.get(str(function.func.name), {})),
     )
+
+
+def _gradients(function: Any, formulas: Mapping[str, str]) -> dict[str, str]:
+    """Return the formulas of gradients of inputs; the file has forward derivatives of results too."""
+    arguments = {argument.name for argument in function.func.schema_order_arguments()}
+    return {inputs: text for inputs, text in formulas.items() if {i.strip() for i in inputs.split(",")} <= arguments}
 
 
 def _cpp_function(metadata: Any) -> str:

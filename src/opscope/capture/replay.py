@@ -4,6 +4,7 @@ Reads an `OperatorCall` as JSON from standard input. Contents of tensors are ran
 argument's rows. One call lies between ``cudaProfilerStart`` and ``cudaProfilerStop``, after calls that warm up.
 """
 
+import ast
 import json
 import sys
 from typing import Any
@@ -63,12 +64,12 @@ def _tensor(dims: list[int], strides: list[int] | None, dtype: torch.dtype, rows
 
 
 def _value(text: str) -> Any:
-    """Read a recorded value: a number, True, a list; nothing stands for None."""
+    """Read a recorded value: a number (``0.``, ``1e-05``), True, a list; nothing stands for None."""
     if not text:
         return None
     try:
-        return json.loads({"True": "true", "False": "false"}.get(text, text))
-    except ValueError:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
         return text
 
 

@@ -164,7 +164,9 @@ def _parallelism(evidence: _Evidence) -> Iterator[Statement]:
     if found is None:
         yield Statement("Schema and recorded shapes do not tell how this operator's work divides.", Basis.DERIVED)
         return
-    text = f"{found.elements:,} elements of the result are independent ({_sizes(found.parallel)}): {found.reason}."
+    what = _sizes(found.parallel)
+    counted = what if len(found.parallel) == 1 else f"{found.elements:,} elements of the result ({what})"
+    text = f"{counted} are independent: {found.reason}."
     yield Statement(text, Basis.DERIVED)
     if found.reduced:
         count = math.prod(found.reduced.values())
@@ -182,7 +184,8 @@ def _coverage(evidence: _Evidence) -> Iterator[Statement]:
     yield Statement(text, Basis.MEASURED)
     if found is not None and found.elements:
         per_block, per_thread = found.elements / blocks, found.elements / (blocks * threads)
-        text = f"{per_block:,.4g} elements of the result per thread block, {per_thread:,.4g} per thread."
+        unit = next(iter(found.parallel)) if len(found.parallel) == 1 else "elements of the result"
+        text = f"Per thread block {per_block:,.4g}, per thread {per_thread:,.4g} {unit}."
         yield Statement(text, Basis.DERIVED)
         yield from _tiles(evidence, found, blocks)
     if evidence.occupancy and evidence.occupancy.waves is not None:

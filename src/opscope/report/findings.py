@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from opscope.record import Counters
-from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph
+from opscope.report.blocks import Block, Name, Paragraph, Table
 
 
 class Basis(StrEnum):
@@ -75,14 +75,14 @@ def findings_blocks(findings: Findings) -> Iterator[Block]:
     """Yield what is known of one operator, each statement with what it rests on."""
     about = () if findings.inputs is None else (" for inputs ", Name(findings.inputs))
     kernel = () if findings.kernel is None else (", kernel ", Name(findings.kernel))
-    yield Paragraph.of("Each statement says what it rests on", *about, *kernel, ".")
-    yield Bullets(tuple(_items(findings)))
+    yield Paragraph.of("How it runs", *about, *kernel, "; each statement says what it rests on:")
+    yield Table(("About", "Basis", "What is known"), tuple(_rows(findings)))
     if findings.counters_reason:
         yield Paragraph.of("Hardware counters: none (", Name(findings.counters_reason), ").")
 
 
-def _items(findings: Findings) -> Iterator[Inline]:
+def _rows(findings: Findings) -> Iterator[tuple[str, str, str]]:
     for field, heading in _HEADINGS.items():
         statements: tuple[Statement, ...] = getattr(findings, field)
-        for statement in statements:
-            yield (f"{heading} ({statement.basis}): {statement.text}",)
+        for number, statement in enumerate(statements):
+            yield ("" if number else heading, str(statement.basis), statement.text)

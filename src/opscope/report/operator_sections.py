@@ -35,8 +35,6 @@ def _operator(operator: OperatorEntry) -> Iterator[Block]:
     yield Bullets(tuple(_facts(operator)))
     if operator.findings:
         yield from findings_blocks(operator.findings)
-    if operator.findings:
-        yield from findings_blocks(operator.findings)
     yield _shape_table(operator.shapes[:_SHAPES_SHOWN])
     if operator.kernels:
         yield _kernel_table(operator.kernels[:_KERNELS_SHOWN])

@@ -7,15 +7,26 @@ from pathlib import PurePosixPath
 
 from opscope.knowledge.binaries.elf import Elf
 
-_SOURCE = re.compile(rb"(?<=\0)([\w./+-]*[\w.+-]+\.(?:cu|cuh|cpp|cc|h|hpp))(?=\0)")
+_ENDINGS = (b".cu\0", b".cuh\0", b".cpp\0", b".cc\0", b".h\0", b".hpp\0")
+_PATH = re.compile(rb"[\w./+-]+")
+_LONGEST = 1024
 _REPOSITORY = "/aten/src/ATen/native/"
 
 
 def source_paths(elf: Elf) -> list[str]:
     """Return the paths of source files that a library's code mentions."""
     constants = elf.section(".rodata")
-    content = elf.data[constants.offset : constants.offset + constants.size]
-    return sorted({match[1].decode("latin-1") for match in _SOURCE.finditer(content)})
+    first, last = constants.offset, constants.offset + constants.size
+    found = set()
+    for ending in _ENDINGS:  # far faster than one expression over some hundred megabytes
+        place = elf.data.find(ending, first, last)
+        while place >= 0:
+            begin = elf.data.rfind(b"\0", max(first, place - _LONGEST), place) + 1
+            path = elf.data[begin : place + len(ending) - 1]
+            if begin and _PATH.fullmatch(path):
+                found.add(path.decode("latin-1"))
+            place = elf.data.find(ending, place + 1, last)
+    return sorted(found)
 
 
 def repository_root(paths: Iterable[str]) -> str:
