@@ -98,6 +98,23 @@ def test_a_run_is_explained_with_the_pytorch_that_ran() -> None:
     assert found["source"]["git"] == "70d99e998b4955e0049d13a98d77ae1b14db1f45"
 
 
+def test_another_version_than_the_recorded_one_verifies_nothing() -> None:
+    """The run was recorded with 2.11.0; what 2.6.0 has under the same names is likely at most."""
+    for item in explained("aten::add", "aten::copy_", "--in", str(RUN), "--torch", "2.6.0"):
+        assert item["source"]["how"] in ("likely", "unknown")
+        host = item["native_function"]["host_file"]
+        assert host is None or host["how"] == "likely"
+    (unknown,) = explained("aten::copy_", "--in", str(TRACE))
+    assert unknown["native_function"]["host_file"]["how"] == "likely"
+
+
+def test_bytes_that_are_no_text_are_a_name_like_any_other() -> None:
+    code = "import sys; sys.argv[1] = 'x\\udcff'; from opscope.cli import main; sys.argv.insert(1, 'explain'); main()"
+    result = opscope("name", "--format", "json", code=code)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["source"]["how"] == "unknown"
+
+
 def test_generated_kernels_are_in_their_python_files() -> None:
     trace = DATA / "traces" / "bert4_bf16_compiled.json.gz"
     name = "triton_per_fused_add_native_layer_norm_view_6"
@@ -123,6 +140,7 @@ def test_it_needs_no_pytorch() -> None:
     ("args", "code", "message"),
     [
         (["gelu", "--torch", "newest"], 2, "no version of PyTorch"),
+        (["gelu", "--torch", "9.9"], 2, "no index of PyTorch 9.9 is shipped; there are 2.10.0+cu128"),
         (["gelu", "--configuration", "bs1"], 2, "name it with --in"),
         (["gelu", "--in", str(RUN), "--configuration", "bs77"], 2, "there are bs1_seq128, bs8_seq128, bs16_seq128"),
         (["gelu", "--in", str(TRACE), "--configuration", "bs8"], 2, "belongs to a run directory"),
@@ -264,7 +282,7 @@ def test_the_dossier_of_a_product_says_what_can_be_worked_out_by_hand() -> None:
     assert findings.reduced == {"depth": 768}
     text = {statement.text: statement.basis for statement in (*findings.coverage, *findings.resources, *findings.gains)}
     assert text["96 thread blocks (8 x 12 x 1) of 128 threads (128 x 1 x 1)."] is Basis.MEASURED
-    tiles = "One thread block per tile: the result divides into 96 tiles of 128 x 64 (6 x 16)."
+    tiles = "One thread block per tile of 128 x 64: 8 tiles along the rows by 12 along the columns."
     assert text[tiles] is Basis.DERIVED
     assert "It runs at 26.3 TFLOP/s." in text
     assert "It leaves 36 of 132 multiprocessors without work." in text

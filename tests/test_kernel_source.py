@@ -162,6 +162,15 @@ def test_indexes_cover_the_releases_since_2_6() -> None:
         assert set(index.build_ids) == {"libtorch_cuda.so", "libtorch_cuda_linalg.so"}
 
 
+@pytest.mark.parametrize("version", ["2.11.0+cpu", "2.11.0+rocm6.4", "2.11.0a0+git70d99e9"])
+def test_other_builds_of_a_release_verify_nothing(version: str) -> None:
+    assert resolver(version).resolve(FILL).how is How.LIKELY
+
+
+def test_a_release_newer_than_all_is_nearest_to_the_newest() -> None:
+    assert by_nearness(TorchVersion.parse("3.0.0"))[0].startswith("2.15.0")
+
+
 def test_versions() -> None:
     assert TorchVersion.parse("2.11.0+cu130") == TorchVersion((2, 11, 0), "cu130", final=True)
     assert TorchVersion.parse("2.6") == TorchVersion((2, 6, 0), None, final=True)

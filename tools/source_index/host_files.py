@@ -51,7 +51,7 @@ def host_files(elf: Elf, wanted: set[str]) -> dict[str, HostFile]:
             host = HostFile(in_repository(agreed[0], root), named=True)
         elif len(around) == 1:
             (unit,) = around
-            mentioned = by_name.get(unit, set())
+            mentioned = by_name.get(unit, set()) if neighbours.units[unit] == 1 else set()
             host = HostFile(next(iter(mentioned)) if len(mentioned) == 1 else unit, named=False)
         else:
             continue
@@ -80,11 +80,12 @@ def _wanted_functions(elf: Elf, symbols: Symbols, wanted: set[str]) -> list[_Fun
 
 
 class _Neighbours:
-    """The functions with internal linkage, by address, and the files they belong to."""
+    """The functions with internal linkage, by address, and the files they belong to; ``units`` counts file names."""
 
     def __init__(self, elf: Elf, symbols: Symbols) -> None:
         files = elf.source_files(symbols)
         names = [unit_name(elf.name_of(symbols, int(file))) for file in files]
+        self.units = Counter(names)
         index = elf.functions(symbols)
         local = index[(symbols.table["info"][index] >> 4) == 0]
         owner = np.searchsorted(files, local) - 1

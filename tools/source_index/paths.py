@@ -33,12 +33,13 @@ def unit_paths(
             if PurePosixPath(site.file).name == library.units[kernel.unit]:
                 votes[kernel.unit][in_repository(site.file, root)] += 1
     by_name = by_file_name(paths, root)
+    same_name = Counter(library.units)
     found = {}
     for number, unit in enumerate(library.units):
         mentioned = by_name.get(unit, set())
         if votes[number]:
             found[number] = votes[number].most_common(1)[0][0]
-        elif len(mentioned) == 1:
+        elif len(mentioned) == 1 and same_name[unit] == 1:
             found[number] = next(iter(mentioned))
         elif folder := _folder(unit):
             found[number] = f"{folder}/{unit}"

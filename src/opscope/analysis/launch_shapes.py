@@ -13,13 +13,13 @@ def launch_shapes(trace: Trace, links: Links) -> pl.DataFrame:
     """Return one row per operator, inputs, kernel and launch geometry, the most expensive first.
 
     Columns: ``operator`` and its inputs (null where none was recorded), ``name``, ``kind``, ``device``, the geometry,
-    ``calls``, ``total_ns``, ``mean_ns``, ``min_ns``, ``max_ns``. A redispatched call counts with the inputs of the
-    call that it belongs to.
+    ``calls``, ``total_ns``, ``mean_ns``, ``min_ns``, ``max_ns``. Inputs are those of the operator's innermost
+    call: under autocast the converted ones.
     """
     slices = operator_slices(trace, links)
-    call = slices["call"].gather(pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None))
     owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
-    inputs = {name: trace.operators[name].cast(pl.String).gather(call) for name in _INPUTS}
+    call = slices["call"].gather(owner)
+    inputs = {name: _recorded(trace.operators[name].cast(pl.String), owner, call) for name in _INPUTS}
     duration = pl.col("duration_ns")
     return (
         trace.activities.select("name", "kind", "device", "duration_ns", *GEOMETRY)
@@ -35,6 +35,12 @@ def launch_shapes(trace: Trace, links: Links) -> pl.DataFrame:
         )
         .sort("total_ns", "operator", "name", "input_dims", descending=[True, False, False, False])
     )
+
+
+def _recorded(column: pl.Series, owner: pl.Series, call: pl.Series) -> pl.Series:
+    """Return what the operator itself recorded, else the call that it was redispatched from."""
+    own = column.gather(owner)
+    return own.zip_with(own.is_not_null(), column.gather(call))
 
 
 def called_operators(trace: Trace, links: Links) -> pl.DataFrame:

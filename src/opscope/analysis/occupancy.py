@@ -85,9 +85,9 @@ def _by_shared_memory(used: int, limits: MultiprocessorLimits) -> int:
 
 
 def dimensions(text: str | None) -> tuple[int, int, int] | None:
-    """Read a grid or block as tables have it: ``x,y,z``; None for anything else."""
+    """Read a grid or block as tables have it: ``x,y,z``; None for anything else, empty ones included."""
     parts = (text or "").split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
         return None
     x, y, z = (int(part) for part in parts)
-    return x, y, z
+    return (x, y, z) if x * y * z else None

@@ -21,6 +21,7 @@ class Parallelism:
         parallel: dimensions of the result, by name; all their combinations are independent of each other.
         reduced: dimensions that are added up (or otherwise combined) for each element of the result.
         reason: why, in a sentence.
+        unit: what is independent of each other, in words.
         flop: floating-point operations, a multiplication and an addition counted as two; None where no product is made.
         least_bytes: bytes that must at least be read and written, each input and the result once; None if unknown.
     """
@@ -28,6 +29,7 @@ class Parallelism:
     parallel: Mapping[str, int]
     reduced: Mapping[str, int]
     reason: str
+    unit: str = "elements of the result"
     flop: int | None = None
     least_bytes: int | None = None
 
@@ -100,8 +102,14 @@ def parallelism(operator: str, category: str, call: RecordedCall) -> Parallelism
         category: what kind of work it is, as `opscope.knowledge.categories.Category` names it.
         call: its recorded inputs.
     """
-    rule = _RULES.get(operator.removeprefix("aten::").removesuffix("_")) or _BY_CATEGORY.get(category)
+    name = operator.removeprefix("aten::").removesuffix("_")
+    rule = _RULES.get(name) or (None if _combines(name) else _BY_CATEGORY.get(category))
     return None if rule is None else rule(call)
+
+
+def _combines(name: str) -> bool:
+    """Tell activations that combine elements from those that work on each alone; comparisons write a byte each."""
+    return any(part in name for part in ("softmax", "glu", "prelu")) or name in _COMPARISONS
 
 
 def _product(first: int, second: int) -> Callable[[RecordedCall], Parallelism | None]:
@@ -172,8 +180,8 @@ def _at(values: Sequence[int], position: int) -> int:
     return values[position] if position < len(values) else values[-1]
 
 
-def _along(position: int) -> Callable[[RecordedCall], Parallelism | None]:
-    """Rows that are combined along one dimension each, such as softmax."""
+def _along(position: int, tensors: int = 2) -> Callable[[RecordedCall], Parallelism | None]:
+    """Rows that are combined along one dimension each, such as softmax, reading and writing so many tensors."""
 
     def rule(call: RecordedCall) -> Parallelism | None:
         shape, dims = call.shape(0), call.integers(position)
@@ -184,15 +192,16 @@ def _along(position: int) -> Callable[[RecordedCall], Parallelism | None]:
             {"rows": math.prod(shape) // max(length, 1)},
             {"row length": length},
             "rows do not depend on each other; within a row all elements are combined first",
-            least_bytes=_twice(call),
+            unit="rows",
+            least_bytes=_times(call, tensors),
         )
 
     return rule
 
 
-def _twice(call: RecordedCall) -> int | None:
+def _times(call: RecordedCall, tensors: int) -> int | None:
     size = call.bytes_of(0)
-    return None if size is None else 2 * size
+    return None if size is None else tensors * size
 
 
 def _layer_norm(call: RecordedCall) -> Parallelism | None:
@@ -204,7 +213,8 @@ def _layer_norm(call: RecordedCall) -> Parallelism | None:
         {"rows": math.prod(shape) // max(length, 1)},
         {"row length": length},
         "rows do not depend on each other; within a row mean and variance are added up first",
-        least_bytes=_twice(call),
+        unit="rows",
+        least_bytes=_times(call, 2),
     )
 
 
@@ -219,6 +229,7 @@ def _attention(heads: int, queries: int) -> Callable[[RecordedCall], Parallelism
             parallel,
             {"key positions": key[queries], "head dimension": query[3]},
             "each query attends to the keys of its own batch and head; the softmax over keys is combined as they pass",
+            unit="rows of the result",
             flop=4 * math.prod(parallel.values()) * inner,
         )
 
@@ -252,6 +263,7 @@ def _elementwise(call: RecordedCall) -> Parallelism | None:
         {"elements": count},
         {},
         "each element of the result depends on the elements at its own place only",
+        unit="elements",
         least_bytes=None if size is None or len(known) != len(sizes) else sum(known) + count * size,
     )
 
@@ -264,7 +276,21 @@ def _copy(call: RecordedCall) -> Parallelism | None:
         {"elements": math.prod(shape)},
         {},
         "each element is copied on its own",
+        unit="elements",
         least_bytes=None if written is None or read is None else written + read,
+    )
+
+
+def _written(call: RecordedCall) -> Parallelism | None:
+    shape = call.shape(0)
+    if shape is None:
+        return None
+    return Parallelism(
+        {"elements": math.prod(shape)},
+        {},
+        "each element is written on its own",
+        unit="elements",
+        least_bytes=call.bytes_of(0),
     )
 
 
@@ -294,6 +320,7 @@ def _reduction(call: RecordedCall) -> Parallelism | None:
         {"results": math.prod(shape) // max(reduced, 1)},
         {"elements per result": reduced},
         "each result combines its own elements; that is done as a tree, so it is parallel too",
+        unit="results",
         least_bytes=call.bytes_of(0),
     )
 
@@ -311,6 +338,8 @@ _RULES: Final[Mapping[str, Callable[[RecordedCall], Parallelism | None]]] = {
     "copy": _copy,
     "_softmax": _along(1),
     "_log_softmax": _along(1),
+    "_softmax_backward_data": _along(2, tensors=3),
+    "_log_softmax_backward_data": _along(2, tensors=3),
     "native_layer_norm": _layer_norm,
     "_scaled_dot_product_flash_attention": _attention(1, 2),
     "_scaled_dot_product_efficient_attention": _attention(1, 2),
@@ -318,10 +347,11 @@ _RULES: Final[Mapping[str, Callable[[RecordedCall], Parallelism | None]]] = {
     "_flash_attention_forward": _attention(2, 1),
     "_efficient_attention_forward": _attention(2, 1),
     "embedding": _embedding,
+    **dict.fromkeys(("fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential"), _written),
 }
+_COMPARISONS: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "where"})
 _BY_CATEGORY: Final[Mapping[str, Callable[[RecordedCall], Parallelism | None]]] = {
     "Elementwise": _elementwise,
     "Activation": _elementwise,
     "Reduction": _reduction,
-    "Memory": _elementwise,
 }

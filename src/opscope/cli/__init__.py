@@ -66,3 +66,9 @@ def main() -> None:
         # Whoever read our output has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if os.environ.get("OPSCOPE_DEBUG"):
+            raise
+        click.echo(f"opscope: {printable(str(error))}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(3)

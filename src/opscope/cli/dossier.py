@@ -19,7 +19,7 @@ from opscope.report.tables import as_csv
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("input_path", metavar="INPUT", type=click.Path(path_type=Path))
-@click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="How many operators.")
+@click.option("--top", type=click.IntRange(min=1, max=1000), default=3, show_default=True, help="How many operators.")
 @click.option(
     "--counters",
     is_flag=True,

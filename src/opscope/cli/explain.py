@@ -1,5 +1,6 @@
 """``opscope explain NAME...``: what an operator or a kernel is, and where its source is. Needs no PyTorch."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,10 +90,13 @@ def command(
 def _names(given: Iterable[str]) -> Iterator[str]:
     for name in given:
         if name != "-":
-            yield name
+            yield name.encode("utf-8", "replace").decode()  # of bytes that are no text
             continue
-        with click.open_file("-") as lines:
-            yield from (line.strip() for line in lines if line.strip())
+        if getattr(sys, "stdin", None) is None:
+            raise UsageError("standard input is closed: - reads names from it")
+        for line in sys.stdin.buffer:
+            if name := line.decode("utf-8", "replace").strip():
+                yield name
 
 
 def text_lines(section: Section) -> Iterator[str]:

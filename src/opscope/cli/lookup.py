@@ -8,7 +8,7 @@ from opscope.analysis.producer import Producer, producer_of
 from opscope.errors import BadInputError, UsageError
 from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.kernels.installed import installed_torch, library_index, torch_index
-from opscope.knowledge.kernels.shipped import by_nearness, parse_version, same_release, shipped_index
+from opscope.knowledge.kernels.shipped import by_nearness, parse_version, same_release, shipped_index, shipped_names
 from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.knowledge.releases import TorchVersion
@@ -58,7 +58,7 @@ def _without_input(options: LookupOptions) -> Lookup:
         indexes = torch_index(installed)
         resolver = SourceResolver(version, installed.git, indexes)
     else:
-        version = None if options.torch is None else parse_version(options.torch)
+        version = None if options.torch is None else _asked(options.torch)
         resolver = SourceResolver(version)
     return Lookup(resolver, NativeFunctions.shipped(version), _host_index(version))
 
@@ -76,7 +76,7 @@ def _of_input(options: LookupOptions) -> Lookup:
     version = _version(options, producer)
     functions = NativeFunctions.shipped(version)
     analysis = analyze(trace, functions)
-    resolver = SourceResolver(version, producer.git)
+    resolver = SourceResolver(version, producer.git, doubt=_doubt(options, producer))
     device_key = "CUDA" if analysis.has_device_times else "CPU"
     return Lookup(resolver, functions, _host_index(version), str(path), analysis, device_key)
 
@@ -86,7 +86,9 @@ def _of_run(directory: RunDirectory, options: LookupOptions) -> Lookup:
     result = result_of(directory, record)
     environment = record.environment
     version = _version(options, Producer(environment.torch, environment.torch_git))
-    resolver = run_resolver(record) if options.torch is None else SourceResolver(version)
+    producer = Producer(environment.torch, environment.torch_git)
+    asked = SourceResolver(version, doubt=_doubt(options, producer))
+    resolver = run_resolver(record) if options.torch is None else asked
     functions = result.functions if options.torch is None else NativeFunctions.shipped(version)
     device_key = "CUDA" if environment.device.startswith("cuda") else "CPU"
     name = str(directory.trace_path(record.traces[0]))
@@ -106,8 +108,23 @@ def _record(directory: RunDirectory, configuration: str | None) -> CaptureRecord
 
 def _version(options: LookupOptions, producer: Producer) -> TorchVersion | None:
     if options.torch is not None:
-        return parse_version(options.torch)
+        return _asked(options.torch)
     return TorchVersion.parse(producer.torch) if producer.torch else None
+
+
+def _asked(text: str) -> TorchVersion:
+    version = parse_version(text)
+    if same_release(version) is None:
+        raise UsageError(f"no index of PyTorch {text} is shipped; there are {', '.join(sorted(shipped_names()))}")
+    return version
+
+
+def _doubt(options: LookupOptions, producer: Producer) -> str | None:
+    """Say why answers on the version that was asked for may not hold for the trace."""
+    recorded = TorchVersion.parse(producer.torch) if producer.torch else None
+    if options.torch is None or recorded is None or recorded.release == _asked(options.torch).release:
+        return None
+    return f"the trace was recorded with PyTorch {producer.torch}"
 
 
 def _host_index(version: TorchVersion | None) -> SourceIndex:

@@ -56,10 +56,14 @@ def nearest_first(
 
     def distance(candidate: T) -> tuple[int, ...]:
         release = version_of(candidate).release
-        major, minor, patch = (abs(a - b) for a, b in zip(release, (wanted or DEFAULT).release, strict=True))
-        return (major, minor, patch, *(-number for number in release))
+        return (abs(_position(release) - _position((wanted or DEFAULT).release)), *(-number for number in release))
 
     return sorted(candidates, key=distance)
+
+
+def _position(release: tuple[int, ...]) -> int:
+    major, minor, patch = release
+    return (major * 1000 + minor) * 1000 + patch
 
 
 @cache

@@ -29,9 +29,13 @@ Measure = Callable[[OperatorCall], tuple[Counters, ...]]
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What the statements on one operator rest on. ``call_ns`` is its mean device time per call with these inputs."""
+    """What the statements on one operator rest on.
+
+    ``call_ns`` is its mean device time per call with these inputs, ``kernels`` how many different ones it launches.
+    """
 
     call_ns: float | None
+    kernels: int
     share: float | None
     parallelism: Parallelism | None
     launch: Mapping[str, Any] | None
@@ -117,6 +121,7 @@ def _evidence(
     bound = bound_of(analysis, steps=analysis.step_count, wall_ns=None, ran_on_gpu=None)
     return _Evidence(
         call_ns=None if launch is None else float(kernels["total_ns"].sum()) / launch["calls"],
+        kernels=kernels.height,
         share=float(cost / analysis.accounting.activities_ns) if analysis.accounting.activities_ns else None,
         parallelism=None if call is None else parallelism(operator, category, call),
         launch=launch,
@@ -155,6 +160,18 @@ def _counters(
         return (), str(error)
 
 
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count:,} {unit if count != 1 else unit.replace('elements', 'element').replace('rows', 'row')}"
+
+
+def _by_name(dimensions_of: Mapping[str, int]) -> str:
+    return f" ({_sizes(dimensions_of)})" if len(dimensions_of) > 1 else ""
+
+
 def _sizes(dimensions_of: Mapping[str, int]) -> str:
     return " x ".join(f"{size:,} {name}" for name, size in dimensions_of.items())
 
@@ -164,9 +181,9 @@ def _parallelism(evidence: _Evidence) -> Iterator[Statement]:
     if found is None:
         yield Statement("Schema and recorded shapes do not tell how this operator's work divides.", Basis.DERIVED)
         return
-    what = _sizes(found.parallel)
-    counted = what if len(found.parallel) == 1 else f"{found.elements:,} elements of the result ({what})"
-    text = f"{counted} are independent: {found.reason}."
+    text = (
+        f"Independent of each other: {_counted(found.elements, found.unit)}{_by_name(found.parallel)}; {found.reason}."
+    )
     yield Statement(text, Basis.DERIVED)
     if found.reduced:
         count = math.prod(found.reduced.values())
@@ -180,17 +197,19 @@ def _coverage(evidence: _Evidence) -> Iterator[Statement]:
         yield Statement("The trace does not record the launch geometry.", Basis.MEASURED)
         return
     blocks, threads = math.prod(grid), math.prod(block)
-    text = f"{blocks:,} thread blocks ({_by(grid)}) of {threads:,} threads ({_by(block)})."
+    text = f"{blocks:,} thread block{'s' * (blocks > 1)} ({_by(grid)}) of {threads:,} threads ({_by(block)})."
     yield Statement(text, Basis.MEASURED)
     if found is not None and found.elements:
-        per_block, per_thread = found.elements / blocks, found.elements / (blocks * threads)
-        unit = next(iter(found.parallel)) if len(found.parallel) == 1 else "elements of the result"
-        text = f"Per thread block {per_block:,.4g}, per thread {per_thread:,.4g} {unit}."
-        yield Statement(text, Basis.DERIVED)
-        yield from _tiles(evidence, found, blocks)
+        tiles = list(_tiles(evidence, found, grid))
+        if not tiles:
+            per_block, per_thread = found.elements / blocks, found.elements / (blocks * threads)
+            text = f"{_number(per_block)} {found.unit} per thread block, {_number(per_thread)} per thread."
+            yield Statement(text, Basis.DERIVED)
+        yield from tiles
     if evidence.occupancy and evidence.occupancy.waves is not None:
         waves = evidence.occupancy.waves
-        used = f"{waves:.2f} waves: the device holds {blocks / waves:,.0f} of these thread blocks at a time."
+        shown = f"{waves:.2f}" if waves >= 0.01 else "Under 0.01"
+        used = f"{shown} waves: the device holds {blocks / waves:,.0f} of these thread blocks at a time."
         yield Statement(used, Basis.DERIVED)
 
 
@@ -198,21 +217,32 @@ def _by(sizes: tuple[int, ...]) -> str:
     return " x ".join(f"{size:,}" for size in sizes)
 
 
-def _tiles(evidence: _Evidence, found: Parallelism, blocks: int) -> Iterator[Statement]:
-    """Compare the grid with the tiles that the result divides into. BLAS is column-major: its rows are our columns."""
+def _tiles(evidence: _Evidence, found: Parallelism, grid: tuple[int, int, int]) -> Iterator[Statement]:
+    """Compare the grid with the tiles that the result divides into."""
     tile = evidence.decoded.tile if evidence.decoded else None
     if tile is None or "columns" not in found.parallel or tile[0] is None or tile[1] is None:
         return
-    across, down = -(-found.parallel["columns"] // tile[0]), -(-found.parallel["rows"] // tile[1])
-    tiles = across * down * found.parallel.get("batch", 1)
-    result = f"the result divides into {tiles:,} tiles of {tile[0]} x {tile[1]} ({across:,} x {down:,})"
-    if tiles == blocks:
-        yield Statement(f"One thread block per tile: {result}.", Basis.DERIVED)
-    elif blocks % tiles == 0:
-        yield Statement(f"{blocks // tiles} thread blocks per tile: {result}.", Basis.DERIVED)
+    blocks, batch = math.prod(grid), found.parallel.get("batch", 1)
+    rows, columns = found.parallel["rows"], found.parallel["columns"]
+    # Libraries differ in which side of the result a tile's first number goes along: the grid decides, if it can.
+    ways = [(-(-rows // tile[0]), -(-columns // tile[1])), (-(-rows // tile[1]), -(-columns // tile[0]))]
+    fitting = [way for way in ways if set(way) <= {*grid, 1} and math.prod(way) * batch == blocks]
+    equal = {math.prod(way) for way in ways if blocks % (math.prod(way) * batch) == 0}
+    name = f"{tile[0]} x {tile[1]}"
+    if fitting:
+        down, across = fitting[0]
+        text = f"One thread block per tile of {name}: {down:,} tiles along the rows by {across:,} along the columns"
+        yield Statement(f"{text}{f', {batch:,} times' if batch > 1 else ''}.", Basis.DERIVED)
+    elif equal:
+        count = max(equal) * batch
+        text = f"The result divides into {count:,} tiles of {name}: {blocks // count} thread block(s) per tile."
+        yield Statement(text, Basis.DERIVED)
     else:
-        text = f"The grid is not the number of tiles: {result}. Thread blocks may take several tiles each, or the "
-        yield Statement(f"{text}kernel pads the grid.", Basis.DERIVED)
+        counts = " or ".join(sorted({f"{math.prod(way) * batch:,}" for way in ways}))
+        text = (
+            f"The result divides into {counts} tiles of {name}, which is not the grid: thread blocks may take several "
+        )
+        yield Statement(f"{text}tiles each, or the kernel pads the grid.", Basis.DERIVED)
 
 
 def _resources(evidence: _Evidence) -> Iterator[Statement]:
@@ -240,7 +270,7 @@ def _memory_access(evidence: _Evidence) -> Iterator[Statement]:
     if found and found.least_bytes and evidence.call_ns:
         rate = found.least_bytes / evidence.call_ns  # bytes per nanosecond are GB/s
         text = f"At least {format_bytes(found.least_bytes)} must be moved; in {format_ns(evidence.call_ns)} that is "
-        yield Statement(f"{text}{rate:,.0f} GB/s.", Basis.DERIVED)
+        yield Statement(f"{text}{rate:,.0f} GB/s, from memory or the L2 cache.", Basis.DERIVED)
     for counters in evidence.counters[:1]:
         yield from _measured_access(counters)
     if evidence.decoded and evidence.decoded.vector_width:
@@ -295,18 +325,26 @@ def _gains(evidence: _Evidence) -> Iterator[Statement]:
     found, decoded = evidence.parallelism, evidence.decoded
     if found and found.flop and evidence.call_ns:
         rate = found.flop / evidence.call_ns / 1000  # operations per nanosecond are GFLOP/s
-        yield Statement(f"It runs at {rate:,.3g} TFLOP/s.", Basis.DERIVED)
+        kernels = "" if evidence.kernels == 1 else f", over the {evidence.kernels} kernels of a call"
+        yield Statement(f"It runs at {rate:,.3g} TFLOP/s{kernels}.", Basis.DERIVED)
     if decoded and decoded.unit == FP32_CORES and decoded.operation in ("gemm", "fprop", "dgrad", "wgrad"):
         text = (
             "It runs on the FP32 cores. TF32 (torch.set_float32_matmul_precision('high')) or bfloat16 use the Tensor "
         )
         yield Statement(f"{text}Cores, at lower precision.", Basis.GENERAL)
-    if decoded and ("alignment in elements", "1") in decoded.details:
-        text = "The kernel takes operands of any alignment: sizes that are multiples of 8 elements allow a faster one."
-        yield Statement(text, Basis.GENERAL)
+    if decoded and found and ("alignment in elements", "1") in decoded.details:
+        yield _alignment(found)
     yield from _filling(evidence)
     if evidence.pattern:
         yield Statement(evidence.pattern.gain, Basis.GENERAL)
+
+
+def _alignment(found: Parallelism) -> Statement:
+    sides = [*found.parallel.values(), *found.reduced.values()]
+    text = "The kernel takes operands of any alignment: sizes that are multiples of 8 elements allow a faster one."
+    if all(side % 8 == 0 for side in sides):
+        text = "The kernel takes operands of any alignment, though all sizes are multiples of 8: look at the strides."
+    return Statement(text, Basis.GENERAL)
 
 
 def _filling(evidence: _Evidence) -> Iterator[Statement]:
@@ -315,6 +353,8 @@ def _filling(evidence: _Evidence) -> Iterator[Statement]:
     grid = dimensions(launch["grid"]) if launch else None
     if waves is None or grid is None or device is None or device.multiprocessors is None:
         return
+    if evidence.decoded and evidence.decoded.family == "NCCL":
+        return  # it leaves the device to others on purpose
     blocks = math.prod(grid)
     if blocks < device.multiprocessors:
         text = f"It leaves {device.multiprocessors - blocks} of {device.multiprocessors} multiprocessors without work."

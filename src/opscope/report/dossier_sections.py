@@ -17,4 +17,5 @@ def dossier_section(document: DossierDocument) -> Section:
         )
         for number, dossier in enumerate(document.operators, 1)
     )
-    return Section(("Operator dossier",), (intro,), sections)
+    nothing = () if sections else (Paragraph.of("No operator of the trace launched work on a device."),)
+    return Section(("Operator dossier",), (intro, *nothing), sections)

@@ -15,6 +15,7 @@ from opscope.knowledge.kernels.categories import kernel_classification
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import DecodedKernel
 from opscope.knowledge.kernels.index import SourceIndex
+from opscope.knowledge.kernels.shipped import same_release
 from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver, link
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions, Resolution
 from opscope.report.document import NativeFunctionDetail
@@ -30,7 +31,7 @@ from opscope.report.explain_document import (
 from opscope.report.native_function import detail_of, native_function_of
 from opscope.report.source import SourceEntry, source_entry
 
-_OPERATOR = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?")
+_OPERATOR = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?|autograd::.*|\w+Backward\d*|record_param_comms")
 _YAML = "aten/src/ATen/native/native_functions.yaml"
 
 
@@ -204,13 +205,18 @@ class Lookup:
         found = self.index.host_file(cpp_function) if self.index and cpp_function else None
         if found is None or self.index is None:
             return None
-        how = How.VERIFIED if found.named else How.LIKELY
+        how = How.VERIFIED if found.named and self._is_of_the_version(self.index) else How.LIKELY
         basis = (
             f"the function's code in PyTorch {self.index.torch} names the file"
             if found.named
             else f"the functions around it in the libraries of PyTorch {self.index.torch} come from this file"
         )
         return HostFileEntry(found.file, how, basis, link(found.file, None, self.index.git))
+
+    def _is_of_the_version(self, index: SourceIndex) -> bool:
+        """Tell whether an index is of the very PyTorch in question."""
+        version = self.resolver.version
+        return version is not None and self.resolver.doubt is None and same_release(version) == index.torch
 
     def _calls(self, name: str) -> dict[str, int]:
         if self.analysis is None:

@@ -160,11 +160,12 @@ def open_elf(path: Path) -> Iterator[Elf]:
         BadInputError: it is missing, no x86-64 ELF file, or damaged.
     """
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-            elf = Elf(path, data)
-            try:
-                yield elf
-            except (struct.error, IndexError) as error:
-                raise BadInputError(f"{path} is damaged: {error}") from error
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     except (OSError, ValueError) as error:
         raise BadInputError(f"cannot read the library {path}: {error}") from error
+    # The map is closed with the last array that looks into it: an error may still hold some.
+    try:
+        yield Elf(path, data)
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
+        raise BadInputError(f"{path} is damaged: {error}") from error

@@ -83,7 +83,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
 
 
 def _key(name: str) -> bytes:
-    return hashlib.blake2b(name.encode(), digest_size=_KEY_BYTES).digest()
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
 
 
 class SourceIndex:

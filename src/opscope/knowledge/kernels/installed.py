@@ -4,7 +4,7 @@ import hashlib
 import importlib.util
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,8 +105,11 @@ def _unit_paths(elf: Elf, library: CudaLibrary) -> dict[int, str]:
     """Return the path of each translation unit whose name stands in one path only among the library's constants."""
     paths = source_paths(elf)
     named = by_file_name(paths, repository_root(paths))
+    units = Counter(library.units)
     return {
-        number: next(iter(named[unit])) for number, unit in enumerate(library.units) if len(named.get(unit, ())) == 1
+        number: next(iter(named[unit]))
+        for number, unit in enumerate(library.units)
+        if len(named.get(unit, ())) == 1 and units[unit] == 1
     }
 
 

@@ -7,6 +7,7 @@ from opscope.errors import UsageError
 from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.releases import TorchVersion, data_files, nearest_first, version_in
 
+_NOT_CUDA = ("cpu", "rocm", "xpu")  # builds that have other kernels, or none
 _FOLDER, _ENDING = "kernels", ".kernels"
 
 
@@ -24,11 +25,11 @@ def shipped_index(name: str) -> SourceIndex:
 
 
 def same_release(version: TorchVersion) -> str | None:
-    """Return the shipped version of the same release, whatever CUDA it was built for; None for development versions.
+    """Return the shipped version of the same release, whatever CUDA it was built for; None for other builds.
 
     All builds of a release are made from one commit, so a kernel's source file is the same in all of them.
     """
-    if not version.final:
+    if not version.final or (version.local or "").startswith(_NOT_CUDA):
         return None
     return next((name for name in shipped_names() if _version(name).release == version.release), None)
 

@@ -89,11 +89,13 @@ class SourceResolver:
         version: of the PyTorch that ran; None if unknown.
         git: its commit; None if unknown.
         installed: indexes of libraries on this machine, where the question is about them.
+        doubt: why the version may not be that of the PyTorch that ran; nothing is verified then.
     """
 
     version: TorchVersion | None = None
     git: str | None = None
     installed: Sequence[SourceIndex] = ()
+    doubt: str | None = None
     _answers: dict[str, KernelSource] = field(default_factory=dict, repr=False)
 
     def resolve(self, name: str) -> KernelSource:
@@ -125,13 +127,16 @@ class SourceResolver:
         places = index.exact(name) if index else None
         if index is None or places is None:
             return None
-        return self._exact(name, places, index, f"the index of PyTorch {index.torch}", index)
+        same = self.version is None or self.version.local in (None, index.torch.partition("+")[2])
+        where = f"the index of PyTorch {index.torch}" + ("" if same else ", built from the same commit")
+        return self._exact(name, places, index, where, index)
 
     def _exact(self, name: str, places: KernelPlaces, index: SourceIndex, where: str, of: SourceIndex) -> KernelSource:
         single = len(places.files) == 1
-        basis = f"the exact name is in {where}"
+        basis = f"the exact name is in {where}" + (f", but {self.doubt}" if self.doubt else "")
+        certain = How.LIKELY if self.doubt else How.VERIFIED
         return KernelSource(
-            how=How.VERIFIED if single else How.CANDIDATE,
+            how=certain if single else How.CANDIDATE,
             basis=basis if single else f"{basis}, but {len(places.files)} files hold a kernel of this name",
             file=places.files[0] if single else None,
             candidates=() if single else places.files,

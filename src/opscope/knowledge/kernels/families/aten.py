@@ -88,6 +88,13 @@ _WRAPPERS: Final = frozenset(
         *("memory", "detail", "Array", "native", "templates", "cuda"),
     }
 )
+# Templates that call a lambda over the index.
+_OVER_AN_INDEX: Final = frozenset(
+    {"elementwise_kernel", "elementwise_kernel_manual_unroll", "index_elementwise_kernel"}
+    | {"_scatter_gather_elementwise_kernel"}
+)
+_FUNCTOR_TYPE = re.compile(r"\w*Functor\w*<([^,<>]+(?:<[^<>]*>)?)")
+_LAMBDA = re.compile(r"\{lambda\(([^(),]+?)(?:,[^()]*)?\)#\d+\}")
 _QUALIFIED = re.compile(r"at::native::((?:\(anonymous namespace\)::|\{anonymous\}::|\w+::)*)([A-Za-z_]\w*)")
 
 
@@ -169,12 +176,15 @@ def _element_types(name: str, arguments: Sequence[str], function: str) -> tuple[
         inner = [part.strip() for part in reduction[3].split(",")]
         # MeanOps<element, accumulate, factor, output> and its relatives; func_wrapper_t<accumulate, ...> has one type.
         return CPP_DTYPES.get(reduction[1].strip()), CPP_DTYPES.get(inner[1] if len(inner) > 2 else inner[0])
+    if function == "distribution_elementwise_grid_stride_kernel":
+        return CPP_DTYPES.get(arguments[0]) if arguments else None, None
     text = ", ".join(arguments)
-    for pattern in (
-        r"(?:BinaryFunctor|AUnaryFunctor|BUnaryFunctor|CUDAFunctor\w*|\w+Functor)<([^,<>]+(?:<[^<>]*>)?)",
-        r"\{lambda\(([^(),]+?)(?:,[^()]*)?\)#\d+\}(?!.*\{lambda\()",
-    ):
-        for match in re.finditer(pattern, text):
-            if dtype := CPP_DTYPES.get(match[1].strip()):
-                return dtype, None
-    return None, None
+    if "OpaqueType" in text or function == "elementwise_kernel_with_index":
+        return None, None  # elements of a size, of no type; and a function of the index
+    for match in _FUNCTOR_TYPE.finditer(text):
+        if dtype := CPP_DTYPES.get(match[1].strip()):
+            return dtype, None
+    # Strided templates wrap the function in a lambda over the index, which comes last.
+    lambdas = [match[1].strip() for match in _LAMBDA.finditer(text)]
+    own = lambdas[:-1] if function in _OVER_AN_INDEX else lambdas
+    return CPP_DTYPES.get(own[-1]) if own else None, None
