@@ -9,6 +9,7 @@ from opscope.knowledge.native_functions import (
     NativeFunctions,
     NativeFunctionTable,
 )
+from opscope.knowledge.releases import TorchVersion
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +89,11 @@ def test_add_and_addmm_differ_by_fact(classifier: Classifier) -> None:
     assert addmm == Classification(Category.MATRIX, "schema: matrix or batch-of-matrices operands", by_fact=True)
 
 
-def test_most_operators_are_classified_by_fact_and_only_test_operators_by_nothing(classifier: Classifier) -> None:
-    functions = NativeFunctions.shipped()
+@pytest.mark.parametrize("release", ["2.6.0", "2.11.0", "2.13.0", "2.15.0"])
+def test_most_operators_are_classified_by_fact_and_only_test_operators_by_nothing(release: str) -> None:
+    functions = NativeFunctions.shipped(TorchVersion.parse(release))
+    classifier = Classifier(functions)
+    assert functions.torch_version == release
     names = [name for name in functions.names() if any(f.yaml_line is not None for f in functions.overloads(name))]
     found = {name: classifier.classify(name) for name in names}
     other = sorted(name for name, result in found.items() if result.category is Category.OTHER)

@@ -131,6 +131,26 @@ def test_every_form_names_the_file(form: str) -> None:
     assert result.returncode == 0
 
 
+@pytest.mark.torch
+def test_a_pytorch_without_cuda_says_so_and_the_shipped_index_answers() -> None:
+    pytest.importorskip("torch")
+    from opscope.knowledge.kernels.installed import installed_torch
+
+    installed = installed_torch()
+    assert installed is not None
+    if installed.libraries:
+        pytest.skip("the installed PyTorch has CUDA kernels")
+    name = "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<float, float, unsigned int, 1, 4, bool>(x)"
+    result = opscope("explain", name, "--format", "json")
+    assert "has no CUDA kernels: answers come from the shipped indexes" in result.stderr
+    assert json.loads(result.stdout)["source"]["how"] != "verified"
+
+
+def test_copies_and_fills_are_the_runtimes() -> None:
+    (found,) = explained("Memcpy HtoD (Pageable -> Device)", "--torch", "2.11.0")
+    assert (found["source"]["how"], found["source"]["library"], found["category"]) == ("library", "CUDA", "Memory")
+
+
 def test_it_needs_no_pytorch() -> None:
     result = opscope("explain", "gelu", "--torch", "2.11.0", code=WITHOUT_TORCH)
     assert (result.returncode, "structured_gelu_out_cuda" in result.stdout) == (0, True)

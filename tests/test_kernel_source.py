@@ -250,6 +250,20 @@ def test_an_extension_library_answers_for_its_kernels(own_cache: Path) -> None:
     assert library_index(LIBRARY, torch="", git=None).kernel_count == index.kernel_count
 
 
+def test_a_library_of_another_version_claims_no_more_than_likely() -> None:
+    index = build_index(
+        [IndexedKernel(FILL, frozenset({"a.cu"}))],
+        torch="2.6.0+cu124",
+        git="1" * 40,
+        build_ids={"libtorch_cuda.so": "7"},
+    )
+    other = SourceResolver(TorchVersion.parse("2.11.0"), installed=[index]).resolve(FILL)
+    assert (other.how, other.file) == (How.LIKELY, "a.cu")
+    assert "of PyTorch 2.6.0+cu124, but PyTorch 2.11.0 ran" in other.basis
+    same = SourceResolver(TorchVersion.parse("2.6.0"), installed=[index]).resolve(FILL)
+    assert same.how is How.VERIFIED
+
+
 def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OPSCOPE_CACHE", str(tmp_path / "file"))

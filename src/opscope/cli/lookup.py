@@ -3,18 +3,28 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from opscope.analysis import analyze
 from opscope.analysis.producer import Producer, producer_of
-from opscope.errors import BadInputError, UsageError
+from opscope.errors import BadInputError, OpscopeError, UsageError
 from opscope.knowledge.kernels.index import SourceIndex
-from opscope.knowledge.kernels.installed import installed_torch, library_index, torch_index
-from opscope.knowledge.kernels.shipped import by_nearness, parse_version, same_release, shipped_index, shipped_names
+from opscope.knowledge.kernels.installed import InstalledTorch, build_ids, installed_torch, library_index, torch_index
+from opscope.knowledge.kernels.shipped import (
+    by_nearness,
+    parse_version,
+    same_build,
+    same_release,
+    shipped_index,
+    shipped_names,
+)
 from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.knowledge.releases import TorchVersion
 from opscope.readers import read
 from opscope.record import CaptureRecord
 from opscope.report.explain import Lookup
+from opscope.report.text import printable
 from opscope.store import RunDirectory
 from opscope.sweep.outputs import result_of, run_resolver
 
@@ -46,21 +56,37 @@ def build_lookup(options: LookupOptions) -> Lookup:
         BadInputError: an input or a library cannot be read.
     """
     lookup = _of_input(options) if options.input_path else _without_input(options)
-    extensions = [library_index(path, torch="", git=None) for path in options.libraries]
-    lookup.resolver.installed = (*extensions, *lookup.resolver.installed)
+    lookup.resolver.installed = (*map(_library, options.libraries), *lookup.resolver.installed)
     return lookup
+
+
+def _library(path: Path) -> SourceIndex:
+    """Index a library that the user named; its build id tells whether it is PyTorch's own, and which."""
+    name = same_build(build_ids([path]).values())
+    return library_index(path, torch=name or "", git=shipped_index(name).git if name else None)
 
 
 def _without_input(options: LookupOptions) -> Lookup:
     installed = installed_torch()
     if options.torch is None and installed is not None:
         version = TorchVersion.parse(installed.version)
-        indexes = torch_index(installed)
-        resolver = SourceResolver(version, installed.git, indexes)
+        resolver = SourceResolver(version, installed.git, _installed_indexes(installed))
     else:
         version = None if options.torch is None else _asked(options.torch)
         resolver = SourceResolver(version)
     return Lookup(resolver, NativeFunctions.shipped(version), _host_index(version))
+
+
+def _installed_indexes(installed: InstalledTorch) -> list[SourceIndex]:
+    """Index the installed libraries. Where they tell nothing, say so; the shipped indexes answer then."""
+    try:
+        indexes = torch_index(installed)
+        reason = None if indexes else f"the installed PyTorch {installed.version} has no CUDA kernels"
+    except OpscopeError as error:
+        indexes, reason = [], str(error)
+    if reason:
+        click.echo(f"opscope: {printable(reason)}: answers come from the shipped indexes", err=True)
+    return indexes
 
 
 def _of_input(options: LookupOptions) -> Lookup:

@@ -239,7 +239,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _name(
         Category.MEMORY,
-        r"_like$|^new_|^fill|^zero|^full|^empty|^resize|^_resize|^set_?$|^lin?space|^logspace"
+        r"_like$|^new_|^fill|^zero|^full|^empty|^resize|^_resize|^set_?$|^lin?space|^logspace|^align_"
         r"|^_?(copy|(lazy_)?clone|contiguous|to|to_copy|cat|concat|concatenate|stack|hstack|vstack|dstack|column_stack"
         r"|row_stack|block_diag|\w*pad\w*|flip|fliplr|flipud|roll|rot90|tile|repeat|repeat_interleave|tril|triu|diag"
         r"|diag_embed|diagflat|spdiags|pin_memory|lift\w*|type_as|chalf|item|local_scalar_dense|chunk_cat|unsafe_view"

@@ -10,6 +10,7 @@ from opscope.knowledge.kernels.names import base_name
 
 # Library, and how names of its kernels begin, or what they contain. The first rule that fits decides.
 _RULES: Final[tuple[tuple[str, str], ...]] = (
+    ("CUDA", r"^Mem(cpy|set)$"),
     ("Triton", r"^triton_|^_?triton"),
     ("NCCL", r"^nccl(Dev)?Kernel"),
     ("RCCL", r"^rccl"),

@@ -1,6 +1,6 @@
 """The kernel indexes that come with opscope: one per release of PyTorch (built by ``tools/build_source_index.py``)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 
 from opscope.errors import UsageError
@@ -32,6 +32,13 @@ def same_release(version: TorchVersion) -> str | None:
     if not version.final or (version.local or "").startswith(_NOT_CUDA):
         return None
     return next((name for name in shipped_names() if _version(name).release == version.release), None)
+
+
+def same_build(build_ids: Collection[str]) -> str | None:
+    """Return the shipped version that one of these build ids belongs to; None if it is none of them."""
+    return next(
+        (name for name in shipped_names() if set(shipped_index(name).build_ids.values()) & set(build_ids)), None
+    )
 
 
 def by_nearness(version: TorchVersion | None) -> Sequence[str]:

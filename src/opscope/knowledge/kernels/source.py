@@ -12,7 +12,7 @@ An exact name comes before the libraries' rules: arguments of ATen's kernels may
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from opscope.knowledge.kernels.index import KernelPlaces, Place, SourceIndex
@@ -119,8 +119,18 @@ class SourceResolver:
             shipped = release.exact(name) if release else None
             completed = _completed(places, index, shipped)
             libraries = " and ".join(index.build_ids) or "the installed library"
-            return self._exact(name, completed, release or index, f"the symbol table of {libraries}", index)
+            of = f" of PyTorch {index.torch}" if index.torch else ""
+            found = self._exact(name, completed, release or index, f"the symbol table of {libraries}{of}", index)
+            return self._of_another_release(found, index) or found
         return None
+
+    def _of_another_release(self, found: KernelSource, index: SourceIndex) -> KernelSource | None:
+        """Return the answer with less certainty where the library is not of the version that ran."""
+        version = TorchVersion.parse(index.torch) if index.torch else None
+        if version is None or self.version is None or version.release == self.version.release:
+            return None
+        how = How.LIKELY if found.how is How.VERIFIED else found.how
+        return replace(found, how=how, basis=f"{found.basis}, but PyTorch {self._version_text()} ran")
 
     def _in_same_release(self, name: str) -> KernelSource | None:
         index = self._release_index()

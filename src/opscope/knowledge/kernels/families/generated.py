@@ -1,4 +1,4 @@
-"""Names that libraries and compilers generate: NCCL, torch.compile, CUB."""
+"""Names that libraries and compilers generate: the CUDA runtime, NCCL, torch.compile, CUB."""
 
 import re
 from collections.abc import Mapping
@@ -12,6 +12,13 @@ _NCCL = re.compile(
     r"(?:_(?P<dtype>f16|bf16|f32|f64|i8|u8|i32|u32|i64|u64|f8e4m3|f8e5m2|float|half|double))?"
     r"(?:_(?P<algorithm>RING|TREE|COLLNET_DIRECT|COLLNET_CHAIN|NVLS|NVLS_TREE|PAT))?(?:_(?P<protocol>LL128|LL|SIMPLE))?(?:\(|$)"
 )
+
+
+def memory(name: str) -> DecodedKernel | None:
+    """Read the copies and fills of the CUDA runtime: ``Memcpy HtoD (Pageable -> Device)``."""
+    if not name.startswith(("Memcpy ", "Memset ")):
+        return None
+    return DecodedKernel(summary=name, family="CUDA", operation="copy" if name.startswith("Memcpy") else "copy (fill)")
 
 
 def nccl(name: str) -> DecodedKernel | None:
