@@ -362,7 +362,15 @@ def test_an_interrupted_sweep_keeps_what_is_done_and_resumes(tmp_path: Path, num
         *("--batch-sizes", "1", "2", "3", "--output-dir", str(directory)),
     ]
     env = {**os.environ, "PYTHONPATH": PYTHONPATH, "TOY_MARKS": str(marks)}
-    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Where the tests run under nohup, a hangup is ignored, and children would inherit that.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 120
     while not (marks.exists() and "2" in marks.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -270,7 +270,7 @@ def _memory_access(evidence: _Evidence) -> Iterator[Statement]:
     if found and found.least_bytes and evidence.call_ns:
         rate = found.least_bytes / evidence.call_ns  # bytes per nanosecond are GB/s
         text = f"At least {format_bytes(found.least_bytes)} must be moved; in {format_ns(evidence.call_ns)} that is "
-        yield Statement(f"{text}{rate:,.0f} GB/s, from memory or the L2 cache.", Basis.DERIVED)
+        yield Statement(f"{text}{_number(rate)} GB/s, from memory or the L2 cache.", Basis.DERIVED)
     for counters in evidence.counters[:1]:
         yield from _measured_access(counters)
     if evidence.decoded and evidence.decoded.vector_width:
@@ -326,7 +326,8 @@ def _gains(evidence: _Evidence) -> Iterator[Statement]:
     if found and found.flop and evidence.call_ns:
         rate = found.flop / evidence.call_ns / 1000  # operations per nanosecond are GFLOP/s
         kernels = "" if evidence.kernels == 1 else f", over the {evidence.kernels} kernels of a call"
-        yield Statement(f"It runs at {rate:,.3g} TFLOP/s{kernels}.", Basis.DERIVED)
+        shown = f"{_number(rate)} TFLOP/s" if rate >= 0.1 else f"{_number(1000 * rate)} GFLOP/s"
+        yield Statement(f"It runs at {shown}{kernels}.", Basis.DERIVED)
     if decoded and decoded.unit == FP32_CORES and decoded.operation in ("gemm", "fprop", "dgrad", "wgrad"):
         text = (
             "It runs on the FP32 cores. TF32 (torch.set_float32_matmul_precision('high')) or bfloat16 use the Tensor "
