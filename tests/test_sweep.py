@@ -369,7 +369,7 @@ def test_an_interrupted_sweep_keeps_what_is_done_and_resumes(tmp_path: Path, num
         text=True,
         start_new_session=True,
         # Where the tests run under nohup, a hangup is ignored, and children would inherit that.
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509  # this process has no other threads
     )
     deadline = time.monotonic() + 120
     while not (marks.exists() and "2" in marks.read_text()) and time.monotonic() < deadline:
