@@ -135,6 +135,7 @@ def test_what_a_name_does_not_say_is_unknown() -> None:
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "NCCL"),
         ("void cublasLt::splitKreduce_kernel<32, 16, int, float>(int)", "cuBLAS"),
         ("triton_poi_fused_add_0", "Triton"),
+        ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<int> >(Params)", "CUTLASS"),
         ("Cijk_Alik_Bljk_BBS_BH_MT128x16x128_MI16x16x1", "Tensile (rocBLAS, hipBLASLt)"),
     ],
 )

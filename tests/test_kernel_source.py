@@ -167,6 +167,16 @@ def test_other_builds_of_a_release_verify_nothing(version: str) -> None:
     assert resolver(version).resolve(FILL).how is How.LIKELY
 
 
+def test_instances_of_template_libraries_are_looked_for_in_releases_first() -> None:
+    """PyTorch's own libraries hold kernels of CUB; others of CUB's are somebody else's."""
+    name = "void at_cuda_detail::cub::detail::EmptyKernel<void>()"
+    assert is_library(name)
+    assert resolver("2.11.0").resolve(name).how in (How.VERIFIED, How.CANDIDATE)
+    assert resolver(None).resolve(name).how in (How.LIKELY, How.CANDIDATE)
+    foreign = resolver(None).resolve("void cub::DeviceScanKernel<theirs::Policy>(int)")
+    assert (foreign.how, foreign.library) == (How.LIBRARY, "CUB")
+
+
 def test_a_release_newer_than_all_is_nearest_to_the_newest() -> None:
     assert by_nearness(TorchVersion.parse("3.0.0"))[0].startswith("2.15.0")
 

@@ -33,6 +33,7 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
     ("Composable Kernel", r"^ck::|^ck_tile::"),
     ("rocPRIM", r"^rocprim|^hipcub"),
     ("ROCm runtime", r"^__amd_rocclr_"),
+    ("CUTLASS", r"^cutlass(::|_|3x)"),  # of a library that builds on it; which one, the name does not say
     ("CUB", r"^(at_cuda_detail::)?cub(_\d+)?::|^thrust::"),
 )  # fmt: skip
 _COMPILED: Final = tuple((library, re.compile(rule)) for library, rule in _RULES)

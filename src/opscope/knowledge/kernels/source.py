@@ -5,7 +5,7 @@ Looked up in this order; the first answer counts:
 1. the installed library, where the question is about this machine's PyTorch: *verified*;
 2. the shipped index of the same release (all its builds come from one commit): *verified*;
 3. the libraries whose source is not PyTorch's: *library*;
-4. other releases, the nearest first, by the exact name: *likely*;
+4. other releases, the nearest first, by the exact name: *likely*; libraries of templates come after that;
 5. other releases, by the template's name and the identifiers in its arguments: *candidate*.
 
 An exact name comes before the libraries' rules: arguments of ATen's kernels may mention cuDNN.
@@ -24,6 +24,8 @@ from opscope.knowledge.releases import TorchVersion
 _REPOSITORY = "https://github.com/pytorch/pytorch/blob"
 _LISTED = 8  # candidates
 _GENERATED = "build/"
+# Libraries of templates, of which PyTorch's own libraries hold instances.
+_BUILT_INTO_TORCH = ("CUB", "CUTLASS", "FlashAttention", "MAGMA")
 
 
 class How(StrEnum):
@@ -105,10 +107,12 @@ class SourceResolver:
         return self._answers[name]
 
     def _resolve(self, name: str) -> KernelSource:
-        for found in (self._in_installed(name), self._in_same_release(name), _in_library(name)):
-            if found is not None:
-                return found
-        return self._in_other_releases(name) or self._similar(name) or _unknown(name)
+        if (found := self._in_installed(name) or self._in_same_release(name)) is not None:
+            return found
+        library = _in_library(name)
+        if library is not None and library.library not in _BUILT_INTO_TORCH:
+            return library
+        return self._in_other_releases(name) or library or self._similar(name) or _unknown(name)
 
     def _in_installed(self, name: str) -> KernelSource | None:
         release = self._release_index()
