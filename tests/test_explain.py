@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,25 @@ def test_another_version_than_the_recorded_one_verifies_nothing() -> None:
         assert host is None or host["how"] == "likely"
     (unknown,) = explained("aten::copy_", "--in", str(TRACE))
     assert unknown["native_function"]["host_file"]["how"] == "likely"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "how"), [("2.11.0+cu128", "verified"), ("2.11.0a0+git70d99e9", "likely"), ("2.11.0+rocm6.4", "likely")]
+)
+def test_a_release_is_certain_for_traces_of_that_release_only(tmp_path: Path, recorded: str, how: str) -> None:
+    from tests.kineto import KinetoTrace
+
+    trace = KinetoTrace(opscope={"torch": recorded})
+    trace.kernel("void at::native::(anonymous namespace)::fill_reverse_indices_kernel<int>(long*, int, x)", 0, 1_000)
+    name = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >"
+        "(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)"
+    )
+    trace.kernel(name, 5_000, 1_000)
+    path = tmp_path / "t.json"
+    path.write_text(trace.text())
+    (found,) = explained(name, "--in", str(path), "--torch", "2.11.0")
+    assert found["source"]["how"] == how
 
 
 def test_bytes_that_are_no_text_are_a_name_like_any_other() -> None:
@@ -251,7 +271,7 @@ def call(dims: object, types: list[str], values: list[str] | None = None) -> Rec
         ("aten::copy_", "Memory", call([[6], [6], []], ["c10::BFloat16", "float", "Scalar"]), {"elements": 6}, {}, None,
          12 + 24),
         ("aten::embedding", "Embedding", call([[100, 16], [2, 5], []], ["float", "long int", "Scalar"]),
-         {"indices": 10, "row length": 16}, {}, None, 2 * 160 * 4),
+         {"indices": 10, "row length": 16}, {}, None, 160 * 4),
         ("aten::sum", "Reduction", call([[4, 6], [], [], []], ["float", "ScalarList", "Scalar", ""],
                                        ["", "[1]", "False", ""]), {"results": 4}, {"elements per result": 6}, None, 96),
         ("aten::convolution", "Convolution",
@@ -260,9 +280,15 @@ def call(dims: object, types: list[str], values: list[str] | None = None) -> Rec
          {"batch": 2, "output channels": 4, "output positions": 64}, {"input channels": 3, "filter positions": 9},
          2 * 2 * 4 * 64 * 27, None),
         ("aten::_scaled_dot_product_flash_attention", "Attention",
-         call([[2, 3, 10, 8], [2, 3, 20, 8], [2, 3, 20, 8]], ["c10::Half"] * 3),
+         call([[2, 3, 10, 8], [2, 3, 20, 8], [2, 3, 20, 8], [], []], ["c10::Half"] * 3 + ["Scalar"] * 2,
+              ["", "", "", "0.", "False"]),
          {"batch": 2, "heads": 3, "query positions": 10}, {"key positions": 20, "head dimension": 8}, 4 * 60 * 160,
          None),
+        ("aten::_scaled_dot_product_flash_attention", "Attention",
+         call([[2, 3, 10, 8], [2, 3, 20, 8], [2, 3, 20, 8], [], []], ["c10::Half"] * 3 + ["Scalar"] * 2,
+              ["", "", "", "0.", "True"]),
+         {"batch": 2, "heads": 3, "query positions": 10}, {"key positions": 20, "head dimension": 8}, None, None),
+        ("aten::fill_", "Memory", call([[6], []], ["float", "Scalar"]), {"elements": 6}, {}, None, 24),
     ],
 )  # fmt: skip
 def test_parallelism_by_hand(
@@ -282,10 +308,29 @@ def test_parallelism_by_hand(
         ("aten::add", "Elementwise", call([[3], [4]], ["float", "float"])),
         ("aten::_softmax", "Activation", call([[3], [], []], ["float", "Scalar", "Scalar"])),
         ("aten::sort", "Sort", call([[3]], ["float"])),
+        ("aten::eq", "Elementwise", call([[3], [3]], ["float", "float"])),
+        (
+            "aten::convolution",
+            "Convolution",
+            call(
+                [[2, 3, 8, 8], [3, 4, 3, 3], [4], [], [], [], [], [], []],
+                ["float"] * 3 + ["ScalarList"] * 6,
+                ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "True", "[0, 0]", "1"],
+            ),
+        ),
     ],
 )
 def test_what_does_not_follow_from_the_shapes_is_not_said(operator: str, category: str, recorded: RecordedCall) -> None:
     assert parallelism(operator, category, recorded) is None
+
+
+def test_an_expanded_input_is_read_once() -> None:
+    recorded = RecordedCall.read("[[4, 6], [4, 6], []]", '["float", "float", "Scalar"]', '["", "", ""]',
+                                 "[[6, 1], [0, 1], []]")  # fmt: skip
+    assert recorded is not None
+    found = parallelism("aten::copy_", "Memory", recorded)
+    assert found is not None
+    assert found.least_bytes == (24 + 6) * 4
 
 
 # ---------------------------------------------------------------- dossier
@@ -328,6 +373,26 @@ def test_counters_are_measured_statements_and_their_absence_a_reason() -> None:
         "Device memory: 5.320 MiB read, 0 B written, 2 % of its peak (counters, caches empty at the start)." in measured
     )
     assert second.counters_reason == "no counters today"
+
+
+def test_counters_of_other_kernels_support_no_statement() -> None:
+    (counters,) = read_counters((DATA / "counters" / "addmm.csv").read_text())
+    other = replace(counters, kernel="another_kernel", dram_read_bytes=1.0)
+
+    def measure(_: OperatorCall) -> tuple[Counters, ...]:
+        return (other,)
+
+    findings = build_dossier(lookup_of(TRACE), 1, measure).operators[0].findings
+    assert findings.counters == (other,)
+    assert "the replay ran other kernels" in (findings.counters_reason or "")
+    assert not any(statement.basis is Basis.MEASURED for statement in findings.memory_access)
+    both = build_dossier(lookup_of(TRACE), 1, lambda _: (other, counters)).operators[0].findings
+    assert any("5.320 MiB read" in statement.text for statement in both.memory_access)
+
+
+def test_a_runs_dossier_takes_the_unprofiled_step_for_what_bounds_it() -> None:
+    result = opscope("dossier", str(RUN), "--configuration", "bs16_seq128", "--top", "1", "--format", "json")
+    assert "of the unprofiled step" in json.loads(result.stdout)["bound"]
 
 
 def test_counters_are_read_as_nsight_compute_wrote_them() -> None:

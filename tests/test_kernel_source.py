@@ -274,6 +274,20 @@ def test_a_library_of_another_version_claims_no_more_than_likely() -> None:
     assert same.how is How.VERIFIED
 
 
+def test_what_is_cached_does_not_depend_on_who_asked_first(own_cache: Path) -> None:
+    library_index(LIBRARY, torch="", git=None)
+    again = library_index(LIBRARY, torch="2.6.0+cu124", git="1" * 40)
+    assert (again.torch, again.git) == ("2.6.0+cu124", "1" * 40)
+    assert len(list((own_cache / "kernels").iterdir())) == 1
+
+
+def test_an_extensions_kernel_is_not_defined_where_pytorchs_of_the_same_name_is() -> None:
+    kernels = [IndexedKernel("void mylib::reduce_kernel<float>(float*)", frozenset({"mine.cu"}))]
+    index = build_index(kernels, torch="", git=None, build_ids={"mine.so": "7"})
+    source = SourceResolver(TorchVersion.parse("2.11.0"), installed=[index]).resolve(kernels[0].name)
+    assert (source.how, source.file, source.definition) == (How.VERIFIED, "mine.cu", None)
+
+
 def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OPSCOPE_CACHE", str(tmp_path / "file"))

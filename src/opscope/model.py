@@ -18,7 +18,6 @@ class DeviceProperties:
     compute_capability: str | None = None
     multiprocessors: int | None = None
     memory_bytes: int | None = None
-    warp_size: int | None = None
     threads_per_multiprocessor: int | None = None
     registers_per_multiprocessor: int | None = None
     shared_memory_per_multiprocessor_bytes: int | None = None

@@ -200,6 +200,14 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class Precision:
+    """PyTorch's settings that decide whether float32 is multiplied as TF32."""
+
+    float32_matmul: str
+    cudnn_allow_tf32: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorCall:
     """One recorded call, as it can be made again: JSON text of the recorded lists, and the overload that it ran."""
 
@@ -209,6 +217,7 @@ class OperatorCall:
     input_types: str
     input_strides: str | None
     concrete_inputs: str | None
+    precision: Precision | None = None
 
 
 @dataclass(frozen=True, slots=True)

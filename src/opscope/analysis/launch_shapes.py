@@ -13,8 +13,9 @@ def launch_shapes(trace: Trace, links: Links) -> pl.DataFrame:
     """Return one row per operator, inputs, kernel and launch geometry, the most expensive first.
 
     Columns: ``operator`` and its inputs (null where none was recorded), ``name``, ``kind``, ``device``, the geometry,
-    ``calls``, ``total_ns``, ``mean_ns``, ``min_ns``, ``max_ns``. Inputs are those of the operator's innermost
-    call: under autocast the converted ones.
+    ``operator_calls`` (calls of the operator with these inputs that launched anything), ``calls``, ``total_ns``,
+    ``mean_ns``, ``min_ns``, ``max_ns``. Inputs are those of the operator's innermost call: under autocast the
+    converted ones.
     """
     slices = operator_slices(trace, links)
     owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
@@ -24,9 +25,11 @@ def launch_shapes(trace: Trace, links: Links) -> pl.DataFrame:
     return (
         trace.activities.select("name", "kind", "device", "duration_ns", *GEOMETRY)
         .with_columns(pl.col("name", "kind", "grid", "block").cast(pl.String))
-        .with_columns(operator=trace.operators["name"].cast(pl.String).gather(owner), **inputs)
+        .with_columns(operator=trace.operators["name"].cast(pl.String).gather(owner), owner=owner, **inputs)
+        .with_columns(operator_calls=pl.col("owner").n_unique().over("operator", *_INPUTS))
         .group_by("operator", *_INPUTS, "name", "kind", "device", *GEOMETRY)
         .agg(
+            pl.col("operator_calls").first(),
             pl.len().alias("calls"),
             duration.sum().alias("total_ns"),
             duration.mean().alias("mean_ns"),

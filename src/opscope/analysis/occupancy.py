@@ -1,6 +1,6 @@
 """Theoretical occupancy of a launch, and what limits it: from its geometry and the device's limits, not measured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opscope.knowledge.multiprocessors import MultiprocessorLimits, multiprocessor_limits
 from opscope.model import DeviceProperties
@@ -43,7 +43,7 @@ def occupancy(
     None where the device's compute capability is not known, or the launch cannot run on it at all.
     Formulas: CUDA C++ Programming Guide, "Multiprocessor Level" and the occupancy calculator.
     """
-    limits = multiprocessor_limits().get(device.compute_capability or "")
+    limits = _limits(device)
     threads = block[0] * block[1] * block[2]
     if limits is None or threads < 1:
         return None
@@ -65,6 +65,19 @@ def occupancy(
         percent=100 * blocks * warps / most_warps,
         limiter=" and ".join(name for name, bound in bounds.items() if bound == blocks),
         waves=grid[0] * grid[1] * grid[2] / resident if resident else None,
+    )
+
+
+def _limits(device: DeviceProperties) -> MultiprocessorLimits | None:
+    """Return the limits of the compute capability, with what the trace itself records of the device."""
+    limits = multiprocessor_limits().get(device.compute_capability or "")
+    if limits is None:
+        return None
+    return replace(
+        limits,
+        threads=device.threads_per_multiprocessor or limits.threads,
+        registers=device.registers_per_multiprocessor or limits.registers,
+        shared_memory_bytes=device.shared_memory_per_multiprocessor_bytes or limits.shared_memory_bytes,
     )
 
 

@@ -46,23 +46,37 @@ class RecordedCall:
     dims: tuple[Shape | None, ...]
     types: tuple[str, ...]
     values: tuple[str, ...]
+    strides: tuple[Shape | None, ...] = ()
 
     @classmethod
-    def read(cls, dims: str | None, types: str | None, values: str | None) -> "RecordedCall | None":
+    def read(
+        cls, dims: str | None, types: str | None, values: str | None, strides: str | None = None
+    ) -> "RecordedCall | None":
         """Read what the tables hold as JSON text; None where shapes were not recorded or are not plain."""
         try:
             read_dims = json.loads(dims or "null")
             read_types, read_values = json.loads(types or "null"), json.loads(values or "null")
+            read_strides = json.loads(strides or "null")
         except ValueError:
             return None
         if not isinstance(read_dims, list) or not isinstance(read_types, list):
             return None
         shapes = tuple(tuple(d) if _is_shape(d) else None for d in read_dims)
-        return cls(shapes, tuple(read_types), tuple(read_values) if isinstance(read_values, list) else ())
+        values_known, strides_known = isinstance(read_values, list), isinstance(read_strides, list)
+        return cls(
+            shapes,
+            tuple(read_types),
+            tuple(read_values) if values_known else (),
+            tuple(tuple(s) if _is_shape(s) else None for s in read_strides) if strides_known else (),
+        )
 
     def shape(self, position: int) -> Shape | None:
         """Return an argument's shape; None where it is no tensor."""
         return self.dims[position] if position < len(self.dims) and self.dims[position] else None
+
+    def says_no(self, position: int) -> bool:
+        """Tell whether an argument was recorded as False or 0."""
+        return position < len(self.values) and self.values[position] in ("False", "0")
 
     def integers(self, position: int) -> tuple[int, ...] | None:
         """Return an argument that is an integer or a list of them."""
@@ -75,14 +89,19 @@ class RecordedCall:
         return tuple(value) if isinstance(value, list) and all(isinstance(item, int) for item in value) else None
 
     def bytes_of(self, position: int) -> int | None:
-        """Return the size of a tensor argument in bytes."""
+        """Return how many bytes a tensor argument takes in memory; an expanded side takes no more than one element."""
         shape, size = (
             self.shape(position),
             ELEMENT_BYTES.get(self.types[position] if position < len(self.types) else ""),
         )
-        return None if shape is None or size is None else math.prod(shape) * size
+        if shape is None or size is None:
+            return None
+        steps = self.strides[position] if position < len(self.strides) else None
+        expanded = steps is not None and len(steps) == len(shape)
+        return size * math.prod(1 if expanded and steps and steps[i] == 0 else side for i, side in enumerate(shape))
 
 
+Rule = Callable[[RecordedCall], Parallelism | None]
 ELEMENT_BYTES: Final[Mapping[str, int]] = {
     "float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "long": 8, "int": 4, "short int": 2,
     "signed char": 1, "unsigned char": 1, "bool": 1, "c10::complex<float>": 8, "c10::complex<double>": 16,
@@ -108,11 +127,11 @@ def parallelism(operator: str, category: str, call: RecordedCall) -> Parallelism
 
 
 def _combines(name: str) -> bool:
-    """Tell activations that combine elements from those that work on each alone; comparisons write a byte each."""
-    return any(part in name for part in ("softmax", "glu", "prelu")) or name in _COMPARISONS
+    """Tell what combines elements, or gives elements of another size, from what works on each alone."""
+    return any(part in name for part in ("softmax", "glu", "prelu", "logical", "cross")) or name in _OTHER_RESULTS
 
 
-def _product(first: int, second: int) -> Callable[[RecordedCall], Parallelism | None]:
+def _product(first: int, second: int) -> Rule:
     def rule(call: RecordedCall) -> Parallelism | None:
         a, b = call.shape(first), call.shape(second)
         if a is None or b is None or len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
@@ -146,13 +165,13 @@ def _linear(call: RecordedCall) -> Parallelism | None:
     )
 
 
-def _convolution(stride_at: int, padding_at: int, dilation_at: int) -> Callable[[RecordedCall], Parallelism | None]:
+def _convolution(stride_at: int, padding_at: int, dilation_at: int, transposed_at: int = 0) -> Rule:
     def rule(call: RecordedCall) -> Parallelism | None:
         image, weight = call.shape(0), call.shape(1)
         stride, padding, dilation = (call.integers(place) for place in (stride_at, padding_at, dilation_at))
         if image is None or weight is None or len(image) != len(weight) or len(image) < 3:
             return None
-        if stride is None or padding is None or dilation is None:
+        if stride is None or padding is None or dilation is None or (transposed_at and not call.says_no(transposed_at)):
             return None
         return _convolved(image, weight, (stride, padding, dilation))
 
@@ -180,7 +199,7 @@ def _at(values: Sequence[int], position: int) -> int:
     return values[position] if position < len(values) else values[-1]
 
 
-def _along(position: int, tensors: int = 2) -> Callable[[RecordedCall], Parallelism | None]:
+def _along(position: int, tensors: int = 2) -> Rule:
     """Rows that are combined along one dimension each, such as softmax, reading and writing so many tensors."""
 
     def rule(call: RecordedCall) -> Parallelism | None:
@@ -218,7 +237,7 @@ def _layer_norm(call: RecordedCall) -> Parallelism | None:
     )
 
 
-def _attention(heads: int, queries: int) -> Callable[[RecordedCall], Parallelism | None]:
+def _attention(heads: int, queries: int, causal_at: int) -> Rule:
     def rule(call: RecordedCall) -> Parallelism | None:
         query, key = call.shape(0), call.shape(1)
         if query is None or key is None or len(query) != 4 or len(key) != 4:
@@ -228,9 +247,11 @@ def _attention(heads: int, queries: int) -> Callable[[RecordedCall], Parallelism
         return Parallelism(
             parallel,
             {"key positions": key[queries], "head dimension": query[3]},
-            "each query attends to the keys of its own batch and head; the softmax over keys is combined as they pass",
+            "each query attends to the keys of its own batch and head (a mask may leave some out); the softmax over "
+            "keys is combined as they pass",
             unit="rows of the result",
-            flop=4 * math.prod(parallel.values()) * inner,
+            # A causal mask leaves keys out.
+            flop=4 * math.prod(parallel.values()) * inner if call.says_no(causal_at) else None,
         )
 
     return rule
@@ -246,7 +267,7 @@ def _embedding(call: RecordedCall) -> Parallelism | None:
         {"indices": count, "row length": weight[1]},
         {},
         "each index copies its own row",
-        least_bytes=None if size is None else 2 * count * weight[1] * size,
+        least_bytes=None if size is None else count * weight[1] * size,  # rows that are read may be the same
     )
 
 
@@ -325,15 +346,15 @@ def _reduction(call: RecordedCall) -> Parallelism | None:
     )
 
 
-_RULES: Final[Mapping[str, Callable[[RecordedCall], Parallelism | None]]] = {
+_RULES: Final[Mapping[str, Rule]] = {
     "mm": _product(0, 1),
     "bmm": _product(0, 1),
     "addmm": _product(1, 2),
     "baddbmm": _product(1, 2),
     "_addmm_activation": _product(1, 2),
     "linear": _linear,
-    "convolution": _convolution(3, 4, 5),
-    "_convolution": _convolution(3, 4, 5),
+    "convolution": _convolution(3, 4, 5, transposed_at=6),
+    "_convolution": _convolution(3, 4, 5, transposed_at=6),
     "cudnn_convolution": _convolution(3, 2, 4),
     "copy": _copy,
     "_softmax": _along(1),
@@ -341,16 +362,19 @@ _RULES: Final[Mapping[str, Callable[[RecordedCall], Parallelism | None]]] = {
     "_softmax_backward_data": _along(2, tensors=3),
     "_log_softmax_backward_data": _along(2, tensors=3),
     "native_layer_norm": _layer_norm,
-    "_scaled_dot_product_flash_attention": _attention(1, 2),
-    "_scaled_dot_product_efficient_attention": _attention(1, 2),
-    "_scaled_dot_product_cudnn_attention": _attention(1, 2),
-    "_flash_attention_forward": _attention(2, 1),
-    "_efficient_attention_forward": _attention(2, 1),
+    "_scaled_dot_product_flash_attention": _attention(1, 2, causal_at=4),
+    "_scaled_dot_product_efficient_attention": _attention(1, 2, causal_at=6),
+    "_scaled_dot_product_cudnn_attention": _attention(1, 2, causal_at=6),
+    "_flash_attention_forward": _attention(2, 1, causal_at=8),
+    "_efficient_attention_forward": _attention(2, 1, causal_at=9),
     "embedding": _embedding,
     **dict.fromkeys(("fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential"), _written),
 }
-_COMPARISONS: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "where"})
-_BY_CATEGORY: Final[Mapping[str, Callable[[RecordedCall], Parallelism | None]]] = {
+_OTHER_RESULTS: Final = frozenset(
+    {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit", "where"}
+    | {"vander", "div", "true_divide"}
+)
+_BY_CATEGORY: Final[Mapping[str, Rule]] = {
     "Elementwise": _elementwise,
     "Activation": _elementwise,
     "Reduction": _reduction,

@@ -86,6 +86,10 @@ def run(call: OperatorCall) -> None:
         raise UsageError(f"this PyTorch has no operator {call.operator}.{call.overload or 'default'}") from error
     arguments = arguments_of(call, torch.device("cuda", 0))
     positional, keywords = _split(function, arguments)
+    if call.precision is not None:
+        torch.set_float32_matmul_precision(call.precision.float32_matmul)
+        if call.precision.cudnn_allow_tf32 is not None:
+            torch.backends.cudnn.allow_tf32 = call.precision.cudnn_allow_tf32
     with torch.inference_mode():
         for _ in range(_WARMUP):
             function(*positional, **keywords)

@@ -22,7 +22,8 @@ from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.knowledge.releases import TorchVersion
 from opscope.readers import read
-from opscope.record import CaptureRecord
+from opscope.record import CaptureRecord, Precision
+from opscope.report.build import step_bound
 from opscope.report.explain import Lookup
 from opscope.report.text import printable
 from opscope.store import RunDirectory
@@ -111,14 +112,23 @@ def _of_run(directory: RunDirectory, options: LookupOptions) -> Lookup:
     record = _record(directory, options.configuration)
     result = result_of(directory, record)
     environment = record.environment
-    version = _version(options, Producer(environment.torch, environment.torch_git))
     producer = Producer(environment.torch, environment.torch_git)
-    asked = SourceResolver(version, doubt=_doubt(options, producer))
-    resolver = run_resolver(record) if options.torch is None else asked
-    functions = result.functions if options.torch is None else NativeFunctions.shipped(version)
-    device_key = "CUDA" if environment.device.startswith("cuda") else "CPU"
-    name = str(directory.trace_path(record.traces[0]))
-    return Lookup(resolver, functions, _host_index(version), name, result.analysis, device_key)
+    version = _version(options, producer)
+    if options.torch is None:
+        resolver, functions = run_resolver(record), result.functions
+    else:
+        resolver = SourceResolver(version, doubt=_doubt(options, producer))
+        functions = NativeFunctions.shipped(version)
+    return Lookup(
+        resolver,
+        functions,
+        index=_host_index(version),
+        trace_name=str(directory.trace_path(record.traces[0])),
+        analysis=result.analysis,
+        device_key="CUDA" if environment.device.startswith("cuda") else "CPU",
+        bound=step_bound(result.analysis, record),
+        precision=Precision(environment.float32_matmul_precision, environment.cudnn_allow_tf32),
+    )
 
 
 def _record(directory: RunDirectory, configuration: str | None) -> CaptureRecord:
@@ -148,7 +158,9 @@ def _asked(text: str) -> TorchVersion:
 def _doubt(options: LookupOptions, producer: Producer) -> str | None:
     """Say why answers on the version that was asked for may not hold for the trace."""
     recorded = TorchVersion.parse(producer.torch) if producer.torch else None
-    if options.torch is None or recorded is None or recorded.release == _asked(options.torch).release:
+    if options.torch is None or recorded is None:
+        return None
+    if same_release(recorded) is not None and same_release(recorded) == same_release(_asked(options.torch)):
         return None
     return f"the trace was recorded with PyTorch {producer.torch}"
 

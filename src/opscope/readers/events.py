@@ -259,7 +259,6 @@ def device_of(entry: Mapping[str, Any]) -> DeviceProperties | None:
         compute_capability=None if major is None or minor is None else f"{major}.{minor}",
         multiprocessors=_integer(entry.get("numSms")),
         memory_bytes=_integer(entry.get("totalGlobalMem")),
-        warp_size=_integer(entry.get("warpSize")),
         threads_per_multiprocessor=_integer(entry.get("maxThreadsPerMultiprocessor")),
         registers_per_multiprocessor=_integer(entry.get("regsPerMultiprocessor")),
         shared_memory_per_multiprocessor_bytes=_integer(entry.get("sharedMemPerMultiprocessor")),

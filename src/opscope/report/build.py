@@ -45,15 +45,10 @@ def build_document(
         trace_name: the trace's file name, as the document shall name it.
         resolver: finds the kernels' source.
     """
-    benchmark = record.benchmark if record else None
-    bound = bound_of(
-        analysis,
-        steps=_step_count(analysis, record),
-        wall_ns=_median(summarise(benchmark.wall_ns)) if benchmark else None,
-        ran_on_gpu=None if record is None else _ran_on_gpu(record),
-    )
+    bound = step_bound(analysis, record)
     measurement = _measurement(analysis, record)
-    lookup = Lookup(resolver, functions, analysis=analysis, device_key=_device_key(analysis, record))
+    device_key = _device_key(analysis, record)
+    lookup = Lookup(resolver, functions, analysis=analysis, device_key=device_key, bound=bound)
     operators = tuple(_operators(analysis, lookup))
     return doc.ProfileDocument(
         configuration=record.configuration if record else None,
@@ -75,6 +70,17 @@ def build_document(
         steps=tuple(_steps(analysis)),
         memory=tuple(_memory(analysis)),
         trust=_trust(analysis, measurement, record),
+    )
+
+
+def step_bound(analysis: Analysis, record: CaptureRecord | None) -> Bound:
+    """Return what bounds a step: by the unprofiled step time where the capture has one."""
+    benchmark = record.benchmark if record else None
+    return bound_of(
+        analysis,
+        steps=_step_count(analysis, record),
+        wall_ns=_median(summarise(benchmark.wall_ns)) if benchmark else None,
+        ran_on_gpu=None if record is None else _ran_on_gpu(record),
     )
 
 

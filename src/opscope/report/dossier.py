@@ -7,12 +7,13 @@ from typing import Any
 
 import polars as pl
 
-from opscope.analysis.bounds import BoundKind, bound_of
+from opscope.analysis.bounds import BoundKind
 from opscope.analysis.occupancy import Occupancy, dimensions, occupancy
 from opscope.analysis.parallelism import Parallelism, RecordedCall, parallelism
 from opscope.errors import OpscopeError, UsageError
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import FP32_CORES, DecodedKernel
+from opscope.knowledge.kernels.names import canonical
 from opscope.knowledge.kernels.patterns import Pattern, pattern_of
 from opscope.model import DeviceProperties
 from opscope.record import Counters, OperatorCall
@@ -62,10 +63,9 @@ def build_dossier(lookup: Lookup, top: int, measure: Measure | None = None) -> D
     if analysis is None:
         raise UsageError("a dossier needs a trace")
     names = analysis.operators.filter(pl.col("activities") > 0)["name"].head(top).to_list()
-    bound = bound_of(analysis, steps=analysis.step_count, wall_ns=None, ran_on_gpu=None)
     return DossierDocument(
         trace=lookup.trace_name or analysis.source.path,
-        bound=f"{bound.kind}. {bound.sentence}",
+        bound=f"{lookup.step_bound.kind}. {lookup.step_bound.sentence}",
         operators=tuple(Dossier(lookup.explain(name), findings_of(lookup, name, measure)) for name in names),
     )
 
@@ -84,7 +84,10 @@ def findings_of(lookup: Lookup, operator: str, measure: Measure | None = None) -
     launches = rows.filter(pl.all_horizontal(pl.col(name).eq_missing(pl.lit(chosen[name])) for name in _INPUTS))
     kernels = launches.filter(pl.col("kind") == "kernel")
     counters, reason = _counters(lookup, operator, chosen, measure)
-    evidence = _evidence(lookup, operator, chosen, kernels, counters)
+    first = kernels["name"][0] if kernels.height else None
+    evidence = _evidence(lookup, operator, chosen, kernels, _of_kernel(counters, first))
+    if counters and not evidence.counters:
+        reason = "the replay ran other kernels than the trace: their counters are listed, no statement rests on them"
     found = evidence.parallelism
     return Findings(
         inputs=chosen["input_dims"],
@@ -112,16 +115,17 @@ def _evidence(
     analysis = lookup.analysis
     assert analysis is not None
     launch = kernels.row(0, named=True) if kernels.height else None
-    call = RecordedCall.read(inputs["input_dims"], inputs["input_types"], inputs["concrete_inputs"])
+    call = RecordedCall.read(
+        inputs["input_dims"], inputs["input_types"], inputs["concrete_inputs"], inputs["input_strides"]
+    )
     category = str(lookup.classifier.classify(operator).category)
     decoded = decode(launch["name"]) if launch else None
     devices = {device.index: device for device in analysis.trace.devices}
     device = devices.get(launch["device"]) if launch else None
     cost = analysis.operators.filter(pl.col("name") == operator)["self_device_ns"].sum()
-    bound = bound_of(analysis, steps=analysis.step_count, wall_ns=None, ran_on_gpu=None)
     return _Evidence(
-        call_ns=None if launch is None else float(kernels["total_ns"].sum()) / launch["calls"],
-        kernels=kernels.height,
+        call_ns=None if launch is None else float(kernels["total_ns"].sum()) / launch["operator_calls"],
+        kernels=kernels["name"].n_unique(),
         share=float(cost / analysis.accounting.activities_ns) if analysis.accounting.activities_ns else None,
         parallelism=None if call is None else parallelism(operator, category, call),
         launch=launch,
@@ -130,7 +134,7 @@ def _evidence(
         occupancy=_occupancy(launch, device),
         device=device,
         counters=counters,
-        launch_bound=bound.kind is BoundKind.LAUNCH,
+        launch_bound=lookup.step_bound.kind is BoundKind.LAUNCH,
     )
 
 
@@ -153,11 +157,24 @@ def _counters(
         return (), "the trace does not record the operator's inputs"
     native = lookup.explain(operator).native_function
     overload = native.name.partition(".")[2] if native else ""
-    call = OperatorCall(operator, overload, *(inputs[name] for name in _INPUTS))
+    call = OperatorCall(
+        operator,
+        overload,
+        inputs["input_dims"],
+        inputs["input_types"],
+        inputs["input_strides"],
+        inputs["concrete_inputs"],
+        lookup.precision,
+    )
     try:
         return measure(call), None
     except OpscopeError as error:
         return (), str(error)
+
+
+def _of_kernel(counters: tuple[Counters, ...], name: str | None) -> tuple[Counters, ...]:
+    """Return the counters of one kernel: statements are about the kernel that took most of the time."""
+    return tuple(one for one in counters if name is not None and canonical(one.kernel) == canonical(name))
 
 
 def _number(value: float) -> str:
@@ -201,7 +218,7 @@ def _coverage(evidence: _Evidence) -> Iterator[Statement]:
     yield Statement(text, Basis.MEASURED)
     if found is not None and found.elements:
         tiles = list(_tiles(evidence, found, grid))
-        if not tiles:
+        if not tiles and evidence.kernels == 1:
             per_block, per_thread = found.elements / blocks, found.elements / (blocks * threads)
             text = f"{_number(per_block)} {found.unit} per thread block, {_number(per_thread)} per thread."
             yield Statement(text, Basis.DERIVED)
@@ -229,7 +246,10 @@ def _tiles(evidence: _Evidence, found: Parallelism, grid: tuple[int, int, int]) 
     fitting = [way for way in ways if set(way) <= {*grid, 1} and math.prod(way) * batch == blocks]
     equal = {math.prod(way) for way in ways if blocks % (math.prod(way) * batch) == 0}
     name = f"{tile[0]} x {tile[1]}"
-    if fitting:
+    if len(set(fitting)) == 2:
+        text = f"One thread block per tile of {name}: {math.prod(fitting[0]) * batch:,} tiles."
+        yield Statement(text, Basis.DERIVED)
+    elif fitting:
         down, across = fitting[0]
         text = f"One thread block per tile of {name}: {down:,} tiles along the rows by {across:,} along the columns"
         yield Statement(f"{text}{f', {batch:,} times' if batch > 1 else ''}.", Basis.DERIVED)

@@ -8,6 +8,7 @@ from functools import cached_property
 import polars as pl
 
 from opscope.analysis import Analysis
+from opscope.analysis.bounds import Bound, bound_of
 from opscope.analysis.occupancy import dimensions, occupancy
 from opscope.errors import UsageError
 from opscope.knowledge.categories import Classification, Classifier
@@ -18,6 +19,7 @@ from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.kernels.shipped import same_release
 from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver, link
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions, Resolution
+from opscope.record import Precision
 from opscope.report.document import NativeFunctionDetail
 from opscope.report.explain_document import (
     ContextEntry,
@@ -46,6 +48,8 @@ class Lookup:
         trace_name: what the trace is called; None without one.
         analysis: of the trace; None without one.
         device_key: the dispatch key of the device, ``CUDA`` or ``CPU``.
+        bound: what bounds the steps, where more is known of them than the trace; None to take the trace's word.
+        precision: PyTorch's precision settings when the trace was recorded; None if unknown.
     """
 
     resolver: SourceResolver
@@ -54,6 +58,17 @@ class Lookup:
     trace_name: str | None = None
     analysis: Analysis | None = None
     device_key: str = "CUDA"
+    bound: Bound | None = None
+    precision: Precision | None = None
+
+    @cached_property
+    def step_bound(self) -> Bound:
+        """What bounds the steps."""
+        if self.bound is not None:
+            return self.bound
+        if self.analysis is None:
+            raise UsageError("nothing bounds a step without a trace")
+        return bound_of(self.analysis, steps=self.analysis.step_count, wall_ns=None, ran_on_gpu=None)
 
     @cached_property
     def classifier(self) -> Classifier:

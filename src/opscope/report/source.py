@@ -7,6 +7,7 @@ from opscope.knowledge.kernels.source import How, KernelSource, link
 from opscope.report.blocks import Inline, Name
 
 _SITES_SHOWN = 3
+_CANDIDATES_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class SourceEntry:
         launch_site: the line that launches it.
         launch_sites: all such lines.
         library: the library that it belongs to.
-        candidates: the files that are possible, where there are several.
+        candidates: the files that are possible, where there are several; the first ones of ``candidate_count``.
         url: a link to ``file`` at the commit ``git``; null where the file is generated or its folder is not known.
         torch, git: the version of PyTorch that the answer is about.
     """
@@ -47,6 +48,7 @@ class SourceEntry:
     launch_sites: tuple[PlaceEntry, ...]
     library: str | None
     candidates: tuple[str, ...]
+    candidate_count: int
     url: str | None
     torch: str | None
     git: str | None
@@ -70,7 +72,8 @@ def source_entry(source: KernelSource) -> SourceEntry:
         launch_site=sites[0] if len(sites) == 1 else None,
         launch_sites=sites,
         library=source.library,
-        candidates=source.candidates,
+        candidates=source.candidates[:_CANDIDATES_SHOWN],
+        candidate_count=len(source.candidates),
         url=source.url,
         torch=source.torch,
         git=source.git,
@@ -85,7 +88,9 @@ def source_facts(source: SourceEntry) -> Iterator[Inline]:
     elif source.library:
         yield (f"Source: {source.library} (library: {source.basis})",)
     elif source.candidates:
-        yield ("Source: one of ", Name(", ".join(source.candidates)), f" ({source.how}: {source.basis})")
+        hidden = source.candidate_count - len(source.candidates)
+        more = f" and {hidden} more" if hidden else ""
+        yield ("Source: one of ", Name(", ".join(source.candidates)), f"{more} ({source.how}: {source.basis})")
     else:
         yield (f"Source: {source.how} ({source.basis})",)
     if source.url:
@@ -95,4 +100,5 @@ def source_facts(source: SourceEntry) -> Iterator[Inline]:
         yield ("Kernel template defined in ", Name(source.definition.file), line)
     for site in source.launch_sites[:_SITES_SHOWN]:
         function = (" in ", Name(site.function)) if site.function else ()
-        yield ("Launched from ", Name(f"{site.file}:{site.line}"), *function)
+        place = f"{site.file}:{site.line}" if site.line else site.file
+        yield ("Launched from ", Name(place), *function)

@@ -25,7 +25,8 @@ class DecodedKernel:
         accumulate_dtype: what it adds up in.
         output_dtype: what it writes.
         layout: transposes of the first and second operand: nn, nt, tn, tt; of a convolution the data layouts.
-        tile: rows, columns and depth that a thread block (or cluster) works on at once; depth may be unknown.
+        tile: what a thread block (or cluster) works on at once: two sides of the result in the name's order, and
+            the depth, which may be unknown.
         stages: how many tiles are loaded ahead.
         cluster: thread blocks in a cluster.
         split_k: whether several thread blocks share one tile of the result and add up.

@@ -22,7 +22,7 @@ from opscope.knowledge.kernels.names import base_name, canonical, identifiers
 
 T = TypeVar("T")
 _KEY_BYTES = 5
-_FORMAT = 1
+FORMAT = 1  # raise it when keys, or what is kept, change
 _COMMON_WORD = 60  # an identifier in more files than this tells them apart badly
 
 
@@ -105,13 +105,19 @@ class SourceIndex:
             stored = msgspec.msgpack.decode(gzip.decompress(content), type=_Stored)
         except (OSError, EOFError, zlib.error, msgspec.DecodeError) as error:
             raise BadInputError(f"the kernel index is damaged: {error}") from error
-        if stored.format != _FORMAT:
-            raise BadInputError(f"the kernel index has format {stored.format}, not {_FORMAT}")
+        if stored.format != FORMAT:
+            raise BadInputError(f"the kernel index has format {stored.format}, not {FORMAT}")
         return cls(stored)
 
     def packed(self) -> bytes:
         """Return the index as bytes, the same for the same index."""
         return gzip.compress(msgspec.msgpack.encode(self._stored), mtime=0)
+
+    def described(self, *, torch: str, git: str | None, library: str) -> "SourceIndex":
+        """Return the index of one library with another description; kernels are the same whoever asks."""
+        (build_id,) = self.build_ids.values()
+        changed = msgspec.structs.replace(self._stored, torch=torch, git=git, build_ids={library: build_id})
+        return SourceIndex(changed)
 
     @property
     def kernel_count(self) -> int:
@@ -225,7 +231,7 @@ def build_index(
     defined = {name: (_number(files, place.file), place.line) for name, place in sorted((definitions or {}).items())}
     hosts = {name: (_number(files, host.file), host.named) for name, host in sorted((functions or {}).items())}
     stored = _Stored(
-        format=_FORMAT,
+        format=FORMAT,
         torch=torch,
         git=git,
         build_ids=dict(sorted(build_ids.items())),

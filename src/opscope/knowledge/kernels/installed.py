@@ -1,6 +1,5 @@
 """The kernels of libraries on this machine: PyTorch's own and extensions, cached by build id."""
 
-import hashlib
 import importlib.util
 import os
 import re
@@ -15,7 +14,7 @@ from opscope.knowledge.binaries.demangle import demangler
 from opscope.knowledge.binaries.elf import Elf, open_elf
 from opscope.knowledge.binaries.paths import by_file_name, repository_root, source_paths
 from opscope.knowledge.binaries.registrations import CudaLibrary, cuda_library
-from opscope.knowledge.kernels.index import IndexedKernel, SourceIndex, build_index
+from opscope.knowledge.kernels.index import FORMAT, IndexedKernel, SourceIndex, build_index
 
 TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 
@@ -81,7 +80,7 @@ def library_index(path: Path, *, torch: str, git: str | None) -> SourceIndex:
     with open_elf(path) as elf:
         cached = _cache_file(elf)
         if cached is not None and (index := _read_cache(cached)) is not None:
-            return index
+            return index.described(torch=torch, git=git, library=path.name)
         library = cuda_library(elf)
         if not library.kernels:
             raise BadInputError(f"{path} registers no CUDA kernels")
@@ -124,12 +123,11 @@ def cache_folder() -> Path:
 
 
 def _cache_file(elf: Elf) -> Path | None:
-    """Return the file for a library; a build id names its content, so it can never go stale. None without one."""
+    """Return the file for a library: its build id names its content, `FORMAT` how it is read. None without an id."""
     build_id = elf.build_id()
     if build_id is None:
         return None
-    # Another path among the constants cannot occur under one build id; the name is hashed as it may be of any length.
-    return cache_folder() / "kernels" / f"{hashlib.sha256(build_id.encode()).hexdigest()[:32]}.kernels"
+    return cache_folder() / "kernels" / f"{build_id}-{FORMAT}.kernels"
 
 
 def _read_cache(path: Path) -> SourceIndex | None:

@@ -6,11 +6,12 @@ Looked up in this order; the first answer counts:
 2. the shipped index of the same release (all its builds come from one commit): *verified*;
 3. the libraries whose source is not PyTorch's: *library*;
 4. other releases, the nearest first, by the exact name: *likely*; libraries of templates come after that;
-5. other releases, by the template's name and the identifiers in its arguments: *candidate*.
+5. all releases, by the template's name and the identifiers in its arguments: *candidate*.
 
 An exact name comes before the libraries' rules: arguments of ATen's kernels may mention cuDNN.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -124,14 +125,17 @@ class SourceResolver:
             completed = _completed(places, index, shipped)
             libraries = " and ".join(index.build_ids) or "the installed library"
             of = f" of PyTorch {index.torch}" if index.torch else ""
-            found = self._exact(name, completed, release or index, f"the symbol table of {libraries}{of}", index)
+            described = release if release and shipped else index
+            found = self._exact(name, completed, described, f"the symbol table of {libraries}{of}", index)
             return self._of_another_release(found, index) or found
         return None
 
     def _of_another_release(self, found: KernelSource, index: SourceIndex) -> KernelSource | None:
         """Return the answer with less certainty where the library is not of the version that ran."""
         version = TorchVersion.parse(index.torch) if index.torch else None
-        if version is None or self.version is None or version.release == self.version.release:
+        if version is None or self.version is None:
+            return None  # a library that is not PyTorch's, or one that the user named for a trace of no known version
+        if (version.release, version.final) == (self.version.release, self.version.final):
             return None
         how = How.LIKELY if found.how is How.VERIFIED else found.how
         return replace(found, how=how, basis=f"{found.basis}, but PyTorch {self._version_text()} ran")
@@ -170,7 +174,7 @@ class SourceResolver:
         return KernelSource(
             how=How.LIKELY if single else How.CANDIDATE,
             basis=f"the exact name is in the index of PyTorch {index.torch}; {agree} of the {len(found)} releases that "
-            f"have it name the same file, and the version that ran is {self._version_text()}",
+            f"have it name the same file{'' if single else 's'}, and the version that ran is {self._version_text()}",
             file=places.files[0] if single else None,
             candidates=() if single else places.files,
             definition=_definition(name, places, index),
@@ -211,7 +215,8 @@ class SourceResolver:
 
 def _completed(places: KernelPlaces, index: SourceIndex, shipped: KernelPlaces | None) -> KernelPlaces:
     """Add folders and launches that the index of the same release knows of the same files."""
-    known = {path.rpartition("/")[2]: path for path in (shipped.files if shipped else ())}
+    names = Counter(path.rpartition("/")[2] for path in (shipped.files if shipped else ()))
+    known = {name: path for path in (shipped.files if shipped else ()) if names[name := path.rpartition("/")[2]] == 1}
     files = tuple(file if "/" in file else known.get(file) or index.path_of(file) or file for file in places.files)
     same = shipped is not None and {f.rpartition("/")[2] for f in files} == set(known)
     return KernelPlaces(files, shipped.launch_sites if same and shipped else places.launch_sites)
