@@ -10,7 +10,7 @@ import itertools
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
@@ -192,6 +192,28 @@ class IndexedKernel:
     launch_sites: frozenset[Place] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class _Numbering:
+    """What an index is made of, numbered from 0 in the order in which it comes."""
+
+    files: dict[str, int] = field(default_factory=dict)
+    sites: dict[Place, int] = field(default_factory=dict)
+    file_sets: dict[tuple[int, ...], int] = field(default_factory=dict)
+    site_sets: dict[tuple[int, ...], int] = field(default_factory=dict)
+    bases: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    words: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def add(self, kernel: IndexedKernel) -> tuple[int, int, bytes]:
+        """Number a kernel's files and launches; return its file set, site set and key."""
+        files = tuple(_number(self.files, file) for file in sorted(kernel.files))
+        sites = tuple(_number(self.sites, site) for site in sorted(kernel.launch_sites))
+        spelling = canonical(kernel.name)
+        self.bases[base_name(kernel.name)].update(files)
+        for word in identifiers(spelling):
+            self.words[word].update(files)
+        return _number(self.file_sets, files), _number(self.site_sets, sites), _key(spelling)
+
+
 def build_index(
     kernels: Iterable[IndexedKernel],
     *,
@@ -211,23 +233,10 @@ def build_index(
         definitions: kernel function (without namespaces) -> the header line that defines it.
         functions: C++ function -> its file.
     """
-    files: dict[str, int] = {}
-    sites: dict[Place, int] = {}
-    file_sets: dict[tuple[int, ...], int] = {}
-    site_sets: dict[tuple[int, ...], int] = {}
-    bases: dict[str, set[int]] = defaultdict(set)
-    words: dict[str, set[int]] = defaultdict(set)
-    rows = []
-    for kernel in sorted(kernels, key=lambda kernel: kernel.name):
-        mine = [_number(files, file) for file in sorted(kernel.files)]
-        launched = [_number(sites, site) for site in sorted(kernel.launch_sites)]
-        spelling = canonical(kernel.name)
-        bases[base_name(kernel.name)].update(mine)
-        for word in identifiers(spelling):
-            words[word].update(mine)
-        rows.append((_number(file_sets, tuple(mine)), _number(site_sets, tuple(launched)), _key(spelling)))
-    rows.sort()
-    stored_sites = [(_number(files, site.file), site.line, site.function) for site in sites]
+    numbering = _Numbering()
+    rows = sorted(numbering.add(kernel) for kernel in sorted(kernels, key=lambda kernel: kernel.name))
+    files, words = numbering.files, numbering.words
+    sites = [(_number(files, site.file), site.line, site.function) for site in numbering.sites]
     defined = {name: (_number(files, place.file), place.line) for name, place in sorted((definitions or {}).items())}
     hosts = {name: (_number(files, host.file), host.named) for name, host in sorted((functions or {}).items())}
     stored = _Stored(
@@ -236,12 +245,12 @@ def build_index(
         git=git,
         build_ids=dict(sorted(build_ids.items())),
         files=list(files),
-        file_sets=[list(numbers) for numbers in file_sets],
-        sites=stored_sites,
-        site_sets=[list(numbers) for numbers in site_sets],
+        file_sets=[list(numbers) for numbers in numbering.file_sets],
+        sites=sites,
+        site_sets=[list(numbers) for numbers in numbering.site_sets],
         runs=[(*group, len(list(members))) for group, members in itertools.groupby(rows, lambda row: row[:2])],
         keys=b"".join(key for _, _, key in rows),
-        bases={name: sorted(numbers) for name, numbers in sorted(bases.items())},
+        bases={name: sorted(numbers) for name, numbers in sorted(numbering.bases.items())},
         words={word: sorted(found) for word, found in sorted(words.items()) if len(found) <= _COMMON_WORD},
         definitions=defined,
         functions=hosts,
