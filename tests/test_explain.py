@@ -20,7 +20,7 @@ from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import DeviceProperties
 from opscope.readers import read
 from opscope.record import Counters, OperatorCall
-from opscope.report.dossier import build_dossier
+from opscope.report.dossier import build_dossier, findings_of
 from opscope.report.explain import Lookup
 from opscope.report.findings import Basis
 from tests.cli import PYTHONPATH, WITHOUT_TORCH, opscope
@@ -388,6 +388,18 @@ def test_counters_of_other_kernels_support_no_statement() -> None:
     assert not any(statement.basis is Basis.MEASURED for statement in findings.memory_access)
     both = build_dossier(lookup_of(TRACE), 1, lambda _: (other, counters)).operators[0].findings
     assert any("5.320 MiB read" in statement.text for statement in both.memory_access)
+
+
+@pytest.mark.parametrize("namespace", ["at::native::<unnamed>::", "unnamed>::", "at::native::(anonymous namespace)::"])
+def test_counters_are_found_by_the_function_whatever_its_spelling(namespace: str) -> None:
+    """As Nsight Compute spells it: a template's parameters by their names, and another anonymous namespace."""
+    trace = DATA / "traces" / "resnet50_train_fp32.json.gz"
+    (counters,) = read_counters((DATA / "counters" / "addmm.csv").read_text())
+    name = f"void {namespace}max_pool_backward_nchw<float, float, int>(const T1 *, const long *, T3, T1 *)"
+    spelled = replace(counters, kernel=name)
+    findings = findings_of(lookup_of(trace), "aten::max_pool2d_with_indices_backward", lambda _: (spelled,))
+    assert findings.counters_reason is None
+    assert any(statement.basis is Basis.MEASURED for statement in findings.memory_access)
 
 
 def test_a_runs_dossier_takes_the_unprofiled_step_for_what_bounds_it() -> None:

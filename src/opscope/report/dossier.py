@@ -1,6 +1,7 @@
 """The dossier of an operator: statements from its shapes, its launches and, where there are any, its counters."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from opscope.analysis.parallelism import Parallelism, RecordedCall, parallelism
 from opscope.errors import OpscopeError, UsageError
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import FP32_CORES, DecodedKernel
-from opscope.knowledge.kernels.names import canonical
+from opscope.knowledge.kernels.names import base_name
 from opscope.knowledge.kernels.patterns import Pattern, pattern_of
 from opscope.model import DeviceProperties
 from opscope.record import Counters, OperatorCall
@@ -25,6 +26,7 @@ from opscope.units import format_bytes, format_count, format_ns
 _INPUTS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _NOT_ASKED = "hardware counters were not asked for"
 _STALLS_SHOWN = 3
+_UNNAMED = re.compile(r"^(?:\w+ )?[\w:<]*unnamed>::")  # anonymous namespaces, as Nsight Compute writes (and cuts) them
 Measure = Callable[[OperatorCall], tuple[Counters, ...]]
 
 
@@ -173,8 +175,15 @@ def _counters(
 
 
 def _of_kernel(counters: tuple[Counters, ...], name: str | None) -> tuple[Counters, ...]:
-    """Return the counters of one kernel: statements are about the kernel that took most of the time."""
-    return tuple(one for one in counters if name is not None and canonical(one.kernel) == canonical(name))
+    """Return the counters of one kernel: statements are about the kernel that took most of the time.
+
+    Nsight Compute writes arguments in its own way, so the function's name is what can be compared.
+    """
+    return tuple(one for one in counters if name is not None and _function(one.kernel) == _function(name))
+
+
+def _function(name: str) -> str:
+    return base_name(_UNNAMED.sub("", name)).rpartition("::")[2]
 
 
 def _number(value: float) -> str:
