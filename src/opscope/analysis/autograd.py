@@ -31,12 +31,12 @@ def backward_table(trace: Trace, links: Links) -> pl.DataFrame:
     total = links.operators.subtree_sums(own)
     first_use = np.zeros(len(nodes), np.bool_)
     first_use[np.unique(forward, return_index=True)[1]] = True
-    names = trace.operators["name"].cast(pl.String)
+    names = trace.operators["name"]
     return (
         pl.DataFrame(
             {
-                "forward": names.gather(pl.Series(forward, dtype=pl.Int64).replace(-1, None)),
-                "backward": names.gather(nodes).str.strip_prefix(_ENGINE),
+                "forward": names.gather(pl.Series(forward, dtype=pl.Int64).replace(-1, None)).cast(pl.String),
+                "backward": names.gather(nodes).cast(pl.String).str.strip_prefix(_ENGINE),
                 "forward_device_ns": np.where((forward >= 0) & first_use, total[np.maximum(forward, 0)], 0),
                 "backward_device_ns": in_node[nodes],
             }
@@ -56,7 +56,7 @@ def in_backward(trace: Trace) -> npt.NDArray[np.bool_]:
 
 def _innermost_engine_range(trace: Trace) -> Ints:
     """Return per operator the row of the node that the engine evaluates around it, itself included; or -1."""
-    rows = trace.operators.with_row_index("row").filter(pl.col("name").cast(pl.String).str.starts_with(_ENGINE))
+    rows = trace.operators.with_row_index("row").filter(pl.col("name").cat.starts_with(_ENGINE))
     ranges = Nesting.of(column(rows, "thread"), column(rows, "start_ns"), end_of(rows))
     found = ranges.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
     result = np.full(len(found), -1, np.int64)

@@ -40,7 +40,7 @@ def _captures(trace: Trace, links: Links) -> list[list[str | None]]:
     launching = names.str.contains(LAUNCHING_CALL.pattern).to_numpy() & ~names.str.contains("GraphLaunch").to_numpy()
     thread, start = column(launches, "thread"), column(launches, "start_ns")
     begins = names.str.contains("StreamBeginCapture").to_numpy()
-    operators = trace.operators["name"].cast(pl.String)
+    operators = trace.operators["name"]
     captures: dict[tuple[int, int], list[str | None]] = {}
     for row in np.flatnonzero(launching & captured_into_graph(launches)).tolist():
         number = int(np.count_nonzero(begins & (thread == thread[row]) & (start <= start[row])))

@@ -142,7 +142,7 @@ def _by_shape(slices: pl.DataFrame) -> pl.DataFrame:
 
 def _activities_with_operator(trace: Trace, links: Links) -> pl.DataFrame:
     owner = pl.Series(links.activity_operator)
-    names = trace.operators["name"].cast(pl.String).gather(owner.replace(-1, None))
+    names = trace.operators["name"].gather(owner.replace(-1, None)).cast(pl.String)
     return trace.activities.with_columns(pl.col("name", "kind", "grid", "block").cast(pl.String), operator=names)
 
 
