@@ -8,7 +8,7 @@ from functools import cached_property
 from opscope.knowledge.binaries.elf import Elf, ElfSection
 
 _JUMP = b"\xff\x25"  # jmp through the global offset table
-_ABSOLUTE, _GLOBAL_DATA, _JUMP_SLOT = 1, 6, 7  # relocation types of x86-64
+_ABSOLUTE, _GLOBAL_DATA = 1, 6  # relocation types of x86-64
 _ENTRY_BYTES = 8  # entries of linkage tables begin at multiples of this
 
 

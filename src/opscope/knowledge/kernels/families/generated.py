@@ -65,9 +65,6 @@ def inductor(name: str) -> DecodedKernel | None:
     )
 
 
-_CUB = re.compile(r"(?:.*?::)?(?:cub|thrust)::(?:\w+::)*(?P<kernel>\w+)[<(]")
-
-
 def cub(name: str) -> DecodedKernel | None:
     """Read CUB and Thrust, whose functions say what they do."""
     if "cub::" not in base_name(name) + "::" and "thrust::" not in base_name(name) + "::":
