@@ -164,6 +164,24 @@ def test_help_lists_every_command_and_imports_none() -> None:
         assert name in result.stdout
 
 
+def test_analyze_reads_its_first_trace_before_it_imports_what_the_analysis_needs(tmp_path: Path) -> None:
+    # The reading thread notes what is imported when it begins.
+    code = (
+        "import sys\nimport opscope.readers as readers\nread = readers.read_content\n"
+        "def noting(source):\n"
+        "    print(sorted({'polars', 'numpy', 'opscope.analysis'} & set(sys.modules)), file=sys.stderr)\n"
+        "    return read(source)\n"
+        "readers.read_content = noting\n"
+        "from opscope.cli import cli\n"
+        "sys.setswitchinterval(100)  # the thread begins when it is started, and goes on when that is done\n"
+        f"cli(['analyze', {str(tmp_path / 'trace.json')!r}])"
+    )
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    result = opscope(code=code)
+    assert result.returncode == 0
+    assert result.stderr.splitlines()[0] == "[]"
+
+
 def test_every_command_has_help_that_says_what_it_does() -> None:
     for name in COMMANDS:
         result = CliRunner().invoke(cli, [name, "--help"])

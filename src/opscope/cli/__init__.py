@@ -25,6 +25,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
+_SWITCH_INTERVAL_S: Final = 0.0005
+
+
 class _Commands(click.Group):
     """Finds commands in the table, so that ``--help`` imports none of them."""
 
@@ -55,6 +58,8 @@ def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 something is missing, 4 bad input file."""
     # polars' allocator keeps freed memory for ten seconds, longer than most commands run; it reads this when loaded.
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
+    # A thread that reads a file needs a moment of Python between its pieces, and should not wait for an import's end.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         cli(prog_name="opscope")
     except OpscopeError as error:

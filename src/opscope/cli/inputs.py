@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from opscope.errors import BadInputError
-from opscope.model import Trace
-from opscope.readers import read
+from opscope.readers import Reading
 from opscope.readers.source import MAX_UNPACKED_BYTES
-from opscope.store import RunDirectory
+
+if TYPE_CHECKING:
+    from opscope.model import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
@@ -50,6 +51,11 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
         BadInputError: a run directory holds no trace, or its manifest is damaged.
     """
     for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        from opscope.store import RunDirectory  # slow to import, and most inputs are files
+
         directory = RunDirectory(path)
         if not directory.manifest.is_file():
             yield path
@@ -61,10 +67,25 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
             yield from (directory.trace_path(name) for name in directory.read_record(entry).traces)
 
 
-def traces_of(paths: Iterable[Path], max_bytes: int) -> Iterator[tuple[str, Trace]]:
-    """Read every trace of the inputs, one after the other; yield each with its path. None is read twice."""
+def traces_of(paths: Iterable[Path], max_bytes: int) -> Iterator[tuple[str, "Trace"]]:
+    """Yield every trace of the inputs with its path, one after the other; none is read twice.
+
+    The first one is being read from this call on, so call it before importing what the analysis needs.
+    """
+    files = _distinct(files_of(paths))
+    first = next(files)
+    return _read(first, Reading(first, max_bytes), files, max_bytes)
+
+
+def _distinct(paths: Iterable[Path]) -> Iterator[Path]:
     seen: set[Path] = set()
-    for path in files_of(paths):
+    for path in paths:
         if path.resolve() not in seen:
             seen.add(path.resolve())
-            yield str(path), read(path, max_bytes=max_bytes)
+            yield path
+
+
+def _read(first: Path, reading: Reading, others: Iterable[Path], max_bytes: int) -> Iterator[tuple[str, "Trace"]]:
+    yield str(first), reading.trace()
+    for path in others:
+        yield str(path), Reading(path, max_bytes).trace()

@@ -1,22 +1,24 @@
 """Chrome traces written by Kineto (torch.profiler), from PyTorch 1.8 to now, NVIDIA and AMD. One file is one process.
 
-Files are read in pieces and in one pass. What is whole in a damaged file is read, and `TraceSource` says what is not.
+What is whole in a damaged file is read, and `TraceSource` says what is not.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from opscope.errors import BadInputError
 from opscope.model import DeviceProperties, Trace, TraceSource
-from opscope.readers import native
-from opscope.readers.events import KINDS, add_event, decode_event, device_of, dim3, list_text, text_of
+from opscope.readers.content import Content, EventReader
+from opscope.readers.events import KINDS, add_event, device_of, dim3, list_text, text_of
+from opscope.readers.native import IDENTITIES, NAMES, NULL, TEXTS, NativeReader
+from opscope.readers.native.columns import Array, take
+from opscope.readers.odd import decode_event
 from opscope.readers.repair import repaired
-from opscope.readers.scan import PythonReader
 from opscope.readers.source import Source
 from opscope.readers.tables import SCHEMAS, Rows, build
 
@@ -33,23 +35,6 @@ _KINDS_OF_FILES: tuple[tuple[bytes, str], ...] = (
 )
 
 
-class _EventReader(Protocol):
-    """What the compiled reader and the one in Python have in common."""
-
-    def feed(self, piece: bytes) -> list[bytes]: ...
-    def finish(self) -> list[bytes]: ...
-    @property
-    def event_count(self) -> int: ...
-    @property
-    def truncated(self) -> bool: ...
-    @property
-    def found_events(self) -> bool: ...
-    @property
-    def header(self) -> bytes: ...
-    @property
-    def footer(self) -> bytes: ...
-
-
 @dataclass(slots=True)
 class _Oddities:
     """What had to be understood, left out or given up."""
@@ -59,45 +44,26 @@ class _Oddities:
     unreadable_bytes: int = 0
 
 
-def parse(source: Source) -> Trace:
-    """Read a Kineto trace.
+def parse(content: Content) -> Trace:
+    """Turn a Kineto file's content into a trace.
 
     Raises:
-        BadInputError: the file cannot be read, or is no trace.
+        BadInputError: it is no trace.
     """
-    library = native.load()
-    reader = PythonReader() if library is None else native.NativeReader(library)
-    oddities, decoded = _Oddities(), list[Mapping[str, Any]]()
-    for odd in _fed(reader, source):
-        decoded += _decoded(odd, oddities)
-    if not reader.found_events or (oddities.unreadable_bytes and not reader.event_count and not decoded):
+    source, reader = content.source, content.reader
+    if not reader.found_events or (content.unreadable_bytes and not reader.event_count and not content.events):
         raise BadInputError(_no_trace(source, reader))
-    if isinstance(reader, native.NativeReader):
-        rows, frames = _frames(reader, decoded, oddities)
+    oddities = _Oddities(replaced_bytes=content.replaced_bytes, unreadable_bytes=content.unreadable_bytes)
+    if isinstance(reader, NativeReader):
+        rows, frames = _frames(reader, content.events, oddities)
     else:
-        rows, frames = _python_frames(decoded, oddities)
+        rows, frames = _python_frames(content.events, oddities)
     header = _header(reader, oddities)
     devices = tuple(_devices(header.get("deviceProperties")))
     return build(_described(source, reader, oddities, header), devices, rows.threads(), frames)
 
 
-def _fed(reader: _EventReader, source: Source) -> Iterator[list[bytes]]:
-    for piece in source.pieces():
-        yield reader.feed(piece)
-    yield reader.finish()
-
-
-def _decoded(odd: Iterable[bytes], oddities: _Oddities) -> Iterator[Mapping[str, Any]]:
-    for raw in odd:
-        event, replaced = decode_event(raw)
-        oddities.replaced_bytes += replaced
-        if event is None:
-            oddities.unreadable_bytes += len(raw)
-        else:
-            yield event
-
-
-def _described(source: Source, reader: _EventReader, oddities: _Oddities, header: Mapping[str, Any]) -> TraceSource:
+def _described(source: Source, reader: EventReader, oddities: _Oddities, header: Mapping[str, Any]) -> TraceSource:
     damage = source.damage
     if damage is None and reader.truncated:
         damage = "it ends in the middle of its events"
@@ -124,17 +90,17 @@ def _python_frames(events: Iterable[Mapping[str, Any]], oddities: _Oddities) -> 
 
 
 def _frames(
-    reader: native.NativeReader, odd: Iterable[Mapping[str, Any]], oddities: _Oddities
+    reader: NativeReader, odd: Iterable[Mapping[str, Any]], oddities: _Oddities
 ) -> tuple[Rows, dict[str, pl.DataFrame]]:
     """Join the compiled reader's columns with the rows of the events that it handed back."""
-    identities = [identity.decode("utf-8", "replace") for identity in reader.strings(native.IDENTITIES)]
+    identities = [identity.decode("utf-8", "replace") for identity in reader.strings(IDENTITIES)]
     rows = Rows((identities[process], identities[thread]) for process, thread in reader.threads())
     oddities.odd_events = sum(not add_event(rows, event) for event in odd)
-    names, replaced = _texts(reader.strings(native.NAMES))
-    texts = _lists(reader.strings(native.TEXTS))
+    names, replaced = _texts(reader.strings(NAMES))
+    texts = _lists(reader.strings(TEXTS))
     frames = {}
     for table, schema in SCHEMAS.items():
-        columns = reader.take(table)
+        columns = take(reader, table)
         if replaced.any() and "name" in columns:
             oddities.replaced_bytes += int(replaced[columns["name"]].sum())
         plain, more = _frame(columns, schema, names, texts), rows.frame(table)
@@ -142,14 +108,12 @@ def _frames(
     return rows, frames
 
 
-def _frame(
-    columns: Mapping[str, native.Array], schema: Any, names: pl.Series, texts: Mapping[str, pl.Series]
-) -> pl.DataFrame:
+def _frame(columns: Mapping[str, Array], schema: Any, names: pl.Series, texts: Mapping[str, pl.Series]) -> pl.DataFrame:
     made = {name: _column(name, columns[name], dtype, names, texts) for name, dtype in schema.items()}
     return pl.DataFrame(made, schema=schema)
 
 
-def _column(name: str, values: native.Array, dtype: Any, names: pl.Series, texts: Mapping[str, pl.Series]) -> pl.Series:
+def _column(name: str, values: Array, dtype: Any, names: pl.Series, texts: Mapping[str, pl.Series]) -> pl.Series:
     if name == "kind":
         return pl.Series(KINDS, dtype=dtype).gather(values)
     if dtype == pl.Categorical:
@@ -161,10 +125,10 @@ def _column(name: str, values: native.Array, dtype: Any, names: pl.Series, texts
     if values.dtype == np.float64:
         return pl.Series(values).fill_nan(None)
     series = pl.Series(values)
-    return series.set(series == native.NULL, None).cast(dtype) if values.dtype == np.int64 else series.cast(dtype)
+    return series.set(series == NULL, None).cast(dtype) if values.dtype == np.int64 else series.cast(dtype)
 
 
-def _texts(tokens: list[bytes]) -> tuple[pl.Series, native.Array]:
+def _texts(tokens: list[bytes]) -> tuple[pl.Series, Array]:
     """Decode names; return them with the number of bytes that had to be replaced in each."""
     replaced = np.zeros(len(tokens), np.int64)
     try:
@@ -202,7 +166,7 @@ def _lists(tokens: list[bytes]) -> dict[str, pl.Series]:
 # ---------------------------------------------------------------- header
 
 
-def _header(reader: _EventReader, oddities: _Oddities) -> dict[str, Any]:
+def _header(reader: EventReader, oddities: _Oddities) -> dict[str, Any]:
     """Decode everything but the events: what stands before and after them. What cannot be read is counted."""
     before = reader.header.removeprefix(b"\xef\xbb\xbf")
     if not before.strip():  # a bare list of events; nothing but blanks may follow it
@@ -242,7 +206,7 @@ def _devices(entries: Any) -> Iterator[DeviceProperties]:
             yield device
 
 
-def _no_trace(source: Source, reader: _EventReader) -> str:
+def _no_trace(source: Source, reader: EventReader) -> str:
     """Say what a file is that holds no trace events."""
     beginning = reader.header
     expected = "Expected a Chrome trace from torch.profiler (.json or .json.gz)."

@@ -19,9 +19,8 @@ from opscope._version import __version__
 from opscope.errors import BadInputError, EnvironmentLacksError
 from opscope.files import write_whole, written_whole
 from opscope.model import DeviceProperties, Trace, TraceSource
+from opscope.readers import STORE_MANIFEST
 from opscope.readers.tables import SCHEMAS
-
-MANIFEST = "store.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +33,6 @@ class StoreManifest:
     devices: tuple[DeviceProperties, ...]
     threads: tuple[tuple[str, str], ...]
     rows: dict[str, int]
-
-
-def is_store(path: Path) -> bool:
-    """Tell whether a path is a directory that `write` made."""
-    return (path / MANIFEST).is_file()
 
 
 def write(trace: Trace, directory: Path) -> StoreManifest:
@@ -57,11 +51,11 @@ def write(trace: Trace, directory: Path) -> StoreManifest:
     )
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / MANIFEST).unlink(missing_ok=True)
+        (directory / STORE_MANIFEST).unlink(missing_ok=True)
         for name, frame in frames.items():
             with written_whole(directory / f"{name}.parquet") as partial:
                 frame.write_parquet(partial, compression="zstd", compression_level=1)
-        write_whole(directory / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+        write_whole(directory / STORE_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     except (OSError, pl.exceptions.PolarsError) as error:
         raise EnvironmentLacksError(f"cannot write to {directory}: {error}") from error
     return manifest
@@ -74,7 +68,7 @@ def read(directory: Path) -> Trace:
         BadInputError: a file is missing or damaged, or holds other columns.
     """
     try:
-        manifest = msgspec.json.decode((directory / MANIFEST).read_bytes(), type=StoreManifest)
+        manifest = msgspec.json.decode((directory / STORE_MANIFEST).read_bytes(), type=StoreManifest)
         frames = {name: _table(directory / f"{name}.parquet", name, manifest.rows[name]) for name in SCHEMAS}
     except (OSError, KeyError, msgspec.DecodeError, pl.exceptions.PolarsError) as error:
         raise BadInputError(f"{directory} is no whole Parquet store of opscope: {error}") from error

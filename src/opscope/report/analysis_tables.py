@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import polars as pl
@@ -11,21 +10,8 @@ from opscope.analysis import Analysis
 from opscope.analysis.steps import Step
 from opscope.errors import UsageError
 from opscope.report.blocks import Name, Table
+from opscope.report.by import By
 from opscope.units import format_count, format_ns, format_share
-
-
-class By(StrEnum):
-    """What the rows of a table stand for."""
-
-    KERNEL = "kernel"
-    OPERATOR = "operator"
-    SHAPE = "shape"
-    MODULE = "module"
-    CATEGORY = "category"
-    STEP = "step"
-    STREAM = "stream"
-    GRAPH = "graph"
-    BACKWARD = "backward"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The compiled reader of Kineto events (``kineto.cpp``): text in, columns out. `load` says whether it is there.
 
-The build makes it with any C++17 compiler; without one, the same rules run in Python, and slowly.
+The build makes it with any C++17 compiler; without one, the same rules run in Python, and slowly. Nothing here needs
+numpy, so that files are read while that is imported; ``columns.py`` takes the columns.
 """
 
 import ctypes
@@ -8,16 +9,11 @@ import functools
 from collections.abc import Mapping
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
-from typing import Any, Final, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Final
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
 _VERSION: Final = 3  # of the interface; a library of another version is not used
 NULL: Final = -(1 << 63)  # stands for an unknown number
-
-Array: TypeAlias = npt.NDArray[Any]
 
 # Which string a code means.
 NAMES, TEXTS, IDENTITIES = range(3)
@@ -85,7 +81,7 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 class NativeReader:
-    """One file being read. Feed it all pieces, call `finish`, then take the columns table by table."""
+    """One file being read. Feed it all pieces, call `finish`, then take the columns (``columns.py``)."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -145,26 +141,22 @@ class NativeReader:
 
     def threads(self) -> list[tuple[int, int]]:
         """Return the codes (in `IDENTITIES`) of process and thread of every thread number."""
-        pairs = self._array("threads").tolist()
+        pairs = self._numbers("threads")
         return list(zip(pairs[::2], pairs[1::2], strict=True))
 
-    def take(self, table: str) -> dict[str, Array]:
-        """Return copies of a table's columns by name, and free the originals. polars builds on them without copying."""
-        position = list(TABLES).index(table)
-        numbers, codes = TABLES[table]
-        columns = {name: self._array("numbers", position, at).copy() for at, name in enumerate(numbers)}
-        columns |= {name: self._array("codes", position, at).copy() for at, name in enumerate(codes)}
-        if table == "activities":
-            columns["theoretical_occupancy_percent"] = self._array("occupancy").copy()
-        self._library.opscope_kineto_release(self._reader, position)
-        return columns
-
-    def _array(self, name: str, *arguments: int) -> Array:
+    def column(self, name: str, *arguments: int) -> tuple[Any, int]:
+        """Return the address of a column of the library's, typed, and its length. It lives until `release`."""
         size = c_size_t()
         pointer = getattr(self._library, f"opscope_kineto_{name}")(self._reader, *arguments, byref(size))
-        if not size.value:
-            return np.zeros(0, np.dtype(pointer._type_))
-        return np.ctypeslib.as_array(pointer, (size.value,))
+        return pointer, size.value
+
+    def release(self, table: int) -> None:
+        """Free the columns of a table."""
+        self._library.opscope_kineto_release(self._reader, table)
+
+    def _numbers(self, name: str) -> list[int]:
+        pointer, size = self.column(name)
+        return list(pointer[:size])
 
     def _bytes(self, name: str) -> bytes:
         size = c_size_t()
@@ -172,7 +164,7 @@ class NativeReader:
         return ctypes.string_at(address, size.value) if size.value else b""
 
     def _take_odd(self) -> list[bytes]:
-        ends = self._array("odd_ends").tolist()
+        ends = self._numbers("odd_ends")
         if not ends:
             return []
         text = self._bytes("odd")

@@ -1,0 +1,44 @@
+"""The text of an event that may not be quite JSON -> the event."""
+
+import json
+import re
+from decimal import Decimal
+from typing import Any, Final
+
+from opscope.readers.repair import repaired
+
+_LONGEST_EVENT: Final = 1 << 20  # what is longer is no event that could be mended
+# A name with quotes that were not escaped reaches to the next key.
+_NAME: Final = re.compile(
+    rb'("name"\s*:\s*")(.*?)("\s*[,}]\s*(?:"(?:ph|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:|$))', re.DOTALL
+)
+_BACKSLASH: Final = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+
+
+def decode_event(raw: bytes) -> tuple[dict[str, Any] | None, int]:
+    """Decode an event that may not be quite JSON.
+
+    NaN and Infinity, control characters, bytes that are no UTF-8, stray backslashes and quotes within the name are
+    understood.
+
+    Returns:
+        The event, or None for what cannot be read; and how many bytes of it were replaced.
+    """
+    if len(raw) > _LONGEST_EVENT:
+        return None, 0
+    clean, replaced = repaired(raw.rstrip(b" \r\n\t,"))
+    for text in (clean, _BACKSLASH.sub(rb"\\\\", clean), _with_escaped_name(clean)):
+        try:
+            event = json.loads(text, parse_float=Decimal)
+        except (ValueError, ArithmeticError, RecursionError):
+            continue
+        return (event if isinstance(event, dict) else None), replaced
+    return None, replaced
+
+
+def _with_escaped_name(raw: bytes) -> bytes:
+    def escaped(match: re.Match[bytes]) -> bytes:
+        inner = match[2].replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+        return match[1] + inner + match[3]
+
+    return _NAME.sub(escaped, raw, count=1)
