@@ -14,14 +14,14 @@ SLICES = st.lists(
 )
 
 
-def nesting(slices: list[Slice]) -> Nesting:
+def nesting(slices: list[Slice], began: list[int] | None = None) -> Nesting:
     columns = np.array(slices, np.int64).reshape(-1, 3)
-    return Nesting.of(columns[:, 0], columns[:, 1], columns[:, 2])
+    return Nesting.of(*columns.T, None if began is None else np.array(began, np.int64))
 
 
 def encloses(slices: list[Slice], outer: int, inner: int) -> bool:
     (thread, start, end), (other_thread, low, high) = slices[inner], slices[outer]
-    if outer == inner or thread != other_thread or low > start or high < end:
+    if outer == inner or thread != other_thread or not low <= start < high or high < end:
         return False
     return (low, high) != (start, end) or outer < inner
 
@@ -39,6 +39,25 @@ def reference_parents(slices: list[Slice]) -> list[int]:
 @given(SLICES)
 def test_parent_is_the_innermost_enclosing_slice(slices: list[Slice]) -> None:
     assert nesting(slices).parent.tolist() == reference_parents(slices)
+
+
+@settings(max_examples=300)
+@given(SLICES, st.data())
+def test_a_slice_without_duration_lies_in_none_that_began_after_it(slices: list[Slice], data: st.DataObject) -> None:
+    began = data.draw(st.lists(st.integers(0, 9), min_size=len(slices), max_size=len(slices)))
+    rows = range(len(slices))
+
+    def after(outer: int, inner: int) -> bool:
+        thread, start, end = slices[inner]
+        together = [outer, *(i for i in rows if slices[i][:2] == (thread, start) and encloses(slices, i, outer))]
+        return start == end and slices[outer][1] == start and max(began[i] for i in together) > began[inner]
+
+    expected = [innermost(slices, [o for o in rows if encloses(slices, o, i) and not after(o, i)]) for i in rows]
+    tree = nesting(slices, began)
+    assert tree.parent.tolist() == expected
+    # What is asked for a point in time does not change: slices without duration contain none.
+    threads, starts, _ = np.array(slices, np.int64).reshape(-1, 3).T
+    assert tree.innermost_at(threads, starts).tolist() == nesting(slices).innermost_at(threads, starts).tolist()
 
 
 @settings(max_examples=300)

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -102,6 +103,31 @@ def all_kernels(root: Slice) -> list[int]:
 
 def analyzed(trace: KinetoTrace, factory: pytest.TempPathFactory) -> Analysis:
     return analyze(read(trace.write(factory.mktemp("t") / "t.json")))
+
+
+def rounded(event: dict[str, Any]) -> dict[str, Any]:
+    """Round to whole microseconds, as PyTorch did up to 2.1: start and end each downwards."""
+    start, end = round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000)
+    return {**event, "ts": start // 1000, "dur": end // 1000 - start // 1000}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 1_500), min_size=1, max_size=6), min_size=1, max_size=6), st.integers(1, 900))
+def test_rounded_times_lose_no_call(
+    tmp_path_factory: pytest.TempPathFactory, trees: list[list[int]], pause: int
+) -> None:
+    trace, time, number = KinetoTrace(), 0, 0
+    for children in trees:
+        start, outer, number = time, number + 1, number + 1
+        for duration in children:
+            number += 1
+            trace.operator("aten::empty", time + pause, duration, **{"External id": number})
+            time += pause + duration
+        time += pause
+        trace.operator("aten::outer", start, time - start, **{"External id": outer})
+    trace.events = [rounded(event) for event in trace.events]
+    rows = analyzed(trace, tmp_path_factory).operators.select("name", "calls").rows()
+    assert dict(rows) == {"aten::empty": sum(map(len, trees)), "aten::outer": len(trees)}
 
 
 ACTIVITIES = st.lists(

@@ -23,7 +23,7 @@ def healthy() -> KinetoTrace:
     trace.step(1, 0, 1_000_000)
     trace.operator("aten::mm", 0, 900_000)
     for number in range(100):
-        trace.launched_kernel("k", (9_000 * number, 1_000), (9_000 * number + 2_000, 5_000))
+        trace.launched_kernel("k", (9_000 * number, 1_000), (9_000 * number + 2_001, 5_000))
     return trace
 
 
@@ -31,7 +31,18 @@ def test_a_healthy_trace_passes_every_check(analyzed: Analyze) -> None:
     analysis = analyzed(healthy())
     assert {check.verdict for check in analysis.trust.checks} == {Verdict.PASS}
     assert analysis.trust.verdict is Verdict.PASS
-    assert len(analysis.trust.checks) == 15
+    assert len(analysis.trust.checks) == 16
+
+
+@pytest.mark.parametrize(("duration", "verdict"), [(5_000, Verdict.WARN), (20_000, Verdict.PASS)])
+def test_rounded_times_matter_where_kernels_are_short(analyzed: Analyze, duration: int, verdict: Verdict) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::mm", 0, 9_000_000)
+    for number in range(60):
+        trace.launched_kernel("k", (30_000 * number, 1_000), (30_000 * number + 2_000, duration))
+    found = check(analyzed(trace), "time_resolution")
+    assert found.verdict is verdict
+    assert f"{60 if verdict is Verdict.WARN else 0} of 60 device activities take less than 10 us" in found.sentence
 
 
 def test_no_activity_of_a_gpu_workload_is_a_failure_and_not_zero(load: Callable[[KinetoTrace], Trace]) -> None:
@@ -94,6 +105,19 @@ def test_launches_without_activity_are_counted(analyzed: Analyze, lost: int, ver
         trace.launch(910_000 + 1_000 * number, 500)
     found = check(analyzed(trace), "launches_without_activity")
     assert (found.verdict, found.count) == (verdict, lost)
+
+
+def test_launches_are_not_missed_where_activities_carry_no_ids_of_them(analyzed: Analyze) -> None:
+    # At first, Kineto wrote no arguments of ROCm's activities (device, stream, correlation), only the operator's id.
+    trace = KinetoTrace(deviceProperties=[{"id": 2, "name": "AMD Instinct MI250X", "computeMajor": 9}])
+    trace.operator("aten::mm", 0, 10_000, **{"External id": 5})
+    trace.launch(1_000, 2_000, name="hipLaunchKernel", **{"External id": 5})
+    trace.slice("kernel", "Cijk", 4_000, 3_000, pid=2, tid=0, **{"External id": 5})
+    analysis = analyzed(trace)
+    assert analysis.operators["self_device_ns"].to_list() == [3_000]
+    assert analysis.launches.without_activity is None
+    assert check(analysis, "launches_without_activity").verdict is Verdict.WARN
+    assert analysis.devices[0].device == 2
 
 
 def test_calls_that_launch_nothing_are_not_missed(analyzed: Analyze) -> None:

@@ -16,7 +16,7 @@ from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.trust import Check, Trust, Verdict
 from opscope.analysis.window import window_of
 from opscope.model import Trace
-from opscope.units import format_ns, format_share
+from opscope.units import NS_PER_US, format_ns, format_share
 
 # Up to this share of the device sum a defect leaves the totals usable, and is a warning.
 _TOLERATED_SHARE = 0.05
@@ -31,6 +31,9 @@ _EXCESSIVE_OVERHEAD = 100.0
 _TOLERATED_WAIT = 0.05
 _EXCESSIVE_WAIT = 0.25
 _LEAST_COVERED = 0.5
+# So many records that all begin and end on a whole microsecond were rounded.
+_MANY_RECORDS = 50
+_SHORT_NS = 10_000  # one microsecond is a tenth of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     yield _impossible_durations(evidence.implausible)
     yield _self_times(links)
     yield _one_process(trace)
+    yield _time_resolution(trace)
     if not trace.activities.height:
         yield _host_time_covered(trace)
         return
@@ -205,6 +209,24 @@ def _one_process(trace: Trace) -> Check:
     return Check("one_process", Verdict.FAIL, len(processes), sentence)
 
 
+def _time_resolution(trace: Trace) -> Check:
+    name, of_device = "time_resolution", trace.activities.height > 0
+    records = trace.activities if of_device else trace.operators
+    start, duration = records["start_ns"].to_numpy(), records["duration_ns"].to_numpy()
+    if len(start) < _MANY_RECORDS or (start % NS_PER_US).any() or (duration % NS_PER_US).any():
+        return Check(name, Verdict.PASS, 0, "Nothing suggests that times were rounded to microseconds.")
+    short = duration < _SHORT_NS
+    time, whole = int(duration[short].sum()), int(duration.sum())
+    verdict = Verdict.WARN if time > _TOLERATED_SHARE * whole else Verdict.PASS
+    what = "device activities" if of_device else "operator calls"
+    sentence = (
+        f"Times are whole microseconds, as PyTorch 2.1 and older record them, so a duration is wrong by up to 1 us: "
+        f"{int(short.sum()):,} of {len(start):,} {what} take less than 10 us ({format_share(time, whole)} of the sum). "
+        "Sums over many calls hardly suffer; shortest and longest calls do."
+    )
+    return Check(name, verdict, int(short.sum()), sentence, time, "device" if of_device else "host")
+
+
 def _self_times(links: Links) -> Check:
     negative = links.operator_self_ns < 0
     count = int((negative | links.operators.crossing()).sum())
@@ -259,6 +281,12 @@ def _operator_recorded(trace: Trace, links: Links) -> Check:
 
 def _launches_without_activity(launches: LaunchSummary) -> Check:
     name, count = "launches_without_activity", launches.without_activity
+    if count is None:
+        sentence = (
+            "No activity carries the id of its launch, as in early ROCm traces: whether every launch has its activity, "
+            "and what the host's delays were, cannot be told. Operators are found by their own ids."
+        )
+        return Check(name, Verdict.WARN, 0, sentence)
     if not count:
         return Check(name, Verdict.PASS, 0, "Every launch has its activity.")
     total = launches.api.count if launches.api else count

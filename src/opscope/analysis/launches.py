@@ -47,14 +47,15 @@ class LaunchSummary:
         api: durations of the calls that launch work.
         latency: delays to an empty stream; negative delays (the activity began before the call returned) count as 0.
         backlog: delays behind earlier work in the stream.
-        without_activity: launching calls, other than those captured into a graph, without a recorded activity.
+        without_activity: launching calls, other than those captured into a graph, without a recorded activity; None
+            where no activity carries a correlation id, as in early ROCm traces.
     """
 
     calls: pl.DataFrame
     api: Spread | None
     latency: Spread | None
     backlog: Spread | None
-    without_activity: int
+    without_activity: int | None
 
 
 def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
@@ -71,14 +72,15 @@ def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
         api=Spread.of(launches["duration_ns"].to_numpy()[launching]),
         latency=Spread.of(np.maximum(delay[~queued], 0)),
         backlog=Spread.of(delay[queued]),
-        without_activity=int(
-            (launching & ~has_activity & _has_correlation(launches) & ~captured_into_graph(launches)).sum()
-        ),
+        without_activity=_without_activity(trace, launching & ~has_activity),
     )
 
 
-def _has_correlation(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    return launches["correlation"].is_not_null().to_numpy()
+def _without_activity(trace: Trace, lonely: npt.NDArray[np.bool_]) -> int | None:
+    if trace.activities.height and trace.activities["correlation"].null_count() == trace.activities.height:
+        return None
+    matchable = trace.launches["correlation"].is_not_null().to_numpy()
+    return int((lonely & matchable & ~captured_into_graph(trace.launches)).sum())
 
 
 def captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:

@@ -13,6 +13,8 @@ import polars as pl
 from opscope.analysis.nesting import Ints, Nesting
 from opscope.model import Trace
 
+_LAST = (1 << 63) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Links:
@@ -35,7 +37,9 @@ class Links:
 
 def link(trace: Trace) -> Links:
     """Link the activities, launches and operators of a trace."""
-    operators = _nesting(trace.operators)
+    # The profiler numbers operators as they begin; 0 stands for no number.
+    began = trace.operators["external_id"].replace(0, None).fill_null(_LAST).to_numpy()
+    operators = _nesting(trace.operators, began)
     launch_thread, launch_start = column(trace.launches, "thread"), column(trace.launches, "start_ns")
     launch_operator = operators.innermost_at(launch_thread, launch_start)
     activity_launch = _match(trace.activities["correlation"], trace.launches["correlation"])
@@ -97,8 +101,8 @@ def end_of(table: pl.DataFrame) -> Ints:
     return column(table, "start_ns") + np.maximum(column(table, "duration_ns"), 0)
 
 
-def _nesting(table: pl.DataFrame) -> Nesting:
-    return Nesting.of(column(table, "thread"), column(table, "start_ns"), end_of(table))
+def _nesting(table: pl.DataFrame, began: Ints | None = None) -> Nesting:
+    return Nesting.of(column(table, "thread"), column(table, "start_ns"), end_of(table), began)
 
 
 def _match(wanted: pl.Series, keys: pl.Series) -> Ints:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,10 @@ class Nesting:
 
     Attributes:
         parent: the innermost slice of the same thread that encloses a slice whole, or -1. Of two slices with the
-            same start and end the one listed first is the outer one. Slices that only overlap are not nested.
+            same start and end the one listed first is the outer one. Slices that only overlap are not nested. A slice
+            without duration, as rounded times make them, encloses none, and lies in none that ends where it is.
         order: the slices sorted by thread and start, outer before inner.
-        thread, start, end: as given.
+        thread, start, end, began: as given.
     """
 
     parent: Ints
@@ -27,14 +29,26 @@ class Nesting:
     thread: Ints
     start: Ints
     end: Ints
+    began: Ints | None
 
     @classmethod
-    def of(cls, thread: Ints, start: Ints, end: Ints) -> "Nesting":
-        """Compute the nesting of slices given by thread number, start and end."""
+    def of(cls, thread: Ints, start: Ints, end: Ints, began: Ints | None = None) -> "Nesting":
+        """Compute the nesting of slices given by thread number, start and end.
+
+        Args:
+            thread: number of the slice's thread.
+            start: when it began.
+            end: when it ended.
+            began: numbers that grow in the order in which slices of one thread really began. With them, a slice without
+                duration lies in none that only began after it, at the same rounded time.
+        """
         order = np.lexsort((-end, start, thread)).astype(np.int64)
+        empty = start == end
+        if began is not None and empty.any():
+            order = _early_first(order, thread, start, empty, began)
         parent = np.full(len(order), -1, np.int64)
-        parent[order] = _with_outer(order, _sorted_parents(thread[order], end[order]))
-        return cls(parent, order, thread, start, end)
+        parent[order] = _with_outer(order, _sorted_parents(thread[order], end[order], empty[order]))
+        return cls(parent, order, thread, start, end, began)
 
     def innermost_at(self, thread: Ints, time: Ints) -> Ints:
         """Return the innermost slice that contains each (thread, time), or -1.
@@ -60,7 +74,7 @@ class Nesting:
             result[asked[found]] = self.order[position[found]]
         return result
 
-    def crossing(self) -> npt.NDArray[np.bool_]:
+    def crossing(self) -> Bools:
         """Tell per slice whether the innermost earlier slice around its start ends before it does."""
         thread, start, end = self.thread[self.order], self.start[self.order], self.end[self.order]
         position = np.empty(len(self.order), np.int64)
@@ -100,24 +114,35 @@ class Nesting:
             np.add.at(totals, self.parent[inner], totals[inner])
         return totals
 
-    def inside_same(self, key: Ints) -> npt.NDArray[np.bool_]:
+    def inside_same(self, key: Ints) -> Bools:
         """Tell per slice whether a slice with the same key (numbered from 0) encloses it on its thread."""
         lane = self.thread * (int(key.max(initial=0)) + 1) + key
-        return Nesting.of(lane, self.start, self.end).parent >= 0
+        return Nesting.of(lane, self.start, self.end, self.began).parent >= 0
 
 
-def _sorted_parents(thread: Ints, end: Ints) -> Ints:
-    """Parents as positions in sorted order: the nearest earlier slice of the thread that ends no earlier.
+def _early_first(order: Ints, thread: Ints, start: Ints, empty: Bools, began: Ints) -> Ints:
+    """Among slices that start together, move those without duration before the longer ones that began after them."""
+    at = np.flatnonzero(np.diff(thread[order], prepend=-1) | np.diff(start[order], prepend=-1))
+    group = np.repeat(np.arange(len(at)), np.diff(at, append=len(order)))
+    rank = np.unique(began, return_inverse=True)[1][order] + group * len(order)
+    # Longer slices keep their order, whatever their numbers say: each counts as begun after those that enclose it.
+    latest = np.maximum.accumulate(np.where(empty[order], group * len(order), rank))
+    return order[np.argsort(np.where(empty[order], rank, latest), kind="stable")]
+
+
+def _sorted_parents(thread: Ints, end: Ints, empty: Bools) -> Ints:
+    """Parents as positions in sorted order: the nearest earlier slice of the thread that reaches far enough.
 
     Every slice starts from its predecessor and jumps to that one's own candidate until the candidate reaches far
     enough; all slices jump at once, so the rounds grow with the logarithm of the longest run of siblings.
     """
+    reach, needed = (end - empty, end + empty) if empty.any() else (end, end)
     candidate = np.arange(-1, len(thread) - 1, dtype=np.int64)
     if len(thread):
         candidate[np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))] = -1
     open_ = np.flatnonzero(candidate >= 0)
     while len(open_):
-        open_ = open_[end[candidate[open_]] < end[open_]]
+        open_ = open_[reach[candidate[open_]] < needed[open_]]
         candidate[open_] = candidate[candidate[open_]]
         open_ = open_[candidate[open_] >= 0]
     return candidate

@@ -37,6 +37,7 @@ _MEMORY_EVENT: Final = "[memory]"
 _NS_PER_US: Final = 1000
 _LATEST_NS: Final = 1 << 62  # 146 years; start and end of everything stay within 64 bits
 _INT32: Final = 31
+_AMD_WAVEFRONT: Final = 64
 _INT64: Final = 63
 _TRAILING_NUMBER: Final = re.compile(r"(-?\d{1,20})\s*$")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
@@ -76,7 +77,7 @@ def _add_slice(
                 _integer(args.get("External id")),
                 _integer(args.get("Sequence number")),
                 _integer(args.get("Fwd thread id")),
-                list_text(args.get("Input Dims")),
+                list_text(args.get("Input Dims", args.get("Input dims"))),
                 list_text(args.get("Input type"), of_text=True),
                 list_text(args.get("Input Strides")),
                 list_text(args.get("Concrete Inputs"), of_text=True),
@@ -86,8 +87,7 @@ def _add_slice(
     elif (kind := _ACTIVITY_KIND.get(category)) is not None:
         rows.activities.append(_activity(kind, event, name, start, duration, args))
     elif category in _LAUNCH:
-        ids = (_integer(args.get("correlation")), _integer(args.get("External id")))
-        rows.launches.append((_thread(rows, event), name, start, duration, *ids))
+        rows.launches.append((_thread(rows, event), name, start, duration, *_ids(args)))
     elif category in _FRAME:
         rows.frames.append((_thread(rows, event), name, start, duration))
     elif category in _OVERHEAD:
@@ -105,6 +105,18 @@ def identity(value: Any) -> str:
     return json.dumps(value, default=str)
 
 
+def _ids(args: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the correlation id and the id of the operator.
+
+    Before PyTorch 1.13 the key of the latter was lower-case, and repeated the correlation id where there was none.
+    """
+    correlation = _integer(args.get("correlation"))
+    if "External id" in args or "external id" not in args:
+        return correlation, _integer(args.get("External id"))
+    external = _integer(args["external id"])
+    return correlation, None if external == correlation else external
+
+
 def _activity(
     kind: str, event: Mapping[str, Any], name: str, start: int, duration: int, args: Mapping[str, Any]
 ) -> tuple[object, ...]:
@@ -119,8 +131,7 @@ def _activity(
         stream if stream is not None else _integer(event.get("tid")),
         start,
         duration,
-        _integer(args.get("correlation")),
-        _integer(args.get("External id")),
+        *_ids(args),
         _integer(args.get("graph id")),
         _integer(args.get("graph node id")),
         _integer(args.get("bytes")),
@@ -212,18 +223,23 @@ def _float(value: Any) -> float | None:
 
 
 def device_of(entry: Mapping[str, Any]) -> DeviceProperties | None:
-    """Read an entry of the header's ``deviceProperties``; None for one without a number."""
+    """Read a device of the header; None for one without a number. Some keys had other names before PyTorch 1.10."""
     index = _integer(entry.get("id"))
-    major, minor = _integer(entry.get("computeMajor")), _integer(entry.get("computeMinor"))
+    major = _integer(entry.get("computeMajor", entry.get("major")))
+    minor = _integer(entry.get("computeMinor", entry.get("minor")))
     if index is None:
         return None
+    name = text_of(entry.get("name", "unknown"))
+    # AMD's versions of architectures look the same, and mean something else: gfx90a is 9.0.
+    is_amd = name.startswith("AMD") or entry.get("warpSize") == _AMD_WAVEFRONT
+    threads = entry.get("maxThreadsPerMultiprocessor", entry.get("maxThreadsPerMultiProcessor"))
     return DeviceProperties(
         index=index,
-        name=text_of(entry.get("name", "unknown")),
-        compute_capability=None if major is None or minor is None else f"{major}.{minor}",
-        multiprocessors=_integer(entry.get("numSms")),
+        name=name,
+        compute_capability=None if major is None or minor is None or is_amd else f"{major}.{minor}",
+        multiprocessors=_integer(entry.get("numSms", entry.get("multiProcessorCount"))),
         memory_bytes=_integer(entry.get("totalGlobalMem")),
-        threads_per_multiprocessor=_integer(entry.get("maxThreadsPerMultiprocessor")),
+        threads_per_multiprocessor=_integer(threads),
         registers_per_multiprocessor=_integer(entry.get("regsPerMultiprocessor")),
         shared_memory_per_multiprocessor_bytes=_integer(entry.get("sharedMemPerMultiprocessor")),
     )

@@ -59,7 +59,7 @@ def parse(content: Content) -> Trace:
     else:
         rows, frames = _python_frames(content.events, oddities)
     header = _header(reader, oddities)
-    devices = tuple(_devices(header.get("deviceProperties")))
+    devices = tuple(_devices(header.get("deviceProperties", header.get("computeProperties"))))
     return build(_described(source, reader, oddities, header), devices, rows.threads(), frames)
 
 

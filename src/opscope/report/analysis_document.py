@@ -123,7 +123,7 @@ class LaunchesEntry:
     api: SpreadEntry | None
     latency: SpreadEntry | None
     backlog: SpreadEntry | None
-    without_activity: int
+    without_activity: int | None
     calls: tuple[LaunchCallRow, ...]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
-_VERSION: Final = 3  # of the interface; a library of another version is not used
+_VERSION: Final = 4  # of the interface; a library of another version is not used
 NULL: Final = -(1 << 63)  # stands for an unknown number
 
 # Which string a code means.

@@ -146,8 +146,8 @@ struct Token {
 // The fields of one event, as they are written. Which are present depends on the category.
 struct Event {
     Token ph, cat, name, pid, tid, ts, dur, args;
-    Token external_id, correlation, sequence, forward_thread, dims, types, strides, concrete, kernel_file, device, stream, graph, node, bytes,
-        grid, block, registers, shared_memory, occupancy, collective, memory_bytes, total_allocated, device_id,
+    Token external_id, old_external_id, correlation, sequence, forward_thread, dims, old_dims, types, strides, concrete,
+        kernel_file, device, stream, graph, node, bytes, grid, block, registers, shared_memory, occupancy, collective, memory_bytes, total_allocated, device_id,
         device_type;
     bool odd_args = false;
 };
@@ -289,9 +289,11 @@ Token* argument_of(Event& event, std::string_view key) {
         case 9: return key == "Device Id" ? &event.device_id : nullptr;
         case 10:
             if (key == "Input Dims") return &event.dims;
+            if (key == "Input dims") return &event.old_dims;
             return key == "Input type" ? &event.types : nullptr;
         case 11:
             if (key == "External id") return &event.external_id;
+            if (key == "external id") return &event.old_external_id;
             if (key == "correlation") return &event.correlation;
             if (key == "kernel_file") return &event.kernel_file;
             return key == "Device Type" ? &event.device_type : nullptr;
@@ -639,7 +641,7 @@ private:
             !integer(event.forward_thread, forward))
             return false;
         int32_t dims, types, strides, concrete;
-        if (!list(event.dims, dims) || !list(event.types, types) || !list(event.strides, strides) ||
+        if (!list(event.dims ? event.dims : event.old_dims, dims) || !list(event.types, types) || !list(event.strides, strides) ||
             !list(event.concrete, concrete))
             return false;
         tables_[kOperators].add({start, duration, external, sequence, forward},
@@ -649,8 +651,17 @@ private:
 
     bool add_launch(const Event& event, int32_t name, int64_t start, int64_t duration) {
         int64_t correlation, external;
-        if (!integer(event.correlation, correlation) || !integer(event.external_id, external)) return false;
+        if (!ids(event, correlation, external)) return false;
         tables_[kLaunches].add({start, duration, correlation, external}, {thread(event), name});
+        return true;
+    }
+
+    // Before PyTorch 1.13 the key was lower-case, and repeated the correlation id where there was no operator.
+    static bool ids(const Event& event, int64_t& correlation, int64_t& external) {
+        const bool old = !event.external_id && event.old_external_id;
+        if (!integer(event.correlation, correlation)) return false;
+        if (!integer(old ? event.old_external_id : event.external_id, external)) return false;
+        if (old && external == correlation) external = kNull;
         return true;
     }
 
@@ -658,8 +669,7 @@ private:
         int64_t device, stream, correlation, external, graph, node, bytes, registers, shared;
         double occupancy;
         if (!integer(event.device, device, kInt32) || !integer(event.stream, stream) ||
-            !integer(event.correlation, correlation) || !integer(event.external_id, external) ||
-            !integer(event.graph, graph) || !integer(event.node, node) || !integer(event.bytes, bytes) ||
+            !ids(event, correlation, external) || !integer(event.graph, graph) || !integer(event.node, node) || !integer(event.bytes, bytes) ||
             !integer(event.registers, registers, kInt32) || !integer(event.shared_memory, shared) ||
             !decimal(event.occupancy, occupancy))
             return false;
@@ -755,7 +765,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 3; }
+int32_t opscope_kineto_version() { return 4; }
 Reader* opscope_kineto_new() { return new Reader; }
 void opscope_kineto_free(Reader* reader) {
     delete reader;
