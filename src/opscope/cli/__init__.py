@@ -1,5 +1,6 @@
 """The command line: one module per command, imported only when that command runs."""
 
+import gc
 import importlib
 import os
 import sys
@@ -12,6 +13,9 @@ from opscope._version import __version__
 from opscope.errors import OpscopeError
 from opscope.report.text import printable
 
+_SWITCH_INTERVAL_S: Final = 0.0005
+_OBJECTS_PER_COLLECTION: Final = 100_000
+
 # command -> (module with a `command`, one line for --help). The module is imported only when the command runs.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "profile": ("opscope.cli.profile", "Profile a model over a sweep of sizes and write reports."),
@@ -23,9 +27,6 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "sql": ("opscope.cli.sql", "Run SQL over the tables of one or many traces."),
     "report": ("opscope.cli.report", "Write the reports of a run directory anew from its raw traces."),
 }
-
-
-_SWITCH_INTERVAL_S: Final = 0.0005
 
 
 class _Commands(click.Group):
@@ -58,6 +59,8 @@ def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 something is missing, 4 bad input file."""
     # polars' allocator keeps freed memory for ten seconds, longer than most commands run; it reads this when loaded.
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
+    # Modules and tables live until the command ends: to look for garbage among them after every 700 objects finds none.
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)
     # A thread that reads a file needs a moment of Python between its pieces, and should not wait for an import's end.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:

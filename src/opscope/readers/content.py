@@ -13,7 +13,7 @@ from opscope.readers.source import Source
 class EventReader(Protocol):
     """What the compiled reader and the one in Python have in common."""
 
-    def feed(self, piece: bytes) -> list[bytes]:
+    def feed(self, piece: bytes | memoryview) -> list[bytes]:
         """Read on; return the events that are not plain, and stretches that are no events."""
 
     def finish(self) -> list[bytes]:

@@ -23,9 +23,9 @@ class PythonReader:
         self.header = b""
         self.footer = b""
 
-    def feed(self, piece: bytes) -> list[bytes]:
+    def feed(self, piece: bytes | memoryview) -> list[bytes]:
         """Keep a piece: Python reads the whole at once."""
-        self._pieces.append(piece)
+        self._pieces.append(bytes(piece))
         return []
 
     def finish(self) -> list[bytes]:

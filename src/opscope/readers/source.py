@@ -33,31 +33,38 @@ class Source:
     size_bytes: int = 0
     damage: str | None = None
 
-    def pieces(self) -> Iterator[bytes]:
-        """Yield the content. Damaged gzip data end it early, and ``damage`` says so.
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """Yield the content; a piece is good until the next one. Damaged gzip data end it early: ``damage`` says so.
 
         Raises:
             BadInputError: the file cannot be opened or read, or unpacks to more than ``max_bytes``.
         """
         try:
-            with self.path.open("rb") as file:
+            with self.path.open("rb", buffering=0) as file:
                 packed = file.read(2) == _GZIP
                 file.seek(0)
-                for piece in _unpacked(file) if packed else iter(lambda: file.read(_PIECE), b""):
-                    self._count(piece)
+                for piece in _unpacked(file) if packed else _plain(file):
+                    self._count(len(piece))
                     yield piece
         except (EOFError, zlib.error) as error:
             self.damage = f"its gzip data are damaged ({error})"
         except OSError as error:
             raise BadInputError(f"cannot read {self.path}: {error.strerror or error}") from error
 
-    def _count(self, piece: bytes) -> None:
-        self.size_bytes += len(piece)
+    def _count(self, size: int) -> None:
+        self.size_bytes += size
         if self.size_bytes > self.max_bytes:
             raise BadInputError(
                 f"{self.path} unpacks to more than {self.max_bytes:,} bytes: raise the limit with --max-input if it is "
                 "what you expect"
             )
+
+
+def _plain(file: IO[bytes]) -> Iterator[memoryview]:
+    """Read into one buffer again and again: memory that is not new needs no page faults."""
+    buffer = memoryview(bytearray(_PIECE))
+    while size := file.readinto(buffer):  # type: ignore[attr-defined]
+        yield buffer[:size]
 
 
 def _unpacked(file: IO[bytes]) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ numpy, so that files are read while that is imported; ``columns.py`` takes the c
 import ctypes
 import functools
 from collections.abc import Mapping
-from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_char, c_double, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +57,7 @@ def _declare(library: ctypes.CDLL) -> None:
     functions: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "new": (c_void_p, ()),
         "free": (None, (c_void_p,)),
-        "feed": (c_int32, (c_void_p, c_char_p, c_size_t)),
+        "feed": (c_int32, (c_void_p, c_void_p, c_size_t)),
         "finish": (c_int32, (c_void_p,)),
         "event_count": (c_int64, (c_void_p,)),
         "truncated": (c_int32, (c_void_p,)),
@@ -90,13 +90,14 @@ class NativeReader:
     def __del__(self) -> None:
         self._library.opscope_kineto_free(self._reader)
 
-    def feed(self, piece: bytes) -> list[bytes]:
+    def feed(self, piece: bytes | memoryview) -> list[bytes]:
         """Read on; return the events that are not plain, and stretches that are no events.
 
         Raises:
             MemoryError: there is no room for more.
         """
-        if not self._library.opscope_kineto_feed(self._reader, piece, len(piece)):
+        content = piece if isinstance(piece, bytes) else (c_char * len(piece)).from_buffer(piece)
+        if not self._library.opscope_kineto_feed(self._reader, content, len(piece)):
             raise MemoryError
         return self._take_odd()
 
