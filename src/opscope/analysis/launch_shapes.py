@@ -1,5 +1,8 @@
 """Which inputs of which operators launched which kernels, with the launch geometry."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import polars as pl
 
 from opscope.analysis.links import Links
@@ -7,6 +10,37 @@ from opscope.analysis.tables import GEOMETRY, operator_slices
 from opscope.model import Trace
 
 _INPUTS = ("input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchShape:
+    """One row of `launch_shapes`. Inputs are JSON text, ``grid`` and ``block`` are ``x,y,z``; None is not recorded."""
+
+    operator: str | None
+    input_dims: str | None
+    input_types: str | None
+    input_strides: str | None
+    concrete_inputs: str | None
+    kernel_file: str | None
+    name: str
+    kind: str
+    device: int | None
+    grid: str | None
+    block: str | None
+    registers_per_thread: int | None
+    shared_memory_bytes: int | None
+    theoretical_occupancy_percent: float | None
+    operator_calls: int
+    calls: int
+    total_ns: int
+    mean_ns: float
+    min_ns: int
+    max_ns: int
+
+
+def rows_of(shapes: pl.DataFrame) -> Iterator[LaunchShape]:
+    """Yield the rows of a `launch_shapes` table."""
+    return (LaunchShape(**row) for row in shapes.iter_rows(named=True))
 
 
 def launch_shapes(trace: Trace, links: Links) -> pl.DataFrame:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from opscope.analysis.launch_shapes import LaunchShape
 from opscope.knowledge.multiprocessors import MultiprocessorLimits, multiprocessor_limits
 from opscope.model import DeviceProperties
 
@@ -66,6 +67,14 @@ def occupancy(
         limiter=" and ".join(name for name, bound in bounds.items() if bound == blocks),
         waves=grid[0] * grid[1] * grid[2] / resident if resident else None,
     )
+
+
+def occupancy_of(launch: LaunchShape, device: DeviceProperties | None) -> Occupancy | None:
+    """Compute the theoretical occupancy of a recorded launch; None also where too little of it was recorded."""
+    grid, block = dimensions(launch.grid), dimensions(launch.block)
+    if device is None or grid is None or block is None or launch.registers_per_thread is None:
+        return None
+    return occupancy(grid, block, launch.registers_per_thread, launch.shared_memory_bytes or 0, device)
 
 
 def _limits(device: DeviceProperties) -> MultiprocessorLimits | None:

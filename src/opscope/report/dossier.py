@@ -4,12 +4,12 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
 from opscope.analysis.bounds import BoundKind
-from opscope.analysis.occupancy import Occupancy, dimensions, occupancy
+from opscope.analysis.launch_shapes import LaunchShape, rows_of
+from opscope.analysis.occupancy import Occupancy, dimensions, occupancy_of
 from opscope.analysis.parallelism import Parallelism, RecordedCall, parallelism
 from opscope.errors import OpscopeError, UsageError
 from opscope.knowledge.kernels.decode import decode
@@ -23,11 +23,20 @@ from opscope.report.explain import Lookup
 from opscope.report.findings import Basis, Findings, Statement
 from opscope.units import format_bytes, format_count, format_ns
 
-_INPUTS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _NOT_ASKED = "hardware counters were not asked for"
 _STALLS_SHOWN = 3
 _UNNAMED = re.compile(r"^(?:\w+ )?[\w:<]*unnamed>::")  # anonymous namespaces, as Nsight Compute writes (and cuts) them
 Measure = Callable[[OperatorCall], tuple[Counters, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What a call was given, as JSON text; the fields are columns of `Analysis.launch_shapes`."""
+
+    input_dims: str | None = None
+    input_types: str | None = None
+    input_strides: str | None = None
+    concrete_inputs: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ class _Evidence:
     kernels: int
     share: float | None
     parallelism: Parallelism | None
-    launch: Mapping[str, Any] | None
+    launch: LaunchShape | None
     decoded: DecodedKernel | None
     pattern: Pattern | None
     occupancy: Occupancy | None
@@ -81,19 +90,20 @@ def findings_of(lookup: Lookup, operator: str, measure: Measure | None = None) -
         measure: replays a call and reads hardware counters; None to leave them out.
     """
     rows = lookup.launches_of(operator)
-    inputs = rows.group_by(_INPUTS).agg(pl.col("total_ns").sum()).sort("total_ns", "input_dims", descending=True)
-    chosen: Mapping[str, Any] = inputs.row(0, named=True) if inputs.height else dict.fromkeys(_INPUTS)
-    launches = rows.filter(pl.all_horizontal(pl.col(name).eq_missing(pl.lit(chosen[name])) for name in _INPUTS))
-    kernels = launches.filter(pl.col("kind") == "kernel")
-    counters, reason = _counters(lookup, operator, chosen, measure)
+    costs = rows.group_by(_Inputs.__slots__).agg(pl.col("total_ns").sum())
+    costs = costs.sort("total_ns", "input_dims", descending=True).drop("total_ns")
+    inputs = _Inputs(*costs.row(0)) if costs.height else _Inputs()
+    same = (pl.col(name).eq_missing(pl.lit(getattr(inputs, name))) for name in _Inputs.__slots__)
+    kernels = rows.filter(pl.all_horizontal(same)).filter(pl.col("kind") == "kernel")
+    counters, reason = _counters(lookup, operator, inputs, measure)
     first = kernels["name"][0] if kernels.height else None
-    evidence = _evidence(lookup, operator, chosen, kernels, _of_kernel(counters, first))
+    evidence = _evidence(lookup, operator, inputs, kernels, _of_kernel(counters, first))
     if counters and not evidence.counters:
         reason = "the replay ran other kernels than the trace: their counters are listed, no statement rests on them"
     found = evidence.parallelism
     return Findings(
-        inputs=chosen["input_dims"],
-        kernel=None if evidence.launch is None else evidence.launch["name"],
+        inputs=inputs.input_dims,
+        kernel=None if evidence.launch is None else evidence.launch.name,
         parallel=dict(found.parallel) if found else {},
         reduced=dict(found.reduced) if found else {},
         parallelism=tuple(_parallelism(evidence)),
@@ -110,62 +120,51 @@ def findings_of(lookup: Lookup, operator: str, measure: Measure | None = None) -
 def _evidence(
     lookup: Lookup,
     operator: str,
-    inputs: Mapping[str, Any],
+    inputs: _Inputs,
     kernels: pl.DataFrame,
     counters: tuple[Counters, ...],
 ) -> _Evidence:
     analysis = lookup.analysis
     assert analysis is not None
-    launch = kernels.row(0, named=True) if kernels.height else None
-    call = RecordedCall.read(
-        inputs["input_dims"], inputs["input_types"], inputs["concrete_inputs"], inputs["input_strides"]
-    )
+    launch = next(rows_of(kernels), None)
+    call = RecordedCall.read(inputs.input_dims, inputs.input_types, inputs.concrete_inputs, inputs.input_strides)
     category = str(lookup.classifier.classify(operator).category)
-    decoded = decode(launch["name"]) if launch else None
+    decoded = decode(launch.name) if launch else None
     devices = {device.index: device for device in analysis.trace.devices}
-    device = devices.get(launch["device"]) if launch else None
+    device = devices.get(launch.device) if launch and launch.device is not None else None
     cost = analysis.operators.filter(pl.col("name") == operator)["self_device_ns"].sum()
     return _Evidence(
-        call_ns=None if launch is None else float(kernels["total_ns"].sum()) / launch["operator_calls"],
+        call_ns=None if launch is None else float(kernels["total_ns"].sum()) / launch.operator_calls,
         kernels=kernels["name"].n_unique(),
         share=float(cost / analysis.accounting.activities_ns) if analysis.accounting.activities_ns else None,
         parallelism=None if call is None else parallelism(operator, category, call),
         launch=launch,
         decoded=decoded,
         pattern=pattern_of(decoded.operation) if decoded else None,
-        occupancy=_occupancy(launch, device),
+        occupancy=occupancy_of(launch, device) if launch else None,
         device=device,
         counters=counters,
         launch_bound=lookup.step_bound.kind is BoundKind.LAUNCH,
     )
 
 
-def _occupancy(launch: Mapping[str, Any] | None, device: DeviceProperties | None) -> Occupancy | None:
-    if launch is None or device is None or launch["registers_per_thread"] is None:
-        return None
-    grid, block = dimensions(launch["grid"]), dimensions(launch["block"])
-    if grid is None or block is None:
-        return None
-    return occupancy(grid, block, launch["registers_per_thread"], launch["shared_memory_bytes"] or 0, device)
-
-
 def _counters(
-    lookup: Lookup, operator: str, inputs: Mapping[str, Any], measure: Measure | None
+    lookup: Lookup, operator: str, inputs: _Inputs, measure: Measure | None
 ) -> tuple[tuple[Counters, ...], str | None]:
     """Replay the operator with these inputs. What does not work is a reason, not an error."""
     if measure is None:
         return (), _NOT_ASKED
-    if inputs["input_dims"] is None or inputs["input_types"] is None:
+    if inputs.input_dims is None or inputs.input_types is None:
         return (), "the trace does not record the operator's inputs"
     native = lookup.explain(operator).native_function
     overload = native.name.partition(".")[2] if native else ""
     call = OperatorCall(
         operator,
         overload,
-        inputs["input_dims"],
-        inputs["input_types"],
-        inputs["input_strides"],
-        inputs["concrete_inputs"],
+        inputs.input_dims,
+        inputs.input_types,
+        inputs.input_strides,
+        inputs.concrete_inputs,
         lookup.precision,
     )
     try:
@@ -218,7 +217,7 @@ def _parallelism(evidence: _Evidence) -> Iterator[Statement]:
 
 def _coverage(evidence: _Evidence) -> Iterator[Statement]:
     launch, found = evidence.launch, evidence.parallelism
-    grid, block = (dimensions(launch[name]) if launch else None for name in ("grid", "block"))
+    grid, block = (dimensions(launch.grid), dimensions(launch.block)) if launch else (None, None)
     if grid is None or block is None:
         yield Statement("The trace does not record the launch geometry.", Basis.MEASURED)
         return
@@ -276,11 +275,11 @@ def _tiles(evidence: _Evidence, found: Parallelism, grid: tuple[int, int, int]) 
 
 def _resources(evidence: _Evidence) -> Iterator[Statement]:
     launch, found = evidence.launch, evidence.occupancy
-    if launch is None or launch["registers_per_thread"] is None:
+    if launch is None or launch.registers_per_thread is None:
         yield Statement("The trace records neither registers nor shared memory.", Basis.MEASURED)
         return
-    shared = format_bytes(launch["shared_memory_bytes"])
-    text = f"{format_count(launch['registers_per_thread'])} registers per thread, {shared} shared memory per block."
+    shared = format_bytes(launch.shared_memory_bytes)
+    text = f"{format_count(launch.registers_per_thread)} registers per thread, {shared} shared memory per block."
     yield Statement(text, Basis.MEASURED)
     if found is not None:
         resident = f"{found.blocks_per_multiprocessor} blocks ({found.warps_per_multiprocessor} warps)"
@@ -380,7 +379,7 @@ def _alignment(found: Parallelism) -> Statement:
 def _filling(evidence: _Evidence) -> Iterator[Statement]:
     launch, device = evidence.launch, evidence.device
     waves = evidence.occupancy.waves if evidence.occupancy else None
-    grid = dimensions(launch["grid"]) if launch else None
+    grid = dimensions(launch.grid) if launch else None
     if waves is None or grid is None or device is None or device.multiprocessors is None:
         return
     if evidence.decoded and evidence.decoded.family == "NCCL":

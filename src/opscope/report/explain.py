@@ -9,7 +9,8 @@ import polars as pl
 
 from opscope.analysis import Analysis
 from opscope.analysis.bounds import Bound, bound_of
-from opscope.analysis.occupancy import dimensions, occupancy
+from opscope.analysis.launch_shapes import rows_of
+from opscope.analysis.occupancy import occupancy_of
 from opscope.errors import UsageError
 from opscope.knowledge.categories import Classification, Classifier
 from opscope.knowledge.kernels.categories import kernel_classification
@@ -302,27 +303,28 @@ class Lookup:
 
     def _rows(self, rows: pl.DataFrame | None) -> Iterator[LaunchRow]:
         devices = {} if self.analysis is None else {device.index: device for device in self.analysis.trace.devices}
-        for row in () if rows is None else rows.iter_rows(named=True):
-            grid, block, device = dimensions(row["grid"]), dimensions(row["block"]), devices.get(row["device"])
-            found = None
-            if grid and block and device and row["registers_per_thread"] is not None:
-                found = occupancy(grid, block, row["registers_per_thread"], row["shared_memory_bytes"] or 0, device)
+        for row in () if rows is None else rows_of(rows):
+            found = occupancy_of(row, devices.get(row.device) if row.device is not None else None)
             yield LaunchRow(
-                operator=row["operator"],
-                input_dims=row["input_dims"],
-                input_types=row["input_types"],
-                kernel=row["name"],
-                summary=decode(row["name"]).summary,
-                kind=row["kind"],
-                device=row["device"],
-                grid=row["grid"],
-                block=row["block"],
-                registers_per_thread=row["registers_per_thread"],
-                shared_memory_bytes=row["shared_memory_bytes"],
+                operator=row.operator,
+                input_dims=row.input_dims,
+                input_types=row.input_types,
+                kernel=row.name,
+                summary=decode(row.name).summary,
+                kind=row.kind,
+                device=row.device,
+                grid=row.grid,
+                block=row.block,
+                registers_per_thread=row.registers_per_thread,
+                shared_memory_bytes=row.shared_memory_bytes,
                 occupancy=None
                 if found is None
                 else OccupancyEntry(found.percent, found.blocks_per_multiprocessor, found.limiter, found.waves),
-                **{key: row[key] for key in ("calls", "total_ns", "mean_ns", "min_ns", "max_ns")},
+                calls=row.calls,
+                total_ns=row.total_ns,
+                mean_ns=row.mean_ns,
+                min_ns=row.min_ns,
+                max_ns=row.max_ns,
             )
 
     def _context(self) -> ContextEntry:
