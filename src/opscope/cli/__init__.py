@@ -1,5 +1,6 @@
 """The command line: one module per command, imported only when that command runs."""
 
+import atexit
 import gc
 import importlib
 import os
@@ -61,6 +62,8 @@ def main() -> None:
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
     # Modules and tables live until the command ends: to look for garbage among them after every 700 objects finds none.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
+    # Nor is there any worth finding at the very end, where Python looks twice.
+    atexit.register(gc.freeze)
     # A thread that reads a file needs a moment of Python between its pieces, and should not wait for an import's end.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:

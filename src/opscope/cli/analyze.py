@@ -1,5 +1,6 @@
 """``opscope analyze INPUT...``: what a trace says, and how far it can be trusted. Needs no PyTorch."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def command(
     """
     traces = traces_of(inputs, max_input)
     # The imports take as long as reading 50 MB does, and go on meanwhile.
+    _import_numpy_without_threads()
     from opscope.analysis import analyze
     from opscope.analysis.trust import Verdict
     from opscope.cli.analyses import print_analyses
@@ -61,3 +63,16 @@ def command(
     print_analyses(analyses, functions, Format(output_format), by=kind, sort=sort, top=top)
     if strict and any(analysis.trust.verdict is Verdict.FAIL for analysis in analyses.values()):
         sys.exit(1)
+
+
+def _import_numpy_without_threads() -> None:
+    """Import numpy without the threads of its BLAS: nothing here multiplies matrices, and they spin while they wait.
+
+    Processes that are started later must not inherit the setting.
+    """
+    if "OPENBLAS_NUM_THREADS" in os.environ:
+        return
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    import numpy  # noqa: F401
+
+    del os.environ["OPENBLAS_NUM_THREADS"]
