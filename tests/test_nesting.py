@@ -41,20 +41,35 @@ def test_parent_is_the_innermost_enclosing_slice(slices: list[Slice]) -> None:
     assert nesting(slices).parent.tolist() == reference_parents(slices)
 
 
+def began_after(slices: list[Slice], began: list[int], outer: int, inner: int, among: list[int]) -> bool:
+    """Tell whether numbers say that a slice began after one without duration that starts when it does."""
+    (thread, start, end), number = slices[inner], began[inner]
+    if start < end or slices[outer][1] != start or number < 0:
+        return False
+    around = [i for i in among if slices[i][:2] == (thread, start) and encloses(slices, i, outer)]
+    return max(began[i] for i in [outer, *around]) > number
+
+
+NUMBERED = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12), st.integers(-1, 9), st.integers(0, 1)),
+    max_size=40,
+)
+
+
 @settings(max_examples=300)
-@given(SLICES, st.data())
-def test_a_slice_without_duration_lies_in_none_that_began_after_it(slices: list[Slice], data: st.DataObject) -> None:
-    began = data.draw(st.lists(st.integers(0, 9), min_size=len(slices), max_size=len(slices)))
-    rows = range(len(slices))
+@given(NUMBERED)
+def test_a_slice_without_duration_lies_in_none_that_began_after_it(drawn: list[tuple[int, ...]]) -> None:
+    slices = [(thread, start, start + length) for thread, start, length, _, _ in drawn]
+    began, keys, rows = [item[3] for item in drawn], [item[4] for item in drawn], list(range(len(drawn)))
 
-    def after(outer: int, inner: int) -> bool:
-        thread, start, end = slices[inner]
-        together = [outer, *(i for i in rows if slices[i][:2] == (thread, start) and encloses(slices, i, outer))]
-        return start == end and slices[outer][1] == start and max(began[i] for i in together) > began[inner]
+    def outer(inner: int, among: list[int]) -> list[int]:
+        around = [o for o in among if encloses(slices, o, inner)]
+        return [o for o in around if not began_after(slices, began, o, inner, among)]
 
-    expected = [innermost(slices, [o for o in rows if encloses(slices, o, i) and not after(o, i)]) for i in rows]
     tree = nesting(slices, began)
-    assert tree.parent.tolist() == expected
+    assert tree.parent.tolist() == [innermost(slices, outer(i, rows)) for i in rows]
+    same = [[o for o in rows if keys[o] == key] for key in (0, 1)]
+    assert tree.inside_same(np.array(keys, np.int64)).tolist() == [bool(outer(i, same[keys[i]])) for i in rows]
     # What is asked for a point in time does not change: slices without duration contain none.
     threads, starts, _ = np.array(slices, np.int64).reshape(-1, 3).T
     assert tree.innermost_at(threads, starts).tolist() == nesting(slices).innermost_at(threads, starts).tolist()

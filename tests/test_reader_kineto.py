@@ -123,14 +123,16 @@ ODD_EVENT = st.fixed_dictionaries(
     {},
     optional={
         "ph": st.sampled_from(["X", "i", "M", "s", 3]),
-        "cat": st.sampled_from(["kernel", "cpu_op", "cuda_runtime", "user_annotation", "python_function", "overhead"]),
+        "cat": st.sampled_from(["kernel", "Kernel", "cpu_op", "Operator", "cuda_runtime", "Runtime", "user_annotation",
+                                "python_function", "overhead"]),
         "name": st.sampled_from(["aten::mm", "ProfilerStep#1", "cudaLaunchKernel", "[memory]"]) | _ODD,
         "pid": _ODD,
         "tid": _ODD,
         "ts": st.integers(-100, 100) | _ODD,
         "dur": st.integers(-10, 100) | _ODD,
         "args": st.dictionaries(
-            st.sampled_from(["correlation", "External id", "device", "stream", "grid", "Input Dims", "Input type",
+            st.sampled_from(["correlation", "External id", "external id", "device", "stream", "grid", "Input Dims",
+                             "Input dims", "Input type",
                              "Sequence number", "graph id", "graph node id", "bytes", "Bytes", "Device Type"]),
             st.integers(0, 3) | _ODD,
             max_size=5,

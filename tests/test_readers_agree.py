@@ -61,10 +61,15 @@ def test_any_events_read_the_same(
 
 
 @pytest.mark.parametrize("size", [1, 7, 4096])
-def test_where_a_file_is_cut_into_pieces_does_not_matter(size: int) -> None:
-    path = DATA / "traces" / "square_variants.json.gz"
+@pytest.mark.parametrize("packed", [True, False])
+def test_where_a_file_is_cut_into_pieces_does_not_matter(size: int, packed: bool, tmp_path: Path) -> None:
+    content = (DATA / "traces" / "square_variants.json.gz").read_bytes()
+    path = tmp_path / "trace.json"
+    path.write_bytes(content if packed else gzip.decompress(content))
+    whole = read(path)
     with mock.patch("opscope.readers.source._PIECE", size):
-        assert_same(read(path), in_python(path))
+        assert_same(read(path), whole)
+        assert_same(in_python(path), whole)
 
 
 def mutated(content: bytes, chance: random.Random) -> bytes:

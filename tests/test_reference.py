@@ -106,7 +106,7 @@ def analyzed(trace: KinetoTrace, factory: pytest.TempPathFactory) -> Analysis:
 
 
 def rounded(event: dict[str, Any]) -> dict[str, Any]:
-    """Round to whole microseconds, as PyTorch did up to 2.1: start and end each downwards."""
+    """Round to whole microseconds, as PyTorch did up to 2.3: start and end each downwards."""
     start, end = round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000)
     return {**event, "ts": start // 1000, "dur": end // 1000 - start // 1000}
 

@@ -34,15 +34,41 @@ def test_a_healthy_trace_passes_every_check(analyzed: Analyze) -> None:
     assert len(analysis.trust.checks) == 16
 
 
-@pytest.mark.parametrize(("duration", "verdict"), [(5_000, Verdict.WARN), (20_000, Verdict.PASS)])
-def test_rounded_times_matter_where_kernels_are_short(analyzed: Analyze, duration: int, verdict: Verdict) -> None:
+def rounded(kernels: int, duration: int) -> KinetoTrace:
     trace = KinetoTrace()
     trace.operator("aten::mm", 0, 9_000_000)
-    for number in range(60):
+    for number in range(kernels):
         trace.launched_kernel("k", (30_000 * number, 1_000), (30_000 * number + 2_000, duration))
+    return trace
+
+
+@pytest.mark.parametrize(("duration", "share", "verdict"), [(4_500_000, "0.0 %", "pass"), (2_000, "20.0 %", "warn")])
+def test_durations_cut_to_microseconds_make_the_sum_too_small(
+    analyzed: Analyze, duration: int, share: str, verdict: str
+) -> None:
+    found = check(analyzed(rounded(60, duration)), "time_resolution")
+    assert (found.verdict, found.count, found.time_ns) == (verdict, 60, 30_000)
+    assert f"the sum of all 60 is too small by about 30.00 us ({share})" in found.sentence
+
+
+@pytest.mark.parametrize(("duration", "verdict"), [(5_000, "warn"), (20_000, "pass")])
+def test_cpu_times_in_microseconds_matter_where_operators_are_short(
+    analyzed: Analyze, duration: int, verdict: str
+) -> None:
+    trace = KinetoTrace()
+    for number in range(60):
+        trace.operator("aten::add", 30_000 * number, duration)
     found = check(analyzed(trace), "time_resolution")
-    assert found.verdict is verdict
-    assert f"{60 if verdict is Verdict.WARN else 0} of 60 device activities take less than 10 us" in found.sentence
+    assert found.verdict == verdict
+    assert f"{60 if duration < 10_000 else 0} of 60 operator calls take less than 10 us" in found.sentence
+
+
+def test_few_records_or_one_finer_time_do_not_look_rounded(analyzed: Analyze) -> None:
+    finer = rounded(60, 2_000)
+    finer.operator("aten::add", 9_100_000, 1_001)
+    for trace in (rounded(48, 2_000), finer):
+        found = check(analyzed(trace), "time_resolution")
+        assert (found.verdict, found.count) == (Verdict.PASS, 0)
 
 
 def test_no_activity_of_a_gpu_workload_is_a_failure_and_not_zero(load: Callable[[KinetoTrace], Trace]) -> None:

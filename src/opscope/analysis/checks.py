@@ -68,7 +68,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     yield _impossible_durations(evidence.implausible)
     yield _self_times(links)
     yield _one_process(trace)
-    yield _time_resolution(trace)
+    yield _time_resolution(trace, links)
     if not trace.activities.height:
         yield _host_time_covered(trace)
         return
@@ -209,22 +209,36 @@ def _one_process(trace: Trace) -> Check:
     return Check("one_process", Verdict.FAIL, len(processes), sentence)
 
 
-def _time_resolution(trace: Trace) -> Check:
-    name, of_device = "time_resolution", trace.activities.height > 0
-    records = trace.activities if of_device else trace.operators
-    start, duration = records["start_ns"].to_numpy(), records["duration_ns"].to_numpy()
-    if len(start) < _MANY_RECORDS or (start % NS_PER_US).any() or (duration % NS_PER_US).any():
+def _time_resolution(trace: Trace, links: Links) -> Check:
+    """Times in whole microseconds: of activities, Kineto cut the durations; of operators, it cut start and end."""
+    name, records = "time_resolution", trace.activities.height + trace.operators.height
+    if records < _MANY_RECORDS or not (_is_rounded(trace.activities) and _is_rounded(trace.operators)):
         return Check(name, Verdict.PASS, 0, "Nothing suggests that times were rounded to microseconds.")
-    short = duration < _SHORT_NS
-    time, whole = int(duration[short].sum()), int(duration.sum())
-    verdict = Verdict.WARN if time > _TOLERATED_SHARE * whole else Verdict.PASS
-    what = "device activities" if of_device else "operator calls"
+    rounded = "Times are whole microseconds, as PyTorch 2.3 and older record them"
+    if count := trace.activities.height:
+        missing, found = count * NS_PER_US // 2, int(trace.activities["duration_ns"].sum())
+        whole = missing + found
+        sentence = (
+            f"{rounded}: every device activity is too short by up to 1 us, half of that on average, so the sum of all "
+            f"{count:,} is too small by about {format_ns(missing)} ({format_share(missing, whole)}). "
+            "Short kernels suffer most."
+        )
+        verdict = Verdict.WARN if missing > _TOLERATED_SHARE * whole else Verdict.PASS
+        return Check(name, verdict, count, sentence, missing, "device")
+    own = np.maximum(links.operator_self_ns, 0)
+    short = column(trace.operators, "duration_ns") < _SHORT_NS
+    time, whole = int(own[short].sum()), int(own.sum())
     sentence = (
-        f"Times are whole microseconds, as PyTorch 2.1 and older record them, so a duration is wrong by up to 1 us: "
-        f"{int(short.sum()):,} of {len(start):,} {what} take less than 10 us ({format_share(time, whole)} of the sum). "
-        "Sums over many calls hardly suffer; shortest and longest calls do."
+        f"{rounded}: every CPU time is wrong by up to 1 us, and {int(short.sum()):,} of {len(short):,} operator calls "
+        f"take less than 10 us ({format_share(time, whole)} of the self CPU times). Sums over many calls hardly suffer."
     )
-    return Check(name, verdict, int(short.sum()), sentence, time, "device" if of_device else "host")
+    verdict = Verdict.WARN if time > _TOLERATED_SHARE * whole else Verdict.PASS
+    return Check(name, verdict, int(short.sum()), sentence, time, "host")
+
+
+def _is_rounded(table: pl.DataFrame) -> bool:
+    start, duration = (table[name].to_numpy() for name in ("start_ns", "duration_ns"))
+    return not ((start % NS_PER_US).any() or (duration % NS_PER_US).any())
 
 
 def _self_times(links: Links) -> Check:

@@ -13,8 +13,6 @@ import polars as pl
 from opscope.analysis.nesting import Ints, Nesting
 from opscope.model import Trace
 
-_LAST = (1 << 63) - 1
-
 
 @dataclass(frozen=True, slots=True)
 class Links:
@@ -38,7 +36,8 @@ class Links:
 def link(trace: Trace) -> Links:
     """Link the activities, launches and operators of a trace."""
     # The profiler numbers operators as they begin; 0 stands for no number.
-    began = trace.operators["external_id"].replace(0, None).fill_null(_LAST).to_numpy()
+    number = column(trace.operators, "external_id")
+    began = np.where(number > 0, number, -1)
     operators = _nesting(trace.operators, began)
     launch_thread, launch_start = column(trace.launches, "thread"), column(trace.launches, "start_ns")
     launch_operator = operators.innermost_at(launch_thread, launch_start)

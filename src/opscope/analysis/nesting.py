@@ -39,8 +39,8 @@ class Nesting:
             thread: number of the slice's thread.
             start: when it began.
             end: when it ended.
-            began: numbers that grow in the order in which slices of one thread really began. With them, a slice without
-                duration lies in none that only began after it, at the same rounded time.
+            began: numbers that grow in the order in which slices of one thread really began; -1 where unknown. With
+                them, a slice without duration lies in none that only began after it, at the same rounded time.
         """
         order = np.lexsort((-end, start, thread)).astype(np.int64)
         empty = start == end
@@ -122,9 +122,11 @@ class Nesting:
 
 def _early_first(order: Ints, thread: Ints, start: Ints, empty: Bools, began: Ints) -> Ints:
     """Among slices that start together, move those without duration before the longer ones that began after them."""
-    at = np.flatnonzero(np.diff(thread[order], prepend=-1) | np.diff(start[order], prepend=-1))
-    group = np.repeat(np.arange(len(at)), np.diff(at, append=len(order)))
-    rank = np.unique(began, return_inverse=True)[1][order] + group * len(order)
+    together = (np.diff(thread[order]) == 0) & (np.diff(start[order]) == 0)
+    group = np.concatenate([[0], np.cumsum(~together)])
+    # Where one of two numbers is unknown, the longer slice counts as begun first.
+    known = np.where((began < 0) & empty, np.iinfo(np.int64).max, began)
+    rank = np.unique(known, return_inverse=True)[1][order] + group * len(order)
     # Longer slices keep their order, whatever their numbers say: each counts as begun after those that enclose it.
     latest = np.maximum.accumulate(np.where(empty[order], group * len(order), rank))
     return order[np.argsort(np.where(empty[order], rank, latest), kind="stable")]

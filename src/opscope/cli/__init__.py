@@ -1,7 +1,5 @@
 """The command line: one module per command, imported only when that command runs."""
 
-import atexit
-import gc
 import importlib
 import os
 import sys
@@ -13,9 +11,6 @@ import click
 from opscope._version import __version__
 from opscope.errors import OpscopeError
 from opscope.report.text import printable
-
-_SWITCH_INTERVAL_S: Final = 0.0005
-_OBJECTS_PER_COLLECTION: Final = 100_000
 
 # command -> (module with a `command`, one line for --help). The module is imported only when the command runs.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -60,12 +55,6 @@ def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 something is missing, 4 bad input file."""
     # polars' allocator keeps freed memory for ten seconds, longer than most commands run; it reads this when loaded.
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
-    # Modules and tables live until the command ends: to look for garbage among them after every 700 objects finds none.
-    gc.set_threshold(_OBJECTS_PER_COLLECTION)
-    # Nor is there any worth finding at the very end, where Python looks twice.
-    atexit.register(gc.freeze)
-    # A thread that reads a file needs a moment of Python between its pieces, and should not wait for an import's end.
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         cli(prog_name="opscope")
     except OpscopeError as error:

@@ -1,6 +1,5 @@
 """``opscope analyze INPUT...``: what a trace says, and how far it can be trusted. Needs no PyTorch."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -8,8 +7,9 @@ import click
 
 from opscope.cli.inputs import input_option, traces_of
 from opscope.cli.options import format_option
+from opscope.cli.startup import import_numpy_without_threads, tune_for_one_analysis
 from opscope.readers import read
-from opscope.report.by import By
+from opscope.report.by import SHOWN_ROWS, By
 from opscope.report.tables import Format
 
 
@@ -20,7 +20,7 @@ from opscope.report.tables import Format
     type=click.Choice([by.value for by in By]),
     help="What a row stands for.  [default: operator, or kernel where no operators were recorded]",
 )
-@click.option("--top", type=click.IntRange(min=0), help="How many rows; 0 for all.  [default: 20 in tables]")
+@click.option("--top", type=click.IntRange(min=0), help=f"How many rows; 0 for all.  [default: {SHOWN_ROWS} in tables]")
 @click.option("--sort", metavar="COLUMN", help="Sort by a column of --format csv, such as calls or self_cpu_ns.")
 @click.option(
     "--graph-capture",
@@ -48,12 +48,13 @@ def command(
     Shows what bounds the step, the accounting of the device time, the trust checks that do not pass, and a table.
     --format json prints everything, by the schema opscope.analysis/1.
     """
+    tune_for_one_analysis()
     traces = traces_of(inputs, max_input)
     # The imports take as long as reading 50 MB does, and go on meanwhile.
-    _import_numpy_without_threads()
+    import_numpy_without_threads()
     from opscope.analysis import analyze
     from opscope.analysis.trust import Verdict
-    from opscope.cli.analyses import print_analyses
+    from opscope.cli.analysis_output import print_analyses
     from opscope.knowledge.native_functions import NativeFunctions
 
     functions = NativeFunctions.shipped()
@@ -63,16 +64,3 @@ def command(
     print_analyses(analyses, functions, Format(output_format), by=kind, sort=sort, top=top)
     if strict and any(analysis.trust.verdict is Verdict.FAIL for analysis in analyses.values()):
         sys.exit(1)
-
-
-def _import_numpy_without_threads() -> None:
-    """Import numpy without the threads of its BLAS: nothing here multiplies matrices, and they spin while they wait.
-
-    Processes that are started later must not inherit the setting.
-    """
-    if "OPENBLAS_NUM_THREADS" in os.environ:
-        return
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    import numpy  # noqa: F401
-
-    del os.environ["OPENBLAS_NUM_THREADS"]

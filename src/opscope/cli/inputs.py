@@ -71,9 +71,14 @@ def traces_of(paths: Iterable[Path], max_bytes: int) -> Iterator[tuple[str, "Tra
     """Yield every trace of the inputs with its path, one after the other; none is read twice.
 
     The first one is being read from this call on, so call it before importing what the analysis needs.
+
+    Raises:
+        BadInputError: a run directory is damaged, or there is no trace at all.
     """
     files = _distinct(files_of(paths))
-    first = next(files)
+    first = next(files, None)
+    if first is None:
+        raise BadInputError("the inputs hold no trace")
     return _read(first, Reading(first, max_bytes), files, max_bytes)
 
 

@@ -1,76 +1,21 @@
 """Trace files -> `Trace`: one module per format.
 
-Imports nothing large by itself: `Reading` starts to read a file while its caller imports what it needs for the rest.
+Imports nothing large by itself: a `Reading` goes on while its owner imports what is needed for the rest.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from opscope.errors import BadInputError, EnvironmentLacksError
 from opscope.readers.content import Content, read_content
-from opscope.readers.source import MAX_UNPACKED_BYTES, Source
+from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST, Source
 
 if TYPE_CHECKING:
     from opscope.model import Trace
 
-STORE_MANIFEST = "store.json"  # a directory that has one holds Parquet files
-
-
-class Reading:
-    """A trace file that is being read on a thread of its own, from the beginning of this object on.
-
-    The compiled reader and zlib do not hold Python's lock, so whatever else the caller does meanwhile goes on.
-
-    Args:
-        path: a file (gzip is unpacked whatever the name says), or a directory that ``opscope convert`` made.
-        max_bytes: refuse a file that unpacks to more.
-    """
-
-    def __init__(self, path: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> None:
-        self._path = path
-        self._source = Source(path, max_bytes)
-        self._content: Content | None = None
-        self._error: Exception | None = None
-        # Nobody waits for a file that is no longer wanted, such as after an interrupt.
-        self._thread = Thread(target=self._read, name="opscope-reading", daemon=True)
-        self._is_directory = path.is_dir()
-        if not self._is_directory:
-            self._thread.start()
-
-    def _read(self) -> None:
-        try:
-            self._content = read_content(self._source)
-        except Exception as error:
-            self._error = error
-
-    def trace(self) -> "Trace":
-        """Wait until all is read and return the trace. To be called once.
-
-        Raises:
-            BadInputError: the file is missing, unreadable, too large, or of no known format.
-            EnvironmentLacksError: it does not fit in memory.
-        """
-        from opscope.readers import kineto, parquet
-
-        if self._is_directory and (self._path / STORE_MANIFEST).is_file():
-            return parquet.read(self._path)
-        if self._is_directory:
-            raise BadInputError(
-                f"{self._path} is a directory without {STORE_MANIFEST}: expected a trace, or a converted one"
-            )
-        try:
-            return kineto.parse(self._whole())
-        except MemoryError as error:
-            raise EnvironmentLacksError(f"{self._path} does not fit in memory: read it on a larger machine") from error
-
-    def _whole(self) -> Content:
-        self._thread.join()
-        content, self._content = self._content, None  # its columns are large and go one by one
-        if self._error is not None:
-            raise self._error
-        assert content is not None
-        return content
+_PATIENCE_S = 0.1
 
 
 def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> "Trace":
@@ -86,4 +31,68 @@ def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> "Trace":
         BadInputError: the file is missing, unreadable, too large, or of no known format.
         EnvironmentLacksError: it does not fit in memory.
     """
-    return Reading(Path(path), max_bytes).trace()
+    source = Source(Path(path), max_bytes)
+    return _trace(source, lambda: read_content(source))
+
+
+class Reading:
+    """`read`, begun on a thread of its own: files are read from the beginning of this object on.
+
+    The compiled reader and zlib do not hold Python's lock, so whatever else the caller does meanwhile goes on.
+    """
+
+    def __init__(self, path: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> None:
+        self._source = Source(path, max_bytes)
+        self._content: Content | None = None
+        self._error: Exception | None = None
+        self._thread: Thread | None = None
+        if not path.is_dir():
+            self._begin()
+
+    def trace(self) -> "Trace":
+        """Wait until all is read and return the trace; raises what `read` does. To be called once."""
+        return _trace(self._source, self._whole)
+
+    def _begin(self) -> None:
+        # A daemon, so that a program that ends for another reason does not wait for it.
+        thread = Thread(target=self._read, name="opscope-reading", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads are allowed here: it is read when it is asked for
+            return
+        self._thread = thread
+
+    def _read(self) -> None:
+        try:
+            self._content = read_content(self._source)
+        except Exception as error:
+            self._error = error
+
+    def _whole(self) -> Content:
+        if self._thread is None:
+            return read_content(self._source)
+        # A wait without an end cannot be interrupted: polars has system calls restarted.
+        while self._thread.is_alive():
+            self._thread.join(_PATIENCE_S)
+        content, error = self._content, self._error
+        self._content = self._error = None  # neither outlives this call, the error's frames included
+        if content is None:
+            try:
+                raise error or RuntimeError("a reading has one trace")
+            finally:
+                del error
+        return content
+
+
+def _trace(source: Source, content: Callable[[], Content]) -> "Trace":
+    from opscope.readers import kineto, parquet
+
+    path = source.path
+    if path.is_dir():
+        if (path / STORE_MANIFEST).is_file():
+            return parquet.read(path)
+        raise BadInputError(f"{path} is a directory without {STORE_MANIFEST}: expected a trace, or a converted one")
+    try:
+        return kineto.parse(content())
+    except MemoryError as error:
+        raise EnvironmentLacksError(f"{path} does not fit in memory: read it on a larger machine") from error

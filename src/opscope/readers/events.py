@@ -37,8 +37,9 @@ _MEMORY_EVENT: Final = "[memory]"
 _NS_PER_US: Final = 1000
 _LATEST_NS: Final = 1 << 62  # 146 years; start and end of everything stay within 64 bits
 _INT32: Final = 31
-_AMD_WAVEFRONT: Final = 64
 _INT64: Final = 63
+_AMD_NAME: Final = re.compile(r"AMD|Radeon|gfx", re.IGNORECASE)
+_AMD_WAVEFRONT: Final = 64  # of the larger ones; others have 32, as NVIDIA's
 _TRAILING_NUMBER: Final = re.compile(r"(-?\d{1,20})\s*$")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 
@@ -230,8 +231,8 @@ def device_of(entry: Mapping[str, Any]) -> DeviceProperties | None:
     if index is None:
         return None
     name = text_of(entry.get("name", "unknown"))
-    # AMD's versions of architectures look the same, and mean something else: gfx90a is 9.0.
-    is_amd = name.startswith("AMD") or entry.get("warpSize") == _AMD_WAVEFRONT
+    # AMD's architectures have numbers that look the same and mean something else: gfx90a is 9.0.
+    is_amd = _AMD_NAME.match(name) or entry.get("warpSize") == _AMD_WAVEFRONT
     threads = entry.get("maxThreadsPerMultiprocessor", entry.get("maxThreadsPerMultiProcessor"))
     return DeviceProperties(
         index=index,

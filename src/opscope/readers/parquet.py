@@ -19,7 +19,7 @@ from opscope._version import __version__
 from opscope.errors import BadInputError, EnvironmentLacksError
 from opscope.files import write_whole, written_whole
 from opscope.model import DeviceProperties, Trace, TraceSource
-from opscope.readers import STORE_MANIFEST
+from opscope.readers.source import STORE_MANIFEST
 from opscope.readers.tables import SCHEMAS
 
 

@@ -3,11 +3,12 @@
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from opscope.errors import BadInputError
 
+STORE_MANIFEST = "store.json"  # a directory that has one holds a trace as Parquet files
 # More would not fit in the memory of most machines once it is columns.
 MAX_UNPACKED_BYTES = 16 << 30
 # Between pieces, the reading thread waits for its turn to run Python: large ones make it wait less often.
@@ -60,14 +61,14 @@ class Source:
             )
 
 
-def _plain(file: IO[bytes]) -> Iterator[memoryview]:
+def _plain(file: FileIO) -> Iterator[memoryview]:
     """Read into one buffer again and again: memory that is not new needs no page faults."""
     buffer = memoryview(bytearray(_PIECE))
-    while size := file.readinto(buffer):  # type: ignore[attr-defined]
+    while size := file.readinto(buffer):
         yield buffer[:size]
 
 
-def _unpacked(file: IO[bytes]) -> Iterator[bytes]:
+def _unpacked(file: FileIO) -> Iterator[bytes]:
     """Unpack all members of a gzip file. The standard reader gives up a whole piece for one bad byte at its end."""
     member = zlib.decompressobj(wbits=_GZIP_BITS)
     while packed := file.read(_PACKED_PIECE):

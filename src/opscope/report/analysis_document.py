@@ -118,7 +118,10 @@ class LaunchCallRow:
 
 @dataclass(frozen=True, slots=True)
 class LaunchesEntry:
-    """How the host fed the devices; null where nothing was launched. Backlog is no overhead."""
+    """How the host fed the devices. Spreads are null where nothing was launched; backlog is no overhead.
+
+    ``without_activity`` is null where activities do not carry the ids of their launches.
+    """
 
     api: SpreadEntry | None
     latency: SpreadEntry | None

@@ -1,6 +1,9 @@
 """What the rows of an analysis' table can stand for. Apart from the tables, so that options know it without polars."""
 
 from enum import StrEnum
+from typing import Final
+
+SHOWN_ROWS: Final = 20  # in a table for people, unless they want another number
 
 
 class By(StrEnum):

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import polars as pl
 
@@ -90,10 +90,11 @@ def findings_of(lookup: Lookup, operator: str, measure: Measure | None = None) -
         measure: replays a call and reads hardware counters; None to leave them out.
     """
     rows = lookup.launches_of(operator)
-    costs = rows.group_by(_Inputs.__slots__).agg(pl.col("total_ns").sum())
+    columns = [field.name for field in fields(_Inputs)]
+    costs = rows.group_by(columns).agg(pl.col("total_ns").sum())
     costs = costs.sort("total_ns", "input_dims", descending=True).drop("total_ns")
     inputs = _Inputs(*costs.row(0)) if costs.height else _Inputs()
-    same = (pl.col(name).eq_missing(pl.lit(getattr(inputs, name))) for name in _Inputs.__slots__)
+    same = (pl.col(name).eq_missing(pl.lit(getattr(inputs, name))) for name in columns)
     kernels = rows.filter(pl.all_horizontal(same)).filter(pl.col("kind") == "kernel")
     counters, reason = _counters(lookup, operator, inputs, measure)
     first = kernels["name"][0] if kernels.height else None

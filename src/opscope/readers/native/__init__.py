@@ -91,7 +91,7 @@ class NativeReader:
         self._library.opscope_kineto_free(self._reader)
 
     def feed(self, piece: bytes | memoryview) -> list[bytes]:
-        """Read on; return the events that are not plain, and stretches that are no events.
+        """Read on; return the events that are not plain, and stretches that are no events. Views must be writable.
 
         Raises:
             MemoryError: there is no room for more.
@@ -157,7 +157,8 @@ class NativeReader:
 
     def _numbers(self, name: str) -> list[int]:
         pointer, size = self.column(name)
-        return list(pointer[:size])
+        numbers: list[int] = pointer[:size]
+        return numbers
 
     def _bytes(self, name: str) -> bytes:
         size = c_size_t()

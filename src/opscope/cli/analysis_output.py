@@ -11,12 +11,10 @@ from opscope.knowledge.native_functions import NativeFunctions
 from opscope.record import encode
 from opscope.report.analysis_document import AnalysisDocuments, build_analysis_document
 from opscope.report.analysis_tables import table_by, values_by
-from opscope.report.by import By
+from opscope.report.by import SHOWN_ROWS, By
 from opscope.report.tables import Format, as_csv, as_markdown, as_text
 from opscope.report.text import printable
 from opscope.units import format_ns, format_share
-
-_SHOWN = 20
 
 
 def print_analyses(
@@ -38,7 +36,7 @@ def print_analyses(
         click.echo(as_csv(values_by(analyses, by or _default(next(iter(analyses.values()))), sort=sort, top=rows)))
         return
     for path, analysis in analyses.items():
-        table = table_by(analysis, by or _default(analysis), sort=sort, top=_SHOWN if top is None else rows)
+        table = table_by(analysis, by or _default(analysis), sort=sort, top=SHOWN_ROWS if top is None else rows)
         if output_format is Format.MD:
             click.echo(as_markdown(table, path))
         else:

@@ -1,0 +1,86 @@
+"""`Reading`: a file that is read on a thread of its own while the command imports what it needs."""
+
+import gc
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opscope.cli.inputs import traces_of
+from opscope.errors import BadInputError
+from opscope.readers import Reading, read
+from tests.conftest import DATA
+
+TRACE = DATA / "traces" / "cudagraph_replay.json.gz"
+
+
+@pytest.fixture
+def no_garbage_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_trace_read_ahead_is_the_trace() -> None:
+    ahead, trace = Reading(TRACE).trace(), read(TRACE)
+    assert ahead.source == trace.source
+    assert ahead.activities.equals(trace.activities)
+
+
+@pytest.mark.parametrize("content", ["", "SQLite format 3", None])
+def test_what_cannot_be_read_is_said_by_the_one_who_waits(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "trace.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(BadInputError):
+        Reading(path).trace()
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+def test_a_failed_reading_keeps_nothing_alive() -> None:
+    reading = Reading(TRACE, max_bytes=10)
+    with pytest.raises(BadInputError, match="unpacks to more than 10 bytes"):
+        reading.trace()
+    gone = weakref.ref(reading)
+    del reading
+    assert gone() is None
+
+
+def test_without_a_thread_the_file_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    assert Reading(TRACE).trace().activities.height == read(TRACE).activities.height
+
+
+def test_a_reading_can_be_interrupted() -> None:
+    # polars makes system calls go on after a signal; a wait for a lock would go on until the file is read.
+    code = (
+        "import polars, threading, opscope.readers as readers\n"
+        "def endless(source): print('reading', flush=True); threading.Event().wait()\n"
+        "readers.read_content = endless\n"
+        f"readers.Reading(__import__('pathlib').Path({str(TRACE)!r})).trace()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=DATA.parent.parent
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "reading\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors
+
+
+def test_of_several_inputs_each_is_read_once_and_in_order(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"traceEvents": []}')
+    found = [path for path, _ in traces_of([TRACE, other, TRACE], 1 << 30)]
+    assert found == [str(TRACE), str(other)]
+    with pytest.raises(BadInputError, match="hold no trace"):
+        traces_of([], 1 << 30)
