@@ -187,3 +187,33 @@ def test_an_empty_trace_has_nothing_and_says_so(load: Callable[[KinetoTrace], Tr
     assert not analysis.has_device_times
     check = analysis.trust.checks[0]
     assert (check.verdict, check.name) == ("fail", "device_work_recorded")
+
+
+def test_totals_hold_what_is_below_and_self_times_of_overlapping_operators_are_in_one(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::e", 0, 100)
+    trace.operator("aten::x", 50, 100)  # overlaps the first one, and is around the next
+    trace.operator("aten::e", 60, 30)
+    trace.launched_kernel("k", (65, 5), (200, 20))
+    rows = {row["name"]: row for row in analyzed(trace).operators.iter_rows(named=True)}
+    assert (rows["aten::e"]["self_device_ns"], rows["aten::e"]["total_device_ns"]) == (20, 20)
+    assert rows["aten::x"]["total_device_ns"] == 20
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_operators_with_the_same_times_the_numbers_tell_the_inner_one(analyzed: Analyze, turned: bool) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::outer", 10_000, 5_000, **{"External id": 1})
+    trace.operator("aten::inner", 10_000, 5_000, **{"External id": 2})
+    if turned:
+        trace.events.reverse()
+    trace.launched_kernel("k", (11_000, 3_000), (20_000, 7_000))
+    rows = analyzed(trace).operators.select("name", "self_device_ns", "total_device_ns").rows()
+    assert sorted(rows) == [("aten::inner", 7_000, 7_000), ("aten::outer", 0, 7_000)]
+
+
+def test_an_annotation_with_the_times_of_an_operator_is_around_it(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.annotation("my_range", 10_000, 20_000)
+    trace.operator("aten::add", 10_000, 20_000)
+    assert analyzed(trace).operators["self_cpu_ns"].to_list() == [20_000]

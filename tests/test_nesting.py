@@ -19,15 +19,19 @@ def nesting(slices: list[Slice], began: list[int] | None = None) -> Nesting:
     return Nesting.of(*columns.T, None if began is None else np.array(began, np.int64))
 
 
-def encloses(slices: list[Slice], outer: int, inner: int) -> bool:
+def encloses(slices: list[Slice], outer: int, inner: int, began: list[int] | None = None) -> bool:
     (thread, start, end), (other_thread, low, high) = slices[inner], slices[outer]
     if outer == inner or thread != other_thread or not low <= start < high or high < end:
         return False
-    return (low, high) != (start, end) or outer < inner
+    return (low, high) != (start, end) or age(began, outer) < age(began, inner)
 
 
-def innermost(slices: list[Slice], candidates: list[int]) -> int:
-    return max(candidates, key=lambda i: (slices[i][1], -slices[i][2], i), default=-1)
+def age(began: list[int] | None, row: int) -> tuple[int, int]:
+    return (began[row] if began else 0, row)
+
+
+def innermost(slices: list[Slice], candidates: list[int], began: list[int] | None = None) -> int:
+    return max(candidates, key=lambda i: (slices[i][1], -slices[i][2], *age(began, i)), default=-1)
 
 
 def reference_parents(slices: list[Slice]) -> list[int]:
@@ -41,38 +45,41 @@ def test_parent_is_the_innermost_enclosing_slice(slices: list[Slice]) -> None:
     assert nesting(slices).parent.tolist() == reference_parents(slices)
 
 
-def began_after(slices: list[Slice], began: list[int], outer: int, inner: int, among: list[int]) -> bool:
+def began_after(slices: list[Slice], began: list[int], outer: int, inner: int) -> bool:
     """Tell whether numbers say that a slice began after one without duration that starts when it does."""
     (thread, start, end), number = slices[inner], began[inner]
     if start < end or slices[outer][1] != start or number < 0:
         return False
-    around = [i for i in among if slices[i][:2] == (thread, start) and encloses(slices, i, outer)]
+    rows = range(len(slices))
+    around = [i for i in rows if slices[i][:2] == (thread, start) and encloses(slices, i, outer, began)]
     return max(began[i] for i in [outer, *around]) > number
 
 
 NUMBERED = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12), st.integers(-1, 9), st.integers(0, 1)),
-    max_size=40,
+    st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12), st.integers(-1, 9)), max_size=40
 )
 
 
 @settings(max_examples=300)
 @given(NUMBERED)
-def test_a_slice_without_duration_lies_in_none_that_began_after_it(drawn: list[tuple[int, ...]]) -> None:
-    slices = [(thread, start, start + length) for thread, start, length, _, _ in drawn]
-    began, keys, rows = [item[3] for item in drawn], [item[4] for item in drawn], list(range(len(drawn)))
+def test_numbers_tell_which_of_two_that_start_together_is_the_outer_one(drawn: list[tuple[int, ...]]) -> None:
+    slices = [(thread, start, start + length) for thread, start, length, _ in drawn]
+    began, rows = [number for *_, number in drawn], range(len(drawn))
 
-    def outer(inner: int, among: list[int]) -> list[int]:
-        around = [o for o in among if encloses(slices, o, inner)]
-        return [o for o in around if not began_after(slices, began, o, inner, among)]
+    def parent(inner: int) -> int:
+        around = [o for o in rows if encloses(slices, o, inner, began)]
+        return innermost(slices, [o for o in around if not began_after(slices, began, o, inner)], began)
 
     tree = nesting(slices, began)
-    assert tree.parent.tolist() == [innermost(slices, outer(i, rows)) for i in rows]
-    same = [[o for o in rows if keys[o] == key] for key in (0, 1)]
-    assert tree.inside_same(np.array(keys, np.int64)).tolist() == [bool(outer(i, same[keys[i]])) for i in rows]
-    # What is asked for a point in time does not change: slices without duration contain none.
+    assert tree.parent.tolist() == [parent(i) for i in rows]
+    # Slices without duration contain no point in time.
     threads, starts, _ = np.array(slices, np.int64).reshape(-1, 3).T
-    assert tree.innermost_at(threads, starts).tolist() == nesting(slices).innermost_at(threads, starts).tolist()
+    at = [innermost(slices, [o for o in rows if contains(slices[o], *slices[i][:2])], began) for i in rows]
+    assert tree.innermost_at(threads, starts).tolist() == at
+
+
+def contains(one: Slice, thread: int, time: int) -> bool:
+    return one[0] == thread and one[1] <= time < one[2]
 
 
 @settings(max_examples=300)
@@ -104,12 +111,19 @@ def test_depth_and_subtree_sums_follow_the_parents(slices: list[Slice]) -> None:
 
 
 @given(SLICES, st.data())
-def test_inside_same_finds_an_enclosing_slice_with_the_same_key(slices: list[Slice], data: st.DataObject) -> None:
-    drawn = data.draw(st.lists(st.integers(0, 2), min_size=len(slices), max_size=len(slices)))
-    keys = np.array(drawn, np.int64)
-    rows = range(len(slices))
-    expected = [any(keys[o] == keys[i] and encloses(slices, o, i) for o in rows) for i in rows]
-    assert nesting(slices).inside_same(keys).tolist() == expected
+def test_inside_same_finds_a_slice_with_the_same_key_among_those_above(
+    slices: list[Slice], data: st.DataObject
+) -> None:
+    keys = data.draw(st.lists(st.integers(0, 2), min_size=len(slices), max_size=len(slices)))
+    tree = nesting(slices)
+    expected = []
+    for row in range(len(slices)):
+        above, ancestor = set(), tree.parent[row]
+        while ancestor >= 0:
+            above.add(keys[ancestor])
+            ancestor = tree.parent[ancestor]
+        expected.append(keys[row] in above)
+    assert tree.inside_same(np.array(keys, np.int64)).tolist() == expected
 
 
 def test_a_hundred_thousand_nested_slices_take_no_recursion() -> None:

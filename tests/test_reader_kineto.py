@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +18,7 @@ from opscope.errors import BadInputError
 from opscope.model import Trace
 from opscope.readers import native, read
 from opscope.readers.repair import repaired
+from tests.conftest import DATA
 from tests.kineto import KinetoTrace
 
 
@@ -180,6 +182,57 @@ def test_devices_and_metadata_come_from_the_header(load: Callable[[KinetoTrace],
     assert (device.name, device.compute_capability, device.multiprocessors) == ("NVIDIA H200", "9.0", 132)
     assert trace.source.metadata["trace_id"] == "X"
     assert trace.source.metadata["opscope"] == '{"torch": "2.11"}'
+
+
+def test_a_wrong_checksum_costs_no_event(tmp_path: Path) -> None:
+    content = bytearray((DATA / "traces" / "cudagraph_replay.json.gz").read_bytes())
+    whole = read(DATA / "traces" / "cudagraph_replay.json.gz")
+    content[-6] ^= 1
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(content)
+    trace = read(path)
+    assert (trace.source.event_count, trace.source.size_bytes) == (whole.source.event_count, whole.source.size_bytes)
+    assert trace.source.damage is not None
+    assert "incorrect data check" in trace.source.damage
+
+
+@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
+def test_of_damaged_gzip_data_all_before_the_damage_is_read(tmp_path: Path, part: float) -> None:
+    content = bytearray((DATA / "traces" / "gelu_variants.json.gz").read_bytes())
+    at = int(part * len(content))
+    before = zlib.decompressobj(wbits=31).decompress(bytes(content[:at]))
+    content[at : at + 8] = b"\xff" * 8
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(content)
+    trace = read(path)
+    assert trace.source.damage is not None
+    assert trace.source.size_bytes >= len(before)
+    assert trace.source.event_count >= before.count(b'"ph":') - 1
+
+
+def test_a_list_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    damaged = event_text("cpu_op", "1", "2", '{"Input Dims": [[2048 2050], [2050, 2048]]}')
+    trace = read_text(tmp_path, damaged.replace("[{", f"[{WHOLE}, {{", 1))
+    assert trace.source.unreadable_bytes >= len("[[2048 2050], [2050, 2048]]")
+    assert trace.operators["input_dims"].to_list() in ([None], [])  # without the list, or left out
+
+
+def test_replaced_bytes_in_lists_are_counted_per_event(tmp_path: Path) -> None:
+    args = '{"Concrete Inputs": ["\x01"]}'
+    event = f'{{"ph": "X", "cat": "cpu_op", "name": "n", "pid": 1, "tid": 1, "ts": 1, "dur": 2, "args": {args}}}'
+    trace = read_text(tmp_path, f'{{"traceEvents": [{event}, {event}]}}')
+    assert trace.source.replaced_bytes == 2
+    assert trace.operators["concrete_inputs"].to_list() == ['["?"]', '["?"]']
+
+
+def test_half_a_surrogate_pair_in_the_header_is_a_question_mark(tmp_path: Path) -> None:
+    trace = read_text(tmp_path, '{"trace_name": "\\ud800", "traceEvents": []}')
+    assert trace.source.metadata["trace_name"] == "?"
+
+
+def test_a_file_that_ends_in_its_header_is_not_taken_for_another_kind(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="cut off before it"):
+        read_text(tmp_path, '\n {\n "schemaVersion": 1,\n "deviceProperties": [')
 
 
 def test_gzip_is_recognised_by_content_and_not_by_name(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """`Reading`: a file that is read on a thread of its own while the command imports what it needs."""
 
 import gc
+import gzip
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +17,7 @@ import pytest
 from opscope.cli.inputs import traces_of
 from opscope.errors import BadInputError
 from opscope.readers import Reading, read
+from tests.cli import PYTHONPATH, opscope
 from tests.conftest import DATA
 
 TRACE = DATA / "traces" / "cudagraph_replay.json.gz"
@@ -84,3 +88,34 @@ def test_of_several_inputs_each_is_read_once_and_in_order(tmp_path: Path) -> Non
     assert found == [str(TRACE), str(other)]
     with pytest.raises(BadInputError, match="hold no trace"):
         traces_of([], 1 << 30)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_pipe_is_an_input(packed: bool) -> None:
+    content = TRACE.read_bytes()
+    result = subprocess.run(
+        [sys.executable, "-m", "opscope", "analyze", "--format", "json", "/dev/stdin"],
+        input=content if packed else gzip.decompress(content),
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        check=True,
+    )
+    assert json.loads(result.stdout)["source"]["event_count"] == read(TRACE).source.event_count
+
+
+def test_a_name_that_is_no_utf_8_is_no_hindrance(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.json.gz")
+    try:
+        path.write_bytes(TRACE.read_bytes())
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    result = opscope("analyze", "--format", "json", str(path))
+    assert result.returncode == 0
+    assert json.loads(result.stdout)["source"]["path"].endswith("\ufffd.json.gz")
+
+
+@pytest.mark.parametrize("name", ["loop", "n" * 300])
+def test_names_that_lead_nowhere_are_bad_inputs(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    result = opscope("analyze", str(TRACE), str(tmp_path / name))
+    assert (result.returncode, "Traceback" in result.stderr) == (4, False)

@@ -1,4 +1,4 @@
-"""Writing files whole: under a temporary name, then renamed."""
+"""Writing files whole: under a temporary name, then renamed. And the names of files as text."""
 
 import os
 import tempfile
@@ -49,3 +49,8 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def path_text(path: Path) -> str:
+    """Return a path as text that any encoding of JSON takes: bytes that are no UTF-8 become U+FFFD."""
+    return os.fsencode(path).decode("utf-8", "replace")

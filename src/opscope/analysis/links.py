@@ -49,13 +49,14 @@ def link(trace: Trace) -> Links:
     external_id = trace.activities["external_id"].replace(0, None)
     by_external_id = _match(external_id, trace.operators["external_id"])
     activity_operator = np.where(activity_operator >= 0, activity_operator, by_external_id)
-    named = pl.concat([t.select("thread", "start_ns", "duration_ns") for t in (trace.operators, trace.annotations)])
+    # Of an annotation and an operator with the same rounded times, the annotation is rather around the operator.
+    named = pl.concat([t.select("thread", "start_ns", "duration_ns") for t in (trace.annotations, trace.operators)])
     return Links(
         activity_launch,
         activity_operator,
         launch_operator,
         operators,
-        _self_time(_nesting(named), _nesting(trace.launches))[: trace.operators.height],
+        _self_time(_nesting(named), _nesting(trace.launches))[trace.annotations.height :],
     )
 
 

@@ -18,10 +18,11 @@ class Nesting:
 
     Attributes:
         parent: the innermost slice of the same thread that encloses a slice whole, or -1. Of two slices with the
-            same start and end the one listed first is the outer one. Slices that only overlap are not nested. A slice
-            without duration, as rounded times make them, encloses none, and lies in none that ends where it is.
+            same start and end the one that began first is the outer one, else the one listed first. Slices that only
+            overlap are not nested. A slice without duration, as rounded times make them, encloses none, and lies in
+            none that ends where it is.
         order: the slices sorted by thread and start, outer before inner.
-        thread, start, end, began: as given.
+        thread, start, end: as given.
     """
 
     parent: Ints
@@ -29,7 +30,6 @@ class Nesting:
     thread: Ints
     start: Ints
     end: Ints
-    began: Ints | None
 
     @classmethod
     def of(cls, thread: Ints, start: Ints, end: Ints, began: Ints | None = None) -> "Nesting":
@@ -40,15 +40,17 @@ class Nesting:
             start: when it began.
             end: when it ended.
             began: numbers that grow in the order in which slices of one thread really began; -1 where unknown. With
-                them, a slice without duration lies in none that only began after it, at the same rounded time.
+                them, a slice without duration lies in none that only began after it, at the same rounded time, and of
+                two with the same times the one that began first is the outer one.
         """
         order = np.lexsort((-end, start, thread)).astype(np.int64)
         empty = start == end
-        if began is not None and empty.any():
+        if began is not None and ((np.diff(start[order]) == 0) & (np.diff(thread[order]) == 0)).any():
+            order = np.lexsort((began, -end, start, thread)).astype(np.int64)
             order = _early_first(order, thread, start, empty, began)
         parent = np.full(len(order), -1, np.int64)
         parent[order] = _with_outer(order, _sorted_parents(thread[order], end[order], empty[order]))
-        return cls(parent, order, thread, start, end, began)
+        return cls(parent, order, thread, start, end)
 
     def innermost_at(self, thread: Ints, time: Ints) -> Ints:
         """Return the innermost slice that contains each (thread, time), or -1.
@@ -115,9 +117,12 @@ class Nesting:
         return totals
 
     def inside_same(self, key: Ints) -> Bools:
-        """Tell per slice whether a slice with the same key (numbered from 0) encloses it on its thread."""
-        lane = self.thread * (int(key.max(initial=0)) + 1) + key
-        return Nesting.of(lane, self.start, self.end, self.began).parent >= 0
+        """Tell per slice whether a slice with the same key (numbered from 0) is among those above it."""
+        # In sorted order a slice is followed by all that lie below it.
+        position = np.empty(len(self.order), np.int64)
+        position[self.order] = np.arange(len(self.order))
+        last = position + self.subtree_sums(np.ones(len(self.order), np.int64))
+        return Nesting.of(key, position, last).parent >= 0
 
 
 def _early_first(order: Ints, thread: Ints, start: Ints, empty: Bools, began: Ints) -> Ints:

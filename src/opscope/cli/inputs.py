@@ -1,5 +1,6 @@
 """What commands read: traces, directories that ``opscope convert`` made, and run directories of ``opscope profile``."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,7 +52,7 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
         BadInputError: a run directory holds no trace, or its manifest is damaged.
     """
     for path in paths:
-        if not path.is_dir():
+        if not os.path.isdir(path):  # False also for names that no file can have
             yield path
             continue
         from opscope.store import RunDirectory  # slow to import, and most inputs are files
@@ -83,10 +84,11 @@ def traces_of(paths: Iterable[Path], max_bytes: int) -> Iterator[tuple[str, "Tra
 
 
 def _distinct(paths: Iterable[Path]) -> Iterator[Path]:
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in paths:
-        if path.resolve() not in seen:
-            seen.add(path.resolve())
+        real = os.path.realpath(path)
+        if real not in seen:
+            seen.add(real)
             yield path
 
 

@@ -8,6 +8,7 @@ import click
 from opscope.analysis import analyze
 from opscope.analysis.producer import Producer, producer_of
 from opscope.errors import BadInputError, OpscopeError, UsageError
+from opscope.files import path_text
 from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.kernels.installed import InstalledTorch, build_ids, installed_torch, library_index, torch_index
 from opscope.knowledge.kernels.shipped import (
@@ -105,7 +106,7 @@ def _of_input(options: LookupOptions) -> Lookup:
     analysis = analyze(trace, functions)
     resolver = SourceResolver(version, producer.git, doubt=_doubt(options, producer))
     device_key = "CUDA" if analysis.has_device_times else "CPU"
-    return Lookup(resolver, functions, _host_index(version), str(path), analysis, device_key)
+    return Lookup(resolver, functions, _host_index(version), analysis.source.path, analysis, device_key)
 
 
 def _of_run(directory: RunDirectory, options: LookupOptions) -> Lookup:
@@ -123,7 +124,7 @@ def _of_run(directory: RunDirectory, options: LookupOptions) -> Lookup:
         resolver,
         functions,
         index=_host_index(version),
-        trace_name=str(directory.trace_path(record.traces[0])),
+        trace_name=path_text(directory.trace_path(record.traces[0])),
         analysis=result.analysis,
         device_key="CUDA" if environment.device.startswith("cuda") else "CPU",
         bound=step_bound(result.analysis, record),

@@ -3,6 +3,7 @@
 Imports nothing large by itself: a `Reading` goes on while its owner imports what is needed for the rest.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -46,7 +47,7 @@ class Reading:
         self._content: Content | None = None
         self._error: Exception | None = None
         self._thread: Thread | None = None
-        if not path.is_dir():
+        if not os.path.isdir(path):  # where `Path.is_dir` raises, opening the file says why
             self._begin()
 
     def trace(self) -> "Trace":
@@ -88,7 +89,7 @@ def _trace(source: Source, content: Callable[[], Content]) -> "Trace":
     from opscope.readers import kineto, parquet
 
     path = source.path
-    if path.is_dir():
+    if os.path.isdir(path):
         if (path / STORE_MANIFEST).is_file():
             return parquet.read(path)
         raise BadInputError(f"{path} is a directory without {STORE_MANIFEST}: expected a trace, or a converted one")

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from opscope.errors import BadInputError
+from opscope.files import path_text
 from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.content import Content, EventReader
 from opscope.readers.events import KINDS, add_event, device_of, dim3, list_text, text_of
@@ -68,7 +69,7 @@ def _described(source: Source, reader: EventReader, oddities: _Oddities, header:
     if damage is None and reader.truncated:
         damage = "it ends in the middle of its events"
     return TraceSource(
-        path=str(source.path),
+        path=path_text(source.path),
         format="kineto",
         size_bytes=source.size_bytes,
         event_count=reader.event_count,
@@ -97,12 +98,16 @@ def _frames(
     rows = Rows((identities[process], identities[thread]) for process, thread in reader.threads())
     oddities.odd_events = sum(not add_event(rows, event) for event in odd)
     names, replaced = _texts(reader.strings(NAMES))
-    texts = _lists(reader.strings(TEXTS))
+    texts, damage = _lists(reader.strings(TEXTS))
     frames = {}
     for table, schema in SCHEMAS.items():
         columns = take(reader, table)
         if replaced.any() and "name" in columns:
             oddities.replaced_bytes += int(replaced[columns["name"]].sum())
+        for name in texts.keys() & columns.keys():
+            codes = columns[name][columns[name] >= 0]
+            oddities.replaced_bytes += int(damage.replaced[codes].sum())
+            oddities.unreadable_bytes += int(damage.unreadable[codes].sum())
         plain, more = _frame(columns, schema, names, texts), rows.frame(table)
         frames[table] = rows.renumbered(pl.concat([plain, more]) if more.height else plain)
     return rows, frames
@@ -142,12 +147,22 @@ def _texts(tokens: list[bytes]) -> tuple[pl.Series, Array]:
     return pl.Series(texts, dtype=pl.Categorical), replaced
 
 
-def _lists(tokens: list[bytes]) -> dict[str, pl.Series]:
+@dataclass(frozen=True, slots=True)
+class _Damage:
+    """Per code of a string: how many of its bytes had to be replaced, and how many could not be read."""
+
+    replaced: Array
+    unreadable: Array
+
+
+def _lists(tokens: list[bytes]) -> tuple[dict[str, pl.Series], _Damage]:
     """Decode lists, collective names and kernels' files: one series per column, with what that column understands."""
     values = []
-    for token in tokens:
-        event, _ = decode_event(b'{"value": ' + token + b"}")
+    damage = _Damage(np.zeros(len(tokens), np.int64), np.zeros(len(tokens), np.int64))
+    for code, token in enumerate(tokens):
+        event, damage.replaced[code] = decode_event(b'{"value": ' + token + b"}")
         values.append(event.get("value") if event else None)
+        damage.unreadable[code] = 0 if event else len(token)
     readings = {
         "input_dims": [list_text(value) for value in values],
         "input_types": [list_text(value, of_text=True) for value in values],
@@ -160,7 +175,7 @@ def _lists(tokens: list[bytes]) -> dict[str, pl.Series]:
         "block": readings["grid"],
         "kernel_file": readings["collective"],
     }
-    return {column: pl.Series(read, dtype=pl.Categorical) for column, read in readings.items()}
+    return {column: pl.Series(read, dtype=pl.Categorical) for column, read in readings.items()}, damage
 
 
 # ---------------------------------------------------------------- header
@@ -193,11 +208,9 @@ def _object(text: bytes) -> dict[str, Any] | None:
 
 
 def _scalar_text(value: Any) -> str | None:
-    if isinstance(value, str | int | float | bool):
-        return str(value)
     if isinstance(value, dict):  # what `add_metadata_json` wrote
         return json.dumps(value)
-    return None
+    return text_of(str(value)) if isinstance(value, str | int | float | bool) else None
 
 
 def _devices(entries: Any) -> Iterator[DeviceProperties]:
@@ -217,8 +230,8 @@ def _no_trace(source: Source, reader: EventReader) -> str:
     if reader.found_events:
         return f"{source.path} is not a trace that opscope knows: nothing in its list of events is an event. {expected}"
     for magic, kind in _KINDS_OF_FILES:
-        if beginning.startswith(magic):
+        if beginning.startswith(magic) and not beginning.lstrip().startswith((b"{", b"[")):
             return f"{source.path} is {kind}, and no trace that opscope knows. {expected}"
     start = beginning.lstrip()[:_SHOWN].decode("utf-8", "replace")
-    kind = "JSON without a list 'traceEvents'" if start.startswith("{") else "no JSON object"
+    kind = "JSON without a list 'traceEvents', or cut off before it" if start.startswith("{") else "no JSON object"
     return f"{source.path} is not a trace that opscope knows: it is {kind} (it begins with {start!r}). {expected}"

@@ -9,9 +9,8 @@ from opscope.readers.repair import repaired
 
 _LONGEST_EVENT: Final = 1 << 20  # what is longer is no event that could be mended
 # A name with quotes that were not escaped reaches to the next key.
-_NAME: Final = re.compile(
-    rb'("name"\s*:\s*")(.*?)("\s*[,}]\s*(?:"(?:ph|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:|$))', re.DOTALL
-)
+_NAME_BEGIN: Final = re.compile(rb'"name"\s*:\s*"')
+_NAME_END: Final = re.compile(rb'"\s*[,}]\s*(?:"(?:ph|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:|$)')
 _BACKSLASH: Final = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
 
@@ -37,8 +36,10 @@ def decode_event(raw: bytes) -> tuple[dict[str, Any] | None, int]:
 
 
 def _with_escaped_name(raw: bytes) -> bytes:
-    def escaped(match: re.Match[bytes]) -> bytes:
-        inner = match[2].replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-        return match[1] + inner + match[3]
-
-    return _NAME.sub(escaped, raw, count=1)
+    # Two searches, and not one expression: that would look for the end anew from every beginning.
+    begin = _NAME_BEGIN.search(raw)
+    end = _NAME_END.search(raw, begin.end()) if begin else None
+    if begin is None or end is None:
+        return raw
+    name = raw[begin.end() : end.start()].replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+    return raw[: begin.end()] + name + raw[end.start() :]

@@ -42,9 +42,7 @@ class Source:
         """
         try:
             with self.path.open("rb", buffering=0) as file:
-                packed = file.read(2) == _GZIP
-                file.seek(0)
-                for piece in _unpacked(file) if packed else _plain(file):
+                for piece in _pieces(file):
                     self._count(len(piece))
                     yield piece
         except (EOFError, zlib.error) as error:
@@ -61,25 +59,57 @@ class Source:
             )
 
 
-def _plain(file: FileIO) -> Iterator[memoryview]:
+def _pieces(file: FileIO) -> Iterator[bytes | memoryview]:
+    """Yield the content, unpacked. Nothing is read twice, so the file may be a pipe."""
+    first = file.read(1)
+    first += file.read(1) if first == _GZIP[:1] else b""
+    return _unpacked(file, first) if first == _GZIP else _plain(file, first)
+
+
+def _plain(file: FileIO, first: bytes) -> Iterator[memoryview]:
     """Read into one buffer again and again: memory that is not new needs no page faults."""
-    buffer = memoryview(bytearray(_PIECE))
-    while size := file.readinto(buffer):
-        yield buffer[:size]
+    buffer = memoryview(bytearray(len(first) + _PIECE))
+    buffer[: len(first)] = first
+    filled = len(first)
+    while True:
+        while filled < len(buffer) and (size := file.readinto(buffer[filled:])):  # a pipe gives what it has
+            filled += size
+        if not filled:
+            return
+        yield buffer[:filled]
+        filled = 0
 
 
-def _unpacked(file: FileIO) -> Iterator[bytes]:
-    """Unpack all members of a gzip file. The standard reader gives up a whole piece for one bad byte at its end."""
+def _unpacked(file: FileIO, packed: bytes) -> Iterator[bytes]:
+    """Unpack all members of a gzip file that begins with ``packed``. One bad byte costs no whole piece."""
     member = zlib.decompressobj(wbits=_GZIP_BITS)
-    while packed := file.read(_PACKED_PIECE):
+    while packed:
         while packed:
             if member.eof:
                 packed = packed.lstrip(b"\0")  # some tools pad
                 if not packed:
                     break
                 member = zlib.decompressobj(wbits=_GZIP_BITS)
-            if piece := member.decompress(packed, _PIECE):
+            before = member.copy()
+            try:
+                piece = member.decompress(packed, _PIECE)
+            except zlib.error:
+                yield from _until_damage(before, packed)
+                raise
+            if piece:
                 yield piece
             packed = member.unconsumed_tail or member.unused_data
+        packed = file.read(_PACKED_PIECE)
     if not member.eof:
         raise EOFError("cut short")
+
+
+def _until_damage(member: "zlib._Decompress", packed: bytes) -> Iterator[bytes]:
+    """Unpack byte by byte: what zlib had unpacked in a call before it met bad data is lost otherwise."""
+    for at in range(len(packed)):
+        try:
+            piece = member.decompress(packed[at : at + 1])
+        except zlib.error:
+            return
+        if piece:
+            yield piece

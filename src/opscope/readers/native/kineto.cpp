@@ -475,7 +475,8 @@ private:
         if (state_ == State::kEvents) used = parse_events(used, last);
         if (state_ == State::kNoTrace) used = pending_.size();
         if (state_ == State::kFooter) {
-            footer_.append(pending_.data() + used, pending_.size() - used);
+            if (footer_.size() <= kLongestHeaderValue)  // more is no footer
+                footer_.append(pending_.data() + used, pending_.size() - used);
             used = pending_.size();
         }
         pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(used));
