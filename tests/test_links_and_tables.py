@@ -208,8 +208,8 @@ def test_of_two_operators_with_the_same_times_the_numbers_tell_the_inner_one(ana
     if turned:
         trace.events.reverse()
     trace.launched_kernel("k", (11_000, 3_000), (20_000, 7_000))
-    rows = analyzed(trace).operators.select("name", "self_device_ns", "total_device_ns").rows()
-    assert sorted(rows) == [("aten::inner", 7_000, 7_000), ("aten::outer", 0, 7_000)]
+    rows = analyzed(trace).operators.select("name", "self_device_ns", "total_device_ns", "self_cpu_ns").rows()
+    assert sorted(rows) == [("aten::inner", 7_000, 7_000, 2_000), ("aten::outer", 0, 7_000, 0)]
 
 
 def test_an_annotation_with_the_times_of_an_operator_is_around_it(analyzed: Analyze) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import zlib
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -18,6 +19,7 @@ from opscope.errors import BadInputError
 from opscope.model import Trace
 from opscope.readers import native, read
 from opscope.readers.repair import repaired
+from opscope.readers.source import Source
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace
 
@@ -208,6 +210,25 @@ def test_of_damaged_gzip_data_all_before_the_damage_is_read(tmp_path: Path, part
     assert trace.source.damage is not None
     assert trace.source.size_bytes >= len(before)
     assert trace.source.event_count >= before.count(b'"ph":') - 1
+
+
+def test_damage_after_an_unreadable_stretch_is_read_in_one_piece(tmp_path: Path) -> None:
+    # Pieces of some bytes each would make the reader look at the stretch anew with every one of them.
+    letters = bytes(random.Random(1).choices(b"abcdefgh", k=100_000))
+    content = bytearray(gzip.compress(f'{{"traceEvents": [{WHOLE},\nx'.encode() + letters))
+    content[-6] ^= 1
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(content)
+    pieces = list(Source(path).pieces())
+    assert len(pieces) == 1
+    trace = read(path)
+    assert (trace.activities.height, trace.source.unreadable_bytes) == (1, len(letters) + 1)
+
+
+def test_what_follows_the_trace_is_counted_whole(tmp_path: Path) -> None:
+    rest = " " * 10 + "x" * (70 << 20)
+    trace = read_text(tmp_path, f'{{"traceEvents": [{WHOLE}]{rest}')
+    assert trace.source.unreadable_bytes == len(rest)
 
 
 def test_a_list_that_cannot_be_read_is_said(tmp_path: Path) -> None:

@@ -114,6 +114,18 @@ def test_a_name_that_is_no_utf_8_is_no_hindrance(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["source"]["path"].endswith("\ufffd.json.gz")
 
 
+def test_traces_of_such_names_can_be_converted_and_read_back(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.json.gz")
+    try:
+        path.write_bytes(TRACE.read_bytes())
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    target = tmp_path / os.fsdecode(b"out-\xff")
+    assert opscope("convert", str(path), str(TRACE), "-o", str(target)).returncode == 0
+    (store,) = (folder for folder in target.iterdir() if os.fsencode(folder.name) == b"\xff")
+    assert read(store).activities.equals(read(TRACE).activities)
+
+
 @pytest.mark.parametrize("name", ["loop", "n" * 300])
 def test_names_that_lead_nowhere_are_bad_inputs(tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to("loop")

@@ -190,6 +190,16 @@ def test_overlapping_operators_of_a_thread_have_no_self_time(analyzed: Analyze) 
     assert by_name == {"aten::parent": 0, "aten::first": 14_000, "aten::second": 14_000}
 
 
+def test_annotations_that_cross_operators_are_noticed(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::outer", 0, 100)
+    trace.annotation("asynchronous", 50, 100)
+    trace.operator("aten::inner", 60, 30)
+    found = check(analyzed(trace), "operators_nest")
+    assert (found.verdict, found.count) == (Verdict.WARN, 1)
+    assert "0 operator calls and 1 annotations overlap others" in found.sentence
+
+
 def test_crossing_operators_are_noticed(analyzed: Analyze) -> None:
     trace = KinetoTrace()
     trace.operator("aten::p", 0, 10_000)

@@ -28,7 +28,8 @@ class TraceSource:
     """Where a trace came from and what its file says of itself.
 
     ``replaced_bytes`` counts the bytes that are not allowed in JSON and were read as question marks, ``odd_events`` the
-    events that were left out because their times cannot be true, ``unreadable_bytes`` the stretches that are no events.
+    events that were left out because their times cannot be true, ``unreadable_bytes`` the stretches that are no events
+    and the lists within events that cannot be read.
     ``damage`` says why the file ended before its end, if it did.
     ``metadata`` holds the scalar entries of the file's header as text (schema version, driver, ``opscope.*`` keys of
     our own captures).

@@ -173,7 +173,7 @@ def _file_is_valid(trace: Trace) -> Check:
         return Check("file_is_valid", Verdict.PASS, 0, "The trace file is valid.")
     found = []
     if source.unreadable_bytes:
-        found.append(f"{source.unreadable_bytes:,} bytes that are no events, which are left out")
+        found.append(f"{source.unreadable_bytes:,} bytes that cannot be read, which are left out")
     if source.replaced_bytes:
         found.append(f"{source.replaced_bytes:,} bytes that no JSON may hold, read as question marks")
     if source.odd_events:
@@ -242,13 +242,14 @@ def _is_rounded(table: pl.DataFrame) -> bool:
 
 
 def _self_times(links: Links) -> Check:
-    negative = links.operator_self_ns < 0
-    count = int((negative | links.operators.crossing()).sum())
+    calls = int(((links.operator_self_ns < 0) | links.operator_crosses).sum())
+    count = calls + links.crossing_annotations
     if not count:
         return Check("operators_nest", Verdict.PASS, 0, "Operators nest within their threads.")
     sentence = (
-        f"{count:,} operator calls overlap others of their thread without nesting (asynchronous, or rounded times): "
-        "what ran in the overlap is counted with the innermost one around it, and their self CPU times are uncertain."
+        f"{calls:,} operator calls and {links.crossing_annotations:,} annotations overlap others of their thread "
+        "without nesting (asynchronous, or rounded times): what ran in the overlap is counted with the innermost one "
+        "around it, and their self CPU times are uncertain."
     )
     return Check("operators_nest", Verdict.WARN, count, sentence)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from opscope.analysis.nesting import Ints, Nesting
+from opscope.analysis.nesting import Bools, Ints, Nesting
 from opscope.model import Trace
 
 
@@ -24,6 +24,8 @@ class Links:
         launch_operator: per launch its row in ``operators``.
         operators: the nesting of the operators.
         operator_self_ns: per operator its duration without nested operators, annotations and API calls, in nanoseconds.
+        operator_crosses: per operator whether it overlaps another, or an annotation, of its thread without nesting.
+        crossing_annotations: how many annotations do.
     """
 
     activity_launch: Ints
@@ -31,6 +33,8 @@ class Links:
     launch_operator: Ints
     operators: Nesting
     operator_self_ns: Ints
+    operator_crosses: Bools
+    crossing_annotations: int
 
 
 def link(trace: Trace) -> Links:
@@ -50,13 +54,20 @@ def link(trace: Trace) -> Links:
     by_external_id = _match(external_id, trace.operators["external_id"])
     activity_operator = np.where(activity_operator >= 0, activity_operator, by_external_id)
     # Of an annotation and an operator with the same rounded times, the annotation is rather around the operator.
-    named = pl.concat([t.select("thread", "start_ns", "duration_ns") for t in (trace.annotations, trace.operators)])
+    tables = (trace.annotations, trace.operators)
+    ranges = _nesting(
+        pl.concat([table.select("thread", "start_ns", "duration_ns") for table in tables]),
+        np.concatenate([np.full(trace.annotations.height, -1), began]),
+    )
+    first, crossing = trace.annotations.height, ranges.crossing()
     return Links(
         activity_launch,
         activity_operator,
         launch_operator,
         operators,
-        _self_time(_nesting(named), _nesting(trace.launches))[trace.annotations.height :],
+        _self_time(ranges, _nesting(trace.launches))[first:],
+        crossing[first:],
+        int(crossing[:first].sum()),
     )
 
 

@@ -18,9 +18,9 @@ class Nesting:
 
     Attributes:
         parent: the innermost slice of the same thread that encloses a slice whole, or -1. Of two slices with the
-            same start and end the one that began first is the outer one, else the one listed first. Slices that only
-            overlap are not nested. A slice without duration, as rounded times make them, encloses none, and lies in
-            none that ends where it is.
+            same start and end the one that began first is the outer one: one of unknown number before others, and of
+            these the one listed first. Slices that only overlap are not nested. A slice without duration, as rounded
+            times make them, encloses none, and lies in none that ends where it is.
         order: the slices sorted by thread and start, outer before inner.
         thread, start, end: as given.
     """

@@ -32,6 +32,8 @@ def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> "Trace":
         BadInputError: the file is missing, unreadable, too large, or of no known format.
         EnvironmentLacksError: it does not fit in memory.
     """
+    if not os.path.isfile(path):  # a pipe may be silent, and only a `Reading` can be interrupted then
+        return Reading(Path(path), max_bytes).trace()
     source = Source(Path(path), max_bytes)
     return _trace(source, lambda: read_content(source))
 

@@ -37,7 +37,11 @@ class EventReader(Protocol):
 
     @property
     def footer(self) -> bytes:
-        """What stands after the list of events."""
+        """What stands after the list of events, or its beginning."""
+
+    @property
+    def footer_size(self) -> int:
+        """How many bytes stand after the list of events."""
 
 
 @dataclass(slots=True)

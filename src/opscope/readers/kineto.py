@@ -185,14 +185,14 @@ def _header(reader: EventReader, oddities: _Oddities) -> dict[str, Any]:
     """Decode everything but the events: what stands before and after them. What cannot be read is counted."""
     before = reader.header.removeprefix(b"\xef\xbb\xbf")
     if not before.strip():  # a bare list of events; nothing but blanks may follow it
-        oddities.unreadable_bytes += len(reader.footer.strip())
+        oddities.unreadable_bytes += reader.footer_size - len(reader.footer) + len(reader.footer.strip())
         return {}
     whole, without_footer = before + b'"traceEvents": []' + reader.footer, before.rstrip(b" \r\n\t,") + b"}"
     header = _object(whole)
     if header is not None and not header["traceEvents"]:
         return header
     # A second list of events, another trace, or less than a whole object follows the first list.
-    oddities.unreadable_bytes += 0 if reader.truncated else len(reader.footer)
+    oddities.unreadable_bytes += 0 if reader.truncated else reader.footer_size
     header = _object(without_footer)
     if header is None:
         oddities.unreadable_bytes += len(before)

@@ -17,7 +17,7 @@ import polars as pl
 
 from opscope._version import __version__
 from opscope.errors import BadInputError, EnvironmentLacksError
-from opscope.files import write_whole, written_whole
+from opscope.files import path_text, write_whole, written_whole
 from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.source import STORE_MANIFEST
 from opscope.readers.tables import SCHEMAS
@@ -53,8 +53,9 @@ def write(trace: Trace, directory: Path) -> StoreManifest:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / STORE_MANIFEST).unlink(missing_ok=True)
         for name, frame in frames.items():
-            with written_whole(directory / f"{name}.parquet") as partial:
-                frame.write_parquet(partial, compression="zstd", compression_level=1)
+            # polars takes no names that are not UTF-8, but open files.
+            with written_whole(directory / f"{name}.parquet") as partial, partial.open("wb") as file:
+                frame.write_parquet(file, compression="zstd", compression_level=1)
         write_whole(directory / STORE_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     except (OSError, pl.exceptions.PolarsError) as error:
         raise EnvironmentLacksError(f"cannot write to {directory}: {error}") from error
@@ -76,7 +77,7 @@ def read(directory: Path) -> Trace:
 
 
 def _table(path: Path, name: str, rows: int) -> pl.DataFrame:
-    frame = pl.read_parquet(path)
+    frame = pl.read_parquet(path if path_text(path) == str(path) else path.read_bytes())
     if dict(frame.schema) != dict(SCHEMAS[name]) or frame.height != rows:
         raise BadInputError(f"{path} has other columns or rows than its manifest says: convert the trace again")
     return frame

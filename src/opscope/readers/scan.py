@@ -23,6 +23,11 @@ class PythonReader:
         self.header = b""
         self.footer = b""
 
+    @property
+    def footer_size(self) -> int:
+        """How many bytes stand after the list of events."""
+        return len(self.footer)
+
     def feed(self, piece: bytes | memoryview) -> list[bytes]:
         """Keep a piece: Python reads the whole at once."""
         self._pieces.append(bytes(piece))

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import FileIO
+from io import BufferedReader
 from pathlib import Path
 
 from opscope.errors import BadInputError
@@ -41,7 +41,7 @@ class Source:
             BadInputError: the file cannot be opened or read, or unpacks to more than ``max_bytes``.
         """
         try:
-            with self.path.open("rb", buffering=0) as file:
+            with self.path.open("rb") as file:
                 for piece in _pieces(file):
                     self._count(len(piece))
                     yield piece
@@ -59,28 +59,23 @@ class Source:
             )
 
 
-def _pieces(file: FileIO) -> Iterator[bytes | memoryview]:
+def _pieces(file: BufferedReader) -> Iterator[bytes | memoryview]:
     """Yield the content, unpacked. Nothing is read twice, so the file may be a pipe."""
-    first = file.read(1)
-    first += file.read(1) if first == _GZIP[:1] else b""
+    first = file.read(len(_GZIP))
     return _unpacked(file, first) if first == _GZIP else _plain(file, first)
 
 
-def _plain(file: FileIO, first: bytes) -> Iterator[memoryview]:
+def _plain(file: BufferedReader, first: bytes) -> Iterator[memoryview]:
     """Read into one buffer again and again: memory that is not new needs no page faults."""
     buffer = memoryview(bytearray(len(first) + _PIECE))
     buffer[: len(first)] = first
-    filled = len(first)
-    while True:
-        while filled < len(buffer) and (size := file.readinto(buffer[filled:])):  # a pipe gives what it has
-            filled += size
-        if not filled:
-            return
+    filled = len(first) + file.readinto(buffer[len(first) :])
+    while filled:
         yield buffer[:filled]
-        filled = 0
+        filled = file.readinto(buffer)
 
 
-def _unpacked(file: FileIO, packed: bytes) -> Iterator[bytes]:
+def _unpacked(file: BufferedReader, packed: bytes) -> Iterator[bytes]:
     """Unpack all members of a gzip file that begins with ``packed``. One bad byte costs no whole piece."""
     member = zlib.decompressobj(wbits=_GZIP_BITS)
     while packed:
@@ -94,7 +89,7 @@ def _unpacked(file: FileIO, packed: bytes) -> Iterator[bytes]:
             try:
                 piece = member.decompress(packed, _PIECE)
             except zlib.error:
-                yield from _until_damage(before, packed)
+                yield _until_damage(before, packed)
                 raise
             if piece:
                 yield piece
@@ -104,12 +99,12 @@ def _unpacked(file: FileIO, packed: bytes) -> Iterator[bytes]:
         raise EOFError("cut short")
 
 
-def _until_damage(member: "zlib._Decompress", packed: bytes) -> Iterator[bytes]:
+def _until_damage(member: "zlib._Decompress", packed: bytes) -> bytes:
     """Unpack byte by byte: what zlib had unpacked in a call before it met bad data is lost otherwise."""
+    unpacked = []
     for at in range(len(packed)):
         try:
-            piece = member.decompress(packed[at : at + 1])
+            unpacked.append(member.decompress(packed[at : at + 1]))
         except zlib.error:
-            return
-        if piece:
-            yield piece
+            break
+    return b"".join(unpacked)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
-_VERSION: Final = 4  # of the interface; a library of another version is not used
+_VERSION: Final = 5  # of the interface; a library of another version is not used
 NULL: Final = -(1 << 63)  # stands for an unknown number
 
 # Which string a code means.
@@ -71,6 +71,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "threads": (POINTER(c_int32), (c_void_p, size)),
         "header": (c_void_p, (c_void_p, size)),
         "footer": (c_void_p, (c_void_p, size)),
+        "footer_size": (c_size_t, (c_void_p,)),
         "odd": (c_void_p, (c_void_p, size)),
         "odd_ends": (POINTER(c_int64), (c_void_p, size)),
         "clear_odd": (None, (c_void_p,)),
@@ -131,6 +132,11 @@ class NativeReader:
     def footer(self) -> bytes:
         """What stands after the list of events."""
         return self._bytes("footer")
+
+    @property
+    def footer_size(self) -> int:
+        """How many bytes stand after the list of events; `footer` has no more than 64 MiB of them."""
+        return int(self._library.opscope_kineto_footer_size(self._reader))
 
     def strings(self, which: int) -> list[bytes]:
         """Return the JSON text of every string that codes refer to: `NAMES`, `TEXTS` or `IDENTITIES`."""

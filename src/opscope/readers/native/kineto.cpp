@@ -452,6 +452,7 @@ public:
     const std::vector<int32_t>& threads() const { return threads_; }
     const std::string& header() const { return header_; }
     const std::string& footer() const { return footer_; }
+    size_t footer_size() const { return footer_size_; }
     const std::string& odd() const { return odd_; }
     const std::vector<int64_t>& odd_ends() const { return odd_ends_; }
     void clear_odd() {
@@ -475,6 +476,7 @@ private:
         if (state_ == State::kEvents) used = parse_events(used, last);
         if (state_ == State::kNoTrace) used = pending_.size();
         if (state_ == State::kFooter) {
+            footer_size_ += pending_.size() - used;
             if (footer_.size() <= kLongestHeaderValue)  // more is no footer
                 footer_.append(pending_.data() + used, pending_.size() - used);
             used = pending_.size();
@@ -754,7 +756,7 @@ private:
     std::string header_, footer_, odd_;
     std::vector<int64_t> odd_ends_;
     int64_t event_count_ = 0;
-    size_t rescanned_ = 0;
+    size_t rescanned_ = 0, footer_size_ = 0;
     bool truncated_ = false;
 };
 
@@ -766,7 +768,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 4; }
+int32_t opscope_kineto_version() { return 5; }
 Reader* opscope_kineto_new() { return new Reader; }
 void opscope_kineto_free(Reader* reader) {
     delete reader;
@@ -826,6 +828,8 @@ const char* opscope_kineto_footer(const Reader* reader, size_t* size) {
     *size = reader->footer().size();
     return reader->footer().data();
 }
+
+size_t opscope_kineto_footer_size(const Reader* reader) { return reader->footer_size(); }
 
 const char* opscope_kineto_odd(const Reader* reader, size_t* size) {
     *size = reader->odd().size();
