@@ -49,10 +49,11 @@ def link(trace: Trace) -> Links:
     launched = activity_launch >= 0
     activity_operator = np.full(trace.activities.height, -1, np.int64)
     activity_operator[launched] = launch_operator[activity_launch[launched]]
-    # Producers write an external id of 0 for "none".
-    external_id = trace.activities["external_id"].replace(0, None)
-    by_external_id = _match(external_id, trace.operators["external_id"])
-    activity_operator = np.where(activity_operator >= 0, activity_operator, by_external_id)
+    missing = np.flatnonzero(activity_operator < 0)
+    if len(missing):
+        # Producers write an external id of 0 for "none".
+        external_id = trace.activities["external_id"].gather(missing).replace(0, None)
+        activity_operator[missing] = _match(external_id, trace.operators["external_id"])
     # Of an annotation and an operator with the same rounded times, the annotation is rather around the operator.
     tables = (trace.annotations, trace.operators)
     ranges = _nesting(

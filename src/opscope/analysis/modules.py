@@ -18,7 +18,7 @@ def module_table(trace: Trace, links: Links) -> pl.DataFrame | None:
     forward operator with its sequence number. ``total_device_ns`` adds the modules inside. What no module launched is
     in no row. None where no modules were recorded.
     """
-    modules = trace.frames.filter(pl.col("name").cast(pl.String).str.starts_with(_MODULE))
+    modules = trace.frames.filter(pl.col("name").cat.starts_with(_MODULE))
     if not modules.height:
         return None
     nesting = Nesting.of(column(modules, "thread"), column(modules, "start_ns"), end_of(modules))

@@ -43,11 +43,14 @@ class Nesting:
                 them, a slice without duration lies in none that only began after it, at the same rounded time, and of
                 two with the same times the one that began first is the outer one.
         """
-        order = np.lexsort((-end, start, thread)).astype(np.int64)
-        empty = start == end
-        if began is not None and ((np.diff(start[order]) == 0) & (np.diff(thread[order]) == 0)).any():
-            order = np.lexsort((began, -end, start, thread)).astype(np.int64)
-            order = _early_first(order, thread, start, empty, began)
+        order, empty = _by_group_and_start(thread, start), start == end
+        if (
+            (np.diff(start[order]) == 0) & (np.diff(thread[order]) == 0)
+        ).any():  # then the ends decide, and the numbers
+            number = np.zeros(len(order), np.int64) if began is None else began
+            order = np.lexsort((number, -end, start, thread)).astype(np.int64)
+            if began is not None:
+                order = _early_first(order, thread, start, empty, began)
         parent = np.full(len(order), -1, np.int64)
         parent[order] = _with_outer(order, _sorted_parents(thread[order], end[order], empty[order]))
         return cls(parent, order, thread, start, end)
@@ -122,7 +125,21 @@ class Nesting:
         position = np.empty(len(self.order), np.int64)
         position[self.order] = np.arange(len(self.order))
         last = position + self.subtree_sums(np.ones(len(self.order), np.int64))
-        return Nesting.of(key, position, last).parent >= 0
+        order = _by_group_and_start(key, position)
+        # One key after the other, so that how far the earlier ones reach starts anew with each.
+        offset = key[order] * (len(order) + 1)
+        reach = np.maximum.accumulate(last[order] + offset)
+        result = np.zeros(len(order), np.bool_)
+        result[order[1:]] = reach[:-1] > (position[order] + offset)[1:]
+        return result
+
+
+def _by_group_and_start(group: Ints, start: Ints) -> Ints:
+    """Sort by group and start; equal ones stay as they are. Quick where starts mostly ascend and groups are few."""
+    order = np.argsort(start, kind="stable")
+    few = group.min(initial=0) >= 0 and group.max(initial=0) <= np.iinfo(np.uint16).max
+    chosen = group[order].astype(np.uint16) if few else group[order]  # numpy sorts 16 bits by counting
+    return order[np.argsort(chosen, kind="stable")]
 
 
 def _early_first(order: Ints, thread: Ints, start: Ints, empty: Bools, began: Ints) -> Ints:
