@@ -103,25 +103,26 @@ def test_a_pipe_is_an_input(packed: bool) -> None:
     assert json.loads(result.stdout)["source"]["event_count"] == read(TRACE).source.event_count
 
 
-def test_a_name_that_is_no_utf_8_is_no_hindrance(tmp_path: Path) -> None:
+@pytest.fixture
+def no_utf_8(tmp_path: Path) -> Path:
+    """A trace whose name is no UTF-8."""
     path = tmp_path / os.fsdecode(b"\xff.json.gz")
     try:
         path.write_bytes(TRACE.read_bytes())
     except OSError:
         pytest.skip("this file system takes no such names")
-    result = opscope("analyze", "--format", "json", str(path))
+    return path
+
+
+def test_a_name_that_is_no_utf_8_is_no_hindrance(no_utf_8: Path) -> None:
+    result = opscope("analyze", "--format", "json", str(no_utf_8))
     assert result.returncode == 0
     assert json.loads(result.stdout)["source"]["path"].endswith("\ufffd.json.gz")
 
 
-def test_traces_of_such_names_can_be_converted_and_read_back(tmp_path: Path) -> None:
-    path = tmp_path / os.fsdecode(b"\xff.json.gz")
-    try:
-        path.write_bytes(TRACE.read_bytes())
-    except OSError:
-        pytest.skip("this file system takes no such names")
+def test_traces_of_such_names_can_be_converted_and_read_back(no_utf_8: Path, tmp_path: Path) -> None:
     target = tmp_path / os.fsdecode(b"out-\xff")
-    assert opscope("convert", str(path), str(TRACE), "-o", str(target)).returncode == 0
+    assert opscope("convert", str(no_utf_8), str(TRACE), "-o", str(target)).returncode == 0
     (store,) = (folder for folder in target.iterdir() if os.fsencode(folder.name) == b"\xff")
     assert read(store).activities.equals(read(TRACE).activities)
 

@@ -46,14 +46,6 @@ def link(trace: Trace) -> Links:
     launch_thread, launch_start = column(trace.launches, "thread"), column(trace.launches, "start_ns")
     launch_operator = operators.innermost_at(launch_thread, launch_start)
     activity_launch = _match(trace.activities["correlation"], trace.launches["correlation"])
-    launched = activity_launch >= 0
-    activity_operator = np.full(trace.activities.height, -1, np.int64)
-    activity_operator[launched] = launch_operator[activity_launch[launched]]
-    missing = np.flatnonzero(activity_operator < 0)
-    if len(missing):
-        # Producers write an external id of 0 for "none".
-        external_id = trace.activities["external_id"].gather(missing).replace(0, None)
-        activity_operator[missing] = _match(external_id, trace.operators["external_id"])
     # Of an annotation and an operator with the same rounded times, the annotation is rather around the operator.
     tables = (trace.annotations, trace.operators)
     ranges = _nesting(
@@ -63,13 +55,26 @@ def link(trace: Trace) -> Links:
     first, crossing = trace.annotations.height, ranges.crossing()
     return Links(
         activity_launch,
-        activity_operator,
+        _operators_of(trace, activity_launch, launch_operator),
         launch_operator,
         operators,
         _self_time(ranges, _nesting(trace.launches))[first:],
         crossing[first:],
         int(crossing[:first].sum()),
     )
+
+
+def _operators_of(trace: Trace, activity_launch: Ints, launch_operator: Ints) -> Ints:
+    """Return per activity its operator: that of its launch, else the one of its recorded id."""
+    result = np.full(trace.activities.height, -1, np.int64)
+    launched = activity_launch >= 0
+    result[launched] = launch_operator[activity_launch[launched]]
+    missing = np.flatnonzero(result < 0)
+    if len(missing):
+        # Producers write an external id of 0 for "none".
+        external_id = trace.activities["external_id"].gather(missing).replace(0, None)
+        result[missing] = _match(external_id, trace.operators["external_id"])
+    return result
 
 
 def _self_time(ranges: Nesting, launches: Nesting) -> Ints:

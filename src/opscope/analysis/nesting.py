@@ -44,9 +44,8 @@ class Nesting:
                 two with the same times the one that began first is the outer one.
         """
         order, empty = _by_group_and_start(thread, start), start == end
-        if (
-            (np.diff(start[order]) == 0) & (np.diff(thread[order]) == 0)
-        ).any():  # then the ends decide, and the numbers
+        tied = (np.diff(start[order]) == 0) & (np.diff(thread[order]) == 0)
+        if tied.any():  # then the ends decide, and the numbers
             number = np.zeros(len(order), np.int64) if began is None else began
             order = np.lexsort((number, -end, start, thread)).astype(np.int64)
             if began is not None:
@@ -79,11 +78,16 @@ class Nesting:
             result[asked[found]] = self.order[position[found]]
         return result
 
+    def _positions(self) -> Ints:
+        """Return where each slice stands in sorted order."""
+        position = np.empty(len(self.order), np.int64)
+        position[self.order] = np.arange(len(self.order))
+        return position
+
     def crossing(self) -> Bools:
         """Tell per slice whether the innermost earlier slice around its start ends before it does."""
         thread, start, end = self.thread[self.order], self.start[self.order], self.end[self.order]
-        position = np.empty(len(self.order), np.int64)
-        position[self.order] = np.arange(len(self.order))
+        position = self._positions()
         above = self.parent[self.order]
         parent = np.where(above >= 0, position[np.maximum(above, 0)], -1) if len(above) else above
         around = np.arange(-1, len(thread) - 1, dtype=np.int64)
@@ -122,8 +126,7 @@ class Nesting:
     def inside_same(self, key: Ints) -> Bools:
         """Tell per slice whether a slice with the same key (numbered from 0) is among those above it."""
         # In sorted order a slice is followed by all that lie below it.
-        position = np.empty(len(self.order), np.int64)
-        position[self.order] = np.arange(len(self.order))
+        position = self._positions()
         last = position + self.subtree_sums(np.ones(len(self.order), np.int64))
         order = _by_group_and_start(key, position)
         # One key after the other, so that how far the earlier ones reach starts anew with each.
