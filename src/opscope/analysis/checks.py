@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from opscope.analysis.api import calls_of
 from opscope.analysis.launches import LaunchSummary
 from opscope.analysis.links import Links, column, end_of
 from opscope.analysis.nesting import Ints
@@ -15,6 +16,7 @@ from opscope.analysis.steps import activities_launched_outside_steps, module_loa
 from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.trust import Check, Trust, Verdict
 from opscope.analysis.window import window_of
+from opscope.knowledge.api_calls import ApiKind
 from opscope.model import Trace
 from opscope.units import NS_PER_US, format_ns, format_share
 
@@ -379,7 +381,7 @@ def _repeated_correlations(trace: Trace, links: Links) -> Check:
 
 def _in_graph(trace: Trace, links: Links) -> npt.NDArray[np.bool_]:
     """Tell per activity whether it is a node of a graph: all nodes of one graph launch share its correlation id."""
-    graph_launch = trace.launches["name"].cast(pl.String).str.contains("GraphLaunch").to_numpy()
+    graph_launch = calls_of(trace.launches, ApiKind.GRAPH_LAUNCH)
     launched = links.activity_launch >= 0
     in_graph = column(trace.activities, "graph_node_id") > 0
     in_graph[launched] |= graph_launch[links.activity_launch[launched]]
@@ -423,7 +425,7 @@ def _graph_replays(trace: Trace) -> Check:
     )
     short = replays.filter(pl.col("nodes") < pl.col("most"))
     if not short.height:
-        launched = int(trace.launches["name"].cast(pl.String).str.contains("GraphLaunch").sum())
+        launched = int(calls_of(trace.launches, ApiKind.GRAPH_LAUNCH).sum())
         if launched > replays.height:
             sentence = (
                 f"Graphs were replayed {launched:,} times, and the driver did not number their nodes: whether every "

@@ -7,8 +7,10 @@ graph is known by the sequence of its kernels, and a node by its place in that s
 import numpy as np
 import polars as pl
 
-from opscope.analysis.launches import LAUNCHING_CALL, captured_into_graph
+from opscope.analysis.api import calls_of, calls_that
+from opscope.analysis.launches import captured_into_graph
 from opscope.analysis.links import Links, column, link
+from opscope.knowledge.api_calls import ApiKind
 from opscope.model import Trace
 
 _BY_ID, _BY_ORDER = "graph and node id", "order in the replay"
@@ -36,10 +38,9 @@ def graph_table(trace: Trace, links: Links, capture: Trace | None = None) -> pl.
 def _captures(trace: Trace, links: Links) -> list[list[str | None]]:
     """Return per captured graph the operators that launched its nodes, in order."""
     launches = trace.launches
-    names = launches["name"].cast(pl.String)
-    launching = names.str.contains(LAUNCHING_CALL.pattern).to_numpy() & ~names.str.contains("GraphLaunch").to_numpy()
+    launching = calls_that(launches, lambda call: call.enqueues) & ~calls_of(launches, ApiKind.GRAPH_LAUNCH)
     thread, start = column(launches, "thread"), column(launches, "start_ns")
-    begins = names.str.contains("StreamBeginCapture").to_numpy()
+    begins = calls_of(launches, ApiKind.CAPTURE_BEGIN)
     operators = trace.operators["name"]
     captures: dict[tuple[int, int], list[str | None]] = {}
     for row in np.flatnonzero(launching & captured_into_graph(launches)).tolist():
@@ -79,7 +80,7 @@ def _durations(trace: Trace, links: Links) -> pl.DataFrame:
 
 
 def _replayed(trace: Trace, links: Links) -> pl.DataFrame:
-    is_graph_launch = trace.launches["name"].cast(pl.String).str.contains("GraphLaunch").to_numpy()
+    is_graph_launch = calls_of(trace.launches, ApiKind.GRAPH_LAUNCH)
     replayed = trace.activities["graph_node_id"].fill_null(0).to_numpy() != 0
     launched = links.activity_launch >= 0
     replayed[launched] |= is_graph_launch[links.activity_launch[launched]]

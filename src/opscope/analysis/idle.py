@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
+from opscope.analysis.api import calls_that
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import column, end_of
 from opscope.analysis.nesting import Ints
-from opscope.analysis.plausible import BLOCKING_CALL
 from opscope.model import Trace
 
 
@@ -95,7 +94,7 @@ _Pieces = tuple[Intervals, npt.NDArray[np.str_]]
 
 def _host_pieces(trace: Trace, late: Intervals, launch_row: Ints) -> list[_Pieces]:
     """Tell, where the host was late, the time it spent in blocking calls of the launching thread from the rest."""
-    blocking = trace.launches["name"].cast(pl.String).str.contains(BLOCKING_CALL).to_numpy()
+    blocking = calls_that(trace.launches, lambda call: call.blocks)
     thread = column(trace.launches, "thread")
     start, end = column(trace.launches, "start_ns"), end_of(trace.launches)
     pieces: list[_Pieces] = []

@@ -1,21 +1,16 @@
 """How the host fed the devices: API time, launch latency and backlog, told apart."""
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from opscope.analysis.api import calls_of, calls_that
 from opscope.analysis.links import Links, column, end_of
 from opscope.analysis.nesting import Ints
+from opscope.knowledge.api_calls import ApiKind
 from opscope.model import Trace
-
-LAUNCHING_CALL = re.compile(
-    r"LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch|^(cuda|hip)Mem(cpy|set)\w*Async|^cuMem(cpy|set)\w*Async"
-    r"|^hipMemcpyWithStream"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -61,7 +56,7 @@ class LaunchSummary:
 def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
     """Summarise the launch calls of a trace."""
     launches, duration = trace.launches, pl.col("duration_ns")
-    launching = launches["name"].cast(pl.String).str.contains(LAUNCHING_CALL.pattern).to_numpy()
+    launching = calls_that(launches, lambda call: call.enqueues)
     has_activity = np.zeros(launches.height, np.bool_)
     has_activity[links.activity_launch[links.activity_launch >= 0]] = True
     delay, queued = _delays(trace, links)
@@ -85,9 +80,8 @@ def _without_activity(trace: Trace, lonely: npt.NDArray[np.bool_]) -> int | None
 
 def captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Tell per call whether its thread was capturing a graph: then it launches nothing yet."""
-    names = launches["name"].cast(pl.String)
     thread, start = column(launches, "thread"), column(launches, "start_ns")
-    begins, ends = (names.str.contains(pattern).to_numpy() for pattern in ("StreamBeginCapture", "StreamEndCapture"))
+    begins, ends = calls_of(launches, ApiKind.CAPTURE_BEGIN), calls_of(launches, ApiKind.CAPTURE_END)
     captured = np.zeros(launches.height, np.bool_)
     for number in np.unique(thread[begins]):
         mine = thread == number

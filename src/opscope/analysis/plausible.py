@@ -4,15 +4,10 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from opscope.analysis.api import calls_that
 from opscope.analysis.links import column, end_of
 from opscope.model import Trace
 from opscope.units import NS_PER_S
-
-# Runtime and driver calls in which the host waits for a device.
-BLOCKING_CALL = (
-    r"(Device|Stream|Event|Ctx)Synchronize"
-    r"|^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol|Peer|WithStream|DtoH|HtoD|DtoD)?(_|$)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,7 @@ _NOT_NEGATIVE = pl.col("duration_ns").is_between(0, _LONGEST_RECORD_NS)
 
 
 def _outlasts_waiting_host(trace: Trace) -> pl.Expr:
-    blocking = trace.launches.filter(pl.col("name").cast(pl.String).str.contains(BLOCKING_CALL))
+    blocking = trace.launches.filter(calls_that(trace.launches, lambda call: call.blocks))
     if not blocking.height:
         return pl.lit(value=False)
     host = pl.concat(

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from opscope.analysis.api import names_that
 from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleTime
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links, column, end_of
 from opscope.analysis.nesting import Ints, Nesting
 from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.window import Window, step_table
+from opscope.knowledge.api_calls import loads_code
 from opscope.model import Trace
 
-# Driver and runtime records of code being loaded on first use, which make a first step cold.
-_MODULE_LOADING = r"Module Loading|Lazy Function Loading|(Module|Library)Load(Data|From|Fat|$)"
 LAUNCH_UNKNOWN = "launch not recorded"
 _BACKWARD_RANGE = "^autograd::engine::evaluate_function"
 _OPTIMIZER_RANGE = r"^Optimizer\.(step|zero_grad)#"
@@ -143,9 +143,10 @@ def module_loading(trace: Trace) -> pl.DataFrame:
     within a named one are not listed again.
     """
     columns = ("name", "start_ns", "duration_ns")
-    named = pl.col("name").cast(pl.String).str.contains(_MODULE_LOADING)
-    overheads = trace.overheads.filter(named).select(columns)
-    calls = trace.launches.filter(named).select(columns)
+    overheads, calls = (
+        table.filter(names_that(table["name"], loads_code)).select(columns)
+        for table in (trace.overheads, trace.launches)
+    )
     covered = Intervals.union_of(column(overheads, "start_ns"), end_of(overheads))
     position = np.searchsorted(covered.start, column(calls, "start_ns"), side="right") - 1
     inside = np.zeros(calls.height, np.bool_)

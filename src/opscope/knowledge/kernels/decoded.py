@@ -1,7 +1,6 @@
 """What a kernel's name can say, and what the readers of names share."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,14 +53,6 @@ class DecodedKernel:
     functor: str | None = None
     details: tuple[tuple[str, str], ...] = ()
     unknown: tuple[str, ...] = ()
-
-
-CPP_DTYPES: Final[Mapping[str, str]] = {
-    "float": "f32", "double": "f64", "c10::BFloat16": "bf16", "c10::Half": "f16", "long": "i64", "int": "i32",
-    "short": "i16", "signed char": "i8", "unsigned char": "u8", "bool": "bool", "__half": "f16",
-    "__nv_bfloat16": "bf16", "c10::complex<float>": "complex64", "c10::complex<double>": "complex128",
-    "c10::Float8_e4m3fn": "f8e4m3", "c10::Float8_e5m2": "f8e5m2",
-}  # fmt: skip
 
 
 def shown(dtype: str) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from opscope.knowledge.kernels.decoded import CPP_DTYPES, DecodedKernel, shown, template_arguments
+from opscope.knowledge.dtypes import cpp_dtype
+from opscope.knowledge.kernels.decoded import DecodedKernel, shown, template_arguments
 from opscope.knowledge.kernels.names import base_name
 
 _INPUT, _OUTPUT, _ACC = "input_dtype", "output_dtype", "accumulate_dtype"
@@ -114,7 +115,7 @@ def _described(name: str, template: _Template) -> DecodedKernel:
     def at(position: int | None) -> str | None:
         return arguments[position] if position is not None and position < len(arguments) else None
 
-    dtypes = {kind: CPP_DTYPES.get(at(position) or "") for kind, position in template.dtypes.items()}
+    dtypes = {kind: cpp_dtype(at(position)) for kind, position in template.dtypes.items()}
     width = at(template.vector_width)
     dtype = dtypes.get(_INPUT)
     return DecodedKernel(
@@ -175,16 +176,16 @@ def _element_types(name: str, arguments: Sequence[str], function: str) -> tuple[
             return None, None
         inner = [part.strip() for part in reduction[3].split(",")]
         # MeanOps<element, accumulate, factor, output> and its relatives; func_wrapper_t<accumulate, ...> has one type.
-        return CPP_DTYPES.get(reduction[1].strip()), CPP_DTYPES.get(inner[1] if len(inner) > 2 else inner[0])
+        return cpp_dtype(reduction[1].strip()), cpp_dtype(inner[1] if len(inner) > 2 else inner[0])
     if function == "distribution_elementwise_grid_stride_kernel":
-        return CPP_DTYPES.get(arguments[0]) if arguments else None, None
+        return cpp_dtype(arguments[0]) if arguments else None, None
     text = ", ".join(arguments)
     if "OpaqueType" in text or function == "elementwise_kernel_with_index":
         return None, None  # elements of a size, of no type; and a function of the index
     for match in _FUNCTOR_TYPE.finditer(text):
-        if dtype := CPP_DTYPES.get(match[1].strip()):
+        if dtype := cpp_dtype(match[1].strip()):
             return dtype, None
     # Strided templates wrap the function in a lambda over the index, which comes last.
     lambdas = [match[1].strip() for match in _LAMBDA.finditer(text)]
     own = lambdas[:-1] if function in _OVER_AN_INDEX else lambdas
-    return CPP_DTYPES.get(own[-1]) if own else None, None
+    return cpp_dtype(own[-1]) if own else None, None

@@ -3,7 +3,8 @@
 import re
 from typing import Final
 
-from opscope.knowledge.kernels.decoded import CPP_DTYPES, TENSOR_CORES, DecodedKernel, shown, template_arguments
+from opscope.knowledge.dtypes import cpp_dtype
+from opscope.knowledge.kernels.decoded import TENSOR_CORES, DecodedKernel, shown, template_arguments
 from opscope.knowledge.kernels.libraries import library_of
 from opscope.knowledge.kernels.names import base_name
 
@@ -114,7 +115,7 @@ def cudnn(name: str) -> DecodedKernel | None:
     for beginning, what, operation in _CUDNN_KERNELS:
         if function.startswith(beginning):
             arguments = template_arguments(name)
-            dtype = CPP_DTYPES.get(arguments[0]) if arguments else None
+            dtype = cpp_dtype(arguments[0]) if arguments else None
             return DecodedKernel(
                 summary=f"cuDNN {shown(dtype)} {what}" if dtype else f"cuDNN {what}",
                 family="cuDNN",

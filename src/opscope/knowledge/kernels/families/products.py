@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from opscope.knowledge.dtypes import cpp_dtype
 from opscope.knowledge.kernels.decoded import (
-    CPP_DTYPES,
     FP32_CORES,
     FP64_CORES,
     TENSOR_CORES,
@@ -260,7 +260,7 @@ def vector_product(name: str) -> DecodedKernel | None:
     layout = re.match(r"gemmSN_([NT]{2})", name)
     small = name.startswith("gemmSN")
     types = re.search(r"<(?:int, )*(float|double|__half|__nv_bfloat16)", name)
-    dtype = CPP_DTYPES.get(types[1]) if types else None
+    dtype = cpp_dtype(types[1]) if types else None
     kind = "GEMM with few columns" if small else "dot product" if match[1] == "dot" else "matrix-vector product"
     return DecodedKernel(
         summary=f"{shown(dtype)} {kind}, no Tensor Cores" if dtype in ("f32", "f64") else kind,

@@ -1,0 +1,29 @@
+"""Which calls of a trace do what, as masks over its table of launches."""
+
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.nesting import Bools
+from opscope.knowledge.api_calls import ApiCall, ApiKind, api_call
+
+
+def calls_that(launches: pl.DataFrame, wanted: Callable[[ApiCall], bool]) -> Bools:
+    """Tell per row of a table of launches whether what its call does is wanted."""
+    return names_that(launches["name"], lambda name: wanted(api_call(name)))
+
+
+def calls_of(launches: pl.DataFrame, kind: ApiKind) -> Bools:
+    """Tell per row of a table of launches whether its call is of a kind."""
+    return calls_that(launches, lambda call: call.kind is kind)
+
+
+def names_that(names: pl.Series, wanted: Callable[[str], bool]) -> Bools:
+    """Tell per name whether it is wanted; every distinct name is looked at once."""
+    known = {name: wanted(name) for name in names.unique().cast(pl.String).drop_nulls()}
+    if not known:
+        return np.zeros(len(names), np.bool_)
+    mask = names.cast(pl.String).replace_strict(known, default=False, return_dtype=pl.Boolean)
+    result: Bools = mask.to_numpy()
+    return result

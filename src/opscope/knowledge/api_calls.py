@@ -1,0 +1,127 @@
+"""What the calls of the CUDA runtime, the CUDA driver and HIP do, by name.
+
+Names are those that profilers record: ``cudaLaunchKernel``, ``cuLaunchKernelEx``, ``hipMemcpyAsync``, with suffixes of
+the interface's version (``cudaLaunchKernel_v7000``, ``cudaStreamSynchronize_ptsz_v7000``). Sources: the CUDA Runtime and
+Driver API references and the HIP Runtime API reference.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class ApiKind(StrEnum):
+    """What a call is for."""
+
+    LAUNCH = "launch"
+    GRAPH_LAUNCH = "graph launch"
+    COPY = "copy"
+    FILL = "fill"
+    SYNCHRONIZE = "synchronise"
+    ALLOCATE = "allocate"
+    FREE = "free"
+    CAPTURE_BEGIN = "begin of a graph's capture"
+    CAPTURE_END = "end of a graph's capture"
+    MODULE_LOAD = "module load"
+    QUERY = "query"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCall:
+    """One function of an API.
+
+    Attributes:
+        kind: what it is for.
+        enqueues: whether it hands work to a stream and returns: a device activity follows it.
+        blocks: whether the host waits in it until a device has done its work.
+    """
+
+    kind: ApiKind
+    enqueues: bool = False
+    blocks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRule:
+    """How the names of some calls look, with recorded names that do; the first rule that fits decides."""
+
+    pattern: str
+    call: ApiCall
+    examples: tuple[str, ...]
+
+
+_PREFIX = r"^(cuda|cu|hip)"
+API_RULES: Final[tuple[ApiRule, ...]] = (
+    ApiRule(r"GraphLaunch", ApiCall(ApiKind.GRAPH_LAUNCH, enqueues=True), ("cudaGraphLaunch", "hipGraphLaunch")),
+    ApiRule(
+        r"LaunchKernel|LaunchCooperative|ModuleLaunch",
+        ApiCall(ApiKind.LAUNCH, enqueues=True),
+        (
+            *("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "hipLaunchKernel"),
+            *("cudaLaunchCooperativeKernel", "hipExtModuleLaunchKernel"),
+        ),
+    ),
+    # hipMemcpyWithStream enqueues on its stream, and waits for it.
+    ApiRule(r"^hipMemcpyWithStream", ApiCall(ApiKind.COPY, enqueues=True, blocks=True), ("hipMemcpyWithStream",)),
+    ApiRule(
+        _PREFIX + r"Memcpy\w*Async",
+        ApiCall(ApiKind.COPY, enqueues=True),
+        ("cudaMemcpyAsync", "cuMemcpyHtoDAsync_v2", "hipMemcpyAsync", "cudaMemcpy2DAsync"),
+    ),
+    ApiRule(
+        r"^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol|Peer|DtoH|HtoD|DtoD)?(_|$)",
+        ApiCall(ApiKind.COPY, blocks=True),
+        ("cudaMemcpy", "cudaMemcpy_v3020", "cudaMemcpyToSymbol", "hipMemcpy", "hipMemcpyDtoH"),
+    ),
+    ApiRule(_PREFIX + r"Memcpy", ApiCall(ApiKind.COPY), ("cuMemcpyDtoH_v2",)),
+    ApiRule(_PREFIX + r"Memset\w*Async", ApiCall(ApiKind.FILL, enqueues=True), ("cudaMemsetAsync", "cuMemsetD8Async")),
+    ApiRule(_PREFIX + r"Memset", ApiCall(ApiKind.FILL), ("cudaMemset", "hipMemset")),
+    ApiRule(
+        r"(Device|Stream|Event|Ctx)Synchronize",
+        ApiCall(ApiKind.SYNCHRONIZE, blocks=True),
+        ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cuCtxSynchronize"),
+    ),
+    ApiRule(r"StreamBeginCapture", ApiCall(ApiKind.CAPTURE_BEGIN), ("cudaStreamBeginCapture", "hipStreamBeginCapture")),
+    ApiRule(r"StreamEndCapture", ApiCall(ApiKind.CAPTURE_END), ("cudaStreamEndCapture",)),
+    ApiRule(
+        r"(Module|Library)Load(Data|From|Fat|$)",
+        ApiCall(ApiKind.MODULE_LOAD),
+        ("cuModuleLoadData", "cuModuleLoadDataEx", "cuLibraryLoadData", "hipModuleLoadData"),
+    ),
+    ApiRule(
+        _PREFIX + r"(Ext)?(Malloc|MemAlloc|MemCreate|HostAlloc|HostMalloc|MemHostAlloc|MemAddressReserve|MemMap)",
+        ApiCall(ApiKind.ALLOCATE),
+        ("cudaMalloc", "cudaMallocAsync", "cudaHostAlloc", "cuMemCreate", "hipMalloc", "hipExtMallocWithFlags"),
+    ),
+    ApiRule(
+        _PREFIX + r"(Free|MemFree|HostFree|MemRelease|MemUnmap)",
+        ApiCall(ApiKind.FREE),
+        ("cudaFree", "cudaFreeHost", "cuMemRelease", "hipFree"),
+    ),
+    ApiRule(
+        _PREFIX + r"\w*(Query|Get|IsCapturing|Occupancy|PeekAtLastError)",
+        ApiCall(ApiKind.QUERY),
+        (
+            *("cudaStreamQuery", "cudaEventQuery", "cudaStreamIsCapturing", "cudaGetDevice", "cudaDeviceGetAttribute"),
+            *("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", "cuKernelGetFunction"),
+        ),
+    ),
+)
+_COMPILED: Final = tuple((re.compile(rule.pattern), rule.call) for rule in API_RULES)
+_OTHER: Final = ApiCall(ApiKind.OTHER)
+# How Kineto and the driver name loading in their own records, which are no calls.
+_LOADING_RECORD: Final = re.compile(r"Module Loading|Lazy Function Loading")
+
+
+@functools.cache
+def api_call(name: str) -> ApiCall:
+    """Return what a call does."""
+    return next((call for pattern, call in _COMPILED if pattern.search(name)), _OTHER)
+
+
+def loads_code(name: str) -> bool:
+    """Tell whether a call, or one of the profiler's own records, is of code being loaded to a device."""
+    return api_call(name).kind is ApiKind.MODULE_LOAD or _LOADING_RECORD.search(name) is not None
