@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.analysis import Analysis, analyze
+from opscope.analysis.analyzed import Analysis, analyze
 from opscope.model import Trace
 from opscope.readers import read
 from tests.kineto import KinetoTrace

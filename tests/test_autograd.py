@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from opscope.analysis import Analysis
+from opscope.analysis.analyzed import Analysis
 from tests import tiny
 from tests.kineto import KinetoTrace
 

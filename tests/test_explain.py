@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from opscope.analysis import Analysis, analyze
+from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.occupancy import Occupancy, dimensions, occupancy
 from opscope.analysis.parallelism import Parallelism, RecordedCall, parallelism
 from opscope.capture.counters import read_counters

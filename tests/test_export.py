@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.analysis import analyze
+from opscope.analysis.analyzed import analyze
 from opscope.analysis.lanes import lanes_of
 from opscope.errors import UsageError
 from opscope.knowledge.categories import Classifier

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import opscope
-from opscope.analysis import Analysis
+from opscope.analysis.analyzed import Analysis
 from opscope.analysis.trust import Verdict
 from opscope.record import Configuration, Failure, Manifest, decode
 from tests.cli import opscope as command

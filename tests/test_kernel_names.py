@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.analysis import analyze
+from opscope.analysis.analyzed import analyze
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import FP32_CORES, TENSOR_CORES
 from opscope.knowledge.kernels.libraries import library_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from opscope.analysis import Analysis, analyze
+from opscope.analysis.analyzed import Analysis, analyze
 from opscope.model import Trace
 from opscope.readers import read
 from tests.kineto import KinetoTrace

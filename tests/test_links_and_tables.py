@@ -6,7 +6,7 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
-from opscope.analysis import Analysis
+from opscope.analysis.analyzed import Analysis
 from opscope.model import Trace
 from tests.kineto import KinetoTrace
 

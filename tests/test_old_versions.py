@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from opscope.analysis import Analysis, analyze
+from opscope.analysis.analyzed import Analysis, analyze
 from opscope.readers import native, read
 from tests.conftest import DATA
 

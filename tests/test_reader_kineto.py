@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opscope import schema
-from opscope.analysis import analyze
+from opscope.analysis.analyzed import analyze
 from opscope.errors import BadInputError
 from opscope.model import Trace
 from opscope.readers import native, read

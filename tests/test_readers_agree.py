@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.analysis import analyze
+from opscope.analysis.analyzed import analyze
 from opscope.errors import BadInputError
 from opscope.model import Trace
 from opscope.readers import native, read

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from opscope.analysis import Analysis, analyze
+from opscope.analysis.analyzed import Analysis, analyze
 from opscope.model import Trace
 from tests.conftest import DATA
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.analysis import Analysis, analyze
+from opscope.analysis.analyzed import Analysis, analyze
 from opscope.readers import read
 from tests.kineto import KinetoTrace
 

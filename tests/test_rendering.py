@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.analysis import analyze
+from opscope.analysis.analyzed import analyze
 from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace

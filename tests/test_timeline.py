@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from opscope.analysis import Analysis
+from opscope.analysis.analyzed import Analysis
 from opscope.analysis.idle import IdleCause
 from opscope.analysis.window import WindowKind
 from tests.kineto import KinetoTrace

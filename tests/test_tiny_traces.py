@@ -5,7 +5,7 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
-from opscope.analysis import Analysis
+from opscope.analysis.analyzed import Analysis
 from opscope.analysis.bounds import BoundKind, bound_of
 from opscope.analysis.idle import IdleCause
 from opscope.analysis.trust import Verdict

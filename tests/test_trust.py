@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.analysis import Analysis, analyze
+from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.bounds import BoundKind, bound_of
 from opscope.analysis.checks import check_cpu_contention, check_overhead
 from opscope.analysis.trust import Check, Verdict

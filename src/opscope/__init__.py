@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from opscope._version import __version__
 
 if TYPE_CHECKING:
-    from opscope.analysis import Analysis, analyze
+    from opscope.analysis.analyzed import Analysis, analyze
     from opscope.api import ProfileSession, Run, profile
     from opscope.errors import BadInputError, EnvironmentLacksError, OpscopeError, UsageError
     from opscope.model import Trace
@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Analysis": "opscope.analysis",
-    "analyze": "opscope.analysis",
+    "Analysis": "opscope.analysis.analyzed",
+    "analyze": "opscope.analysis.analyzed",
     "ProfileSession": "opscope.api",
     "Run": "opscope.api",
     "profile": "opscope.api",

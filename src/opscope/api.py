@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args, overload
 
-from opscope.analysis import Analysis
+from opscope.analysis.analyzed import Analysis
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.model import Trace
 from opscope.record import (

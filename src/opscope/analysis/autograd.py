@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from opscope.analysis.links import Links, column, end_of
+from opscope.analysis.columns import column, end_of
+from opscope.analysis.links import Links, device_time_of_operators
 from opscope.analysis.nesting import Ints, Nesting
 from opscope.model import Trace
 
@@ -22,9 +23,7 @@ def backward_table(trace: Trace, links: Links) -> pl.DataFrame:
     engine_of = _innermost_engine_range(trace)
     nodes = np.flatnonzero(engine_of == np.arange(trace.operators.height))
     forward_of = through_forward(trace, links, np.where(engine_of < 0, np.arange(trace.operators.height), -1))
-    own = np.zeros(trace.operators.height, np.int64)
-    linked = links.activity_operator >= 0
-    np.add.at(own, links.activity_operator[linked], trace.activities["duration_ns"].to_numpy()[linked])
+    own = device_time_of_operators(trace, links)
     in_node = np.zeros(trace.operators.height, np.int64)
     np.add.at(in_node, engine_of[engine_of >= 0], own[engine_of >= 0])
     forward = forward_of[nodes]

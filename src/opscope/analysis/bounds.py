@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from opscope.analysis import Analysis
+from opscope.analysis.analyzed import Analysis
 from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleCause
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.units import format_ns, format_share

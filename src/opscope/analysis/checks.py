@@ -8,8 +8,9 @@ import numpy.typing as npt
 import polars as pl
 
 from opscope.analysis.api import calls_of
+from opscope.analysis.columns import column, end_of
 from opscope.analysis.launches import LaunchSummary
-from opscope.analysis.links import Links, column, end_of
+from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints
 from opscope.analysis.plausible import Implausible
 from opscope.analysis.steps import activities_launched_outside_steps, module_loading, operator_time_on_host

@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.api import calls_of, calls_that
+from opscope.analysis.columns import column
 from opscope.analysis.launches import captured_into_graph
-from opscope.analysis.links import Links, column, link
+from opscope.analysis.links import Links, link
 from opscope.knowledge.api_calls import ApiKind
 from opscope.model import Trace
 

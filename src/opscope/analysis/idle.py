@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from opscope.analysis.api import calls_that
+from opscope.analysis.columns import column, end_of
 from opscope.analysis.intervals import Intervals
-from opscope.analysis.links import column, end_of
 from opscope.analysis.nesting import Ints
 from opscope.model import Trace
 

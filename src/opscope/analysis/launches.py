@@ -7,10 +7,12 @@ import numpy.typing as npt
 import polars as pl
 
 from opscope.analysis.api import calls_of, calls_that
-from opscope.analysis.links import Links, column, end_of
+from opscope.analysis.columns import column, end_of
+from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints
 from opscope.knowledge.api_calls import ApiKind
 from opscope.model import Trace
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from opscope.analysis.columns import column, end_of
 from opscope.analysis.nesting import Bools, Ints, Nesting
 from opscope.model import Trace
 
@@ -92,6 +93,14 @@ def _self_time(ranges: Nesting, launches: Nesting) -> Ints:
     return remaining
 
 
+def device_time_of_operators(trace: Trace, links: Links) -> Ints:
+    """Return per operator the durations of the activities that it launched itself, added up, in nanoseconds."""
+    result = np.zeros(trace.operators.height, np.int64)
+    linked = links.activity_operator >= 0
+    np.add.at(result, links.activity_operator[linked], trace.activities["duration_ns"].to_numpy()[linked])
+    return result
+
+
 def operator_self_cpu(links: Links) -> pl.Series:
     """Return per operator its self CPU time in nanoseconds.
 
@@ -100,22 +109,6 @@ def operator_self_cpu(links: Links) -> pl.Series:
     """
     own = pl.Series("self_cpu_ns", links.operator_self_ns, dtype=pl.Int64)
     return own.set(own < 0, None)
-
-
-def column(table: pl.DataFrame, name: str) -> Ints:
-    """Return an integer column as an array, which may not be written to; -1 where it is null."""
-    series = table[name]
-    if series.dtype != pl.Int64:
-        series = series.cast(pl.Int64)
-    if series.null_count():
-        series = series.fill_null(-1)
-    values: Ints = series.to_numpy()
-    return values
-
-
-def end_of(table: pl.DataFrame) -> Ints:
-    """Return the end of every slice of a table, in nanoseconds."""
-    return column(table, "start_ns") + np.maximum(column(table, "duration_ns"), 0)
 
 
 def _nesting(table: pl.DataFrame, began: Ints | None = None) -> Nesting:

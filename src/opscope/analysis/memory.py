@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from opscope.analysis.links import Links, column
+from opscope.analysis.columns import column
+from opscope.analysis.links import Links
 from opscope.model import Trace
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.autograd import in_backward, through_forward
-from opscope.analysis.links import Links, column, end_of
+from opscope.analysis.columns import column, end_of
+from opscope.analysis.links import Links
 from opscope.analysis.nesting import Nesting
 from opscope.model import Trace
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from opscope.analysis.api import calls_that
-from opscope.analysis.links import column, end_of
+from opscope.analysis.columns import column, end_of
 from opscope.model import Trace
 from opscope.units import NS_PER_S
 

@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.autograd import in_backward, through_forward
-from opscope.analysis.links import Links, column, end_of, operator_self_cpu
+from opscope.analysis.columns import column, end_of
+from opscope.analysis.links import Links, device_time_of_operators, operator_self_cpu
 from opscope.analysis.nesting import Ints, Nesting
 from opscope.model import Trace
 
@@ -31,16 +32,13 @@ def callers(trace: Trace, links: Links) -> pl.DataFrame | None:
     forward = np.where(backward, -1, frame)
     through = through_forward(trace, links, forward)
     frame = np.where(through >= 0, through, frame)
-    self_device = np.zeros(trace.operators.height, np.int64)
-    linked = links.activity_operator >= 0
-    np.add.at(self_device, links.activity_operator[linked], trace.activities["duration_ns"].to_numpy()[linked])
     places = trace.frames["name"].cast(pl.String).gather(pl.Series(frame).replace(-1, None))
     return (
         pl.DataFrame(
             {
                 "name": trace.operators["name"].cast(pl.String),
                 "called_from": places,
-                "self_device_ns": self_device,
+                "self_device_ns": device_time_of_operators(trace, links),
                 "self_cpu_ns": operator_self_cpu(links),
             }
         )

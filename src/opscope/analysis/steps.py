@@ -7,9 +7,10 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.api import names_that
+from opscope.analysis.columns import column, end_of
 from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleTime
 from opscope.analysis.intervals import Intervals
-from opscope.analysis.links import Links, column, end_of
+from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints, Nesting
 from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.window import Window, step_table

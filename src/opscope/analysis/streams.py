@@ -2,8 +2,8 @@
 
 import polars as pl
 
+from opscope.analysis.columns import column, end_of
 from opscope.analysis.intervals import Intervals
-from opscope.analysis.links import column, end_of
 from opscope.model import Trace
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from opscope.analysis.links import Links, operator_self_cpu
+from opscope.analysis.links import Links, device_time_of_operators, operator_self_cpu
 from opscope.analysis.nesting import Ints
 from opscope.knowledge.categories import Category, Classifier
 from opscope.model import Trace
@@ -39,10 +39,8 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
     a tensor): ``is_call`` is False for it, and ``call`` is the row of the call it belongs to.
     """
     count = trace.operators.height
-    linked = links.activity_operator >= 0
-    owner = links.activity_operator[linked]
-    self_device = np.zeros(count, np.int64)
-    np.add.at(self_device, owner, trace.activities["duration_ns"].to_numpy()[linked])
+    owner = links.activity_operator[links.activity_operator >= 0]
+    self_device = device_time_of_operators(trace, links)
     name_code = trace.operators["name"].to_physical().cast(pl.Int64).to_numpy()
     call = _calls(links.operators.parent, name_code)
     return trace.operators.with_columns(

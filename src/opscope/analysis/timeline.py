@@ -7,9 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from opscope.analysis.columns import column, end_of
 from opscope.analysis.idle import IdleTime, idle_time
 from opscope.analysis.intervals import Intervals
-from opscope.analysis.links import Links, column, end_of
+from opscope.analysis.links import Links
 from opscope.analysis.window import Window, window_of
 from opscope.model import Trace
 

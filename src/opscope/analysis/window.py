@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from opscope.analysis.columns import column, end_of
 from opscope.analysis.intervals import Intervals
-from opscope.analysis.links import column, end_of
 from opscope.model import Trace
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")

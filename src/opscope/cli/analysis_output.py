@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from opscope.analysis import Analysis
+from opscope.analysis.analyzed import Analysis
 from opscope.analysis.bounds import bound_of
 from opscope.analysis.trust import Verdict
 from opscope.knowledge.native_functions import NativeFunctions

@@ -52,7 +52,7 @@ def command(
     traces = traces_of(inputs, max_input)
     # The imports take as long as reading 50 MB does, and go on meanwhile.
     import_numpy_without_threads()
-    from opscope.analysis import analyze
+    from opscope.analysis.analyzed import analyze
     from opscope.analysis.trust import Verdict
     from opscope.cli.analysis_output import print_analyses
     from opscope.knowledge.native_functions import NativeFunctions

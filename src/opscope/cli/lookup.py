@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from opscope.analysis import analyze
+from opscope.analysis.analyzed import analyze
 from opscope.analysis.producer import Producer, producer_of
 from opscope.errors import BadInputError, OpscopeError, UsageError
 from opscope.files import path_text

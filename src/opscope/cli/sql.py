@@ -9,7 +9,7 @@ from typing import Any, Literal
 import click
 import polars as pl
 
-from opscope.analysis import Analysis, analyze
+from opscope.analysis.analyzed import Analysis, analyze
 from opscope.cli.inputs import input_option, traces_of
 from opscope.cli.options import format_option
 from opscope.errors import UsageError

@@ -44,9 +44,7 @@ DATA_TYPES: Final[tuple[DataType, ...]] = (
     DataType("float8_e5m2", "f8e5m2", 1, ("c10::Float8_e5m2",), is_floating_point=True),
 )
 _BY_RECORDED: Final[Mapping[str, DataType]] = {name: dtype for dtype in DATA_TYPES for name in dtype.recorded}
-_BY_CPP: Final[Mapping[str, DataType]] = {
-    name: dtype for dtype in DATA_TYPES for name in (*dtype.recorded, *dtype.cpp)
-}
+_BY_CPP: Final[Mapping[str, DataType]] = {name: dtype for dtype in DATA_TYPES for name in (*dtype.recorded, *dtype.cpp)}
 
 
 def recorded_dtype(text: str) -> DataType | None:

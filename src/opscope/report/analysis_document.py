@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from opscope.analysis import Analysis
+from opscope.analysis.analyzed import Analysis
 from opscope.analysis.bounds import bound_of
 from opscope.analysis.launches import Spread
 from opscope.analysis.steps import Step

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from opscope.analysis import Analysis
+from opscope.analysis.analyzed import Analysis
 from opscope.analysis.steps import Step
 from opscope.errors import UsageError
 from opscope.report.blocks import Name, Table

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from opscope.analysis import Analysis
+from opscope.analysis.analyzed import Analysis
 from opscope.analysis.bounds import Bound, bound_of
 from opscope.analysis.checks import check_cpu_contention, check_overhead
 from opscope.analysis.launches import Spread

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from opscope.analysis.columns import column, end_of
 from opscope.analysis.lanes import lanes_of
-from opscope.analysis.links import Links, column, end_of, link
+from opscope.analysis.links import Links, link
 from opscope.analysis.nesting import Ints
 from opscope.analysis.steps import activities_of_steps
 from opscope.analysis.window import step_table

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import polars as pl
 
-from opscope.analysis import Analysis
+from opscope.analysis.analyzed import Analysis
 from opscope.analysis.bounds import Bound, bound_of
 from opscope.analysis.launch_shapes import rows_of
 from opscope.analysis.occupancy import occupancy_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from opscope.analysis import Analysis, analyze
+from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.trust import Verdict
 from opscope.errors import BadInputError, OpscopeError
 from opscope.knowledge.kernels.index import SourceIndex

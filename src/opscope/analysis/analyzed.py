@@ -1,0 +1,183 @@
+"""Everything that is computed from one trace."""
+
+import functools
+from dataclasses import dataclass
+
+import polars as pl
+
+from opscope.analysis.autograd import backward_table
+from opscope.analysis.checks import Evidence, check_trace
+from opscope.analysis.graphs import graph_table
+from opscope.analysis.launch_shapes import called_operators, launch_shapes
+from opscope.analysis.launches import LaunchSummary, summarise_launches
+from opscope.analysis.links import Links, link
+from opscope.analysis.memory import MemoryUse, memory_use
+from opscope.analysis.modules import module_table
+from opscope.analysis.plausible import plausible
+from opscope.analysis.stacks import callers
+from opscope.analysis.steps import Step, operator_time_on_host, phase_times, steps_of
+from opscope.analysis.streams import stream_table
+from opscope.analysis.tables import kernel_table, operator_tables
+from opscope.analysis.timeline import DeviceTimeline, device_timelines
+from opscope.analysis.trust import Trust
+from opscope.analysis.window import Window, window_of
+from opscope.knowledge.categories import Classifier
+from opscope.knowledge.native_functions import NativeFunctions
+from opscope.model import Trace, TraceSource
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """Where the device time went. METRICS' identity: operators + unlinked = all activities, to the nanosecond."""
+
+    operators_ns: int
+    unlinked_ns: int
+    unlinked_activities: int
+    activities_ns: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the identity holds."""
+        return self.operators_ns + self.unlinked_ns == self.activities_ns
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Everything opscope computes from one trace. Times are nanoseconds.
+
+    Attributes:
+        source: the trace's file.
+        trace: the records that it rests on; those that cannot be true are left out.
+        links: from activity to launch to operator, as row numbers into the trace's tables.
+        window: the window of the host's figures.
+        operator_time_ns: time in that window in which any operator ran on the host (union over threads).
+        devices: one timeline per device that worked, by device number.
+        operators: ``name``, ``category``, ``calls``, ``self_device_ns``, ``total_device_ns``, ``self_cpu_ns``,
+            ``total_cpu_ns``, ``activities``; the most expensive first.
+        shapes: the same per ``input_dims`` and ``input_types`` (JSON text).
+        kernels: one row per activity name and device.
+        kernels_of: one row per ``operator``, activity name and launch geometry.
+        categories: ``category``, ``calls``, ``activities``, ``self_device_ns``, ``self_cpu_ns``.
+        launches: how the host fed the devices.
+        steps: the recorded steps, per device.
+        phases: device sum per training phase, or None.
+        accounting: the identity of the device times.
+        trust: all checks.
+        graph_capture: another trace, in which the graphs were captured; None where that is this one, or unknown.
+    """
+
+    source: TraceSource
+    trace: Trace
+    links: Links
+    window: Window
+    operator_time_ns: int
+    devices: tuple[DeviceTimeline, ...]
+    operators: pl.DataFrame
+    shapes: pl.DataFrame
+    kernels: pl.DataFrame
+    kernels_of: pl.DataFrame
+    categories: pl.DataFrame
+    launches: LaunchSummary
+    steps: tuple[Step, ...]
+    phases: dict[str, int] | None
+    accounting: Accounting
+    trust: Trust
+    graph_capture: Trace | None = None
+
+    @property
+    def step_count(self) -> int:
+        """How many steps the trace marks; 0 where it marks none."""
+        return len({step.index for step in self.steps})
+
+    @functools.cached_property
+    def callers(self) -> pl.DataFrame | None:
+        """Python places that operators were called from; None where no stacks were recorded."""
+        return callers(self.trace, self.links)
+
+    @functools.cached_property
+    def memory(self) -> tuple[MemoryUse, ...]:
+        """Allocations on the host and per device; empty where they were not recorded."""
+        return memory_use(self.trace, self.links)
+
+    @functools.cached_property
+    def modules(self) -> pl.DataFrame | None:
+        """Device time per ``nn.Module`` instance; None where no modules were recorded."""
+        return module_table(self.trace, self.links)
+
+    @functools.cached_property
+    def backward(self) -> pl.DataFrame:
+        """Device time per forward operator and the backward node that belongs to it; empty without a backward pass."""
+        return backward_table(self.trace, self.links)
+
+    @functools.cached_property
+    def streams(self) -> pl.DataFrame:
+        """One row per device and stream."""
+        return stream_table(self.trace)
+
+    @functools.cached_property
+    def graph_nodes(self) -> pl.DataFrame:
+        """One row per node of a replayed CUDA graph, with the operators that were captured where that was recorded."""
+        return graph_table(self.trace, self.links, self.graph_capture)
+
+    @functools.cached_property
+    def launch_shapes(self) -> pl.DataFrame:
+        """Which inputs of which operators launched which kernels."""
+        return launch_shapes(self.trace, self.links)
+
+    @functools.cached_property
+    def called_operators(self) -> pl.DataFrame:
+        """Which operators call which, as recorded."""
+        return called_operators(self.trace, self.links)
+
+    @property
+    def has_device_times(self) -> bool:
+        """Whether any device activity was recorded; without, device times are unknown and not 0."""
+        return self.kernels.height > 0
+
+
+def analyze(
+    trace: Trace,
+    functions: NativeFunctions | None = None,
+    *,
+    expect_device_work: bool | None = None,
+    graph_capture: Trace | None = None,
+) -> Analysis:
+    """Analyse one trace. Records with impossible durations are left out of every figure, and counted by a check.
+
+    Args:
+        trace: what `opscope.read` returned.
+        functions: the operators of the PyTorch that ran; without, those of the release opscope ships.
+        graph_capture: another trace, in which CUDA graphs were captured that this one replays.
+        expect_device_work: whether the workload ran on a GPU and its activities were collected; None if unknown.
+    """
+    trace, implausible = plausible(trace)
+    links = link(trace)
+    tables = operator_tables(trace, links, Classifier(functions or NativeFunctions.shipped()))
+    timelines = device_timelines(trace, links)
+    launches = summarise_launches(trace, links)
+    window = window_of(trace, None)
+    unlinked = trace.activities.filter(pl.Series(links.activity_operator, dtype=pl.Int64) < 0)
+    return Analysis(
+        source=trace.source,
+        trace=trace,
+        links=links,
+        window=window,
+        operator_time_ns=operator_time_on_host(trace, window),
+        devices=timelines,
+        operators=tables.operators,
+        shapes=tables.shapes,
+        kernels=kernel_table(trace),
+        kernels_of=tables.kernels_of,
+        categories=tables.categories,
+        launches=launches,
+        steps=steps_of(trace, links, timelines),
+        phases=phase_times(trace, links),
+        accounting=Accounting(
+            operators_ns=int(tables.operators["self_device_ns"].sum()),
+            unlinked_ns=int(unlinked["duration_ns"].sum()),
+            unlinked_activities=unlinked.height,
+            activities_ns=int(trace.activities["duration_ns"].sum()),
+        ),
+        trust=check_trace(Evidence(trace, links, launches, timelines, implausible, expect_device_work)),
+        graph_capture=graph_capture,
+    )
