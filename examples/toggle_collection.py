@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 import opscope
-from opscope.record import Activity
+from opscope.record.configuration import Activity
 
 SIZE = 1024
 STEPS = 4

@@ -12,7 +12,7 @@ import opscope as package
 from opscope.cli import COMMANDS, cli
 from opscope.cli.options import ListCommand, ListOf
 from opscope.errors import OpscopeError, UsageError
-from opscope.record import CaptureOptions, Configuration
+from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.sweep.plan import PRESETS, Sizes, default_sizes, expand
 from opscope.workloads.catalog import BUILT_IN, check
 from tests.cli import ROOT, WITHOUT_TORCH, opscope, toy

@@ -13,16 +13,16 @@ import pytest
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.occupancy import Occupancy, dimensions, occupancy
 from opscope.analysis.parallelism import Parallelism, RecordedCall, parallelism
-from opscope.capture.counters import read_counters
+from opscope.collect.nsight_compute import read_counters
 from opscope.errors import EnvironmentLacksError
 from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import DeviceProperties
 from opscope.readers import read
-from opscope.record import Counters, OperatorCall
+from opscope.record.counters import Counters, OperatorCall
 from opscope.report.dossier import build_dossier, findings_of
 from opscope.report.explain import Lookup
-from opscope.report.findings import Basis
+from opscope.documents.findings import Basis
 from tests.cli import PYTHONPATH, WITHOUT_TORCH, opscope
 from tests.conftest import DATA
 
@@ -455,7 +455,7 @@ def analyses_of_cpu(load: Any) -> Analysis:
 @pytest.mark.torch
 def test_a_recorded_call_can_be_built_again() -> None:
     torch = pytest.importorskip("torch")
-    from opscope.capture.replay import arguments_of
+    from opscope.collect.replay import arguments_of
 
     recorded = OperatorCall(
         "aten::embedding", "", "[[7, 4], [2, 3], [], [], []]",

@@ -9,8 +9,10 @@ import pytest
 
 import opscope
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.trust import Verdict
-from opscope.record import Configuration, Failure, Manifest, decode
+from opscope.documents.trust import Verdict
+from opscope.record.codec import decode
+from opscope.record.configuration import Configuration
+from opscope.record.sweep import Failure, Manifest
 from tests.cli import opscope as command
 from tests.cli import toy
 

@@ -133,7 +133,7 @@ def test_a_damaged_table_is_refused(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.torch
 def test_the_installed_pytorch_tells_its_own_table() -> None:
     torch = pytest.importorskip("torch")
-    from opscope.capture.native_functions import installed_table
+    from opscope.collect.native_functions import installed_table
 
     table = installed_table("CPU")
     functions = NativeFunctions.of(table)

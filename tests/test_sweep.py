@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from opscope.cli.results import print_sweep
-from opscope.record import Manifest
+from opscope.record.sweep import Manifest
 from opscope.report.document import ProfileDocument
 from opscope.store import RunDirectory
 from tests.cli import PYTHONPATH, ROOT, TOY, WITHOUT_TORCH, opscope, toy

@@ -8,7 +8,7 @@ import pytest
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.bounds import BoundKind, bound_of
 from opscope.analysis.idle import IdleCause
-from opscope.analysis.trust import Verdict
+from opscope.documents.trust import Verdict
 from opscope.analysis.window import WindowKind
 from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions

@@ -7,7 +7,7 @@ import pytest
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.bounds import BoundKind, bound_of
 from opscope.analysis.checks import check_cpu_contention, check_overhead
-from opscope.analysis.trust import Check, Verdict
+from opscope.documents.trust import Check, Verdict
 from opscope.model import Trace
 from tests.kineto import KinetoTrace
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.record import Configuration
+from opscope.record.configuration import Configuration
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -22,7 +22,7 @@ def main() -> None:
     if release is None:
         raise SystemExit("torch/version.py names no release")
     sys.path.insert(0, str(arguments.wheel))
-    from opscope.capture.native_functions import listed_functions
+    from opscope.collect.native_functions import listed_functions
     from opscope.knowledge.native_functions import NativeFunctionTable
 
     functions = tuple(listed_functions())

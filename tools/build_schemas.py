@@ -12,25 +12,24 @@ import msgspec
 
 from opscope.cli.sql import QueryResult
 from opscope.readers.parquet import StoreManifest
-from opscope.record import CaptureRecord, Manifest
-from opscope.report.analysis_document import AnalysisDocument, AnalysisDocuments
-from opscope.report.comparison import Comparison, Comparisons
-from opscope.report.document import ProfileDocument
-from opscope.report.dossier_document import DossierDocument
-from opscope.report.explain_document import ExplainDocument
+from opscope.record.capture import CaptureRecord
+from opscope.record.sweep import Manifest
+from opscope.documents.trace import TraceDocument, TraceDocuments
+from opscope.documents.comparison import Comparison, Comparisons
+from opscope.documents.dossier import DossierDocument
+from opscope.documents.explain import ExplainDocument
 
 DOCUMENTS: dict[str, type] = {
-    "profile-1.json": ProfileDocument,
-    "analysis-1.json": AnalysisDocument,
-    "analyses-1.json": AnalysisDocuments,
+    "analysis-1.json": TraceDocument,
+    "analyses-1.json": TraceDocuments,
     "dossier-1.json": DossierDocument,
     "explain-1.json": ExplainDocument,
     "sql-1.json": QueryResult,
     "store-1.json": StoreManifest,
     "comparison-1.json": Comparison,
     "comparisons-1.json": Comparisons,
-    "sweep-1.json": Manifest,
-    "capture-1.json": CaptureRecord,
+    "sweep-2.json": Manifest,
+    "capture-2.json": CaptureRecord,
 }
 
 

@@ -13,25 +13,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args, overload
 
 from opscope.analysis.analyzed import Analysis
+from opscope.analysis.measured import Measured
+from opscope.documents.trace import TraceDocument
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.model import Trace
-from opscope.record import (
-    Activity,
-    CaptureOptions,
-    CaptureRecord,
-    Configuration,
-    Dtype,
-    Entry,
-    Mode,
-    Schedule,
-    WorkloadInfo,
-)
-from opscope.report.document import ProfileDocument
+from opscope.pipeline import write_comparison, write_outputs
+from opscope.record.capture import CaptureRecord, RawTrace, WorkloadInfo
+from opscope.record.configuration import Activity, CaptureOptions, Configuration, Schedule
+from opscope.record.settings import Dtype, Mode
+from opscope.record.sweep import Manifest
 from opscope.report.kernel_report import kernel_report
 from opscope.report.markdown import render
-from opscope.store import RunDirectory, record_name, trace_name
-from opscope.sweep.outputs import result_of, write_comparison, write_outputs
+from opscope.store import RunDirectory, with_entry
 from opscope.sweep.plan import new_manifest
+from opscope.sweep.runner import described
 from opscope.workloads.catalog import short_name
 
 if TYPE_CHECKING:
@@ -47,14 +42,16 @@ class Run:
         record: what was asked for, the environment, unprofiled step times and peak memory.
         trace: the trace's tables (of the first cycle).
         analysis: everything computed from it.
-        statistics: the same figures as in ``profiling_stats_*.json`` (schema ``opscope.profile/1``).
+        measured: the analysis joined with the record: bound, trust, throughput.
+        statistics: the same figures as in ``profiling_stats_*.json`` (schema ``opscope.analysis/1``).
         directory: the run directory; a temporary one, gone with this object, unless ``output_dir`` was given.
     """
 
     record: CaptureRecord
     trace: Trace
     analysis: Analysis
-    statistics: ProfileDocument
+    measured: Measured
+    statistics: TraceDocument
     directory: Path
 
     def report(self) -> str:
@@ -158,13 +155,15 @@ def profile(
     """
     _require_torch()
     schedule = _schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
+    sizes = {"batch_size": batch_size, "seq_len": seq_len}
     configuration = Configuration(
         name,
-        mode,
-        dtype,
-        compile=compile,
-        batch_size=None if batch_size is None else _whole("batch_size", batch_size),
-        seq_len=None if seq_len is None else _whole("seq_len", seq_len),
+        settings={
+            "mode": mode,
+            **({} if dtype is None else {"dtype": dtype}),
+            **({"compile": True} if compile else {}),
+        },
+        axes={size: _whole(size, value) for size, value in sizes.items() if value is not None},
     )
     options = CaptureOptions(
         device=device,
@@ -177,7 +176,7 @@ def profile(
     _check(configuration, options)
     if workload is not None:
         return _profile_workload(workload, inputs, configuration, options, output_dir)
-    if inputs is not None or configuration != Configuration(name) or schedule != Schedule():
+    if inputs is not None or configuration != Configuration(name, {"mode": "inference"}) or schedule != Schedule():
         raise UsageError(
             "without a workload, profile() is for a with block, which takes only device, activities, with_stack, "
             "profile_memory, name and output_dir"
@@ -220,8 +219,8 @@ def _check(configuration: Configuration, options: CaptureOptions) -> None:
         "warmup": (schedule.warmup, 0),
         "active": (schedule.active, 1),
         "repeat": (schedule.repeat, 1),
-        "batch_size": (configuration.batch_size, 1),
-        "seq_len": (configuration.seq_len, 1),
+        "batch_size": (configuration.count("batch_size"), 1),
+        "seq_len": (configuration.count("seq_len"), 1),
     }
     for setting, (value, least) in numbers.items():
         if value is not None and value < least:
@@ -251,8 +250,8 @@ def _profile_workload(
 ) -> Run:
     import torch
 
-    from opscope.sweep.measure import measure_workload
-    from opscope.workloads.building import resolve_device
+    from opscope.sweep.measure import Task, measure_workload
+    from opscope.torch_device import resolve_device
     from opscope.workloads.custom import from_object
 
     module = isinstance(workload, torch.nn.Module)
@@ -265,8 +264,10 @@ def _profile_workload(
     device = resolve_device(options.device)
     built = from_object((_copied(workload), inputs) if module else workload, configuration, device)
     with _run_directory(output_dir) as directory:
-        record = measure_workload(built, configuration, options, directory, lambda _: None)
-        return _finish(record, directory, temporary=output_dir is None)
+        manifest = new_manifest([configuration], options, ["opscope.profile"])
+        task = Task(configuration, options, directory, manifest.entries[0].files)
+        record = measure_workload(built, task, lambda _: None)
+        return _finish(record, manifest, directory, temporary=output_dir is None)
 
 
 def _copied(module: Any) -> Any:
@@ -279,21 +280,14 @@ def _copied(module: Any) -> Any:
         ) from error
 
 
-def _finish(record: CaptureRecord, directory: RunDirectory, *, temporary: bool) -> Run:
-    """Write the run directory's results and read them back as a run."""
-    manifest = new_manifest([record.configuration], record.options, ["opscope.profile"])
-    entry = write_outputs(directory, Entry(record.configuration, "done", record=record_name(record.configuration)))
-    manifest = replace(
-        manifest,
-        entries=(entry,),
-        environment=record.environment,
-        git_revision=record.environment.git_revision,
-        clocks=record.benchmark.clocks if record.benchmark else None,
-    )
+def _finish(record: CaptureRecord, manifest: Manifest, directory: RunDirectory, *, temporary: bool) -> Run:
+    """Write the run directory's results and return them as a run."""
+    reported = write_outputs(directory, replace(manifest.entries[0], status="done", measured=True))
+    manifest = described(with_entry(manifest, reported.entry), record)
     directory.write_manifest(manifest)
     write_comparison(directory, manifest)
-    result = result_of(directory, record)
-    run = Run(record, result.trace, result.analysis, result.document, directory.path)
+    first = reported.results[0]
+    run = Run(record, first.analysis.trace, first.analysis, first.measured, first.document, directory.path)
     if temporary:
         weakref.finalize(run, shutil.rmtree, directory.path, ignore_errors=True)
     return run
@@ -340,41 +334,34 @@ class ProfileSession:
         return self._run
 
     def __enter__(self) -> "ProfileSession":
-        from torch.profiler import profile as torch_profile
-
-        from opscope.capture.environment import reset_peak_memory
-        from opscope.capture.profiler import collected_activities, describe, refuse_second_profiler
-        from opscope.workloads.building import current, resolve_device
+        from opscope.collect.environment import reset_peak_memory
+        from opscope.collect.torch_profiler import TorchProfiler
+        from opscope.torch_device import current, resolve_device
 
         if self._profiler is not None:
             raise OpscopeError("a session is for one with block: call opscope.profile() again")
-        refuse_second_profiler()
         self._device = resolve_device(self._options.device)
-        self._profiler = torch_profile(
-            activities=collected_activities(self._options.activities, self._device),
-            record_shapes=True,
-            profile_memory=self._options.profile_memory,
-            with_stack=self._options.with_stack,
-        )
+        collector = TorchProfiler(self._options, self._device)
         with ExitStack() as stack:
             self._directory = stack.enter_context(_run_directory(self._output_dir))
             stack.enter_context(current(self._device))
             reset_peak_memory(self._device)
-            self._profiler.__enter__()
-            describe(self._profiler, self._device)
+            block = ExitStack()
+            self._profiler = block.enter_context(collector.block())
+            self._block = block
             self._contexts = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        from opscope.bench.steps import synchronize
+        from opscope.torch_device import synchronize
 
         try:
             synchronize(self._device)
-            self._profiler.__exit__(kind, error, trace)
+            self._block.__exit__(kind, error, trace)
             if error is None:
-                self._run = _finish(self._record(), self._directory, temporary=self._output_dir is None)
+                self._run = self._finished()
         except BaseException as failure:
             self._contexts.__exit__(type(failure), failure, failure.__traceback__)
             raise
@@ -396,7 +383,7 @@ class ProfileSession:
         """
         from torch.profiler import record_function
 
-        from opscope.bench.steps import synchronize
+        from opscope.torch_device import synchronize
 
         self._steps += 1
         with record_function(f"ProfilerStep#{self._steps}"):
@@ -404,7 +391,7 @@ class ProfileSession:
             synchronize(self._device)
 
     def _toggle(self, activities: tuple[Activity, ...], *, enable: bool) -> None:
-        from opscope.capture.profiler import collected_activities
+        from opscope.collect.torch_profiler import collected_activities
 
         if self._profiler is None:
             raise OpscopeError("collection can be switched inside the with block only")
@@ -413,14 +400,18 @@ class ProfileSession:
             raise UsageError("name the activities to start or stop: 'cpu', 'cuda', or both")
         self._profiler.toggle_collection_dynamic(enable, chosen)
 
-    def _record(self) -> CaptureRecord:
-        from opscope.capture.environment import peak_memory
-        from opscope.capture.profiler import write_trace
-        from opscope.sweep.measure import Measured, write_record
+    def _finished(self) -> Run:
+        """Write down what was collected, and read it back as a run."""
+        from opscope.collect.environment import peak_memory
+        from opscope.collect.torch_profiler import write_trace
+        from opscope.sweep.measure import Outcome, Task, write_record
 
-        workload = short_name(self._configuration.target)
-        name = trace_name(workload, self._configuration, 0)
+        manifest = new_manifest([self._configuration], self._options, ["opscope.profile"])
+        files, target = manifest.entries[0].files, self._configuration.target
+        name = files.cycles[0].trace
         replaced = write_trace(self._profiler, self._directory.inside(name))
-        measured = Measured(None, None, peak_memory(self._device), (name,), (replaced,))
-        info = WorkloadInfo(workload, f"{self._configuration.target} (a with block)", own_step=True)
-        return write_record(self._directory, self._device, self._configuration, self._options, info, measured)
+        outcome = Outcome(None, None, peak_memory(self._device), (RawTrace(name, replaced),))
+        info = WorkloadInfo(short_name(target), f"{target} (a with block)", own_step=True)
+        task = Task(self._configuration, self._options, self._directory, files)
+        record = write_record(task, self._device, info, outcome)
+        return _finish(record, manifest, self._directory, temporary=self._output_dir is None)

@@ -5,25 +5,30 @@
     profiling_results/quick/
         manifest.json                                what was run, with what, and what became of it
         comparison.json, comparison.md               all configurations side by side
-        profiling_stats_bs8_seq128.json              statistics of one configuration (schema opscope.profile/1)
+        profiling_stats_bs8_seq128.json              statistics of one configuration (schema opscope.analysis/1)
         kernel_analysis_report_bs8_seq128.md         its report
         bert_trace_bs8_seq128.json                   its Chrome trace; later cycles have _cycle2 and so on
-        raw/capture_bs8_seq128.json                  what else was measured: step times, memory, environment
+        raw/capture_bs8_seq128.json                  what else was measured: step times, memory, machine, framework
         raw/log_bs8_seq128.txt                       what its process printed
         raw/native_functions-2.11.0+cu130-cuda.json.gz   the operators of the PyTorch that ran
+
+The manifest names the files of every configuration before it runs; `allot` is the one place that makes the names.
 """
 
-import re
 import shutil
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opscope.errors import BadInputError, EnvironmentLacksError
 from opscope.files import PARTIAL, write_whole
-from opscope.record import CaptureRecord, Configuration, Entry, Manifest, decode, encode
+from opscope.record.capture import CaptureRecord
+from opscope.record.codec import decode, encode
+from opscope.record.configuration import Configuration
+from opscope.record.sweep import CycleFiles, Entry, EntryFiles, Manifest
 
-_RESULT_ENDING = re.compile(r"(_cycle\d+)?\.(json|json\.gz|md)")
+COMPARISON, COMPARISON_REPORT = "comparison.json", "comparison.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +60,28 @@ class RunDirectory:
                 f"cannot write to {self.path}: {error.strerror or error}. Choose another folder with --output-dir."
             ) from error
 
-    def remove_reports(self, configuration: Configuration) -> None:
+    def remove_reports(self, entry: Entry) -> None:
         """Remove what was computed for a configuration; its raw files stay.
 
         Raises:
             EnvironmentLacksError: a file cannot be removed.
         """
-        self._remove(configuration, "profiling_stats_", "kernel_analysis_report_")
+        self._remove(name for cycle in entry.files.cycles for name in (cycle.statistics, cycle.report))
 
-    def remove_results(self, configuration: Configuration) -> None:
-        """Remove what earlier runs left of a configuration: results of all cycles, raw files, its log.
+    def remove_results(self, entry: Entry) -> None:
+        """Remove all files of a configuration: results of all cycles, raw files, its log.
 
         Raises:
             EnvironmentLacksError: a file cannot be removed.
         """
-        names = (record_name(configuration), log_name(configuration))
-        self._remove(configuration, "profiling_stats_", "kernel_analysis_report_", "*_trace_", files=names)
+        self.remove_reports(entry)
+        self._remove((entry.files.record, entry.files.log))
+        self._remove(name for cycle in entry.files.cycles for name in (cycle.trace, _packed(cycle.trace)))
 
-    def _remove(self, configuration: Configuration, *prefixes: str, files: tuple[str, ...] = ()) -> None:
-        name = configuration.id
-        found = (path for prefix in prefixes for path in self.path.glob(f"{prefix}{name}*"))
+    def _remove(self, names: Iterable[str]) -> None:
         try:
-            for path in [path for path in found if _RESULT_ENDING.fullmatch(path.name.rpartition(name)[2])]:
-                path.unlink()
-            for file in files:
-                self.inside(file).unlink(missing_ok=True)
+            for name in names:
+                self.inside(name).unlink(missing_ok=True)
         except OSError as error:
             raise EnvironmentLacksError(f"cannot replace {error.filename}: {error.strerror or error}") from error
 
@@ -99,9 +101,7 @@ class RunDirectory:
 
     def read_record(self, entry: Entry) -> CaptureRecord:
         """Read what was measured beside the traces of a configuration."""
-        if entry.record is None:
-            raise BadInputError(f"{self.manifest} names no capture record of {entry.configuration.id}")
-        path = self.inside(entry.record)
+        path = self.inside(entry.files.record)
         record = decode(path, CaptureRecord)
         if record.configuration != entry.configuration:
             raise BadInputError(f"{path} is of another configuration than {self.manifest} says")
@@ -130,43 +130,45 @@ class RunDirectory:
 
     def trace_path(self, name: str) -> Path:
         """Return the path of a trace, packed where only that is there."""
-        path = self.inside(name)
-        packed = path.with_name(f"{path.name}.gz")
+        path, packed = self.inside(name), self.inside(_packed(name))
         return packed if packed.is_file() and not path.is_file() else path
 
 
-def trace_name(workload: str, configuration: Configuration, cycle: int) -> str:
-    """Return the name of a configuration's trace; the first cycle's has no suffix."""
-    return f"{workload}_trace_{configuration.id}{_suffix(cycle)}.json"
+def _packed(name: str) -> str:
+    return f"{name}.gz"
 
 
-def statistics_name(configuration: Configuration, cycle: int = 0) -> str:
-    """Return the name of a configuration's statistics file."""
-    return f"profiling_stats_{configuration.id}{_suffix(cycle)}.json"
+def allot(workload: str, configuration: Configuration, cycles: int) -> EntryFiles:
+    """Name the files of a configuration.
+
+    Args:
+        workload: short name of what runs, for the traces.
+        configuration: whose id the names carry.
+        cycles: of the profiler's schedule; the first one's names have no suffix.
+    """
+    name = configuration.id
+    return EntryFiles(
+        record=f"raw/capture_{name}.json",
+        log=f"raw/log_{name}.txt",
+        cycles=tuple(_cycle_files(workload, f"{name}{suffix}") for suffix in _suffixes(cycles)),
+    )
 
 
-def report_name(configuration: Configuration, cycle: int = 0) -> str:
-    """Return the name of a configuration's report."""
-    return f"kernel_analysis_report_{configuration.id}{_suffix(cycle)}.md"
+def _cycle_files(workload: str, name: str) -> CycleFiles:
+    return CycleFiles(
+        trace=f"{workload}_trace_{name}.json",
+        statistics=f"profiling_stats_{name}.json",
+        report=f"kernel_analysis_report_{name}.md",
+    )
 
 
-def record_name(configuration: Configuration) -> str:
-    """Return the name of a configuration's capture record."""
-    return f"raw/capture_{configuration.id}.json"
+def _suffixes(cycles: int) -> Iterable[str]:
+    return (f"_cycle{cycle + 1}" if cycle else "" for cycle in range(cycles))
 
 
 def functions_name(torch_version: str, device_key: str) -> str:
     """Return the name of the operator table of a PyTorch build and a device."""
     return f"raw/native_functions-{torch_version}-{device_key.lower()}.json.gz"
-
-
-def log_name(configuration: Configuration) -> str:
-    """Return the name of the file with what a configuration's process printed."""
-    return f"raw/log_{configuration.id}.txt"
-
-
-def _suffix(cycle: int) -> str:
-    return f"_cycle{cycle + 1}" if cycle else ""
 
 
 def with_entry(manifest: Manifest, entry: Entry) -> Manifest:

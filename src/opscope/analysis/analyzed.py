@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from opscope.analysis.autograd import backward_table
+from opscope.analysis.bounds import Bound, StepEvidence, bound_of
 from opscope.analysis.checks import Evidence, check_trace
 from opscope.analysis.graphs import graph_table
 from opscope.analysis.launch_shapes import called_operators, launch_shapes
@@ -15,12 +16,13 @@ from opscope.analysis.memory import MemoryUse, memory_use
 from opscope.analysis.modules import module_table
 from opscope.analysis.plausible import plausible
 from opscope.analysis.stacks import callers
-from opscope.analysis.steps import Step, operator_time_on_host, phase_times, steps_of
+from opscope.analysis.steps import operator_time_on_host, phase_times, steps_of
 from opscope.analysis.streams import stream_table
 from opscope.analysis.tables import kernel_table, operator_tables
 from opscope.analysis.timeline import DeviceTimeline, device_timelines
-from opscope.analysis.trust import Trust
 from opscope.analysis.window import Window, window_of
+from opscope.documents.trace import Step
+from opscope.documents.trust import Trust
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace, TraceSource
@@ -28,7 +30,7 @@ from opscope.model import Trace, TraceSource
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Where the device time went. METRICS' identity: operators + unlinked = all activities, to the nanosecond."""
+    """Where the device time went. Operators + unlinked = all activities, to the nanosecond."""
 
     operators_ns: int
     unlinked_ns: int
@@ -88,6 +90,17 @@ class Analysis:
     def step_count(self) -> int:
         """How many steps the trace marks; 0 where it marks none."""
         return len({step.index for step in self.steps})
+
+    @functools.cached_property
+    def bound(self) -> Bound:
+        """What bounds the steps, as far as the trace alone tells."""
+        return self.bound_with(steps=self.step_count, wall_ns=None, ran_on_gpu=None)
+
+    def bound_with(self, *, steps: int, wall_ns: float | None, ran_on_gpu: bool | None) -> Bound:
+        """Return what bounds the steps, with what is known beside the trace; see `StepEvidence`."""
+        return bound_of(
+            StepEvidence(self.trust, self.devices, self.window, self.operator_time_ns, steps, wall_ns, ran_on_gpu)
+        )
 
     @functools.cached_property
     def callers(self) -> pl.DataFrame | None:

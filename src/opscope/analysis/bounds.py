@@ -1,17 +1,24 @@
 """What bounds a step: the device, the host that launches, or the waiting between them."""
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opscope.analysis.analyzed import Analysis
 from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleCause
 from opscope.analysis.timeline import DeviceTimeline
+from opscope.analysis.window import Window
+from opscope.documents.trust import CheckName, Trust, Verdict
 from opscope.units import format_ns, format_share
 
 # Above the first share of the step a device counts as busy, below the second as starved.
 _BUSY_SHARE = 0.8
 _STARVED_SHARE = 0.5
-_WITHHOLDING = ("work_outside_window", "impossible_durations", "launches_without_activity", "graph_replays_complete")
+_WITHHOLDING = (
+    CheckName.WORK_OUTSIDE_WINDOW,
+    CheckName.IMPOSSIBLE_DURATIONS,
+    CheckName.LAUNCHES_WITHOUT_ACTIVITY,
+    CheckName.GRAPH_REPLAYS_COMPLETE,
+)
 
 
 class BoundKind(enum.StrEnum):
@@ -52,26 +59,42 @@ def withheld(reason: str) -> Bound:
     return Bound(BoundKind.UNKNOWN, None, None, f"Withheld. {reason}")
 
 
-def bound_of(analysis: Analysis, *, steps: int, wall_ns: float | None, ran_on_gpu: bool | None) -> Bound:
-    """Judge what bounds the steps of a trace.
+@dataclass(frozen=True, slots=True)
+class StepEvidence:
+    """What the verdict on a step rests on.
 
-    Args:
-        analysis: the trace's analysis.
+    Attributes:
+        trust: the checks.
+        devices: the timelines of the devices that worked.
+        window: of the host's figures.
+        operator_time_ns: time in it in which any operator ran on the host.
         steps: how many steps the trace holds; 0 if unknown.
         wall_ns: median wall time of an unprofiled step in nanoseconds, if measured. The profiler slows the host down,
             so without it the device's share is a lower limit.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
     """
-    failed = next((c for c in analysis.trust.checks if c.name in _WITHHOLDING and analysis.trust.failed(c.name)), None)
+
+    trust: Trust
+    devices: Sequence[DeviceTimeline]
+    window: Window
+    operator_time_ns: int
+    steps: int
+    wall_ns: float | None = None
+    ran_on_gpu: bool | None = None
+
+
+def bound_of(evidence: StepEvidence) -> Bound:
+    """Judge what bounds the steps of a trace."""
+    failed = next((c for c in evidence.trust.checks if c.name in _WITHHOLDING and c.verdict is Verdict.FAIL), None)
     if failed is not None:
         return withheld(failed.sentence)
-    if not analysis.devices:
-        return _without_device(analysis, ran_on_gpu=ran_on_gpu)
-    device = max(analysis.devices, key=lambda timeline: timeline.busy_ns)
-    share, evidence = _device_share(device, steps, wall_ns)
+    if not evidence.devices:
+        return _without_device(evidence)
+    device = max(evidence.devices, key=lambda timeline: timeline.busy_ns)
+    share, sentence = _device_share(device, evidence.steps, evidence.wall_ns)
     cause = _largest_cause(device)
     kind = _kind(device, share, cause)
-    return Bound(kind, share, cause, f"{evidence} {_why(device, kind, cause)}")
+    return Bound(kind, share, cause, f"{sentence} {_why(device, kind, cause)}")
 
 
 def _device_share(device: DeviceTimeline, steps: int, wall_ns: float | None) -> tuple[float, str]:
@@ -129,14 +152,14 @@ def _why(device: DeviceTimeline, kind: BoundKind, cause: IdleCause | None) -> st
     return f"{share} of its idle time in the profile is due to: {cause}."
 
 
-def _without_device(analysis: Analysis, *, ran_on_gpu: bool | None) -> Bound:
-    if ran_on_gpu:
+def _without_device(evidence: StepEvidence) -> Bound:
+    if evidence.ran_on_gpu:
         return withheld("The workload ran on a GPU, but no device activity was recorded.")
-    if analysis.trust.failed("device_work_recorded"):
-        return withheld(next(c.sentence for c in analysis.trust.checks if c.name == "device_work_recorded"))
-    share = format_share(analysis.operator_time_ns, analysis.window.duration_ns)
+    if (nothing := evidence.trust.failed(CheckName.DEVICE_WORK_RECORDED)) is not None:
+        return withheld(nothing.sentence)
+    share = format_share(evidence.operator_time_ns, evidence.window.duration_ns)
     sentence = (
-        f"Everything ran on the CPU. Operators take {share} of the {analysis.window.kind}; the rest was not "
+        f"Everything ran on the CPU. Operators take {share} of the {evidence.window.kind}; the rest was not "
         "recorded: Python, waiting, or work on threads of the workload's own."
     )
     return Bound(BoundKind.CPU, None, None, sentence)

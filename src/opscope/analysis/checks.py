@@ -15,8 +15,8 @@ from opscope.analysis.nesting import Ints
 from opscope.analysis.plausible import Implausible
 from opscope.analysis.steps import activities_launched_outside_steps, module_loading, operator_time_on_host
 from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
-from opscope.analysis.trust import Check, Trust, Verdict
 from opscope.analysis.window import window_of
+from opscope.documents.trust import Check, CheckName, Trust, Verdict
 from opscope.knowledge.api_calls import ApiKind
 from opscope.model import Trace
 from opscope.units import NS_PER_US, format_ns, format_share
@@ -61,7 +61,7 @@ class Evidence:
 
 def check_trace(evidence: Evidence) -> Trust:
     """Run every check."""
-    return Trust(tuple(_checks(evidence)))
+    return Trust.of(tuple(_checks(evidence)))
 
 
 def _checks(evidence: Evidence) -> Iterator[Check]:
@@ -96,17 +96,17 @@ def check_overhead(percent: float, *, has_device: bool) -> Check:
     """
     found = f"Profiled steps took {percent:+.1f} % against unprofiled ones"
     if percent <= _TOLERATED_OVERHEAD:
-        return Check("profiler_overhead", Verdict.PASS, 0, f"{found}.")
+        return Check(CheckName.PROFILER_OVERHEAD, Verdict.PASS, 0, f"{found}.")
     if has_device:
         verdict = Verdict.WARN if percent > _EXCESSIVE_OVERHEAD else Verdict.PASS
         sentence = f"{found}: CPU times and idle times are too large by that; device times are not affected."
-        return Check("profiler_overhead", verdict, 0, sentence)
+        return Check(CheckName.PROFILER_OVERHEAD, verdict, 0, sentence)
     verdict = Verdict.FAIL if percent > _EXCESSIVE_OVERHEAD else Verdict.WARN
     sentence = (
         f"{found}: the CPU times of the operators contain what the profiler cost, not evenly spread. Believe the "
         "unprofiled step time; read the operators' times as upper limits."
     )
-    return Check("profiler_overhead", verdict, 0, sentence)
+    return Check(CheckName.PROFILER_OVERHEAD, verdict, 0, sentence)
 
 
 def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
@@ -116,7 +116,7 @@ def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
         waited_ns: time in which its threads were ready to run but had no core, added up over the threads.
         wall_ns: duration of the steps.
     """
-    name, share = "cpu_contention", waited_ns / wall_ns if wall_ns else 0.0
+    name, share = CheckName.CPU_CONTENTION, waited_ns / wall_ns if wall_ns else 0.0
     found = f"While the unprofiled steps were timed, threads waited {format_share(waited_ns, wall_ns)} of the time"
     if share <= _TOLERATED_WAIT:
         return Check(name, Verdict.PASS, 0, f"{found} for a CPU core.", waited_ns, "host")
@@ -129,7 +129,7 @@ def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
 
 
 def _host_time_covered(trace: Trace) -> Check:
-    name, window = "host_time_covered", window_of(trace, None)
+    name, window = CheckName.HOST_TIME_COVERED, window_of(trace, None)
     covered, whole = operator_time_on_host(trace, window), window.duration_ns
     share = f"Operators account for {format_share(covered, whole)} of the {window.kind}"
     if not whole or covered >= _LEAST_COVERED * whole:
@@ -143,7 +143,7 @@ def _host_time_covered(trace: Trace) -> Check:
 
 
 def _anything(evidence: Evidence) -> Check:
-    name = "device_work_recorded"
+    name = CheckName.DEVICE_WORK_RECORDED
     activities, operators = evidence.trace.activities.height, evidence.trace.operators.height
     expected = evidence.expect_device_work
     if expected is None:
@@ -171,9 +171,9 @@ def _file_is_valid(trace: Trace) -> Check:
         sentence = (
             f"The file is incomplete: {source.damage}. What is whole was read; the rest is missing in every figure."
         )
-        return Check("file_is_valid", Verdict.FAIL, max(count, 1), sentence)
+        return Check(CheckName.FILE_IS_VALID, Verdict.FAIL, max(count, 1), sentence)
     if not count:
-        return Check("file_is_valid", Verdict.PASS, 0, "The trace file is valid.")
+        return Check(CheckName.FILE_IS_VALID, Verdict.PASS, 0, "The trace file is valid.")
     found = []
     if source.unreadable_bytes:
         found.append(f"{source.unreadable_bytes:,} bytes that cannot be read, which are left out")
@@ -183,11 +183,11 @@ def _file_is_valid(trace: Trace) -> Check:
         found.append(f"{source.odd_events:,} events with times that cannot be true, which are left out")
     lost = source.unreadable_bytes > _TOLERATED_SHARE * source.size_bytes
     verdict = Verdict.FAIL if lost else Verdict.WARN
-    return Check("file_is_valid", verdict, count, f"The trace file holds {' and '.join(found)}.")
+    return Check(CheckName.FILE_IS_VALID, verdict, count, f"The trace file holds {' and '.join(found)}.")
 
 
 def _impossible_durations(implausible: Implausible) -> Check:
-    name, count = "impossible_durations", implausible.activities + implausible.host_records
+    name, count = CheckName.IMPOSSIBLE_DURATIONS, implausible.activities + implausible.host_records
     if not count:
         return Check(name, Verdict.PASS, 0, "No duration is negative, or longer than a host that waited for it.")
     sentence = (
@@ -204,17 +204,17 @@ def _one_process(trace: Trace) -> Check:
     used = pl.concat([trace.operators["thread"], trace.launches["thread"]]).unique()
     processes = {trace.threads[number][0] for number in used}
     if len(processes) <= 1:
-        return Check("one_process", Verdict.PASS, 0, "The trace is of one process.")
+        return Check(CheckName.ONE_PROCESS, Verdict.PASS, 0, "The trace is of one process.")
     sentence = (
         f"The file holds {len(processes)} processes. Ids that two of them use link nothing, and their steps are mixed: "
         "analyse the trace of each process by itself."
     )
-    return Check("one_process", Verdict.FAIL, len(processes), sentence)
+    return Check(CheckName.ONE_PROCESS, Verdict.FAIL, len(processes), sentence)
 
 
 def _time_resolution(trace: Trace, links: Links) -> Check:
     """Times in whole microseconds: of activities, Kineto cut the durations; of operators, it cut start and end."""
-    name, records = "time_resolution", trace.activities.height + trace.operators.height
+    name, records = CheckName.TIME_RESOLUTION, trace.activities.height + trace.operators.height
     if records < _MANY_RECORDS or not (_is_rounded(trace.activities) and _is_rounded(trace.operators)):
         return Check(name, Verdict.PASS, 0, "Nothing suggests that times were rounded to microseconds.")
     rounded = "Times are whole microseconds, as PyTorch 2.3 and older record them"
@@ -248,16 +248,16 @@ def _self_times(links: Links) -> Check:
     calls = int(((links.operator_self_ns < 0) | links.operator_crosses).sum())
     count = calls + links.crossing_annotations
     if not count:
-        return Check("operators_nest", Verdict.PASS, 0, "Operators nest within their threads.")
+        return Check(CheckName.OPERATORS_NEST, Verdict.PASS, 0, "Operators nest within their threads.")
     sentence = (
         f"{calls:,} operator calls and {links.crossing_annotations:,} annotations overlap others of their thread "
         "without nesting (asynchronous, or rounded times): what ran in the overlap is counted with the innermost one "
         "around it, and their self CPU times are uncertain."
     )
-    return Check("operators_nest", Verdict.WARN, count, sentence)
+    return Check(CheckName.OPERATORS_NEST, Verdict.WARN, count, sentence)
 
 
-def _timed(trace: Trace, name: str, rows: Ints, problem: str, fine: str) -> Check:
+def _timed(trace: Trace, name: CheckName, rows: Ints, problem: str, fine: str) -> Check:
     """Build a check whose weight is the device time of the activities concerned."""
     durations = trace.activities["duration_ns"].to_numpy()
     time, whole = int(durations[rows].sum()), int(durations.sum())
@@ -278,7 +278,7 @@ def _at_most_warn(check: Check) -> Check:
 def _launch_recorded(trace: Trace, links: Links) -> Check:
     return _timed(
         trace,
-        "launch_recorded",
+        CheckName.LAUNCH_RECORDED,
         np.flatnonzero((links.activity_launch < 0) & (links.activity_operator < 0)),
         "have no recorded launch: it fell outside the recording, or its record was lost. They count as busy and are "
         "listed as unlinked; no operator is charged.",
@@ -289,7 +289,7 @@ def _launch_recorded(trace: Trace, links: Links) -> Check:
 def _operator_recorded(trace: Trace, links: Links) -> Check:
     check = _timed(
         trace,
-        "operator_recorded",
+        CheckName.OPERATOR_RECORDED,
         np.flatnonzero((links.activity_launch >= 0) & (links.activity_operator < 0)),
         "were launched outside any operator (graph replays, kernels launched from Python); they are unlinked.",
         "Every launch lies in an operator.",
@@ -298,7 +298,7 @@ def _operator_recorded(trace: Trace, links: Links) -> Check:
 
 
 def _launches_without_activity(launches: LaunchSummary) -> Check:
-    name, count = "launches_without_activity", launches.without_activity
+    name, count = CheckName.LAUNCHES_WITHOUT_ACTIVITY, launches.without_activity
     if count is None:
         sentence = (
             "No activity carries the id of its launch, as in early ROCm traces: whether every launch has its activity, "
@@ -319,7 +319,7 @@ def _launches_without_activity(launches: LaunchSummary) -> Check:
 def _launched_outside_steps(trace: Trace, links: Links) -> Check:
     check = _timed(
         trace,
-        "launched_outside_steps",
+        CheckName.LAUNCHED_OUTSIDE_STEPS,
         activities_launched_outside_steps(trace, links),
         "were launched outside every recorded step. They count in the totals and belong to no step.",
         "No activity was launched outside the recorded steps.",
@@ -328,7 +328,7 @@ def _launched_outside_steps(trace: Trace, links: Links) -> Check:
 
 
 def _outside_window(trace: Trace, timelines: Sequence[DeviceTimeline]) -> Check:
-    name = "work_outside_window"
+    name = CheckName.WORK_OUTSIDE_WINDOW
     outside = sum(timeline.outside_window_ns for timeline in timelines)
     whole = sum(timeline.busy_ns for timeline in timelines)
     share = outside / whole if whole else 0.0
@@ -349,7 +349,7 @@ def _outside_count(trace: Trace, timeline: DeviceTimeline) -> int:
 
 
 def _stream_overlaps(trace: Trace) -> Check:
-    name = "overlap_on_one_stream"
+    name = CheckName.OVERLAP_ON_ONE_STREAM
     ordered = trace.activities.with_columns(end_ns=pl.Series(end_of(trace.activities)))
     previous = pl.col("end_ns").cum_max().shift(1).over("device", "stream", order_by="start_ns")
     overlapping = ordered.filter(previous > pl.col("start_ns")).height
@@ -373,7 +373,7 @@ def _repeated_correlations(trace: Trace, links: Links) -> Check:
     repeated = (correlation.is_not_null() & correlation.is_duplicated()).to_numpy()
     return _timed(
         trace,
-        "repeated_correlations",
+        CheckName.REPEATED_CORRELATIONS,
         np.flatnonzero(repeated & ~_in_graph(trace, links)),
         "share their correlation id with another although they belong to no graph: their operator is uncertain.",
         "No correlation id is repeated outside graph launches.",
@@ -393,18 +393,18 @@ def _cold_launches(trace: Trace) -> Check:
     loading = module_loading(trace)
     if not loading.height:
         sentence = "No code was loaded to the device during the recording: all launches are warm."
-        return Check("cold_launches", Verdict.PASS, 0, sentence)
+        return Check(CheckName.COLD_LAUNCHES, Verdict.PASS, 0, sentence)
     time = int(loading["duration_ns"].sum())
     sentence = (
         f"Code was loaded to the device {loading.height:,} times ({format_ns(time)} on the host). The launch calls "
         "that did so show the cost of a first use, not of a launch; the steps they fall in are marked cold."
     )
-    return Check("cold_launches", Verdict.WARN, loading.height, sentence, time, "host")
+    return Check(CheckName.COLD_LAUNCHES, Verdict.WARN, loading.height, sentence, time, "host")
 
 
 def _profiler_interruptions(trace: Trace) -> Check:
     """CUPTI's own records: they carry no thread, so the operators they fell into cannot be told."""
-    name = "profiler_interruptions"
+    name = CheckName.PROFILER_INTERRUPTIONS
     own = trace.overheads.filter(pl.col("name").cast(pl.String).str.contains(_PROFILER_RECORD))
     if not own.height:
         return Check(name, Verdict.PASS, 0, "The profiler recorded no interruption of the host by itself.")
@@ -417,7 +417,7 @@ def _profiler_interruptions(trace: Trace) -> Check:
 
 
 def _graph_replays(trace: Trace) -> Check:
-    name = "graph_replays_complete"
+    name = CheckName.GRAPH_REPLAYS_COMPLETE
     replays = (
         trace.activities.filter(pl.col("graph_id").is_not_null() & (pl.col("graph_id") != 0))
         .group_by("graph_id", "correlation")

@@ -10,26 +10,9 @@ from opscope.analysis.api import calls_of, calls_that
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints
+from opscope.documents.trace import Spread
 from opscope.knowledge.api_calls import ApiKind
 from opscope.model import Trace
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """How a set of durations is spread, in nanoseconds."""
-
-    count: int
-    total_ns: int
-    median_ns: float
-    p95_ns: float
-
-    @classmethod
-    def of(cls, values: Ints) -> "Spread | None":
-        """Summarise durations; None where there are none."""
-        if not len(values):
-            return None
-        median, p95 = np.percentile(values, [50, 95])
-        return cls(len(values), int(values.sum()), float(median), float(p95))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +38,14 @@ class LaunchSummary:
     without_activity: int | None
 
 
+def _spread(values: Ints) -> Spread | None:
+    """Summarise durations; None where there are none."""
+    if not len(values):
+        return None
+    median, p95 = np.percentile(values, [50, 95])
+    return Spread(len(values), int(values.sum()), float(median), float(p95))
+
+
 def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
     """Summarise the launch calls of a trace."""
     launches, duration = trace.launches, pl.col("duration_ns")
@@ -66,9 +57,9 @@ def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
         calls=launches.group_by(pl.col("name").cast(pl.String))
         .agg(calls=pl.len(), total_ns=duration.sum(), mean_ns=duration.mean())
         .sort("total_ns", "name", descending=[True, False]),
-        api=Spread.of(launches["duration_ns"].to_numpy()[launching]),
-        latency=Spread.of(np.maximum(delay[~queued], 0)),
-        backlog=Spread.of(delay[queued]),
+        api=_spread(launches["duration_ns"].to_numpy()[launching]),
+        latency=_spread(np.maximum(delay[~queued], 0)),
+        backlog=_spread(delay[queued]),
         without_activity=_without_activity(trace, launching & ~has_activity),
     )
 

@@ -4,13 +4,13 @@ What is parallel follows from the operator's mathematics: elements of the result
 rules below say for each group of operators which inputs these dimensions are read from.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-Shape = tuple[int, ...]
+from opscope.knowledge.calls import RecordedCall, Shape
+from opscope.knowledge.categories import Category
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,87 +39,16 @@ class Parallelism:
         return math.prod(self.parallel.values())
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCall:
-    """The inputs of one call as recorded: ``dims`` and ``types`` per argument, ``values`` of what is no tensor."""
-
-    dims: tuple[Shape | None, ...]
-    types: tuple[str, ...]
-    values: tuple[str, ...]
-    strides: tuple[Shape | None, ...] = ()
-
-    @classmethod
-    def read(
-        cls, dims: str | None, types: str | None, values: str | None, strides: str | None = None
-    ) -> "RecordedCall | None":
-        """Read what the tables hold as JSON text; None where shapes were not recorded or are not plain."""
-        try:
-            read_dims = json.loads(dims or "null")
-            read_types, read_values = json.loads(types or "null"), json.loads(values or "null")
-            read_strides = json.loads(strides or "null")
-        except ValueError:
-            return None
-        if not isinstance(read_dims, list) or not isinstance(read_types, list):
-            return None
-        shapes = tuple(tuple(d) if _is_shape(d) else None for d in read_dims)
-        values_known, strides_known = isinstance(read_values, list), isinstance(read_strides, list)
-        return cls(
-            shapes,
-            tuple(read_types),
-            tuple(read_values) if values_known else (),
-            tuple(tuple(s) if _is_shape(s) else None for s in read_strides) if strides_known else (),
-        )
-
-    def shape(self, position: int) -> Shape | None:
-        """Return an argument's shape; None where it is no tensor."""
-        return self.dims[position] if position < len(self.dims) and self.dims[position] else None
-
-    def says_no(self, position: int) -> bool:
-        """Tell whether an argument was recorded as False or 0."""
-        return position < len(self.values) and self.values[position] in ("False", "0")
-
-    def integers(self, position: int) -> tuple[int, ...] | None:
-        """Return an argument that is an integer or a list of them."""
-        try:
-            value = json.loads(self.values[position])
-        except (IndexError, ValueError):
-            return None
-        if isinstance(value, int):
-            return (value,)
-        return tuple(value) if isinstance(value, list) and all(isinstance(item, int) for item in value) else None
-
-    def bytes_of(self, position: int) -> int | None:
-        """Return how many bytes a tensor argument takes in memory; an expanded side takes no more than one element."""
-        shape, size = (
-            self.shape(position),
-            ELEMENT_BYTES.get(self.types[position] if position < len(self.types) else ""),
-        )
-        if shape is None or size is None:
-            return None
-        steps = self.strides[position] if position < len(self.strides) else None
-        expanded = steps is not None and len(steps) == len(shape)
-        return size * math.prod(1 if expanded and steps and steps[i] == 0 else side for i, side in enumerate(shape))
-
-
 Rule = Callable[[RecordedCall], Parallelism | None]
-ELEMENT_BYTES: Final[Mapping[str, int]] = {
-    "float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "long": 8, "int": 4, "short int": 2,
-    "signed char": 1, "unsigned char": 1, "bool": 1, "c10::complex<float>": 8, "c10::complex<double>": 16,
-    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1,
-}  # fmt: skip
 
 
-def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(side, int) and side >= 0 for side in value)
-
-
-def parallelism(operator: str, category: str, call: RecordedCall) -> Parallelism | None:
+def parallelism(operator: str, category: Category, call: RecordedCall) -> Parallelism | None:
     """Return over which dimensions a call is parallel; None where no rule knows the operator.
 
     Args:
         operator: its name, ``aten::addmm``.
-        category: what kind of work it is, as `opscope.knowledge.categories.Category` names it.
-        call: its recorded inputs.
+        category: what kind of work it is.
+        call: its recorded inputs, with the names of its schema.
     """
     name = operator.removeprefix("aten::").removesuffix("_")
     rule = _RULES.get(name) or (None if _combines(name) else _BY_CATEGORY.get(category))
@@ -131,7 +60,7 @@ def _combines(name: str) -> bool:
     return any(part in name for part in ("softmax", "glu", "prelu", "logical", "cross")) or name in _OTHER_RESULTS
 
 
-def _product(first: int, second: int) -> Rule:
+def _product(first: str, second: str) -> Rule:
     def rule(call: RecordedCall) -> Parallelism | None:
         a, b = call.shape(first), call.shape(second)
         if a is None or b is None or len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
@@ -139,8 +68,8 @@ def _product(first: int, second: int) -> Rule:
         batch = math.prod(a[:-2])
         parallel = {"batch": batch} if batch > 1 else {}
         rows, depth, columns = a[-2], a[-1], b[-1]
-        size = ELEMENT_BYTES.get(call.types[first])
-        least = None if size is None else batch * (rows * depth + depth * columns + rows * columns) * size
+        dtype = call.dtype(first)
+        least = None if dtype is None else batch * (rows * depth + depth * columns + rows * columns) * dtype.size_bytes
         return Parallelism(
             {**parallel, "rows": rows, "columns": columns},
             {"depth": depth},
@@ -153,7 +82,7 @@ def _product(first: int, second: int) -> Rule:
 
 
 def _linear(call: RecordedCall) -> Parallelism | None:
-    a, weight = call.shape(0), call.shape(1)
+    a, weight = call.shape("input"), call.shape("weight")
     if a is None or weight is None or len(weight) != 2 or a[-1] != weight[1]:
         return None
     rows = math.prod(a[:-1])
@@ -165,17 +94,16 @@ def _linear(call: RecordedCall) -> Parallelism | None:
     )
 
 
-def _convolution(stride_at: int, padding_at: int, dilation_at: int, transposed_at: int = 0) -> Rule:
-    def rule(call: RecordedCall) -> Parallelism | None:
-        image, weight = call.shape(0), call.shape(1)
-        stride, padding, dilation = (call.integers(place) for place in (stride_at, padding_at, dilation_at))
-        if image is None or weight is None or len(image) != len(weight) or len(image) < 3:
-            return None
-        if stride is None or padding is None or dilation is None or (transposed_at and not call.says_no(transposed_at)):
-            return None
-        return _convolved(image, weight, (stride, padding, dilation))
-
-    return rule
+def _convolution(call: RecordedCall) -> Parallelism | None:
+    image, weight = call.shape("input") or call.shape("self"), call.shape("weight")
+    stride, padding, dilation = (call.integers(name) for name in ("stride", "padding", "dilation"))
+    if image is None or weight is None or len(image) != len(weight) or len(image) < 3:
+        return None
+    if stride is None or padding is None or dilation is None:
+        return None
+    if "transposed" in call.names and not call.says_no("transposed"):
+        return None
+    return _convolved(image, weight, (stride, padding, dilation))
 
 
 def _convolved(image: Shape, weight: Shape, settings: tuple[Shape, Shape, Shape]) -> Parallelism:
@@ -199,11 +127,11 @@ def _at(values: Sequence[int], position: int) -> int:
     return values[position] if position < len(values) else values[-1]
 
 
-def _along(position: int, tensors: int = 2) -> Rule:
+def _along(first: str, tensors: int = 2) -> Rule:
     """Rows that are combined along one dimension each, such as softmax, reading and writing so many tensors."""
 
     def rule(call: RecordedCall) -> Parallelism | None:
-        shape, dims = call.shape(0), call.integers(position)
+        shape, dims = call.shape(first), call.integers("dim")
         if not shape or dims is None or len(dims) != 1 or not -len(shape) <= dims[0] < len(shape):
             return None
         length = shape[dims[0]]
@@ -212,19 +140,19 @@ def _along(position: int, tensors: int = 2) -> Rule:
             {"row length": length},
             "rows do not depend on each other; within a row all elements are combined first",
             unit="rows",
-            least_bytes=_times(call, tensors),
+            least_bytes=_times(call, first, tensors),
         )
 
     return rule
 
 
-def _times(call: RecordedCall, tensors: int) -> int | None:
-    size = call.bytes_of(0)
+def _times(call: RecordedCall, name: str, tensors: int) -> int | None:
+    size = call.bytes_of(name)
     return None if size is None else tensors * size
 
 
 def _layer_norm(call: RecordedCall) -> Parallelism | None:
-    shape, normalized = call.shape(0), call.integers(1)
+    shape, normalized = call.shape("input"), call.integers("normalized_shape")
     if not shape or not normalized or shape[-len(normalized) :] != normalized:
         return None
     length = math.prod(normalized)
@@ -233,13 +161,15 @@ def _layer_norm(call: RecordedCall) -> Parallelism | None:
         {"row length": length},
         "rows do not depend on each other; within a row mean and variance are added up first",
         unit="rows",
-        least_bytes=_times(call, 2),
+        least_bytes=_times(call, "input", 2),
     )
 
 
-def _attention(heads: int, queries: int, causal_at: int) -> Rule:
+def _attention(heads: int, queries: int, mask: str = "is_causal") -> Rule:
+    """Attention with its dimensions in some order; ``mask`` is the argument that leaves keys out."""
+
     def rule(call: RecordedCall) -> Parallelism | None:
-        query, key = call.shape(0), call.shape(1)
+        query, key = call.shape("query"), call.shape("key")
         if query is None or key is None or len(query) != 4 or len(key) != 4:
             return None
         parallel = {"batch": query[0], "heads": query[heads], "query positions": query[queries]}
@@ -251,46 +181,47 @@ def _attention(heads: int, queries: int, causal_at: int) -> Rule:
             "keys is combined as they pass",
             unit="rows of the result",
             # A causal mask leaves keys out.
-            flop=4 * math.prod(parallel.values()) * inner if call.says_no(causal_at) else None,
+            flop=4 * math.prod(parallel.values()) * inner if call.says_no(mask) else None,
         )
 
     return rule
 
 
 def _embedding(call: RecordedCall) -> Parallelism | None:
-    weight, indices = call.shape(0), call.shape(1)
+    weight, indices = call.shape("weight"), call.shape("indices")
     if weight is None or indices is None or len(weight) != 2:
         return None
-    size = ELEMENT_BYTES.get(call.types[0])
+    dtype = call.dtype("weight")
     count = math.prod(indices)
     return Parallelism(
         {"indices": count, "row length": weight[1]},
         {},
         "each index copies its own row",
-        least_bytes=None if size is None else count * weight[1] * size,  # rows that are read may be the same
+        least_bytes=None
+        if dtype is None
+        else count * weight[1] * dtype.size_bytes,  # rows that are read may be the same
     )
 
 
 def _elementwise(call: RecordedCall) -> Parallelism | None:
-    shapes = [shape for shape in call.dims if shape]
-    result = _broadcast(shapes)
+    tensors = call.tensors()
+    result = _broadcast([shape for shape, _, _ in tensors])
     if result is None:
         return None
-    sizes = [call.bytes_of(i) for i, shape in enumerate(call.dims) if shape]
-    size = ELEMENT_BYTES.get(next((t for t, shape in zip(call.types, call.dims, strict=False) if shape), ""))
-    known = [value for value in sizes if value is not None]
+    first = tensors[0][1]
+    known = [size for _, _, size in tensors if size is not None]
     count = math.prod(result)
     return Parallelism(
         {"elements": count},
         {},
         "each element of the result depends on the elements at its own place only",
         unit="elements",
-        least_bytes=None if size is None or len(known) != len(sizes) else sum(known) + count * size,
+        least_bytes=None if first is None or len(known) != len(tensors) else sum(known) + count * first.size_bytes,
     )
 
 
 def _copy(call: RecordedCall) -> Parallelism | None:
-    shape, written, read = call.shape(0), call.bytes_of(0), call.bytes_of(1)
+    shape, written, read = call.shape("self"), call.bytes_of("self"), call.bytes_of("src")
     if shape is None:
         return None
     return Parallelism(
@@ -303,7 +234,7 @@ def _copy(call: RecordedCall) -> Parallelism | None:
 
 
 def _written(call: RecordedCall) -> Parallelism | None:
-    shape = call.shape(0)
+    shape = call.shape("self")
     if shape is None:
         return None
     return Parallelism(
@@ -311,7 +242,7 @@ def _written(call: RecordedCall) -> Parallelism | None:
         {},
         "each element is written on its own",
         unit="elements",
-        least_bytes=call.bytes_of(0),
+        least_bytes=call.bytes_of("self"),
     )
 
 
@@ -328,7 +259,7 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
 
 
 def _reduction(call: RecordedCall) -> Parallelism | None:
-    shape, dims = call.shape(0), call.integers(1)
+    shape, dims = call.shape("self"), call.integers("dim")
     if not shape:
         return None
     if dims is None or not all(-len(shape) <= d < len(shape) for d in dims):
@@ -342,31 +273,31 @@ def _reduction(call: RecordedCall) -> Parallelism | None:
         {"elements per result": reduced},
         "each result combines its own elements; that is done as a tree, so it is parallel too",
         unit="results",
-        least_bytes=call.bytes_of(0),
+        least_bytes=call.bytes_of("self"),
     )
 
 
 _RULES: Final[Mapping[str, Rule]] = {
-    "mm": _product(0, 1),
-    "bmm": _product(0, 1),
-    "addmm": _product(1, 2),
-    "baddbmm": _product(1, 2),
-    "_addmm_activation": _product(1, 2),
+    "mm": _product("self", "mat2"),
+    "bmm": _product("self", "mat2"),
+    "addmm": _product("mat1", "mat2"),
+    "baddbmm": _product("batch1", "batch2"),
+    "_addmm_activation": _product("mat1", "mat2"),
     "linear": _linear,
-    "convolution": _convolution(3, 4, 5, transposed_at=6),
-    "_convolution": _convolution(3, 4, 5, transposed_at=6),
-    "cudnn_convolution": _convolution(3, 2, 4),
+    "convolution": _convolution,
+    "_convolution": _convolution,
+    "cudnn_convolution": _convolution,
     "copy": _copy,
-    "_softmax": _along(1),
-    "_log_softmax": _along(1),
-    "_softmax_backward_data": _along(2, tensors=3),
-    "_log_softmax_backward_data": _along(2, tensors=3),
+    "_softmax": _along("self"),
+    "_log_softmax": _along("self"),
+    "_softmax_backward_data": _along("grad_output", tensors=3),
+    "_log_softmax_backward_data": _along("grad_output", tensors=3),
     "native_layer_norm": _layer_norm,
-    "_scaled_dot_product_flash_attention": _attention(1, 2, causal_at=4),
-    "_scaled_dot_product_efficient_attention": _attention(1, 2, causal_at=6),
-    "_scaled_dot_product_cudnn_attention": _attention(1, 2, causal_at=6),
-    "_flash_attention_forward": _attention(2, 1, causal_at=8),
-    "_efficient_attention_forward": _attention(2, 1, causal_at=9),
+    "_scaled_dot_product_flash_attention": _attention(1, 2),
+    "_scaled_dot_product_efficient_attention": _attention(1, 2),
+    "_scaled_dot_product_cudnn_attention": _attention(1, 2),
+    "_flash_attention_forward": _attention(2, 1),
+    "_efficient_attention_forward": _attention(2, 1, mask="custom_mask_type"),
     "embedding": _embedding,
     **dict.fromkeys(("fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential"), _written),
 }
@@ -374,8 +305,8 @@ _OTHER_RESULTS: Final = frozenset(
     {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit", "where"}
     | {"vander", "div", "true_divide"}
 )
-_BY_CATEGORY: Final[Mapping[str, Rule]] = {
-    "Elementwise": _elementwise,
-    "Activation": _elementwise,
-    "Reduction": _reduction,
+_BY_CATEGORY: Final[Mapping[Category, Rule]] = {
+    Category.ELEMENTWISE: _elementwise,
+    Category.ACTIVATION: _elementwise,
+    Category.REDUCTION: _reduction,
 }

@@ -1,33 +1,12 @@
 """What a set of repeated measurements says: order statistics only, no sample left out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from opscope.documents.trace import SampleSummary
+
 _MISSES = 20  # one interval in twenty may miss: 95 % confidence
-
-
-@dataclass(frozen=True, slots=True)
-class SampleSummary:
-    """Repeated measurements of one quantity, in nanoseconds.
-
-    Attributes:
-        count: number of samples.
-        median_ns, min_ns, max_ns: as named.
-        p25_ns, p75_ns: the quartiles; half of the samples lie between them.
-        median_low_ns, median_high_ns: the narrowest pair of order statistics that holds the median with 95 %
-            confidence, assuming independent samples; None for fewer than 6 samples, which cannot.
-    """
-
-    count: int
-    median_ns: float
-    min_ns: int
-    max_ns: int
-    p25_ns: float
-    p75_ns: float
-    median_low_ns: int | None
-    median_high_ns: int | None
 
 
 def summarise(samples_ns: Sequence[int]) -> SampleSummary | None:

@@ -1,7 +1,6 @@
 """What each recorded step launched, and how long its devices were busy or waited."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -14,41 +13,13 @@ from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints, Nesting
 from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.window import Window, step_table
+from opscope.documents.trace import Step
 from opscope.knowledge.api_calls import loads_code
 from opscope.model import Trace
 
 LAUNCH_UNKNOWN = "launch not recorded"
 _BACKWARD_RANGE = "^autograd::engine::evaluate_function"
 _OPTIMIZER_RANGE = r"^Optimizer\.(step|zero_grad)#"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One ``ProfilerStep`` on one device. An activity belongs to the step that launched it.
-
-    Attributes:
-        index: its position in the trace, from 0; profilers restart their numbers in every cycle.
-        number: the profiler's step number.
-        device: the device, or None for the host's figures of a step without device work.
-        span_ns: length of the step's host range.
-        activities: device activities launched in it.
-        device_sum_ns: sum of their durations.
-        busy_ns: time within the host range in which the device worked.
-        idle_ns: the rest of the host range.
-        launch_bound_ns: the part of ``idle_ns`` in which the device waited for the host to launch.
-        cold: whether code was loaded to the device during the step.
-    """
-
-    index: int
-    number: int
-    device: int | None
-    span_ns: int
-    activities: int
-    device_sum_ns: int | None
-    busy_ns: int | None
-    idle_ns: int | None
-    launch_bound_ns: int | None
-    cold: bool
 
 
 def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> tuple[Step, ...]:
@@ -71,7 +42,7 @@ def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) ->
         first, last = np.searchsorted(loading, [start, end])
         cold = bool(last > first)
         if not on_device:
-            steps.append(Step(row, number, None, end - start, 0, None, None, None, None, cold))
+            steps.append(Step(row, number, None, end - start, 0, None, None, None, None, None, cold))
         for name, counts, sums, idle, launch_bound in on_device:
             steps.append(
                 Step(
@@ -84,6 +55,7 @@ def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) ->
                     busy_ns=end - start - int(idle[row]),
                     idle_ns=int(idle[row]),
                     launch_bound_ns=int(launch_bound[row]),
+                    launch_bound_share=int(launch_bound[row]) / (end - start) if end > start else None,
                     cold=cold,
                 )
             )

@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from opscope.record import Clocks
+from opscope.record.capture import Clocks
 
 _PERIOD_MS = 100
 _FIELDS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "temperature.gpu", "power.draw")

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from opscope.bench.clocks import ClockSampler
-from opscope.record import Benchmark
+from opscope.record.capture import Benchmark
+from opscope.torch_device import synchronize
 from opscope.units import NS_PER_MS
 
 _WARMUP_STEPS = 3
@@ -19,12 +20,6 @@ _ENOUGH_SECONDS = 0.5  # 200 steps of a few microseconds say little
 _MAX_STEPS = 20_000
 _MAX_SECONDS = 3.0
 _PROGRESS_SECONDS = 0.1
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until a device has done all its work; nothing to wait for on a CPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def time_once(step: Callable[[], object], device: torch.device) -> int:

@@ -1,57 +1,94 @@
 """What ``opscope analyze`` prints of its traces. Apart from its options, because this imports what takes a while."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import click
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.bounds import bound_of
-from opscope.analysis.trust import Verdict
+from opscope.analysis.measured import Measured
+from opscope.cli.terminal import echo_lines, echo_table, on_terminal
+from opscope.documents.trace import TraceDocuments
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.record import encode
-from opscope.report.analysis_document import AnalysisDocuments, build_analysis_document
+from opscope.record.codec import encode
 from opscope.report.analysis_tables import table_by, values_by
+from opscope.report.blocks import Bullets, Name, Paragraph, Section
 from opscope.report.by import SHOWN_ROWS, By
-from opscope.report.tables import Format, as_csv, as_markdown, as_text
+from opscope.report.markdown import render
+from opscope.report.tables import Format, as_csv
 from opscope.report.text import printable
+from opscope.report.trace_document import build_trace_document
 from opscope.units import format_ns, format_share
 
 
-def print_analyses(
-    analyses: Mapping[str, Analysis],
-    functions: NativeFunctions,
-    output_format: Format,
-    *,
-    by: By | None,
-    sort: str | None,
-    top: int | None,
-) -> None:
-    """Print the analyses of one or more traces, by path; ``top`` is how many rows tables have, and 0 means all."""
-    rows = top or None
+@dataclass(frozen=True, slots=True)
+class Analysed:
+    """One of the command's traces: its path as text, what it says, and the operators of the PyTorch that ran."""
+
+    path: str
+    measured: Measured
+    functions: NativeFunctions
+
+    @property
+    def analysis(self) -> Analysis:
+        """The trace's analysis."""
+        return self.measured.analysis
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which rows tables have.
+
+    Attributes:
+        by: what a row stands for; None for what all traces record.
+        sort: a column to sort by.
+        top: how many; 0 means all, None those that fit a table for people.
+        full_names: whether kernels have their whole names on a terminal too.
+    """
+
+    by: By | None
+    sort: str | None
+    top: int | None
+    full_names: bool = False
+
+
+def print_analyses(analysed: Sequence[Analysed], output_format: Format, rows: Rows) -> None:
+    """Print the analyses of one or more traces."""
     if output_format is Format.JSON:
-        documents = tuple(build_analysis_document(analysis, functions) for analysis in analyses.values())
-        click.echo(encode(documents[0] if len(documents) == 1 else AnalysisDocuments(traces=documents)), nl=False)
+        documents = tuple(build_trace_document(one.measured, one.functions) for one in analysed)
+        click.echo(encode(documents[0] if len(documents) == 1 else TraceDocuments(traces=documents)), nl=False)
         return
+    by = rows.by or _default(analysed)
     if output_format is Format.CSV:
-        click.echo(as_csv(values_by(analyses, by or _default(next(iter(analyses.values()))), sort=sort, top=rows)))
+        analyses = {one.path: one.analysis for one in analysed}
+        click.echo(as_csv(values_by(analyses, by, sort=rows.sort, top=rows.top or None)))
         return
-    for path, analysis in analyses.items():
-        table = table_by(analysis, by or _default(analysis), sort=sort, top=SHOWN_ROWS if top is None else rows)
+    for one in analysed:
+        shown = SHOWN_ROWS if rows.top is None else rows.top or None
+        short = on_terminal() and output_format is Format.TABLE and not rows.full_names
+        table = table_by(one.analysis, by, sort=rows.sort, top=shown, short_names=short)
         if output_format is Format.MD:
-            click.echo(as_markdown(table, path))
-        else:
-            click.echo("\n".join(printable(line) for line in _summary(path, analysis)))
-            click.echo(f"\n{as_text(table)}\n")
+            summary = Bullets(tuple((Name(line) if i == 0 else line,) for i, line in enumerate(_summary(one))))
+            empty = () if table.rows else (Paragraph.of(f"No rows by {by}."),)
+            click.echo(render(Section((one.path,), (summary, table, *empty)), level=2).rstrip("\n"))
+            continue
+        echo_lines(_summary(one))
+        click.echo()
+        echo_table(table)
+        if not table.rows:
+            click.echo(printable(f"opscope: {one.path} has nothing to show by {by}"), err=True)
+        click.echo()
 
 
-def _default(analysis: Analysis) -> By:
-    return By.OPERATOR if analysis.operators.height else By.KERNEL
+def _default(analysed: Sequence[Analysed]) -> By:
+    """Return what rows stand for unless the user says: the same in every trace, so that one table holds them all."""
+    return By.OPERATOR if all(one.analysis.operators.height for one in analysed) else By.KERNEL
 
 
-def _summary(path: str, analysis: Analysis) -> Iterator[str]:
+def _summary(one: Analysed) -> Iterator[str]:
     """Yield what a reader must know before any row of a table."""
-    source = analysis.source
-    yield f"{path}: {source.event_count:,} events, {analysis.step_count} steps"
+    analysis, measured = one.analysis, one.measured
+    yield f"{one.path}: {analysis.source.event_count:,} events, {measured.step_count} steps"
     for device in analysis.devices:
         window, busy = device.window, device.busy_in_window_ns
         yield (
@@ -59,15 +96,13 @@ def _summary(path: str, analysis: Analysis) -> Iterator[str]:
             f"sum {format_ns(device.sum_ns)}, busy {format_ns(busy)} ({format_share(busy, window.duration_ns)}), "
             f"idle {format_ns(device.idle_ns)} of the {window.kind} of {format_ns(window.duration_ns)}"
         )
-    bound = bound_of(analysis, steps=analysis.step_count, wall_ns=None, ran_on_gpu=None)
-    yield f"What bounds it: {bound.kind}. {bound.sentence}"
+    yield f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}"
     if analysis.has_device_times:
         accounting = analysis.accounting
         yield (
             f"Accounting: operators {accounting.operators_ns:,} ns + unlinked {accounting.unlinked_ns:,} ns "
             f"({accounting.unlinked_activities:,} activities) = device sum {accounting.activities_ns:,} ns"
         )
-    yield f"Trust: {analysis.trust.verdict}"
-    for check in analysis.trust.checks:
-        if check.verdict is not Verdict.PASS:
-            yield f"  {check.verdict.upper()} {check.name}: {check.sentence}"
+    yield f"Trust: {measured.trust.verdict}"
+    for check in measured.trust.doubts():
+        yield f"  {check.verdict.upper()} {check.name}: {check.sentence}"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from opscope.cli.inputs import input_option, traces_of
+from opscope.cli.inputs import input_option, measured_of, traces_of
 from opscope.cli.options import format_option
 from opscope.cli.startup import import_numpy_without_threads, tune_for_one_analysis
 from opscope.readers import read
@@ -21,13 +21,18 @@ from opscope.report.tables import Format
     help="What a row stands for.  [default: operator, or kernel where no operators were recorded]",
 )
 @click.option("--top", type=click.IntRange(min=0), help=f"How many rows; 0 for all.  [default: {SHOWN_ROWS} in tables]")
-@click.option("--sort", metavar="COLUMN", help="Sort by a column of --format csv, such as calls or self_cpu_ns.")
+@click.option(
+    "--sort",
+    metavar="COLUMN",
+    help="Sort by a column: as its heading says ('Self CPU'), or as --format csv names it (self_cpu_ns).",
+)
 @click.option(
     "--graph-capture",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="A trace in which the CUDA graphs were captured: tells which operators their nodes came from.",
 )
+@click.option("--full-names", is_flag=True, help="Whole kernel names on a terminal too, not what they mean in short.")
 @click.option("--strict", is_flag=True, help="End with exit code 1 if a trust check fails.")
 @input_option
 @format_option
@@ -37,13 +42,15 @@ def command(
     top: int | None,
     sort: str | None,
     graph_capture: Path | None,
+    full_names: bool,
     strict: bool,
     max_input: int,
     output_format: str,
 ) -> None:
     """Analyse traces of torch.profiler (.json or .json.gz), of any PyTorch from 1.13 on, NVIDIA or AMD.
 
-    INPUT may also be a run directory of opscope profile, or a directory that opscope convert made.
+    INPUT may also be a run directory of opscope profile (then the step times that were measured beside the trace count
+    too), a folder of traces, a directory that opscope convert made, or - for standard input.
 
     Shows what bounds the step, the accounting of the device time, the trust checks that do not pass, and a table.
     --format json prints everything, by the schema opscope.analysis/1.
@@ -52,15 +59,14 @@ def command(
     traces = traces_of(inputs, max_input)
     # The imports take as long as reading 50 MB does, and go on meanwhile.
     import_numpy_without_threads()
-    from opscope.analysis.analyzed import analyze
-    from opscope.analysis.trust import Verdict
-    from opscope.cli.analysis_output import print_analyses
+    from opscope.cli.analysis_output import Analysed, Rows, print_analyses
+    from opscope.documents.trust import Verdict
     from opscope.knowledge.native_functions import NativeFunctions
 
-    functions = NativeFunctions.shipped()
+    shipped = NativeFunctions.shipped()
     capture = None if graph_capture is None else read(graph_capture, max_bytes=max_input)
-    analyses = {path: analyze(trace, functions, graph_capture=capture) for path, trace in traces}
-    kind = None if by is None else By(by)
-    print_analyses(analyses, functions, Format(output_format), by=kind, sort=sort, top=top)
-    if strict and any(analysis.trust.verdict is Verdict.FAIL for analysis in analyses.values()):
+    analysed = tuple(Analysed(str(file), *measured_of(file, trace, shipped, capture)) for file, trace in traces)
+    rows = Rows(None if by is None else By(by), sort, top, full_names)
+    print_analyses(analysed, Format(output_format), rows)
+    if strict and any(one.measured.trust.verdict is Verdict.FAIL for one in analysed):
         sys.exit(1)

@@ -26,7 +26,7 @@ def command(inputs: tuple[Path, ...], output_dir: Path, max_input: int) -> None:
     INPUT is a trace (.json or .json.gz) or a run directory. Every command takes the result where it takes a trace.
     The tables hold what opscope computes with; Concrete values of arguments and flows stay behind in the trace.
     """
-    files = list(files_of(inputs))
+    files = [file.path for file in files_of(inputs)]
     targets = [output_dir] if len(files) == 1 else [output_dir / _name(path) for path in files]
     if len(set(targets)) < len(targets):
         raise UsageError("two of the traces have the same name: convert them into directories of their own")

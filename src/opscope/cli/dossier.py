@@ -8,10 +8,10 @@ from opscope.cli.explain import lookup_options, text_lines
 from opscope.cli.inputs import input_option
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
-from opscope.record import encode
+from opscope.documents.dossier import DossierDocument
+from opscope.record.codec import encode
 from opscope.report.blocks import Name, Table
 from opscope.report.dossier import Measure, build_dossier
-from opscope.report.dossier_document import DossierDocument
 from opscope.report.dossier_sections import dossier_section
 from opscope.report.markdown import render
 from opscope.report.tables import as_csv
@@ -57,17 +57,17 @@ def command(
 
 def _measure() -> Measure:
     """Return what reads hardware counters; it is imported only for this."""
-    from opscope.capture.counters import find_ncu, measure
+    from opscope.collect.nsight_compute import counters_of, find_ncu
 
     find_ncu()
-    return measure
+    return counters_of
 
 
 def _table(document: DossierDocument) -> Table:
     rows = tuple(
         (Name(dossier.explanation.name), about, str(statement.basis), Name(statement.text))
         for dossier in document.operators
-        for about in ("parallelism", "coverage", "resources", "memory_access", "synchronisation", "gains")
-        for statement in getattr(dossier.findings, about)
+        for about, statements in dossier.findings.by_topic().items()
+        for statement in statements
     )
     return Table(("operator", "about", "basis", "statement"), rows)

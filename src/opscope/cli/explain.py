@@ -11,9 +11,9 @@ import msgspec
 from opscope.cli.inputs import input_option
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
+from opscope.documents.explain import ExplainDocument
 from opscope.errors import UsageError
 from opscope.report.blocks import Bullets, Name, Section, Table
-from opscope.report.explain_document import ExplainDocument
 from opscope.report.explain_sections import explain_section
 from opscope.report.markdown import render
 from opscope.report.tables import as_csv, as_text

@@ -37,7 +37,7 @@ def command(input_path: Path, output: Path, steps: str | None, max_size: int | N
     operators and kernels carry opscope's categories, and arrows lead from launches to kernels. Parts after the first
     are named OUT.part2.json and so on.
     """
-    files = list(files_of([input_path]))
+    files = [file.path for file in files_of([input_path])]
     if len(files) > 1:
         raise UsageError(f"{input_path} holds {len(files)} traces: name one, such as {files[0]}")
     trace = read(files[0], max_bytes=max_input)

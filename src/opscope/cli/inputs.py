@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,10 +10,14 @@ import click
 
 from opscope.errors import BadInputError
 from opscope.readers import Reading
-from opscope.readers.source import MAX_UNPACKED_BYTES
+from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST, TRACE_ENDINGS
 
 if TYPE_CHECKING:
+    from opscope.analysis.measured import Measured
+    from opscope.knowledge.native_functions import NativeFunctions
     from opscope.model import Trace
+    from opscope.record.capture import CaptureRecord
+    from opscope.store import RunDirectory
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
@@ -45,31 +50,77 @@ def input_option(function: F) -> F:
     )(function)
 
 
-def files_of(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield what can be read: the paths themselves, and of a run directory the traces of every configuration.
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Where a trace of a run directory comes from: its record, and which cycle (from 0) it is."""
+
+    directory: "RunDirectory"
+    record: "CaptureRecord"
+    cycle: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A trace to read; ``capture`` is what was recorded beside it, where it is one of opscope's own."""
+
+    path: Path
+    capture: Capture | None = None
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def files_of(paths: Iterable[Path]) -> Iterator[TraceFile]:
+    """Yield what can be read: the paths themselves, and the traces of run directories and of folders of traces.
 
     Raises:
-        BadInputError: a run directory holds no trace, or its manifest is damaged.
+        BadInputError: a run directory holds no trace, or its manifest is damaged; a folder holds no trace.
     """
     for path in paths:
         if not os.path.isdir(path):  # False also for names that no file can have
-            yield path
-            continue
-        from opscope.store import RunDirectory  # slow to import, and most inputs are files
-
-        directory = RunDirectory(path)
-        if not directory.manifest.is_file():
-            yield path
-            continue
-        measured = [entry for entry in directory.read_manifest().entries if entry.record is not None]
-        if not measured:
-            raise BadInputError(f"{path} holds no configuration that was measured")
-        for entry in measured:
-            yield from (directory.trace_path(name) for name in directory.read_record(entry).traces)
+            yield TraceFile(path)
+        else:
+            yield from _inside(path)
 
 
-def traces_of(paths: Iterable[Path], max_bytes: int) -> Iterator[tuple[str, "Trace"]]:
-    """Yield every trace of the inputs with its path, one after the other; none is read twice.
+def _inside(folder: Path) -> Iterator[TraceFile]:
+    from opscope.store import RunDirectory  # slow to import, and most inputs are files
+
+    directory = RunDirectory(folder)
+    if directory.manifest.is_file():
+        yield from _of_run(directory)
+    elif (folder / STORE_MANIFEST).is_file():
+        yield TraceFile(folder)
+    else:
+        yield from _of_folder(folder)
+
+
+def _of_run(directory: "RunDirectory") -> Iterator[TraceFile]:
+    measured = [entry for entry in directory.read_manifest().entries if entry.measured]
+    if not measured:
+        raise BadInputError(f"{directory.path} holds no configuration that was measured")
+    for entry in measured:
+        record = directory.read_record(entry)
+        for cycle, trace in enumerate(record.traces):
+            yield TraceFile(directory.trace_path(trace.file), Capture(directory, record, cycle))
+
+
+def _of_folder(folder: Path) -> Iterator[TraceFile]:
+    """Yield the traces and the converted traces of a folder, by name."""
+    found = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.name.endswith(TRACE_ENDINGS) or (path / STORE_MANIFEST).is_file()
+    ]
+    if not found:
+        endings = ", ".join(TRACE_ENDINGS)
+        raise BadInputError(f"{folder} holds no trace: no file ends in {endings}, and nothing in it is a converted one")
+    for path in found:
+        yield TraceFile(path)
+
+
+def traces_of(paths: Iterable[Path], max_bytes: int) -> Iterator[tuple[TraceFile, "Trace"]]:
+    """Yield every trace of the inputs with its file, one after the other; none is read twice.
 
     The first one is being read from this call on, so call it before importing what the analysis needs.
 
@@ -80,19 +131,41 @@ def traces_of(paths: Iterable[Path], max_bytes: int) -> Iterator[tuple[str, "Tra
     first = next(files, None)
     if first is None:
         raise BadInputError("the inputs hold no trace")
-    return _read(first, Reading(first, max_bytes), files, max_bytes)
+    return _read(first, Reading(first.path, max_bytes), files, max_bytes)
 
 
-def _distinct(paths: Iterable[Path]) -> Iterator[Path]:
+def measured_of(
+    file: TraceFile, trace: "Trace", functions: "NativeFunctions", graph_capture: "Trace | None" = None
+) -> "tuple[Measured, NativeFunctions]":
+    """Analyse a trace and join it with its record, as ``opscope report`` does.
+
+    Returns:
+        The result, and the operators of the PyTorch that ran: ``functions`` where no record names them.
+    """
+    from opscope.analysis.analyzed import analyze
+    from opscope.analysis.measured import Measured
+
+    if file.capture is None:
+        return Measured(analyze(trace, functions, graph_capture=graph_capture)), functions
+    from opscope.pipeline import functions_of, measured_capture
+
+    capture = file.capture
+    own = functions_of(capture.directory, capture.record)
+    return measured_capture(trace, capture.record, capture.cycle, own, graph_capture), own
+
+
+def _distinct(files: Iterable[TraceFile]) -> Iterator[TraceFile]:
     seen: set[str] = set()
-    for path in paths:
-        real = os.path.realpath(path)
+    for file in files:
+        real = os.path.realpath(file.path)
         if real not in seen:
             seen.add(real)
-            yield path
+            yield file
 
 
-def _read(first: Path, reading: Reading, others: Iterable[Path], max_bytes: int) -> Iterator[tuple[str, "Trace"]]:
-    yield str(first), reading.trace()
-    for path in others:
-        yield str(path), Reading(path, max_bytes).trace()
+def _read(
+    first: TraceFile, reading: Reading, others: Iterable[TraceFile], max_bytes: int
+) -> Iterator[tuple[TraceFile, "Trace"]]:
+    yield first, reading.trace()
+    for file in others:
+        yield file, Reading(file.path, max_bytes).trace()

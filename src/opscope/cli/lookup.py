@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from opscope.analysis.analyzed import analyze
+from opscope.analysis.measured import Measured
 from opscope.analysis.producer import Producer, producer_of
 from opscope.errors import BadInputError, OpscopeError, UsageError
 from opscope.files import path_text
@@ -22,13 +23,13 @@ from opscope.knowledge.kernels.shipped import (
 from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.knowledge.releases import TorchVersion
+from opscope.pipeline import functions_of, measured_capture, run_resolver
 from opscope.readers import read
-from opscope.record import CaptureRecord, Precision
-from opscope.report.build import step_bound
+from opscope.record.capture import CaptureRecord
+from opscope.record.counters import Precision
 from opscope.report.explain import Lookup
 from opscope.report.text import printable
 from opscope.store import RunDirectory
-from opscope.sweep.outputs import result_of, run_resolver
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,37 +104,29 @@ def _of_input(options: LookupOptions) -> Lookup:
     producer = producer_of(trace.source)
     version = _version(options, producer)
     functions = NativeFunctions.shipped(version)
-    analysis = analyze(trace, functions)
+    measured = Measured(analyze(trace, functions))
     resolver = SourceResolver(version, producer.git, doubt=_doubt(options, producer))
-    device_key = "CUDA" if analysis.has_device_times else "CPU"
-    return Lookup(resolver, functions, _host_index(version), analysis.source.path, analysis, device_key)
+    return Lookup(resolver, functions, _host_index(version), trace.source.path, measured)
 
 
 def _of_run(directory: RunDirectory, options: LookupOptions) -> Lookup:
     record = _record(directory, options.configuration)
-    result = result_of(directory, record)
-    environment = record.environment
-    producer = Producer(environment.torch, environment.torch_git)
+    functions = functions_of(directory, record)
+    path = directory.trace_path(record.traces[0].file)
+    measured = measured_capture(read(path, max_bytes=options.max_bytes), record, 0, functions)
+    framework = record.framework
+    producer = Producer(framework.torch, framework.torch_git) if framework else Producer(None, None)
     version = _version(options, producer)
-    if options.torch is None:
-        resolver, functions = run_resolver(record), result.functions
-    else:
+    resolver = run_resolver(record)
+    if options.torch is not None:
         resolver = SourceResolver(version, doubt=_doubt(options, producer))
         functions = NativeFunctions.shipped(version)
-    return Lookup(
-        resolver,
-        functions,
-        index=_host_index(version),
-        trace_name=path_text(directory.trace_path(record.traces[0])),
-        analysis=result.analysis,
-        device_key="CUDA" if environment.device.startswith("cuda") else "CPU",
-        bound=step_bound(result.analysis, record),
-        precision=Precision(environment.float32_matmul_precision, environment.cudnn_allow_tf32),
-    )
+    precision = Precision(framework.float32_matmul_precision, framework.cudnn_allow_tf32) if framework else None
+    return Lookup(resolver, functions, _host_index(version), path_text(path), measured, precision)
 
 
 def _record(directory: RunDirectory, configuration: str | None) -> CaptureRecord:
-    entries = [entry for entry in directory.read_manifest().entries if entry.record is not None]
+    entries = [entry for entry in directory.read_manifest().entries if entry.measured]
     if not entries:
         raise BadInputError(f"{directory.path} holds no configuration that was measured")
     chosen = [entry for entry in entries if configuration in (None, entry.configuration.id)]

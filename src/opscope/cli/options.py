@@ -50,13 +50,17 @@ class ListCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Join the values of list options, then parse as click does."""
+        return super().parse_args(ctx, self.joined(args))
+
+    def joined(self, args: list[str]) -> list[str]:
+        """Return the words with the values of each list option joined to one."""
         lists = {
             name: option.type
             for option in self.params
             if isinstance(option, click.Option) and isinstance(option.type, ListOf)
             for name in option.opts
         }
-        return super().parse_args(ctx, _joined(args, lists))
+        return _joined(args, lists)
 
 
 def _joined(args: Sequence[str], lists: dict[str, ListOf]) -> list[str]:

@@ -2,12 +2,14 @@
 
 import contextlib
 import importlib.util
+import re
+import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -15,14 +17,18 @@ from opscope.cli.options import ListCommand, ListOf, format_option
 from opscope.cli.progress import SweepProgress
 from opscope.cli.results import print_sweep
 from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.record import DEVICE_NAME, CaptureOptions, Configuration, Manifest, Schedule
+from opscope.record.configuration import DEVICE_NAME, CaptureOptions, Configuration, Schedule
+from opscope.record.settings import SETTINGS, SHORT_DTYPES, Value, option_of
+from opscope.record.sweep import Manifest
 from opscope.store import RunDirectory
-from opscope.sweep.plan import PRESETS, Sizes, default_sizes, expand, leftovers, new_manifest, resumed
-from opscope.sweep.runner import Plan, failed_entries, run_sweep, worthless_entries
-from opscope.workloads.catalog import BUILT_IN
+from opscope.sweep.plan import PRESETS, default_sizes, expand, leftovers, new_manifest, resumed
+from opscope.sweep.process import InProcess
+from opscope.sweep.runner import Here, Measurer, Plan, failed_entries, run_sweep, worthless_entries
+from opscope.workloads.catalog import BUILT_IN, is_script
 
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_DTYPES = {short: name for name, short in SHORT_DTYPES.items()}
 _FATAL_EXIT_CODES = {"usage": 2, "environment": 3}
+F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(min=1)
 _COUNT = click.IntRange(min=0)
 
@@ -33,36 +39,69 @@ TARGET is a built-in workload:
 
 {_TARGETS}
 
-or a function of yours, package.module:function or path/to/file.py:function, that returns a step (a callable without
-arguments) or (module, example inputs). Parameters named batch_size, seq_len, image_size, hidden_size, layers,
-attention, mode, dtype or device get the values of the options.
+or a function of yours, package.module:function or path/to/file.py:function. It returns a step (a callable without
+arguments) or (module, example inputs), or is itself the step. Parameters named batch_size, seq_len, image_size,
+hidden_size, layers, attention, mode, dtype or device get the values of the options, others those of --set;
 
-Each configuration runs in its own process. One that fails is recorded with its reason and the others go on; the exit
+or a script, path/to/script.py, which is run as it is, with the arguments after its name. Its steps are found by
+themselves, and a few of them are profiled. Options of opscope stand before the script.
+
+Options that take lists are swept over, and every combination is a configuration. Each configuration runs in its own process. One that fails is recorded with its reason and the others go on; the exit
 code is then 1, and also where a trace holds no work (no operator, or no GPU activity of a GPU workload).
 
 \b
 Examples:
   opscope profile bert --batch-sizes 1 8 16 --seq-lens 128 256
   opscope profile gpt2 --mode training --dtype bf16 --batch-sizes 4 --seq-lens 512
-  opscope profile train.py:make_step --with-stack
+  opscope profile gpt2 --hidden-size 768 1024 --dtype fp32 bf16
+  opscope profile train.py:make_step --with-stack --set width=64,128
+  opscope profile --with-stack train.py --epochs 1
 """
 
 
-@click.command(cls=ListCommand, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+class _ProfileCommand(ListCommand):
+    """Hands everything behind the name of a script to the script."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Find the target, and keep click from reading what belongs to a script."""
+        joined = self.joined(args)
+        ctx.allow_interspersed_args = False
+        _, rest, _ = self.make_parser(ctx).parse_args(args=list(joined))
+        ctx.allow_interspersed_args = True
+        if rest and is_script(rest[0]):
+            before = len(joined) - len(rest)
+            joined = [*(word for word in joined[:before] if word != "--"), "--", *rest]
+        return super().parse_args(ctx, joined)
+
+
+def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callable[[F], F]:
+    """Add the option of a setting that can be swept over."""
+    return click.option(SETTINGS[name].option, name, type=ListOf(kind), **attributes)
+
+
+@click.command(cls=_ProfileCommand, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target")
-@click.option("--batch-sizes", type=ListOf(_POSITIVE), help="Batch sizes to sweep over.")
-@click.option("--seq-lens", type=ListOf(_POSITIVE), help="Sequence lengths to sweep over.")
-@click.option("--hidden-size", type=_POSITIVE, help="Hidden size of the model.  [default: 768]")
-@click.option("--layers", type=_POSITIVE, help="Number of layers.  [default: 12]")
-@click.option("--image-size", type=_POSITIVE, help="Height and width of images.  [default: 224]")
-@click.option(
-    "--dtype",
-    type=click.Choice([*_DTYPES, *_DTYPES.values()]),
-    help="Data type: of the parameters in inference, of autocast in training.  [default: the model's own]",
+@click.argument("arguments", metavar="[SCRIPT ARGUMENTS]...", nargs=-1)
+@_listed("batch_size", _POSITIVE, help="Batch sizes.")
+@_listed("seq_len", _POSITIVE, help="Sequence lengths.")
+@_listed("hidden_size", _POSITIVE, help="Hidden sizes of the model.  [default: 768]")
+@_listed("layers", _POSITIVE, help="Numbers of layers.  [default: 12]")
+@_listed("image_size", _POSITIVE, help="Heights and widths of images.  [default: 224]")
+@_listed(
+    "dtype",
+    click.Choice([*_DTYPES, *_DTYPES.values()]),
+    help="Data types: of the parameters in inference, of autocast in training.  [default: the model's own]",
 )
-@click.option("--attention", type=click.Choice(["eager", "sdpa"]), help="Attention implementation.  [default: sdpa]")
-@click.option("--mode", type=click.Choice(["inference", "training"]), default="inference", show_default=True)
-@click.option("--compile", "compiled", is_flag=True, help="Run the model through torch.compile.")
+@_listed("attention", click.Choice(SETTINGS["attention"].choices), help="Attention implementation.  [default: sdpa]")
+@_listed("mode", click.Choice(SETTINGS["mode"].choices), default="inference", show_default=True)
+@click.option(
+    "--set",
+    "own",
+    multiple=True,
+    metavar="NAME=VALUE[,VALUE...]",
+    help="A parameter of the function's own: numbers, true or false, or text. May be repeated.",
+)
+@click.option("--compile", is_flag=True, help="Run the model through torch.compile.")
 @click.option("--simplified", is_flag=True, help="bert: the simplified Transformer encoder from torch.nn.")
 @click.option(
     "--use-real-bert",
@@ -100,6 +139,15 @@ Examples:
     show_default=True,
     help="Where the results go.",
 )
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End a configuration that takes longer; it is recorded as failed, and the others go on.",
+)
+@click.option(
+    "--run-on", is_flag=True, help="Let a script run on to its end after its steps were profiled, instead of ending it."
+)
 @click.option("--resume", is_flag=True, help="Run only what the output directory has no result of yet.")
 @click.option(
     "--preset",
@@ -113,34 +161,52 @@ Examples:
 @format_option
 def command(
     target: str,
-    batch_sizes: tuple[int, ...] | None,
-    seq_lens: tuple[int, ...] | None,
+    arguments: tuple[str, ...],
+    own: tuple[str, ...],
     preset: str | None,
     output_dir: Path,
+    timeout: float | None,
+    run_on: bool,
     resume: bool,
     in_process: bool,
     output_format: str,
     **settings: Any,
 ) -> None:
     """Profile a target; see ``_HELP``."""
-    base, options = _base_configuration(target, settings), _capture_options(settings)
-    sweeps = _sweeps(base, batch_sizes, seq_lens, preset, output_dir)
+    values, options = _values(target, settings, own), _capture_options(settings)
+    _check_script(target, arguments, run_on=run_on, in_process=in_process)
+    if is_script(target):
+        values = {**values, "arguments": (shlex.join(arguments),), **({"run_on": (True,)} if run_on else {})}
+    sweeps = _sweeps(target, values, preset, output_dir)
+    if in_process and timeout is not None:
+        raise UsageError("--timeout ends a process, and --in-process has none to end: leave one of them out")
     if importlib.util.find_spec("torch") is None:
         raise EnvironmentLacksError(
             "profiling needs PyTorch, which is not installed: pip install 'opscope[torch]' (or your own build of it). "
             "Results that exist can be analysed without: opscope report RUN_DIRECTORY"
         )
+    measurer = Here() if in_process else InProcess(timeout)
     finished = []
     try:
         with _stopped_like_ctrl_c():
             for directory, configurations in sweeps:
                 manifest = new_manifest(configurations, options, ["opscope", *sys.argv[1:]])
-                finished.append((directory, _run(directory, manifest, resume=resume, isolate=not in_process)))
+                finished.append((directory, _run(directory, manifest, measurer, resume=resume)))
     except KeyboardInterrupt as interrupt:
         click.echo("opscope: interrupted; what is done is kept, and the same command with --resume goes on", err=True)
         sys.exit(128 + (interrupt.number if isinstance(interrupt, _Stopped) else signal.SIGINT))
     print_sweep(finished, output_format)
     sys.exit(_exit_code([manifest for _, manifest in finished]))
+
+
+def _check_script(target: str, arguments: tuple[str, ...], *, run_on: bool, in_process: bool) -> None:
+    if not is_script(target):
+        if arguments:
+            raise UsageError(f"only a script takes arguments, not {target}: {shlex.join(arguments)}")
+        if run_on:
+            raise UsageError("--run-on is for scripts: other targets end with their last step")
+    elif in_process:
+        raise UsageError("a script is run in a process of its own, as python would run it: leave out --in-process")
 
 
 class _Stopped(KeyboardInterrupt):
@@ -169,24 +235,39 @@ def _stopped_like_ctrl_c() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _base_configuration(target: str, settings: dict[str, Any]) -> Configuration:
-    return Configuration(
-        target=target,
-        mode=settings["mode"],
-        dtype=_DTYPES.get(settings["dtype"], settings["dtype"]),
-        image_size=settings["image_size"],
-        hidden_size=settings["hidden_size"],
-        layers=settings["layers"],
-        attention=settings["attention"],
-        compile=settings["compiled"],
-        simplified=settings["simplified"],
-        pretrained=settings["pretrained"],
-    )
+def _values(target: str, settings: Mapping[str, Any], own: Sequence[str]) -> dict[str, tuple[Value, ...]]:
+    """Return what was asked for, by setting; a setting with several values is swept over."""
+    values: dict[str, tuple[Value, ...]] = {}
+    for name, setting in SETTINGS.items():
+        given = settings[name]
+        if given is None or given is False or (name == "mode" and is_script(target)):
+            continue
+        values[name] = given if isinstance(given, tuple) else (given,)
+        if setting.name == "dtype":
+            values[name] = tuple(_DTYPES.get(str(value), value) for value in values[name])
+    for assignment in own:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name.isidentifier() or not text:
+            raise UsageError(f"--set takes NAME=VALUE, not {assignment!r}")
+        if name in SETTINGS:
+            raise UsageError(f"{name} has an option of its own: {option_of(name)}")
+        values[name] = tuple(_value(part) for part in text.split(","))
+    return values
+
+
+def _value(text: str) -> Value:
+    """Read a value: a whole number, a number, true or false; anything else is text."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _capture_options(settings: dict[str, Any]) -> CaptureOptions:
     device = settings["device"]
-    if not DEVICE_NAME.fullmatch(device):
+    if not re.fullmatch(DEVICE_NAME, device):
         raise UsageError(f"--device takes auto, cpu, cuda or cuda:N, not {device!r}")
     return CaptureOptions(
         device=device,
@@ -199,25 +280,22 @@ def _capture_options(settings: dict[str, Any]) -> CaptureOptions:
 
 
 def _sweeps(
-    base: Configuration,
-    batch_sizes: tuple[int, ...] | None,
-    seq_lens: tuple[int, ...] | None,
-    preset: str | None,
-    output_dir: Path,
+    target: str, values: Mapping[str, tuple[Value, ...]], preset: str | None, output_dir: Path
 ) -> list[tuple[RunDirectory, tuple[Configuration, ...]]]:
     if preset is None:
-        default = default_sizes(base.target)
-        sizes = Sizes(
-            default.batch_sizes if batch_sizes is None else batch_sizes,
-            default.seq_lens if seq_lens is None else seq_lens,
-        )
-        return [(RunDirectory(output_dir), expand(base, sizes))]
-    if batch_sizes is not None or seq_lens is not None:
-        raise UsageError(f"--preset {preset} fixes the sizes: leave out --batch-sizes and --seq-lens, or the preset")
-    return [(RunDirectory(output_dir / sweep.folder), expand(base, sweep.sizes)) for sweep in PRESETS[preset]]
+        return [(RunDirectory(output_dir), expand(target, {**default_sizes(target), **values}))]
+    for name in values:
+        if SETTINGS[name].is_size if name in SETTINGS else False:
+            raise UsageError(
+                f"--preset {preset} fixes the sizes: leave out --batch-sizes and --seq-lens, or the preset"
+            )
+    return [
+        (RunDirectory(output_dir / sweep.folder), expand(target, {**sweep.sizes, **values}))
+        for sweep in PRESETS[preset]
+    ]
 
 
-def _run(directory: RunDirectory, manifest: Manifest, *, resume: bool, isolate: bool) -> Manifest:
+def _run(directory: RunDirectory, manifest: Manifest, measurer: Measurer, *, resume: bool) -> Manifest:
     directory.create()
     if resume:
         manifest = resumed(manifest, directory)
@@ -227,7 +305,7 @@ def _run(directory: RunDirectory, manifest: Manifest, *, resume: bool, isolate: 
             err=True,
         )
     with SweepProgress(manifest) as progress:
-        return run_sweep(Plan(manifest, directory, isolate), progress)
+        return run_sweep(Plan(manifest, directory, measurer), progress)
 
 
 def _exit_code(manifests: Sequence[Manifest]) -> int:

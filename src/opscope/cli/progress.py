@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from opscope.record import Entry, Manifest
+from opscope.record.sweep import Entry, Manifest
 from opscope.report.text import printable
 
 # How much of a configuration's time each phase takes, roughly: only for the bar to move evenly.

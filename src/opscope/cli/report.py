@@ -8,8 +8,8 @@ import click
 from opscope.cli.options import format_option
 from opscope.cli.results import print_sweep
 from opscope.errors import BadInputError
+from opscope.pipeline import write_comparison
 from opscope.store import RunDirectory, with_entry
-from opscope.sweep.outputs import write_comparison
 from opscope.sweep.runner import failed_entries, reported, worthless_entries
 
 
@@ -25,7 +25,7 @@ def command(run: Path, output_format: str) -> None:
     """
     directory = RunDirectory(run)
     manifest = directory.read_manifest()
-    measured = [entry for entry in manifest.entries if entry.record is not None]
+    measured = [entry for entry in manifest.entries if entry.measured]
     if not measured:
         raise BadInputError(f"{run} holds no configuration that was measured")
     for entry in measured:

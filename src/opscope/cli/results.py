@@ -5,17 +5,19 @@ from pathlib import Path
 
 import click
 
-from opscope.analysis.trust import Verdict
-from opscope.record import Manifest, encode
-from opscope.report.comparison import Comparison, Comparisons, compare
+from opscope.documents.comparison import Comparison, Comparisons
+from opscope.documents.trace import OperatorRow, TraceDocument
+from opscope.documents.trust import Verdict
+from opscope.pipeline import read_documents
+from opscope.record.codec import encode
+from opscope.record.sweep import Manifest
+from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
-from opscope.report.document import OperatorEntry, ProfileDocument
 from opscope.report.tables import as_csv, as_markdown, as_text
 from opscope.report.text import printable
-from opscope.store import RunDirectory
-from opscope.sweep.outputs import read_documents
+from opscope.store import COMPARISON, COMPARISON_REPORT, RunDirectory
 from opscope.sweep.runner import failed_entries, worthless_entries
-from opscope.units import NS_PER_MS, format_ns
+from opscope.units import format_ns, format_share
 
 _SHOWN = 3
 
@@ -30,10 +32,10 @@ def print_sweep(finished: Sequence[tuple[RunDirectory, Manifest]], output_format
     elif output_format == "csv":
         click.echo(as_csv(comparison_values(comparisons)))
     else:
-        for directory, _, documents in results:
+        for directory, manifest, documents in results:
             if documents:
-                _print_one(directory, comparisons[str(directory.path)], documents, output_format)
-    for reason in dict.fromkeys(document.summary.device_times_reason for _, _, found in results for document in found):
+                _print_one(directory, manifest, comparisons[str(directory.path)], documents, output_format)
+    for reason in dict.fromkeys(document.device_times_reason for _, _, found in results for document in found):
         if reason is not None:
             click.echo(f"Device times are unknown (null): {reason}. CPU times are shown.", err=True)
     for directory, manifest, _ in results:
@@ -41,7 +43,11 @@ def print_sweep(finished: Sequence[tuple[RunDirectory, Manifest]], output_format
 
 
 def _print_one(
-    directory: RunDirectory, comparison: Comparison, documents: Sequence[ProfileDocument], output_format: str
+    directory: RunDirectory,
+    manifest: Manifest,
+    comparison: Comparison,
+    documents: Sequence[TraceDocument],
+    output_format: str,
 ) -> None:
     table = comparison_table(comparison)
     if output_format == "md":
@@ -51,51 +57,43 @@ def _print_one(
         click.echo("\n".join(printable(line) for line in _top_operators(document)))
     click.echo(as_text(table))
     click.echo(f"\nReports in {printable(str(directory.path))}{_separator(directory.path)}:")
-    click.echo("\n".join(_files(documents)))
+    click.echo("\n".join(printable(line) for line in _files(manifest)))
 
 
 def _separator(path: Path) -> str:
     return "" if str(path).endswith("/") else "/"
 
 
-def _top_operators(document: ProfileDocument) -> Iterator[str]:
-    name = document.configuration.id if document.configuration else document.trace
+def _top_operators(document: TraceDocument) -> Iterator[str]:
     wall = document.measurement.wall
     step = f"{format_ns(wall.median_ns)} per step" if wall else "step not timed"
-    yield f"{name}: {step}, {document.summary.bound.kind}{_doubts(document)}"
+    yield f"{document.name}: {step}, {document.bound.kind}{_doubts(document)}"
     for number, operator in enumerate(document.operators[:_SHOWN], 1):
-        yield f"  {number}. {_operator(operator, document.summary.steps or 1)}"
+        yield f"  {number}. {_operator(operator, document)}"
     yield ""
 
 
-def _doubts(document: ProfileDocument) -> str:
+def _doubts(document: TraceDocument) -> str:
     failed = [check.name for check in document.trust.checks if check.verdict is Verdict.FAIL]
     return f" (TRUST CHECKS FAIL: {', '.join(failed)})" if failed else ""
 
 
-def _operator(operator: OperatorEntry, steps: int) -> str:
-    if operator.self_cuda_time_ms is not None:
-        time, share, whole = operator.self_cuda_time_ms, operator.percent_of_device_sum, "device sum"
+def _operator(row: OperatorRow, document: TraceDocument) -> str:
+    if document.has_device_times:
+        time, all_, whole = row.self_device_ns, document.device_sum_ns, "device sum"
     else:
-        time, share, whole = (
-            operator.self_cpu_time_ms,
-            operator.percent_of_cpu_self_sum,
-            "operators' CPU self time",
-        )
-    percent = "-" if share is None else f"{share:.1f} %"
-    per_step = format_ns(time / steps * NS_PER_MS)
-    function = operator.native_function_detail.cpp_function
-    where = f", {function}" if function else ""
-    return f"{operator.name}: {per_step} per step, {percent} of the {whole} ({operator.category}{where})"
+        time, all_, whole = row.self_cpu_ns, document.cpu_self_ns, "operators' CPU self time"
+    per_step = format_ns(time / (document.step_count or 1))
+    where = f", {row.cpp_function}" if row.cpp_function else ""
+    return f"{row.name}: {per_step} per step, {format_share(time, all_)} of the {whole} ({row.category}{where})"
 
 
-def _files(documents: Sequence[ProfileDocument]) -> Iterator[str]:
-    yield "  comparison.md, comparison.json, manifest.json"
-    for document in documents:
-        if document.configuration is None:
-            continue
-        name = document.configuration.id
-        yield f"  kernel_analysis_report_{name}.md, profiling_stats_{name}.json, {document.trace}"
+def _files(manifest: Manifest) -> Iterator[str]:
+    yield f"  {COMPARISON_REPORT}, {COMPARISON}, manifest.json"
+    for entry in manifest.entries:
+        if entry.status == "done":
+            first = entry.files.cycles[0]
+            yield f"  {first.report}, {first.statistics}, {first.trace}"
 
 
 def _print_problems(directory: RunDirectory, manifest: Manifest) -> None:

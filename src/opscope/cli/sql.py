@@ -15,7 +15,7 @@ from opscope.cli.options import format_option
 from opscope.errors import UsageError
 from opscope.model import Trace
 from opscope.readers.tables import SCHEMAS
-from opscope.record import encode
+from opscope.record.codec import encode
 from opscope.report.blocks import Name, Table
 from opscope.report.tables import as_csv, as_markdown, as_text
 
@@ -65,11 +65,11 @@ def command(query: str, inputs: tuple[Path, ...], max_input: int, output_format:
     if not wanted:
         raise UsageError(f"the query names no table; there are {', '.join((*SCHEMAS, *_COMPUTED))}")
     parts: dict[str, list[pl.DataFrame]] = {name: [] for name in wanted}
-    for path, trace in traces_of(inputs, max_input):
+    for file, trace in traces_of(inputs, max_input):
         for name, frame in _frames(trace, wanted).items():
             # Differences of unsigned counts would wrap around.
             signed = frame.with_columns(pl.col(pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64).cast(pl.Int64))
-            parts[name].append(signed.select(pl.lit(path).alias("trace"), pl.all()))
+            parts[name].append(signed.select(pl.lit(str(file)).alias("trace"), pl.all()))
     result = _run(query, {name: pl.concat(frames) for name, frames in parts.items()})
     if output_format == "json":
         click.echo(encode(QueryResult(query=query, columns=tuple(result.columns), rows=tuple(result.rows()))), nl=False)

@@ -1,6 +1,6 @@
 """What PyTorch says of its operators: schema, tags, dispatch. Read from a table, never from an imported PyTorch.
 
-A capture writes the table of the PyTorch that ran (`opscope.capture.native_functions`); for traces without one,
+A capture writes the table of the PyTorch that ran (`opscope.collect.native_functions`); for traces without one,
 tables of the releases since 2.6 are shipped in ``data/`` (built by ``tools/build_native_functions.py``).
 """
 
@@ -239,6 +239,19 @@ class NativeFunctions:
             return found
         base, _, overload = name.rpartition(".")
         return [function for function in self._decoded(base) if function.overload == overload]
+
+    def argument_names(self, name: str, input_types: Sequence[str]) -> tuple[str | None, ...]:
+        """Return the schema's name of every recorded argument of a call; None where overloads that fit disagree.
+
+        Where none fits (a table of another release may have further arguments), all overloads are asked.
+        """
+        overloads = self.overloads(name)
+        fitting = matching_overloads(overloads, input_types) or overloads
+        found = []
+        for position in range(len(input_types)):
+            names = {f.arguments[position].name for f in fitting if position < len(f.arguments)}
+            found.append(names.pop() if len(names) == 1 else None)
+        return tuple(found)
 
     def resolve(self, name: str, calls: Iterable[RecordedCalls], device_key: str) -> Resolution:
         """Find the native function that an operator's calls ran on a device.

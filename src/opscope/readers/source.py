@@ -9,6 +9,8 @@ from pathlib import Path
 from opscope.errors import BadInputError
 
 STORE_MANIFEST = "store.json"  # a directory that has one holds a trace as Parquet files
+# How the names of traces end, for those who look for them in a folder.
+TRACE_ENDINGS = (".json", ".json.gz", ".json.zst", ".json.xz")
 # More would not fit in the memory of most machines once it is columns.
 MAX_UNPACKED_BYTES = 16 << 30
 # Between pieces, the reading thread waits for its turn to run Python: large ones make it wait less often.

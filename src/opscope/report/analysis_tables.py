@@ -7,8 +7,9 @@ from typing import Any
 import polars as pl
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.steps import Step
+from opscope.documents.trace import Step
 from opscope.errors import UsageError
+from opscope.knowledge.kernels.decode import decode
 from opscope.report.blocks import Name, Table
 from opscope.report.by import By
 from opscope.units import format_count, format_ns, format_share
@@ -16,11 +17,15 @@ from opscope.units import format_count, format_ns, format_share
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column as people see it: heading, and how its values are written (given the value and the analysis)."""
+    """A column as people see it: heading, and how its values are written (given the value and the analysis).
+
+    ``optional`` ones are left out where a terminal has no room.
+    """
 
     heading: str
     text: Callable[[Any, Analysis], str]
     numeric: bool = True
+    optional: bool = False
 
 
 def _plain(value: Any, _: Analysis) -> str:
@@ -54,27 +59,27 @@ _OPERATOR_TIMES = {
     "share": _Column("of device sum", _of_device_sum),
     "total_device_ns": _Column("Total device", _device_time),
     "self_cpu_ns": _Column("Self CPU", _time),
-    "total_cpu_ns": _Column("Total CPU", _time),
-    "activities": _Column("Activities", _count),
+    "total_cpu_ns": _Column("Total CPU", _time, optional=True),
+    "activities": _Column("Activities", _count, optional=True),
 }
 _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
-    By.OPERATOR: {**_NAME, "category": _Column("Category", _plain, numeric=False), **_OPERATOR_TIMES},
+    By.OPERATOR: {**_NAME, "category": _Column("Category", _plain, numeric=False, optional=True), **_OPERATOR_TIMES},
     By.SHAPE: {
         **_NAME,
         "input_dims": _Column("Input shapes", _plain, numeric=False),
-        "input_types": _Column("Input types", _plain, numeric=False),
+        "input_types": _Column("Input types", _plain, numeric=False, optional=True),
         **_OPERATOR_TIMES,
     },
     By.KERNEL: {
-        "kind": _Column("Kind", _plain, numeric=False),
-        "device": _Column("Device", _count),
+        "kind": _Column("Kind", _plain, numeric=False, optional=True),
+        "device": _Column("Device", _count, optional=True),
         "calls": _Column("Calls", _count),
         "total_ns": _Column("Total", _time),
         "share": _Column("of device sum", _of_device_sum),
         "mean_ns": _Column("Mean", _time),
-        "min_ns": _Column("Min", _time),
-        "max_ns": _Column("Max", _time),
-        "std_ns": _Column("Std", _time),
+        "min_ns": _Column("Min", _time, optional=True),
+        "max_ns": _Column("Max", _time, optional=True),
+        "std_ns": _Column("Std", _time, optional=True),
         "name": _Column("Name", _plain, numeric=False),
     },
     By.MODULE: {
@@ -85,18 +90,18 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
         "total_device_ns": _Column("Total device", _device_time),
     },
     By.CATEGORY: {
-        "category": _Column("Category", _plain, numeric=False),
+        "category": _Column("Category", _plain, numeric=False, optional=True),
         "calls": _Column("Calls", _count),
-        "activities": _Column("Activities", _count),
+        "activities": _Column("Activities", _count, optional=True),
         "self_device_ns": _Column("Self device", _device_time),
         "share": _Column("of device sum", _of_device_sum),
         "self_cpu_ns": _Column("Self CPU", _time),
     },
     By.STEP: {
         "number": _Column("Step", _count),
-        "device": _Column("Device", _count),
+        "device": _Column("Device", _count, optional=True),
         "span_ns": _Column("Span", _time),
-        "activities": _Column("Activities", _count),
+        "activities": _Column("Activities", _count, optional=True),
         "device_sum_ns": _Column("Device sum", _time),
         "busy_ns": _Column("Busy", _time),
         "idle_ns": _Column("Idle", _time),
@@ -104,9 +109,9 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
         "cold": _Column("Cold", _yes, numeric=False),
     },
     By.STREAM: {
-        "device": _Column("Device", _count),
+        "device": _Column("Device", _count, optional=True),
         "stream": _Column("Stream", _count),
-        "activities": _Column("Activities", _count),
+        "activities": _Column("Activities", _count, optional=True),
         "sum_ns": _Column("Sum", _time),
         "share": _Column("of device sum", _of_device_sum),
         "busy_ns": _Column("Busy", _time),
@@ -114,7 +119,7 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
         "last_ns": _Column("Last end", _count),
     },
     By.GRAPH: {
-        "device": _Column("Device", _count),
+        "device": _Column("Device", _count, optional=True),
         "graph": _Column("Graph", _count),
         "node": _Column("Node", _count),
         "replays": _Column("Replays", _count),
@@ -147,7 +152,7 @@ def rows_by(analysis: Analysis, by: By, sort: str | None = None) -> pl.DataFrame
     Args:
         analysis: of one trace.
         by: what a row stands for.
-        sort: a column to sort by instead: numbers in descending, text in ascending order.
+        sort: a column to sort by instead, by its name or its heading: numbers descending, text ascending.
 
     Raises:
         UsageError: the trace does not record what the rows need, or there is no such column.
@@ -155,9 +160,29 @@ def rows_by(analysis: Analysis, by: By, sort: str | None = None) -> pl.DataFrame
     table = _table(analysis, by)
     if sort is None:
         return table
-    if sort not in table.columns:
-        raise UsageError(f"--sort takes a column of --by {by}: {', '.join(table.columns)}; not {sort!r}")
-    return table.sort(sort, descending=table.schema[sort].is_numeric(), nulls_last=True, maintain_order=True)
+    name = _column_named(sort, by, table)
+    return table.sort(name, descending=table.schema[name].is_numeric(), nulls_last=True, maintain_order=True)
+
+
+def _column_named(text: str, by: By, table: pl.DataFrame) -> str:
+    """Return the column that a name or a heading means, whatever its case."""
+    if text in table.columns:
+        return text
+    headings = {column.heading.casefold(): name for name, column in _COLUMNS[by].items()}
+    name = headings.get(text.casefold())
+    name = weight_of(by) if name == "share" else name
+    if name is None or name not in table.columns:
+        known = ", ".join(column.heading for column in _COLUMNS[by].values())
+        raise UsageError(
+            f"--sort takes a column of --by {by}, as a heading ({known}) or as --format csv names it "
+            f"({', '.join(table.columns)}); not {text!r}"
+        )
+    return name
+
+
+def weight_of(by: By) -> str:
+    """Return the column whose share of the device sum a table shows."""
+    return _SHARE_OF.get(by, "self_device_ns")
 
 
 def _table(analysis: Analysis, by: By) -> pl.DataFrame:
@@ -182,21 +207,41 @@ def _modules(analysis: Analysis) -> pl.DataFrame:
 
 
 def _steps(analysis: Analysis) -> pl.DataFrame:
-    columns = {name: [getattr(step, name) for step in analysis.steps] for name in Step.__slots__}
-    return pl.DataFrame(columns)
+    names = [name for name in Step.__slots__ if name != "launch_bound_share"]
+    return pl.DataFrame({name: [getattr(step, name) for step in analysis.steps] for name in names})
 
 
-def table_by(analysis: Analysis, by: By, *, sort: str | None, top: int | None) -> Table:
-    """Build the table for people; ``top`` limits the rows."""
+def table_by(analysis: Analysis, by: By, *, sort: str | None, top: int | None, short_names: bool = False) -> Table:
+    """Build the table for people.
+
+    Args:
+        analysis: of one trace.
+        by: what a row stands for.
+        sort: see `rows_by`.
+        top: how many rows; None for all.
+        short_names: whether kernels are named by what their names mean.
+    """
     rows = rows_by(analysis, by, sort)
     columns = _COLUMNS[by]
-    weight = _SHARE_OF.get(by, "self_device_ns")
+    weight = weight_of(by)
     cells = tuple(
-        tuple(column.text(row.get(weight if key == "share" else key), analysis) for key, column in columns.items())
+        tuple(
+            _short(row) if short_names and key == "name" and by in _KERNEL_NAMES
+            else column.text(row.get(weight if key == "share" else key), analysis)
+            for key, column in columns.items()
+        )
         for row in rows.head(rows.height if top is None else top).iter_rows(named=True)
-    )
+    )  # fmt: skip
     numeric = frozenset(i for i, column in enumerate(columns.values()) if column.numeric)
-    return Table(tuple(column.heading for column in columns.values()), cells, numeric)
+    optional = frozenset(i for i, column in enumerate(columns.values()) if column.optional)
+    return Table(tuple(column.heading for column in columns.values()), cells, numeric, optional)
+
+
+_KERNEL_NAMES = (By.KERNEL, By.GRAPH)  # tables whose names are those of kernels
+
+
+def _short(row: Mapping[str, Any]) -> str:
+    return Name(decode(row["name"]).summary)
 
 
 def values_by(analyses: Mapping[str, Analysis], by: By, *, sort: str | None, top: int | None) -> Table:

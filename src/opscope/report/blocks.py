@@ -44,11 +44,13 @@ class Table:
         columns: the headings.
         rows: one tuple per row, as long as ``columns``.
         numeric: positions of numeric columns.
+        optional: positions of columns that may be left out where there is no room.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     numeric: frozenset[int] = frozenset()
+    optional: frozenset[int] = frozenset()
 
 
 Block = Paragraph | Bullets | Table

@@ -1,14 +1,14 @@
-"""All configurations of a sweep side by side: the schema ``opscope.comparison/1``. `comparison_report` shows it."""
+"""The comparison of a sweep, from the documents of its configurations. `comparison_report` shows it."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from opscope.analysis.bounds import BoundKind
 from opscope.analysis.scaling import growth
-from opscope.analysis.trust import Verdict
-from opscope.record import Clocks, Environment, Manifest
-from opscope.report.document import ProfileDocument
+from opscope.documents.comparison import Comparison, ComparisonRow, FailedRow, ScalingRow
+from opscope.documents.trace import TraceDocument
+from opscope.documents.trust import CheckName, Verdict
+from opscope.record.settings import SETTINGS, Value
+from opscope.record.sweep import Manifest
 from opscope.units import NS_PER_MS
 
 _LAUNCH_BOUND = (BoundKind.LAUNCH, BoundKind.PARTLY_LAUNCH)
@@ -17,130 +17,12 @@ _WALL = "wall"
 ON_DEVICE, IN_PROCESS = "device, allocated", "process, resident"
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonRow:
-    """One configuration. Times are milliseconds per step.
-
-    Attributes:
-        id: the configuration's name in file names.
-        batch_size, seq_len: its sizes; null where they are not swept.
-        wall_ms, wall_low_ms, wall_high_ms: median unprofiled wall time and its 95 % interval.
-        event_ms: median CUDA event time.
-        profiled_step_ms: median length of the profiled steps.
-        device_sum_ms: durations of all device activities, per profiled step.
-        device_busy_ms: time in which a device worked, per profiled step.
-        device_share: busy time over the unprofiled wall time (over the profiled step where that was not measured).
-        cpu_self_ms: self CPU time of all operators, per profiled step.
-        sequences_per_second, tokens_per_second: from ``wall_ms``.
-        peak_memory_bytes, peak_memory_kind: most memory allocated on the device; on a CPU, most memory resident in the
-            process, libraries included.
-        bound: what bounds the step.
-        launch_bound: whether that is the host's launching, wholly or in part; null if unknown.
-        trust: verdict of the trust checks.
-        contended: whether other processes took the CPU from it while it was timed; null if unknown.
-        categories_ms: self time per category and step: device time, or CPU time where no device worked.
-        top_operators: the three operators with the most self time.
-    """
-
-    id: str
-    batch_size: int | None
-    seq_len: int | None
-    wall_ms: float | None
-    wall_low_ms: float | None
-    wall_high_ms: float | None
-    event_ms: float | None
-    profiled_step_ms: float | None
-    device_sum_ms: float | None
-    device_busy_ms: float | None
-    device_share: float | None
-    cpu_self_ms: float
-    sequences_per_second: float | None
-    tokens_per_second: float | None
-    peak_memory_bytes: int | None
-    peak_memory_kind: str
-    bound: str
-    launch_bound: bool | None
-    trust: Verdict
-    contended: bool | None
-    categories_ms: dict[str, float]
-    top_operators: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingRow:
-    """How one quantity grows from one size to the next, everything else fixed.
-
-    Configurations that were measured on a busy machine are left out.
-
-    Attributes:
-        quantity: ``wall``, ``device sum``, a category (times per step), ``sequences/s``, ``tokens/s``, ``peak memory``
-        along: ``batch_size`` or ``seq_len``.
-        fixed: the other size, if there is one.
-        smaller, larger: the two sizes.
-        ratio: its value at the larger over that at the smaller size.
-        ratio_low, ratio_high: of ``wall``, what the 95 % intervals of the two medians leave possible; else null.
-        exponent: 0 means no growth, 1 in proportion, 2 with the square.
-    """
-
-    quantity: str
-    along: str
-    fixed: int | None
-    smaller: int
-    larger: int
-    ratio: float
-    ratio_low: float | None
-    ratio_high: float | None
-    exponent: float
-
-
-@dataclass(frozen=True, slots=True)
-class FailedRow:
-    """A configuration without a result."""
-
-    id: str
-    kind: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """A sweep's results side by side.
-
-    ``measured_on`` says whose self times the categories are; ``unit`` what ``sequences_per_second`` counts; ``notes``
-    name configurations that were measured in another environment.
-    """
-
-    schema: Literal["opscope.comparison/1"] = "opscope.comparison/1"
-    target: str
-    mode: str
-    dtype: str | None
-    description: str
-    command: tuple[str, ...]
-    created: str
-    environment: Environment | None
-    clocks: Clocks | None
-    measured_on: Literal["device", "cpu"]
-    unit: str
-    notes: tuple[str, ...]
-    rows: tuple[ComparisonRow, ...]
-    scaling: tuple[ScalingRow, ...]
-    failed: tuple[FailedRow, ...]
-    pending: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparisons:
-    """The comparisons of several sweeps that one command ran: the schema ``opscope.comparisons/1``."""
-
-    schema: Literal["opscope.comparisons/1"] = "opscope.comparisons/1"
-    sweeps: tuple[Comparison, ...]
-
-
-def compare(documents: Sequence[ProfileDocument], manifest: Manifest) -> Comparison:
+def compare(documents: Sequence[TraceDocument], manifest: Manifest) -> Comparison:
     """Build the comparison of the configurations that have results, and name those that have none."""
     rows = tuple(_row(document) for document in documents)
     first = manifest.entries[0].configuration
-    workload = documents[0].workload if documents else None
+    capture = documents[0].capture if documents else None
+    workload = capture.workload if capture else None
     on_device = any(row.device_sum_ms is not None for row in rows)
     return Comparison(
         target=first.target,
@@ -149,7 +31,8 @@ def compare(documents: Sequence[ProfileDocument], manifest: Manifest) -> Compari
         description=workload.description if workload else first.target,
         command=manifest.command,
         created=manifest.created,
-        environment=manifest.environment,
+        machine=manifest.machine,
+        framework=manifest.framework,
         clocks=manifest.clocks,
         measured_on="device" if on_device else "cpu",
         unit=workload.unit if workload else "sequences",
@@ -165,40 +48,57 @@ def compare(documents: Sequence[ProfileDocument], manifest: Manifest) -> Compari
     )
 
 
-def _row(document: ProfileDocument) -> ComparisonRow:
-    measurement, summary, configuration = document.measurement, document.summary, document.configuration
-    wall, steps = measurement.wall, summary.steps or 1
-    measured = summary.total_cuda_time_ms is not None
-    memory = measurement.memory
+def _row(document: TraceDocument) -> ComparisonRow:
+    measurement, steps = document.measurement, document.step_count or 1
+    axes: Mapping[str, Value] = document.capture.configuration.axes if document.capture else {}
+    wall, memory = measurement.wall, measurement.memory
     allocated = memory.allocated_bytes if memory else None
     return ComparisonRow(
-        id=configuration.id if configuration else document.trace,
-        batch_size=configuration.batch_size if configuration else None,
-        seq_len=configuration.seq_len if configuration else None,
+        id=document.name,
+        **{name: _number(axes.get(name)) for name, setting in SETTINGS.items() if setting.is_size},
         wall_ms=_ms(wall.median_ns if wall else None),
         wall_low_ms=_ms(wall.median_low_ns if wall else None),
         wall_high_ms=_ms(wall.median_high_ns if wall else None),
         event_ms=_ms(measurement.event.median_ns if measurement.event else None),
         profiled_step_ms=_ms(measurement.profiled_step.median_ns if measurement.profiled_step else None),
-        device_sum_ms=summary.cuda_time_per_step_ms,
-        device_busy_ms=None if summary.device_busy_ms is None else summary.device_busy_ms / steps,
-        device_share=summary.bound.device_share,
-        cpu_self_ms=summary.total_cpu_self_time_ms / steps,
+        device_sum_ms=_device_ms(document, document.device_sum_ns / steps if document.step_count else None),
+        device_busy_ms=_device_ms(document, sum(d.busy_ns - d.outside_window_ns for d in document.devices) / steps),
+        device_share=document.bound.device_share,
+        cpu_self_ms=document.cpu_self_ns / steps / NS_PER_MS,
         sequences_per_second=measurement.sequences_per_second,
         tokens_per_second=measurement.tokens_per_second,
         peak_memory_bytes=allocated if allocated is not None else (memory.resident_bytes if memory else None),
         peak_memory_kind=ON_DEVICE if allocated is not None else IN_PROCESS,
-        bound=summary.bound.kind,
-        launch_bound=None if summary.bound.kind == BoundKind.UNKNOWN else summary.bound.kind in _LAUNCH_BOUND,
+        bound=document.bound.kind,
+        launch_bound=None if document.bound.kind == BoundKind.UNKNOWN else document.bound.kind in _LAUNCH_BOUND,
         trust=document.trust.verdict,
-        contended=next((c.verdict is Verdict.FAIL for c in document.trust.checks if c.name == "cpu_contention"), None),
-        categories_ms={
-            entry.category: value / steps
-            for entry in document.category_statistics
-            if (value := entry.self_cuda_time_ms if measured else entry.self_cpu_time_ms)
-        },
+        contended=_contended(document),
+        categories_ms=_categories(document, steps),
         top_operators=tuple(operator.name for operator in document.operators[:3]),
+        axes=dict(axes),
     )
+
+
+def _number(value: Value | None) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _contended(document: TraceDocument) -> bool | None:
+    checks = (check for check in document.trust.checks if check.name is CheckName.CPU_CONTENTION)
+    return next((check.verdict is Verdict.FAIL for check in checks), None)
+
+
+def _categories(document: TraceDocument, steps: int) -> dict[str, float]:
+    """Return the self time per category and step: device time, or CPU time where no device worked."""
+    times = {
+        row.category: row.self_device_ns if document.has_device_times else row.self_cpu_ns
+        for row in document.categories
+    }
+    return {category: time / steps / NS_PER_MS for category, time in times.items() if time}
+
+
+def _device_ms(document: TraceDocument, nanoseconds: float | None) -> float | None:
+    return _ms(nanoseconds) if document.has_device_times else None
 
 
 def _ms(value_ns: float | None) -> float | None:
@@ -228,25 +128,38 @@ def _largest_categories(rows: Sequence[ComparisonRow]) -> list[str]:
 
 def _scaling(rows: Sequence[ComparisonRow]) -> Iterator[ScalingRow]:
     rows = [row for row in rows if not row.contended]
+    numeric = dict.fromkeys(name for row in rows for name, value in row.axes.items() if _number(value) is not None)
     for quantity, value in _quantities(rows):
-        yield from _growth_along("batch_size", rows, quantity, value, lambda r: r.batch_size, lambda r: r.seq_len)
-        yield from _growth_along("seq_len", rows, quantity, value, lambda r: r.seq_len, lambda r: r.batch_size)
+        for along in sorted(
+            numeric, key=lambda name: list(SETTINGS).index(name) if name in SETTINGS else len(SETTINGS)
+        ):
+            yield from _growth_along(along, rows, quantity, value)
 
 
-def _growth_along(
-    along: str,
-    rows: Sequence[ComparisonRow],
-    quantity: str,
-    value: _Quantity,
-    size: Callable[[ComparisonRow], int | None],
-    other: Callable[[ComparisonRow], int | None],
-) -> Iterator[ScalingRow]:
-    for fixed in dict.fromkeys(other(row) for row in rows):
-        mine = {n: row for row in rows if other(row) == fixed and (n := size(row)) is not None}
+def _growth_along(along: str, rows: Sequence[ComparisonRow], quantity: str, value: _Quantity) -> Iterator[ScalingRow]:
+    """Yield how a quantity grows along one axis, for every combination of the values of all others."""
+    groups: dict[tuple[tuple[str, Value], ...], dict[int, ComparisonRow]] = {}
+    for row in rows:
+        if (size := _number(row.axes.get(along))) is not None:
+            others = tuple((name, other) for name, other in row.axes.items() if name != along)
+            groups.setdefault(others, {})[size] = row
+    for others, mine in groups.items():
         values = {n: found for n, row in mine.items() if (found := value(row)) is not None}
         for step in growth(values):
             low, high = _possible_ratio(quantity, mine[step.smaller], mine[step.larger])
-            yield ScalingRow(quantity, along, fixed, step.smaller, step.larger, step.ratio, low, high, step.exponent)
+            yield ScalingRow(
+                *(quantity, along, _other_size(along, dict(others)), step.smaller, step.larger, step.ratio, low, high),
+                exponent=step.exponent,
+                others=dict(others),
+            )
+
+
+def _other_size(along: str, others: Mapping[str, Value]) -> int | None:
+    """Return the other one of the two sizes that every sweep may have."""
+    sizes = [name for name, setting in SETTINGS.items() if setting.is_size]
+    if along not in sizes:
+        return None
+    return next((_number(others.get(name)) for name in sizes if name != along), None)
 
 
 def _possible_ratio(quantity: str, smaller: ComparisonRow, larger: ComparisonRow) -> tuple[float | None, float | None]:

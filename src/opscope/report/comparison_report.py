@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
-from opscope.analysis.trust import Verdict
+from opscope.documents.comparison import Comparison, ComparisonRow, ScalingRow
+from opscope.documents.trust import Verdict
+from opscope.record.settings import heading_of
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.report.comparison import IN_PROCESS, ON_DEVICE, Comparison, ComparisonRow, ScalingRow
+from opscope.report.comparison import IN_PROCESS, ON_DEVICE
 from opscope.report.figures import ms
 from opscope.units import format_bytes, format_count, format_share
 
-_NESTED = ("categories_ms", "top_operators")
+_NESTED = ("categories_ms", "top_operators", "axes")
 _MEMORY_KINDS = {
     ON_DEVICE: "most bytes that tensors took on the device",
     IN_PROCESS: "most memory resident in the process, libraries included",
@@ -67,13 +69,13 @@ def _overview(comparison: Comparison) -> tuple[Block, ...]:
 
 
 def _where(comparison: Comparison) -> Inline:
-    environment = comparison.environment
-    if environment is None:
+    machine, framework = comparison.machine, comparison.framework
+    if machine is None or framework is None:
         return ("Measured with ", Name(" ".join(comparison.command)), ".")
-    gpu = ", ".join(dict.fromkeys(gpu.name for gpu in environment.gpus))
-    device = f"{environment.device} ({gpu})" if gpu else f"{environment.device} ({environment.cpu})"
+    gpu = ", ".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
+    device = f"{framework.device} ({gpu or machine.cpu})"
     return (
-        f"Measured on {device}, PyTorch {environment.torch}, with ",
+        f"Measured on {device}, PyTorch {framework.torch}, with ",
         Name(" ".join(comparison.command)),
         ".",
     )
@@ -135,23 +137,21 @@ def _top_table(comparison: Comparison) -> Table:
 
 
 def _scaling_table(comparison: Comparison) -> Table:
-    names = {"batch_size": "batch size", "seq_len": "sequence length"}
-    other = {"batch_size": "sequence length", "seq_len": "batch size"}
     return Table(
         ("Quantity", "Along", "At", "From", "To", "Ratio", "95 % interval", "Exponent"),
         tuple(
             (
-                *(
-                    row.quantity,
-                    names[row.along],
-                    "-" if row.fixed is None else f"{other[row.along]} {row.fixed}",
-                ),
+                *(row.quantity, heading_of(row.along).lower(), _fixed(row)),
                 *(str(row.smaller), str(row.larger), f"{row.ratio:.2f}", _interval(row), f"{row.exponent:.2f}"),
             )
             for row in comparison.scaling
         ),
         frozenset({3, 4, 5, 6, 7}),
     )
+
+
+def _fixed(row: ScalingRow) -> str:
+    return ", ".join(f"{heading_of(name).lower()} {value}" for name, value in row.others.items()) or "-"
 
 
 def _interval(row: ScalingRow) -> str:

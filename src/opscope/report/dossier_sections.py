@@ -1,9 +1,9 @@
 """Dossiers as people read them."""
 
+from opscope.documents.dossier import DossierDocument
 from opscope.report.blocks import Name, Paragraph, Section
-from opscope.report.dossier_document import DossierDocument
 from opscope.report.explain_sections import explain_section
-from opscope.report.findings import findings_blocks
+from opscope.report.findings_sections import findings_blocks
 
 
 def dossier_section(document: DossierDocument) -> Section:

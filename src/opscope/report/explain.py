@@ -1,5 +1,6 @@
 """From a name, and what it is looked up in, to an `ExplainDocument`."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,9 +9,20 @@ from functools import cached_property
 import polars as pl
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.bounds import Bound, bound_of
+from opscope.analysis.bounds import Bound
 from opscope.analysis.launch_shapes import rows_of
+from opscope.analysis.measured import Measured
 from opscope.analysis.occupancy import occupancy_of
+from opscope.documents.explain import (
+    ContextEntry,
+    CostEntry,
+    ExplainDocument,
+    HostFileEntry,
+    LaunchRow,
+    NativeFunctionEntry,
+    OccupancyEntry,
+)
+from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.errors import UsageError
 from opscope.knowledge.categories import Classification, Classifier
 from opscope.knowledge.kernels.categories import kernel_classification
@@ -20,19 +32,9 @@ from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.kernels.shipped import same_release
 from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver, link
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions, Resolution
-from opscope.record import Precision
-from opscope.report.document import NativeFunctionDetail
-from opscope.report.explain_document import (
-    ContextEntry,
-    CostEntry,
-    ExplainDocument,
-    HostFileEntry,
-    LaunchRow,
-    NativeFunctionEntry,
-    OccupancyEntry,
-)
+from opscope.record.counters import Precision
 from opscope.report.native_function import detail_of, native_function_of
-from opscope.report.source import SourceEntry, source_entry
+from opscope.report.source import source_entry
 
 _OPERATOR = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?|autograd::.*|\w+Backward\d*|record_param_comms")
 _YAML = "aten/src/ATen/native/native_functions.yaml"
@@ -47,9 +49,7 @@ class Lookup:
         functions: the operators of the PyTorch in question.
         index: the kernel index of that PyTorch, which also knows C++ functions' files; None if there is none.
         trace_name: what the trace is called; None without one.
-        analysis: of the trace; None without one.
-        device_key: the dispatch key of the device, ``CUDA`` or ``CPU``.
-        bound: what bounds the steps, where more is known of them than the trace; None to take the trace's word.
+        measured: the trace, with the record of its capture where there is one; None without a trace.
         precision: PyTorch's precision settings when the trace was recorded; None if unknown.
     """
 
@@ -57,19 +57,39 @@ class Lookup:
     functions: NativeFunctions
     index: SourceIndex | None = None
     trace_name: str | None = None
-    analysis: Analysis | None = None
-    device_key: str = "CUDA"
-    bound: Bound | None = None
+    measured: Measured | None = None
     precision: Precision | None = None
 
-    @cached_property
+    @property
+    def analysis(self) -> Analysis | None:
+        """The trace's analysis."""
+        return self.measured.analysis if self.measured else None
+
+    @property
+    def device_key(self) -> str:
+        """The dispatch key of the device, ``CUDA`` or ``CPU``."""
+        return self.measured.device_key if self.measured else "CUDA"
+
+    @property
+    def step_count(self) -> int:
+        """How many steps the trace holds; 0 if unknown, or without a trace."""
+        return self.measured.step_count if self.measured else 0
+
+    @property
     def step_bound(self) -> Bound:
-        """What bounds the steps."""
-        if self.bound is not None:
-            return self.bound
-        if self.analysis is None:
+        """What bounds the steps.
+
+        Raises:
+            UsageError: there is no trace.
+        """
+        if self.measured is None:
             raise UsageError("nothing bounds a step without a trace")
-        return bound_of(self.analysis, steps=self.analysis.step_count, wall_ns=None, ran_on_gpu=None)
+        return self.measured.bound
+
+    def argument_names(self, operator: str, input_types: str | None) -> tuple[str | None, ...]:
+        """Return the schema's names of the arguments of a recorded call, given its ``Input type`` list as JSON text."""
+        types = json.loads(input_types) if input_types else []
+        return self.functions.argument_names(operator, types)
 
     @cached_property
     def classifier(self) -> Classifier:

@@ -1,10 +1,10 @@
 """An explanation as people read it."""
 
-import json
 from collections.abc import Iterator
 
+from opscope.documents.explain import ExplainDocument, LaunchRow, NativeFunctionEntry
 from opscope.report.blocks import Block, Bullets, Inline, Name, Section, Table
-from opscope.report.explain_document import ExplainDocument, LaunchRow, NativeFunctionEntry
+from opscope.report.shapes import input_shapes
 from opscope.report.source import source_facts
 from opscope.units import format_bytes, format_count, format_ns, format_share
 
@@ -107,7 +107,12 @@ def _launches(rows: tuple[LaunchRow, ...]) -> Table:
     columns = ("Operator", "Input shapes", "Kernel", "Calls", "Mean", "Total", "Grid", "Block", "Registers")
     cells = tuple(
         (
-            *(Name(row.operator or "-"), Name(_dims(row)), Name(row.summary), format_count(row.calls)),
+            *(
+                Name(row.operator or "-"),
+                Name(input_shapes(row.input_dims)),
+                Name(row.summary),
+                format_count(row.calls),
+            ),
             *(format_ns(row.mean_ns), format_ns(row.total_ns), row.grid or "-", row.block or "-"),
             *(format_count(row.registers_per_thread), format_bytes(row.shared_memory_bytes), *_occupancy(row)),
         )
@@ -121,9 +126,3 @@ def _occupancy(row: LaunchRow) -> tuple[str, str, str]:
         return "-", "-", "-"
     waves = "-" if row.occupancy.waves is None else f"{row.occupancy.waves:.2f}"
     return f"{row.occupancy.percent:.0f} %", row.occupancy.limiter, waves
-
-
-def _dims(row: LaunchRow) -> str:
-    if row.input_dims is None:
-        return "not recorded"
-    return ", ".join(str(dims) for dims in json.loads(row.input_dims) if dims) or "scalars"

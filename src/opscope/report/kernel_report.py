@@ -1,14 +1,16 @@
-"""The report of one profiled configuration, as sections. It shows what `ProfileDocument` holds and computes nothing."""
+"""The report of one profiled configuration, as sections. It shows what `TraceDocument` holds and computes nothing."""
 
 from collections.abc import Iterator
 
-from opscope.record import Configuration, Environment, Schedule, WorkloadInfo
+from opscope.documents.trace import CaptureEntry, TraceDocument
+from opscope.record.capture import WorkloadInfo
+from opscope.record.configuration import Configuration, Schedule
+from opscope.record.machine import Framework, Machine
+from opscope.record.settings import SETTINGS, heading_of
 from opscope.report.blocks import Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.report.document import ProfileDocument
-from opscope.report.figures import ms, percent
 from opscope.report.operator_sections import operator_sections
 from opscope.report.overview import overview_section
-from opscope.units import format_bytes, format_count
+from opscope.units import format_bytes, format_count, format_ns, format_share
 
 _HOW_TO_READ = (
     "Self time is what an operator's own launches took on the device, or its own code on the CPU. Total time adds the "
@@ -26,7 +28,7 @@ _HOW_TO_READ = (
 _MARKS = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
 
 
-def kernel_report(document: ProfileDocument) -> Section:
+def kernel_report(document: TraceDocument) -> Section:
     """Build the report of one configuration."""
     sections = [
         _configuration(document),
@@ -36,8 +38,9 @@ def kernel_report(document: ProfileDocument) -> Section:
         _trust(document),
         _how_to_read(document),
     ]
-    name = document.workload.description if document.workload else document.trace
-    which = f" ({document.configuration.id})" if document.configuration else ""
+    capture = document.capture
+    name = capture.workload.description if capture else document.name
+    which = f" ({capture.configuration.id})" if capture else ""
     return Section(
         (f"Kernel analysis: {name}{which}",),
         sections=tuple(
@@ -47,27 +50,24 @@ def kernel_report(document: ProfileDocument) -> Section:
     )
 
 
-def _configuration(document: ProfileDocument) -> Section:
-    title = ("Configuration and environment",)
-    settings = tuple(_settings(document))
-    if not settings or document.environment is None:
-        unknown = Paragraph.of("The trace ", Name(document.trace), " brings no record of its configuration.")
+def _configuration(document: TraceDocument) -> Section:
+    title, capture = ("Configuration and environment",), document.capture
+    if capture is None:
+        unknown = Paragraph.of("The trace ", Name(document.name), " brings no record of its configuration.")
         return Section(title, (unknown,))
-    notes = document.workload.notes if document.workload else ()
+    notes = (*capture.workload.notes, *((capture.steady_state,) if capture.steady_state else ()))
     return Section(
         title,
         (
-            Table(("Setting", "Value"), settings),
-            Table(("Environment", "Value"), tuple(_environment(document.environment))),
+            Table(("Setting", "Value"), tuple(_settings(capture))),
+            Table(("Environment", "Value"), tuple(_environment(capture))),
             *((Bullets(tuple((note,) for note in notes)),) if notes else ()),
         ),
     )
 
 
-def _settings(document: ProfileDocument) -> Iterator[tuple[str, str]]:
-    configuration, options, workload = document.configuration, document.options, document.workload
-    if configuration is None or options is None or workload is None:
-        return
+def _settings(capture: CaptureEntry) -> Iterator[tuple[str, str]]:
+    configuration, options, workload = capture.configuration, capture.options, capture.workload
     yield "Workload", workload.description
     yield "Mode", "what the step does itself" if workload.own_step else configuration.mode
     yield "Data type", "what the step uses itself" if workload.own_step else _dtype(configuration, workload)
@@ -75,10 +75,10 @@ def _settings(document: ProfileDocument) -> Iterator[tuple[str, str]]:
     yield "Parameters", format_count(workload.parameters)
     yield "Work per step", _work(workload)
     yield "Device asked for", options.device
-    yield "torch.compile", "yes" if configuration.compile else "no"
+    yield "torch.compile", "yes" if configuration.compiled else "no"
     yield "Profiler schedule", _schedule(options.schedule)
     yield "Collected activities", ", ".join(options.activities)
-    yield "Measured at", document.created or "-"
+    yield "Measured at", capture.created
 
 
 def _schedule(schedule: Schedule | None) -> str:
@@ -93,19 +93,14 @@ def _dtype(configuration: Configuration, workload: WorkloadInfo) -> str:
 
 def _sizes(configuration: Configuration) -> Iterator[tuple[str, str]]:
     """Yield what was asked for; what was left to the workload stands in its description."""
-    yield "Batch size", format_count(configuration.batch_size)
-    yield "Sequence length", format_count(configuration.seq_len)
-    settings = {
-        "Image size": configuration.image_size,
-        "Hidden size": configuration.hidden_size,
-        "Layers": configuration.layers,
-        "Attention": configuration.attention,
-    }
-    for name, value in settings.items():
-        if value is not None:
-            yield name, str(value)
-    if configuration.pretrained is not None:
-        yield "Weights", configuration.pretrained or "from the local cache or the hub"
+    for name, setting in SETTINGS.items():
+        if setting.is_size:
+            yield setting.heading, format_count(configuration.count(name))
+    shown_apart = {"mode", "dtype", "compile", "simplified"}
+    for name, value in configuration.items():
+        if name in shown_apart or (name in SETTINGS and SETTINGS[name].is_size):
+            continue
+        yield heading_of(name), str(value) or "from the local cache or the hub"
 
 
 def _work(workload: WorkloadInfo) -> str:
@@ -114,41 +109,57 @@ def _work(workload: WorkloadInfo) -> str:
     return ", ".join(parts) or "unknown"
 
 
-def _environment(environment: Environment) -> Iterator[tuple[str, str]]:
-    yield "Device", environment.device
-    for gpu in environment.gpus:
+def _environment(capture: CaptureEntry) -> Iterator[tuple[str, str]]:
+    machine, framework = capture.machine, capture.framework
+    if framework is not None:
+        yield "Device", framework.device
+    for gpu in machine.gpus:
         architecture = f"sm_{gpu.compute_capability.replace('.', '')}"
         size = f"{gpu.multiprocessors} multiprocessors, {format_bytes(gpu.memory_bytes)}"
         yield f"GPU {gpu.index}", f"{gpu.name}, {architecture}, {size}"
-    yield "CPU", f"{environment.cpu}, {environment.cpu_count} cores, {environment.torch_threads} PyTorch threads"
-    yield "PyTorch", f"{environment.torch} (git {environment.torch_git or 'unknown'})"
-    versions = {"CUDA": environment.cuda, "cuDNN": environment.cudnn, "driver": environment.driver}
-    versions |= {"Triton": environment.triton, "transformers": environment.transformers}
+    threads = f", {framework.torch_threads} PyTorch threads" if framework else ""
+    yield "CPU", f"{machine.cpu}, {machine.cpu_count} cores{threads}"
+    if framework is not None:
+        yield from _framework(framework, machine)
+    if capture.rank is not None:
+        yield "Rank", f"{capture.rank.number} of {capture.rank.world_size}"
+    yield "opscope, Python", f"{capture.opscope}, {framework.python if framework else '-'}"
+    if capture.git_revision:
+        yield "Git revision of the working directory", capture.git_revision
+
+
+def _framework(framework: Framework, machine: Machine) -> Iterator[tuple[str, str]]:
+    yield "PyTorch", f"{framework.torch} (git {framework.torch_git or 'unknown'})"
+    versions = {"CUDA": framework.cuda, "cuDNN": framework.cudnn, "driver": machine.driver}
+    versions |= {"Triton": framework.triton, "transformers": framework.transformers}
     yield "Libraries", ", ".join(f"{name} {version}" for name, version in versions.items() if version) or "-"
-    yield "float32 matrix products", f"precision {environment.float32_matmul_precision}"
-    yield "opscope, Python", f"{environment.opscope}, {environment.python}"
-    if environment.git_revision:
-        yield "Git revision of the working directory", environment.git_revision
+    yield "float32 matrix products", f"precision {framework.float32_matmul_precision}"
 
 
-def _categories(document: ProfileDocument) -> Section:
+def _categories(document: TraceDocument) -> Section:
+    device_sum, cpu_sum = document.device_sum_ns, document.cpu_self_ns
     rows = tuple(
         (
-            *(c.category, ms(c.self_cuda_time_ms), percent(c.percent_of_device_sum), ms(c.self_cpu_time_ms)),
-            *(percent(c.percent_of_cpu_self_sum), format_count(c.calls), format_count(c.kernels_launched)),
+            *(row.category, format_ns(row.self_device_ns) if document.has_device_times else "-"),
+            *(format_share(row.self_device_ns, device_sum), format_ns(row.self_cpu_ns)),
+            *(format_share(row.self_cpu_ns, cpu_sum), format_count(row.calls), format_count(row.activities)),
         )
-        for c in document.category_statistics
+        for row in document.categories
     )
     columns = ("Category", "Self device time", "of device sum", "Self CPU time", "of CPU self sum", "Calls", "Kernels")
     return Section(("Time by category",), (Table(columns, rows, frozenset(range(1, 7))),))
 
 
-def _trust(document: ProfileDocument) -> Section:
+def _trust(document: TraceDocument) -> Section:
     rows = tuple((_MARKS[c.verdict], c.name, c.sentence) for c in document.trust.checks)
     verdict = Paragraph.of(f"Verdict: {_MARKS[document.trust.verdict]}, the worst of the checks.")
     return Section(("Trust checks",), (verdict, Table(("Result", "Check", "What was found"), rows)))
 
 
-def _how_to_read(document: ProfileDocument) -> Section:
-    where: Inline = ("The whole timeline: open ", Name(document.trace), " in ui.perfetto.dev or chrome://tracing.")
+def _how_to_read(document: TraceDocument) -> Section:
+    where: Inline = (
+        "The whole timeline: open ",
+        Name(document.name if document.trace is None else document.trace),
+        " in ui.perfetto.dev or chrome://tracing.",
+    )
     return Section(("How to read this",), (Bullets((*((text,) for text in _HOW_TO_READ), where)),))

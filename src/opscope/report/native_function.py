@@ -4,8 +4,8 @@ import json
 
 import polars as pl
 
+from opscope.documents.source import NativeFunctionDetail
 from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls, Resolution
-from opscope.report.document import NativeFunctionDetail
 
 
 def native_function_of(

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterator
 
+from opscope.documents.trace import KernelRow, OperatorDetail, OperatorRow, ShapeRow, TraceDocument
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.report.document import KernelEntry, OperatorEntry, ProfileDocument, ShapeEntry
-from opscope.report.figures import ms, percent, us
-from opscope.report.findings import findings_blocks
+from opscope.report.figures import percent
+from opscope.report.findings_sections import findings_blocks
+from opscope.report.shapes import input_shapes
 from opscope.report.source import source_facts
-from opscope.units import format_bytes, format_count
+from opscope.units import format_bytes, format_count, format_ns, format_share
 
 _TOP = 10
 _SHAPES_SHOWN = 5
@@ -16,92 +17,91 @@ _KERNELS_SHOWN = 5
 _CALLERS_SHOWN = 3
 
 
-def operator_sections(document: ProfileDocument) -> Section:
+def operator_sections(document: TraceDocument) -> Section:
     """Build the section on the ten most expensive operators."""
-    measured = document.summary.total_cuda_time_ms is not None
-    by = "self device time" if measured else "self CPU time, since no device time was measured"
-    top = document.operators[:_TOP]
+    by = "self device time" if document.has_device_times else "self CPU time, since no device time was measured"
+    top = [row for row in document.operators[:_TOP] if row.detail is not None]
     return Section(
         (f"Top {len(top)} operators",),
         (Paragraph.of(f"By {by}. Self times may be added up; total times include nested operators and may not."),),
         tuple(
-            Section((f"4.{number} ", operator.name), tuple(_operator(operator)))
-            for number, operator in enumerate(top, 1)
+            Section((f"4.{number} ", row.name), tuple(_operator(row, row.detail, document)))
+            for number, row in enumerate(top, 1)
+            if row.detail is not None
         ),
     )
 
 
-def _operator(operator: OperatorEntry) -> Iterator[Block]:
-    yield Bullets(tuple(_facts(operator)))
-    if operator.findings:
-        yield from findings_blocks(operator.findings)
-    yield _shape_table(operator.shapes[:_SHAPES_SHOWN])
-    if operator.kernels:
-        yield _kernel_table(operator.kernels[:_KERNELS_SHOWN])
-    hidden = operator.kernel_count - _KERNELS_SHOWN
+def _operator(row: OperatorRow, detail: OperatorDetail, document: TraceDocument) -> Iterator[Block]:
+    yield Bullets(tuple(_facts(row, detail, document)))
+    if detail.findings:
+        yield from findings_blocks(detail.findings)
+    yield _shape_table(detail.shapes[:_SHAPES_SHOWN], document)
+    if detail.kernels:
+        yield _kernel_table(detail.kernels[:_KERNELS_SHOWN])
+    hidden = detail.kernel_count - _KERNELS_SHOWN
     if hidden > 0:
         yield Paragraph.of(f"{hidden} further kernels or launch geometries are in the statistics file.")
 
 
-def _facts(operator: OperatorEntry) -> Iterator[Inline]:
-    yield (f"Category: {operator.category} ({operator.category_rule})",)
-    yield (f"Calls: {format_count(operator.calls)}; kernels launched: {format_count(operator.kernels_launched)}",)
-    if operator.self_cuda_time_ms is not None:
-        share = f"{percent(operator.percent_of_device_sum)} of the device sum"
-        yield (
-            f"Device time: self {ms(operator.self_cuda_time_ms)} ({share}), total {ms(operator.cuda_time_total_ms)}",
-        )
-    share = f"{percent(operator.percent_of_cpu_self_sum)} of the operators' CPU self time"
-    yield (f"CPU time: self {ms(operator.self_cpu_time_ms)} ({share}), total {ms(operator.cpu_time_total_ms)}",)
-    yield from _native_function(operator)
-    yield from source_facts(operator.source)
-    for caller in (operator.called_from or ())[:_CALLERS_SHOWN]:
-        device = "" if caller.self_cuda_time_ms is None else f", {ms(caller.self_cuda_time_ms)} on the device"
+def _facts(row: OperatorRow, detail: OperatorDetail, document: TraceDocument) -> Iterator[Inline]:
+    yield (f"Category: {row.category} ({detail.category_rule})",)
+    yield (f"Calls: {format_count(row.calls)}; kernels launched: {format_count(row.activities)}",)
+    if document.has_device_times:
+        share = f"{format_share(row.self_device_ns, document.device_sum_ns)} of the device sum"
+        yield (f"Device time: self {format_ns(row.self_device_ns)} ({share}), total {format_ns(row.total_device_ns)}",)
+    share = f"{format_share(row.self_cpu_ns, document.cpu_self_ns)} of the operators' CPU self time"
+    yield (f"CPU time: self {format_ns(row.self_cpu_ns)} ({share}), total {format_ns(row.total_cpu_ns)}",)
+    yield from _native_function(row, detail)
+    yield from source_facts(detail.source)
+    for caller in (detail.called_from or ())[:_CALLERS_SHOWN]:
+        device = f", {format_ns(caller.self_device_ns)} on the device" if document.has_device_times else ""
         yield ("Called from ", Name(caller.place), f" ({format_count(caller.calls)} calls{device})")
 
 
-def _native_function(operator: OperatorEntry) -> Iterator[Inline]:
-    detail = operator.native_function_detail
-    if operator.native_function is None:
+def _native_function(row: OperatorRow, operator: OperatorDetail) -> Iterator[Inline]:
+    detail = operator.native_function
+    if row.native_function is None:
         yield (f"Native function: unknown ({detail.how})",)
         return
     where = f" (native_functions.yaml line {detail.yaml_line}, PyTorch {detail.torch_version})"
     function: Inline = (", for this device ", Name(detail.cpp_function)) if detail.cpp_function else ()
     key = f" under {detail.dispatch_key}" if detail.dispatch_key else ""
-    yield ("Native function: ", Name(operator.native_function), where, *function, f"{key}; known from: {detail.how}")
+    yield ("Native function: ", Name(row.native_function), where, *function, f"{key}; known from: {detail.how}")
     if detail.other_overloads:
         yield (f"Other overloads used, for less time: {', '.join(detail.other_overloads)}",)
 
 
-def _shape_table(shapes: tuple[ShapeEntry, ...]) -> Table:
+def _shape_table(shapes: tuple[ShapeRow, ...], document: TraceDocument) -> Table:
     rows = tuple(
         (
-            *(Name(_dims(shape)), Name(_types(shape)), format_count(shape.calls)),
-            *(ms(shape.self_cuda_time_ms), ms(shape.self_cpu_time_ms)),
+            *(Name(input_shapes(shape.input_dims)), Name(_types(shape)), format_count(shape.calls)),
+            *(format_ns(shape.self_device_ns) if document.has_device_times else "-", format_ns(shape.self_cpu_ns)),
         )
         for shape in shapes
     )
     return Table(("Input shapes", "Types", "Calls", "Self device time", "Self CPU time"), rows, frozenset({2, 3, 4}))
 
 
-def _dims(shape: ShapeEntry) -> str:
-    if shape.input_dims is None:
-        return "not recorded"
-    return ", ".join(str(dims) for dims in json.loads(shape.input_dims) if dims) or "scalars"
-
-
-def _types(shape: ShapeEntry) -> str:
+def _types(shape: ShapeRow) -> str:
     if shape.input_types is None:
         return "not recorded"
     kinds = [kind for kind in json.loads(shape.input_types) if kind and not kind.startswith("Scalar")]
     return ", ".join(dict.fromkeys(kinds)) or "-"
 
 
-def _kernel_table(kernels: tuple[KernelEntry, ...]) -> Table:
+def _kernel_table(kernels: tuple[KernelRow, ...]) -> Table:
     columns = ("Kernel", "What it is", "Source", "Calls", "Total", "Mean", "Grid", "Block", "Registers")
     rows = tuple(
         (
-            *(Name(k.name), Name(k.summary or "-"), _source(k), format_count(k.calls), ms(k.total_ms), us(k.mean_us)),
+            *(
+                Name(k.name),
+                Name(k.summary or "-"),
+                _source(k),
+                format_count(k.calls),
+                format_ns(k.total_ns),
+                format_ns(k.mean_ns),
+            ),
             *(k.grid or "-", k.block or "-"),
             *(format_count(k.registers_per_thread), format_bytes(k.shared_memory_bytes)),
             percent(k.theoretical_occupancy_percent),
@@ -111,7 +111,7 @@ def _kernel_table(kernels: tuple[KernelEntry, ...]) -> Table:
     return Table((*columns, "Shared memory", "Theoretical occupancy"), rows, frozenset({3, 4, 5, 8, 9, 10}))
 
 
-def _source(kernel: KernelEntry) -> str:
+def _source(kernel: KernelRow) -> str:
     if kernel.source_file:
         return Name(f"{kernel.source_file.rpartition('/')[2]} ({kernel.source_how})")
     return f"{kernel.library} (library)" if kernel.library else "-"

@@ -2,18 +2,16 @@
 
 from collections.abc import Iterator
 
-from opscope.analysis.statistics import SampleSummary
-from opscope.analysis.trust import Verdict
-from opscope.record import Clocks
+from opscope.documents.trace import Measurement, SampleSummary, TraceDocument
+from opscope.documents.trust import Verdict
+from opscope.record.capture import Clocks
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.report.document import AccountingEntry, Measurement, ProfileDocument
-from opscope.report.figures import ms
-from opscope.units import format_bytes, format_count, format_ns, format_share
+from opscope.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
 
 _PHASE_NAMES = {"forward": "forward, and what is neither backward nor optimizer"}
 
 
-def overview_section(document: ProfileDocument) -> Section:
+def overview_section(document: TraceDocument) -> Section:
     """Build the overview."""
     blocks = (
         *_verdict(document),
@@ -28,24 +26,24 @@ def overview_section(document: ProfileDocument) -> Section:
     return Section(("Overview",), blocks)
 
 
-def _verdict(document: ProfileDocument) -> Iterator[Block]:
-    summary = document.summary
-    yield Paragraph.of(f"What bounds the step: {summary.bound.kind}. {summary.bound.sentence}")
+def _verdict(document: TraceDocument) -> Iterator[Block]:
+    yield Paragraph.of(f"What bounds the step: {document.bound.kind}. {document.bound.sentence}")
     doubts = [c for c in document.trust.checks if c.verdict is Verdict.FAIL]
     if doubts:
         yield Paragraph.of("Do not rely on the figures below before these are cleared up (section 5 has all checks):")
         yield Bullets(tuple((f"{check.name}: {check.sentence}",) for check in doubts))
-    if summary.device_times_reason:
-        yield Paragraph.of(f"Device times are unknown, not 0: {summary.device_times_reason}.")
+    if document.device_times_reason:
+        yield Paragraph.of(f"Device times are unknown, not 0: {document.device_times_reason}.")
 
 
 def _step_times(measurement: Measurement) -> Table:
-    cold = measurement.cold_step_ms
+    cold = measurement.cold_step_ns
+    ends = "around step and synchronise" if measurement.synchronised else "from one step to the next"
     return Table(
         ("One step", "How it was measured", "Median", "95 % interval of the median", "Min", "Max", "Samples"),
         (
-            ("cold", "host clock: the very first step", ms(cold), "-", "-", "-", "-" if cold is None else "1"),
-            _step_time("wall", "host clock around step and synchronise, not profiled, warm L2", measurement.wall),
+            ("cold", "host clock: the very first step", format_ns(cold), "-", "-", "-", "-" if cold is None else "1"),
+            _step_time("wall", f"host clock {ends}, not profiled, warm L2", measurement.wall),
             _step_time("event", "CUDA events around the same steps, warm L2", measurement.event),
             _step_time("profiled", "ProfilerStep ranges of the trace", measurement.profiled_step),
         ),
@@ -63,14 +61,14 @@ def _step_time(name: str, how: str, summary: SampleSummary | None) -> tuple[str,
     return (name, how, format_ns(summary.median_ns), interval, *ends, str(summary.count))
 
 
-def _facts(document: ProfileDocument) -> Iterator[Block]:
+def _facts(document: TraceDocument) -> Iterator[Block]:
     facts = tuple((text,) for text in _fact_texts(document))
     if facts:
         yield Bullets(facts)
 
 
-def _fact_texts(document: ProfileDocument) -> Iterator[str]:
-    measurement, summary = document.measurement, document.summary
+def _fact_texts(document: TraceDocument) -> Iterator[str]:
+    measurement = document.measurement
     if measurement.profiler_overhead_percent is not None:
         yield f"The profiled step took {measurement.profiler_overhead_percent:+.1f} % against the unprofiled one."
     if measurement.benchmark_reason:
@@ -78,16 +76,17 @@ def _fact_texts(document: ProfileDocument) -> Iterator[str]:
     if measurement.sequences_per_second is not None:
         tokens = measurement.tokens_per_second
         more = f", {format_count(tokens)} tokens/s" if tokens is not None else ""
-        unit = document.workload.unit if document.workload else "sequences"
+        unit = document.capture.workload.unit if document.capture else "sequences"
         yield f"Throughput, from wall: {format_count(measurement.sequences_per_second)} {unit}/s{more}."
     if measurement.clocks:
         yield _clocks(measurement.clocks)
     elif document.devices and measurement.clocks_reason:
         yield f"GPU clocks unknown: {measurement.clocks_reason}."
-    over = f"over {summary.steps} profiled steps" if summary.steps else "in the recording"
+    over = f"over {document.step_count} profiled steps" if document.step_count else "in the recording"
+    window = document.devices[0].window if document.devices else document.window
     yield (
-        f"CPU: operators took {ms(summary.total_cpu_self_time_ms)} of self time {over} "
-        f"(recorded threads, profiling included). Window: {ms(summary.window_ms)} ({summary.window})."
+        f"CPU: operators took {format_ns(document.cpu_self_ns)} of self time {over} "
+        f"(recorded threads, profiling included). Window: {format_ns(window.duration_ns)} ({window.kind})."
     )
 
 
@@ -99,65 +98,80 @@ def _clocks(clocks: Clocks) -> str:
     )
 
 
-def _devices(document: ProfileDocument) -> Iterator[Block]:
+def _devices(document: TraceDocument) -> Iterator[Block]:
     if not document.devices:
         return
     columns = ("Device", "Device sum", "Busy", "Outside window", "Window", "Idle", "Busy of window")
     rows = tuple(
         (
-            *(f"{d.device} ({d.name})", ms(d.sum_ms), ms(d.busy_ms), ms(d.outside_window_ms)),
-            *(f"{ms(d.window_ms)} ({d.window})", ms(d.idle_ms), format_share(d.window_ms - d.idle_ms, d.window_ms)),
-            *(ms(d.exposed_communication_ms), ms(d.exposed_memcpy_ms)),
+            *(f"{d.device} ({d.name})", format_ns(d.sum_ns), format_ns(d.busy_ns), format_ns(d.outside_window_ns)),
+            *(
+                f"{format_ns(d.window_ns)} ({d.window.kind})",
+                format_ns(d.idle_ns),
+                format_share(d.window_ns - d.idle_ns, d.window_ns),
+            ),
+            *(format_ns(d.exposed_communication_ns), format_ns(d.exposed_memcpy_ns)),
         )
         for d in document.devices
     )
     yield Table((*columns, "Exposed communication", "Exposed memcpy"), rows, frozenset(range(1, 9)))
     for device in document.devices:
-        causes = sorted(device.idle_by_cause_ms.items(), key=lambda item: -item[1])
-        parts = (f"{cause} {ms(value)} ({format_share(value, device.idle_ms)})" for cause, value in causes)
+        causes = sorted(device.idle_by_cause_ns.items(), key=lambda item: -item[1])
+        parts = (f"{cause} {format_ns(value)} ({format_share(value, device.idle_ns)})" for cause, value in causes)
         if causes:
             yield Paragraph.of(f"Idle time of device {device.device} by cause: {', '.join(parts)}.")
 
 
-def _accounting(document: ProfileDocument) -> Iterator[Block]:
-    if document.summary.total_cuda_time_ms is not None:
-        yield Paragraph.of(_identity(document.accounting))
+def _accounting(document: TraceDocument) -> Iterator[Block]:
+    if document.has_device_times:
+        yield Paragraph.of(_identity(document))
 
 
-def _identity(accounting: AccountingEntry) -> str:
-    sign = "=" if accounting.holds else "IS NOT"
+def _identity(document: TraceDocument) -> str:
+    operators, unlinked = sum(row.self_device_ns for row in document.operators), document.unlinked
+    sign = "=" if operators + unlinked.device_ns == document.device_sum_ns else "IS NOT"
     return (
-        f"Accounting: operators {accounting.operators_self_ms:,.6f} ms + unlinked {accounting.unlinked_ms:,.6f} ms "
-        f"({accounting.unlinked_activities} activities) {sign} device sum {accounting.device_sum_ms:,.6f} ms."
+        f"Accounting: operators {_exact_ms(operators)} + unlinked {_exact_ms(unlinked.device_ns)} "
+        f"({unlinked.activities} activities) {sign} device sum {_exact_ms(document.device_sum_ns)}."
     )
 
 
-def _phases(document: ProfileDocument) -> Iterator[Block]:
-    if not document.phases_ms:
+def _exact_ms(nanoseconds: int) -> str:
+    return f"{nanoseconds / NS_PER_MS:,.6f} ms"
+
+
+def _phases(document: TraceDocument) -> Iterator[Block]:
+    if not document.phases_ns:
         return
-    whole = document.summary.total_cuda_time_ms
+    whole = document.device_sum_ns
     rows = tuple(
-        (_PHASE_NAMES.get(phase, phase), ms(value), format_share(value, whole))
-        for phase, value in document.phases_ms.items()
+        (_PHASE_NAMES.get(phase, phase), format_ns(value), format_share(value, whole))
+        for phase, value in document.phases_ns.items()
     )
     yield Table(("Phase", "Device sum", "of device sum"), rows, frozenset({1, 2}))
 
 
-def _steps(document: ProfileDocument) -> Iterator[Block]:
+def _steps(document: TraceDocument) -> Iterator[Block]:
     if not document.steps:
         return
     columns = ("Step", "Device", "Span", "Activities", "Device sum", "Busy", "Idle", "of it launch-bound", "Cold")
     rows = tuple(
         (
-            *(str(s.step), "-" if s.device is None else str(s.device), ms(s.span_ms), str(s.activities)),
-            *(ms(s.device_sum_ms), ms(s.busy_ms), ms(s.idle_ms), ms(s.launch_bound_ms), "yes" if s.cold else "no"),
+            *(str(s.number), "-" if s.device is None else str(s.device), format_ns(s.span_ns), str(s.activities)),
+            *(
+                format_ns(s.device_sum_ns),
+                format_ns(s.busy_ns),
+                format_ns(s.idle_ns),
+                format_ns(s.launch_bound_ns),
+                "yes" if s.cold else "no",
+            ),
         )
         for s in document.steps
     )
     yield Table(columns, rows, frozenset(range(8)))
 
 
-def _memory(document: ProfileDocument) -> Iterator[Block]:
+def _memory(document: TraceDocument) -> Iterator[Block]:
     peak = document.measurement.memory
     if peak is not None:
         parts: Inline = (f"Peak memory: {format_bytes(peak.resident_bytes)} resident in the process",)

@@ -1,29 +1,33 @@
 """Measure one configuration in this process: build it, time it, profile it, write its raw files. Needs PyTorch."""
 
 import datetime
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+from opscope._version import __version__
 from opscope.bench.steps import benchmark, time_once
-from opscope.capture.environment import describe_environment, peak_memory, reset_peak_memory
-from opscope.capture.native_functions import installed_table
-from opscope.capture.profiler import capture, collected_activities
-from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.record import (
-    Benchmark,
-    CaptureOptions,
-    CaptureRecord,
-    Configuration,
-    PeakMemory,
-    WorkloadInfo,
-    encode,
+from opscope.collect.environment import (
+    describe_framework,
+    describe_machine,
+    describe_rank,
+    git_revision,
+    peak_memory,
+    reset_peak_memory,
 )
-from opscope.store import RunDirectory, functions_name, record_name, trace_name
+from opscope.collect.native_functions import installed_table
+from opscope.collect.torch_profiler import TorchProfiler, collected_activities
+from opscope.errors import EnvironmentLacksError
+from opscope.record.capture import Benchmark, CaptureRecord, PeakMemory, RawTrace, WorkloadInfo
+from opscope.record.codec import encode
+from opscope.record.configuration import CaptureOptions, Configuration
+from opscope.record.sweep import EntryFiles
+from opscope.store import RunDirectory, functions_name
+from opscope.torch_device import current, resolve_device
 from opscope.workloads.build import build
-from opscope.workloads.building import Workload, current, resolve_device
+from opscope.workloads.building import Workload, refuse_unstarted
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,100 +42,89 @@ Report = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What a measurement has besides what was asked for.
+class Task:
+    """What is measured, and where it goes.
 
     Attributes:
-        cold_step_ns, benchmark, memory: see `CaptureRecord`.
-        traces: names of the traces that were written.
-        replaced_bytes: per trace, how many bytes of its names were no text.
+        configuration, options: what was asked for.
+        directory: the run directory.
+        files: the names of its files there.
     """
+
+    configuration: Configuration
+    options: CaptureOptions
+    directory: RunDirectory
+    files: EntryFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a measurement has besides what was asked for; see `CaptureRecord`."""
 
     cold_step_ns: int | None
     benchmark: Benchmark | None
     memory: PeakMemory
-    traces: tuple[str, ...]
-    replaced_bytes: tuple[int, ...]
+    traces: tuple[RawTrace, ...]
+    steady_state: str | None = None
 
 
-def measure(
-    configuration: Configuration, options: CaptureOptions, directory: RunDirectory, report: Report
-) -> CaptureRecord:
+def measure(task: Task, report: Report) -> CaptureRecord:
     """Measure a configuration and write its trace and its record.
 
     Raises:
         OpscopeError: it cannot be built or measured.
     """
     report(Progress("building", 0.0))
-    device = resolve_device(options.device)
-    collected_activities(options.activities, device)
+    device = resolve_device(task.options.device)
+    collected_activities(task.options.activities, device)
     with current(device):
-        return measure_workload(build(configuration, device), configuration, options, directory, report)
+        return measure_workload(build(task.configuration, device), task, report)
 
 
-def measure_workload(
-    workload: Workload,
-    configuration: Configuration,
-    options: CaptureOptions,
-    directory: RunDirectory,
-    report: Report,
-) -> CaptureRecord:
+def measure_workload(workload: Workload, task: Task, report: Report) -> CaptureRecord:
     """Measure a workload that is already built. The cold step comes first, the profile last."""
     step, device = workload.step, workload.device
     with current(device):
         reset_peak_memory(device)
         report(Progress("first step", 0.0))
-        results: list[object] = []
-        cold = time_once(lambda: results.append(step()), device)
-        _refuse_unstarted(results.pop())
+        cold = workload.first_step_ns
+        if cold is None:
+            results: list[object] = []
+            cold = time_once(lambda: results.append(step()), device)
+            refuse_unstarted(results.pop())
         timed = None
-        if options.benchmark:
+        if task.options.benchmark:
             timed = benchmark(step, device, lambda done: report(Progress("timing", done)))
         memory = peak_memory(device)
-        cycles = options.schedule.repeat if options.schedule else 1
-        names = tuple(trace_name(workload.info.name, configuration, cycle) for cycle in range(cycles))
-        paths = [directory.inside(name) for name in names]
-        replaced = capture(step, device, options, paths, lambda done: report(Progress("profiling", done)))
+        names = tuple(cycle.trace for cycle in task.files.cycles)
+        collector = TorchProfiler(task.options, device, names, lambda done: report(Progress("profiling", done)))
+        collected = collector.collect(workload, task.directory.path)
         report(Progress("operators", 0.0))
-        measured = Measured(cold, timed, memory, names, replaced)
-        return write_record(directory, device, configuration, options, workload.info, measured)
+        return write_record(task, device, workload.info, Outcome(cold, timed, memory, collected.record))
 
 
-def _refuse_unstarted(result: object) -> None:
-    """Refuse a step whose call only makes something that would have to be run: its time would mean nothing."""
-    if inspect.isgenerator(result) or inspect.isawaitable(result) or inspect.isasyncgen(result):
-        if inspect.iscoroutine(result):
-            result.close()  # or Python warns that it was never awaited
-        raise UsageError(
-            f"the step returned a {type(result).__name__}, so nothing was run: a step does its work when it is called"
-        )
-
-
-def write_record(
-    directory: RunDirectory,
-    device: torch.device,
-    configuration: Configuration,
-    options: CaptureOptions,
-    info: WorkloadInfo,
-    measured: Measured,
-) -> CaptureRecord:
+def write_record(task: Task, device: torch.device, info: WorkloadInfo, outcome: Outcome) -> CaptureRecord:
     """Write down what was measured, where and of what, and the operators of this PyTorch."""
-    functions, functions_reason = _write_functions(directory, device)
+    functions, functions_reason = _write_functions(task.directory, device)
     record = CaptureRecord(
-        configuration=configuration,
-        options=options,
+        configuration=task.configuration,
+        options=task.options,
         workload=info,
-        environment=describe_environment(device),
+        machine=describe_machine(device),
+        framework=describe_framework(device),
+        rank=describe_rank(),
+        opscope=__version__,
+        git_revision=git_revision(Path.cwd()),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        cold_step_ns=measured.cold_step_ns,
-        benchmark=measured.benchmark,
-        memory=measured.memory,
-        traces=measured.traces,
-        replaced_bytes=measured.replaced_bytes,
+        cold_step_ns=outcome.cold_step_ns,
+        benchmark=outcome.benchmark,
+        memory=outcome.memory,
+        traces=outcome.traces,
         functions=functions,
         functions_reason=functions_reason,
+        steady_state=outcome.steady_state,
     )
-    directory.write(record_name(configuration), encode(record))
+    task.directory.write(task.files.record, encode(record))
     return record
 
 

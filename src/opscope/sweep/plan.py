@@ -1,71 +1,89 @@
-"""What a sweep consists of: the product of its sizes, presets, and what is left of one that was interrupted."""
+"""What a sweep consists of: the product of its axes, presets, and what is left of one that was interrupted."""
 
 import datetime
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from opscope._version import __version__
-from opscope.errors import UsageError
-from opscope.record import CaptureOptions, Configuration, Entry, Manifest
-from opscope.store import RunDirectory
-from opscope.workloads.catalog import BUILT_IN, check, target_file
+from opscope.errors import BadInputError, UsageError
+from opscope.record.configuration import CaptureOptions, Configuration
+from opscope.record.settings import SETTINGS, Value, heading_of, option_of
+from opscope.record.sweep import Entry, Manifest
+from opscope.store import RunDirectory, allot
+from opscope.workloads.catalog import BUILT_IN, check, short_name, target_file
 
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """The sizes to sweep over. An empty list leaves a size to the workload."""
-
-    batch_sizes: tuple[int, ...] = ()
-    seq_lens: tuple[int, ...] = ()
+Values = Mapping[str, Sequence[Value]]  # what a setting may take, by its name
 
 
 @dataclass(frozen=True, slots=True)
 class NamedSweep:
-    """One sweep of a preset: the folder under the output directory, and the sizes."""
+    """One sweep of a preset: the folder under the output directory, and its sizes."""
 
     folder: str
-    sizes: Sizes
+    sizes: Values
 
 
-_QUICK = NamedSweep("quick", Sizes((1, 8), (128,)))
-_FULL = NamedSweep("full", Sizes((1, 4, 8, 16), (128, 256, 512)))
+_QUICK = NamedSweep("quick", {"batch_size": (1, 8), "seq_len": (128,)})
+_FULL = NamedSweep("full", {"batch_size": (1, 4, 8, 16), "seq_len": (128, 256, 512)})
 PRESETS = {"quick": (_QUICK,), "comprehensive": (_QUICK, _FULL)}
 
 
-def default_sizes(target: str) -> Sizes:
+def default_sizes(target: str) -> Values:
     """Return the sizes that a built-in target is swept over when none are given."""
     entry = BUILT_IN.get(target)
-    return Sizes() if entry is None else Sizes(entry.batch_sizes, entry.seq_lens)
+    return {} if entry is None else entry.sizes
 
 
-def expand(base: Configuration, sizes: Sizes) -> tuple[Configuration, ...]:
-    """Return one configuration per batch size and sequence length, in the order given, each checked.
+def expand(target: str, values: Values) -> tuple[Configuration, ...]:
+    """Return one configuration per combination of values, in the order given, each checked.
+
+    A setting with one value is the same for the whole sweep; one with several is an axis, and so are sizes.
 
     Raises:
-        UsageError: a size does not apply to the target, is not positive, or occurs twice.
+        UsageError: a value does not apply to the target, is not positive, or two configurations would have one name.
     """
-    for name, values in (("--batch-sizes", sizes.batch_sizes), ("--seq-lens", sizes.seq_lens)):
-        for value in values:
-            if value < 1:
-                raise UsageError(f"{name} takes positive numbers, not {value}")
-    batches: Sequence[int | None] = tuple(dict.fromkeys(sizes.batch_sizes)) or (None,)
-    lengths: Sequence[int | None] = tuple(dict.fromkeys(sizes.seq_lens)) or (None,)
-    configurations = tuple(replace(base, batch_size=batch, seq_len=length) for batch in batches for length in lengths)
+    distinct = {name: tuple(dict.fromkeys(found)) for name, found in values.items() if found}
+    for name, found in distinct.items():
+        _check_counts(name, found)
+    axes = {name: found for name, found in distinct.items() if len(found) > 1 or _is_size(name)}
+    settings = {name: found[0] for name, found in distinct.items() if name not in axes}
+    configurations = tuple(
+        Configuration(target, settings, dict(zip(axes, point, strict=True)))
+        for point in itertools.product(*axes.values())
+    )
     for configuration in configurations:
         check(configuration)
+    if len({configuration.id for configuration in configurations}) < len(configurations):
+        raise UsageError("two configurations would have the same file names: choose values that differ as file names")
     return configurations
+
+
+def _is_size(name: str) -> bool:
+    return name in SETTINGS and SETTINGS[name].is_size
+
+
+def _check_counts(name: str, values: Sequence[Value]) -> None:
+    if name in SETTINGS and SETTINGS[name].kind == "count":
+        for value in values:
+            if not isinstance(value, int) or value < 1:
+                raise UsageError(f"{option_of(name)} takes positive numbers, not {value}")
 
 
 def new_manifest(configurations: Sequence[Configuration], options: CaptureOptions, command: Sequence[str]) -> Manifest:
     """Return the manifest of a sweep that has not begun."""
+    cycles = options.schedule.repeat if options.schedule else 1
     return Manifest(
         command=tuple(command),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         opscope=__version__,
         options=options,
-        entries=tuple(Entry(configuration) for configuration in configurations),
+        entries=tuple(
+            Entry(configuration, allot(short_name(configuration.target), configuration, cycles))
+            for configuration in configurations
+        ),
         target_digest=_digest(target_file(configurations[0].target)),
     )
 
@@ -87,10 +105,10 @@ def resumed(manifest: Manifest, directory: RunDirectory) -> Manifest:
         return manifest
     before = directory.read_manifest()
     if before.options != manifest.options:
-        raise _different(directory, _differences(before.options, manifest.options))
+        raise _different(directory, _differing_options(before.options, manifest.options))
     asked = {entry.configuration for entry in manifest.entries}
     for entry in before.entries:
-        difference = _differences(_without_sizes(entry), _without_sizes(manifest.entries[0]))
+        difference = _differing_settings(entry.configuration, manifest.entries[0].configuration)
         if difference:
             raise _different(directory, difference)
     if before.target_digest != manifest.target_digest:
@@ -104,15 +122,12 @@ def resumed(manifest: Manifest, directory: RunDirectory) -> Manifest:
     return replace(
         manifest,
         entries=(*kept, *entries),
-        environment=before.environment,
+        machine=before.machine,
+        framework=before.framework,
         git_revision=before.git_revision,
         clocks=before.clocks,
         notes=before.notes,
     )
-
-
-def _without_sizes(entry: Entry) -> Configuration:
-    return replace(entry.configuration, batch_size=None, seq_len=None)
 
 
 def _different(directory: RunDirectory, difference: str) -> UsageError:
@@ -122,21 +137,42 @@ def _different(directory: RunDirectory, difference: str) -> UsageError:
     )
 
 
-def _differences(before: CaptureOptions | Configuration, now: CaptureOptions | Configuration) -> str:
+def _differing_options(before: CaptureOptions, now: CaptureOptions) -> str:
     names = [field.name for field in fields(before) if getattr(before, field.name) != getattr(now, field.name)]
     return ", ".join(f"{name}: {getattr(before, name)} there, {getattr(now, name)} now" for name in names)
 
 
+def _differing_settings(before: Configuration, now: Configuration) -> str:
+    """Say what differs beside the values of the axes."""
+    there, here = {"target": before.target, **before.settings}, {"target": now.target, **now.settings}
+    names = [name for name in dict.fromkeys((*there, *here)) if there.get(name) != here.get(name)]
+    return ", ".join(f"{heading_of(name)}: {there.get(name)} there, {here.get(name)} now" for name in names)
+
+
 def _is_whole(directory: RunDirectory, entry: Entry) -> bool:
-    names = (entry.record, entry.statistics, entry.report)
-    if entry.status != "done" or entry.trace is None or not all(names):
+    if entry.status != "done":
         return False
-    files = [directory.inside(name) for name in names if name is not None]
-    return all(path.is_file() for path in (*files, directory.trace_path(entry.trace)))
+    files = entry.files
+    names = [files.record, *(name for cycle in files.cycles for name in (cycle.statistics, cycle.report))]
+    traces = [directory.trace_path(cycle.trace) for cycle in files.cycles]
+    return all(path.is_file() for path in (*map(directory.inside, names), *traces))
+
+
+def earlier_entries(directory: RunDirectory) -> Sequence[Entry]:
+    """Return what an earlier sweep into the directory consists of; empty where there was none, or it cannot be read."""
+    try:
+        return directory.read_manifest().entries
+    except BadInputError:
+        return ()
 
 
 def leftovers(directory: RunDirectory, manifest: Manifest) -> list[Path]:
-    """Return result files of the directory that belong to no configuration of the manifest."""
+    """Return result files of an earlier sweep that belong to no configuration of the manifest."""
     ids = {entry.configuration.id for entry in manifest.entries}
-    found = directory.path.glob("profiling_stats_*.json")
-    return sorted(path for path in found if path.stem.removeprefix("profiling_stats_").split("_cycle")[0] not in ids)
+    names = (
+        cycle.statistics
+        for entry in earlier_entries(directory)
+        if entry.configuration.id not in ids
+        for cycle in entry.files.cycles
+    )
+    return sorted(path for name in names if (path := directory.inside(name)).is_file())

@@ -7,16 +7,18 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from opscope.errors import EnvironmentLacksError
-from opscope.record import CaptureOptions, Configuration, Failure
-from opscope.store import RunDirectory, log_name
+from opscope.record.configuration import CaptureOptions
+from opscope.record.sweep import Entry, Failure
+from opscope.store import RunDirectory
 from opscope.sweep.worker import Message, Request, Sender
 
 _POLL_SECONDS = 0.5
@@ -29,31 +31,44 @@ _HINTS = {
 }
 
 
-def measure_in_process(
-    configuration: Configuration, options: CaptureOptions, directory: RunDirectory, progress: Sender
-) -> Failure | None:
-    """Measure a configuration in a process of its own; return why it failed, if it did.
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """Measures each configuration in a process of its own. ``timeout_s`` ends one that takes longer."""
 
-    Raises:
-        EnvironmentLacksError: the log cannot be written.
-    """
-    log = log_name(configuration)
-    reading, writing = os.pipe()
-    request = Request(configuration, options, str(directory.path.resolve()), writing)
-    with os.fdopen(reading, "rb", buffering=0) as messages:
-        try:
-            process = _start(request, directory.inside(log))
-        finally:
-            os.close(writing)
-        try:
-            last = _follow(process, messages, progress)
-            code = process.wait()
-        except BaseException:
-            _end(process)
-            raise
-    if last.complete:
-        return None
-    return replace(last.failure or _death(code, last.phase), log=log)
+    timeout_s: float | None = None
+
+    def measure(
+        self, entry: Entry, options: CaptureOptions, directory: RunDirectory, progress: Sender
+    ) -> Failure | None:
+        """Measure a configuration; return why it failed, if it did.
+
+        Raises:
+            EnvironmentLacksError: the log cannot be written.
+        """
+        reading, writing = os.pipe()
+        path = str(directory.path.resolve())
+        request = Request(entry.configuration, options, path, entry.files, writing)
+        with os.fdopen(reading, "rb", buffering=0) as messages:
+            try:
+                process = _start(request, directory.inside(entry.files.log))
+            finally:
+                os.close(writing)
+            try:
+                last = _follow(process, messages, progress, self.timeout_s)
+                code = process.wait()
+            except _OutOfTimeError as error:
+                _end(process)
+                return Failure("timeout", str(error), entry.files.log)
+            except BaseException:
+                _end(process)
+                raise
+        if last.complete:
+            return None
+        return replace(last.failure or _death(code, last.phase), log=entry.files.log)
+
+
+class _OutOfTimeError(Exception):
+    """A configuration took longer than it may."""
 
 
 def _start(request: Request, log: Path) -> "subprocess.Popen[bytes]":
@@ -88,18 +103,22 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": source if not inherited else f"{source}{os.pathsep}{inherited}"}
 
 
-def _follow(process: "subprocess.Popen[bytes]", messages: IO[bytes], progress: Sender) -> Message:
-    """Pass progress on until the process ends; return its last message."""
-    last = Message(phase="starting")
+def _follow(
+    process: "subprocess.Popen[bytes]", messages: IO[bytes], progress: Sender, timeout_s: float | None
+) -> Message:
+    """Pass progress on until the process ends, and again while nothing is heard; return its last message."""
+    last, began = Message(phase="starting"), time.monotonic()
     for message in _received(process, messages):
-        last = message
-        if message.failure is None and not message.complete:
-            progress(message)
+        last = message or last
+        if timeout_s is not None and time.monotonic() - began > timeout_s:
+            raise _OutOfTimeError(f"it took longer than the {timeout_s:g} s of --timeout ({last.phase})")
+        if last.failure is None and not last.complete:
+            progress(last)
     return last
 
 
-def _received(process: "subprocess.Popen[bytes]", messages: IO[bytes]) -> Iterator[Message]:
-    """Yield messages until the pipe is closed or the process is gone.
+def _received(process: "subprocess.Popen[bytes]", messages: IO[bytes]) -> Iterator[Message | None]:
+    """Yield messages until the pipe is closed or the process is gone, and None where a while has passed without one.
 
     A process that the workload forked may hold the pipe open for long after, so its end alone is not waited for.
     """
@@ -111,6 +130,7 @@ def _received(process: "subprocess.Popen[bytes]", messages: IO[bytes]) -> Iterat
             if not selector.select(0 if ended else _POLL_SECONDS):
                 if ended:
                     return
+                yield None
                 continue
             chunk = os.read(messages.fileno(), 1 << 16)
             if not chunk:

@@ -8,14 +8,18 @@ import contextlib
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Protocol, TypeVar
 
-from opscope.record import CaptureOptions, Configuration, Entry, Environment, Failure, Manifest
-from opscope.store import RunDirectory, record_name, with_entry
-from opscope.sweep.outputs import write_comparison, write_outputs
-from opscope.sweep.process import measure_in_process
+from opscope.pipeline import write_comparison, write_outputs
+from opscope.record.capture import CaptureRecord
+from opscope.record.configuration import CaptureOptions
+from opscope.record.sweep import Entry, Failure, Manifest
+from opscope.store import RunDirectory, with_entry
+from opscope.sweep.plan import earlier_entries
 from opscope.sweep.worker import Request, Sender, failure_of, run
+
+T = TypeVar("T")
 
 
 class Observer(Protocol):
@@ -31,6 +35,28 @@ class Observer(Protocol):
         """Configuration ``number`` has ended, for better or worse."""
 
 
+class Measurer(Protocol):
+    """Whoever measures one configuration: in a process of its own (`InProcess`), in this one (`Here`)."""
+
+    def measure(
+        self, entry: Entry, options: CaptureOptions, directory: RunDirectory, progress: Sender
+    ) -> Failure | None:
+        """Leave the raw files that the entry names; return why that failed, if it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Measures in this process. What the workload prints goes to standard error: standard output is for results."""
+
+    def measure(
+        self, entry: Entry, options: CaptureOptions, directory: RunDirectory, progress: Sender
+    ) -> Failure | None:
+        """Measure a configuration; return why it failed, if it did."""
+        request = Request(entry.configuration, options, str(directory.path), entry.files, messages=-1)
+        with contextlib.redirect_stdout(sys.stderr):
+            return run(request, progress, isolated=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a sweep is to do.
@@ -38,12 +64,12 @@ class Plan:
     Attributes:
         manifest: the sweep as it stands; entries that are done are not run again.
         directory: where everything goes.
-        isolate: one process per configuration; otherwise all of them in this one.
+        measurer: measures one configuration.
     """
 
     manifest: Manifest
     directory: RunDirectory
-    isolate: bool = True
+    measurer: Measurer
 
 
 def run_sweep(plan: Plan, observer: Observer) -> Manifest:
@@ -56,9 +82,9 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
         KeyboardInterrupt: the user stopped it; the configuration that ran is left pending.
     """
     manifest, directory = plan.manifest, plan.directory
-    for entry in manifest.entries:
+    for entry in (*_replaced(directory, manifest), *manifest.entries):
         if entry.status != "done":
-            directory.remove_results(entry.configuration)
+            directory.remove_results(entry)
     directory.write_manifest(manifest)
     previous: Failure | None = None
     try:
@@ -79,6 +105,14 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
     return manifest
 
 
+def _replaced(directory: RunDirectory, manifest: Manifest) -> Sequence[Entry]:
+    """Return what an earlier sweep left of the configurations to run; it may have had more cycles, and so more files."""
+    to_run = {entry.configuration.id for entry in manifest.entries if entry.status != "done"}
+    return [
+        replace(entry, status="pending") for entry in earlier_entries(directory) if entry.configuration.id in to_run
+    ]
+
+
 def _would_hit_all(failure: Failure | None, previous: Failure | None) -> bool:
     """Tell whether to give up: the environment lacks something, or the same wrong usage was met twice in a row."""
     if failure is None or failure.kind == "environment":
@@ -90,9 +124,8 @@ def _run_one(plan: Plan, number: int, entry: Entry, observer: Observer) -> Entry
     """Measure and report one configuration; return its entry as it then stands."""
     observer.configuration(number, entry)
     began = time.monotonic()
-    measure = measure_in_process if plan.isolate else _measure_here
-    configuration, options = entry.configuration, plan.manifest.options
-    failure = measure(configuration, options, plan.directory, lambda m: observer.progress(m.phase, m.fraction))
+    options = plan.manifest.options
+    failure = plan.measurer.measure(entry, options, plan.directory, lambda m: observer.progress(m.phase, m.fraction))
     if failure is None:
         observer.progress("reporting", 0.0)
     ended = reported(plan.directory, entry) if failure is None else replace(entry, status="failed", failure=failure)
@@ -104,43 +137,47 @@ def reported(directory: RunDirectory, entry: Entry) -> Entry:
 
     Whatever goes wrong with one trace is a result of that configuration alone.
     """
-    measured = replace(entry, status="done", failure=None, record=record_name(entry.configuration))
-    directory.remove_reports(entry.configuration)  # none that contradicts the outcome may stay
+    measured = replace(entry, status="done", failure=None, measured=True)
+    directory.remove_reports(entry)  # none that contradicts the outcome may stay
     try:
-        return write_outputs(directory, measured)
+        return write_outputs(directory, measured).entry
     except Exception as error:
         return replace(measured, status="failed", failure=failure_of(error))
 
 
-def _measure_here(
-    configuration: Configuration, options: CaptureOptions, directory: RunDirectory, progress: Sender
-) -> Failure | None:
-    """Measure in this process. What the workload prints goes to standard error: standard output is for results."""
-    request = Request(configuration, options, str(directory.path), messages=-1)
-    with contextlib.redirect_stdout(sys.stderr):
-        return run(request, progress, isolated=False)
-
-
 def _with_environment(manifest: Manifest, directory: RunDirectory, entry: Entry) -> Manifest:
-    """Copy device, versions and clocks into the manifest from the first result, and note where another one differs."""
+    """Copy machine, versions and clocks into the manifest from the first result, and note where another one differs."""
     if entry.status != "done":
         return manifest
     record = directory.read_record(entry)
-    environment = record.environment
-    if manifest.environment is None:
-        clocks = record.benchmark.clocks if record.benchmark else None
-        revision = environment.git_revision
-        return replace(manifest, environment=environment, git_revision=revision, clocks=clocks)
-    differing = ", ".join(_differences(manifest.environment, environment))
+    if manifest.machine is None:
+        return described(manifest, record)
+    differing = ", ".join((*_differences(manifest.machine, record.machine), *_differing_framework(manifest, record)))
     if not differing:
         return manifest
     note = f"{entry.configuration.id} was measured in another environment: {differing}"
     return replace(manifest, notes=(*manifest.notes, note))
 
 
-def _differences(first: Environment, other: Environment) -> Sequence[str]:
+def described(manifest: Manifest, record: CaptureRecord) -> Manifest:
+    """Return the manifest with where its first configuration was measured."""
+    return replace(
+        manifest,
+        machine=record.machine,
+        framework=record.framework,
+        git_revision=record.git_revision,
+        clocks=record.benchmark.clocks if record.benchmark else None,
+    )
+
+
+def _differing_framework(manifest: Manifest, record: CaptureRecord) -> Sequence[str]:
+    first, other = manifest.framework, record.framework
+    return () if first is None or other is None else _differences(first, other)
+
+
+def _differences(first: T, other: T) -> Sequence[str]:
     """Name what changes results: hardware, drivers, library versions."""
-    names = [name for name in Environment.__slots__ if name not in ("git_revision", "platform")]
+    names = [field.name for field in fields(first) if field.name != "platform"]  # type: ignore[arg-type]
     return [
         f"{name} {getattr(other, name)} instead of {getattr(first, name)}"
         for name in names

@@ -18,7 +18,8 @@ from pathlib import Path
 import msgspec
 
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
-from opscope.record import CaptureOptions, Configuration, Failure, FailureKind
+from opscope.record.configuration import CaptureOptions, Configuration
+from opscope.record.sweep import EntryFiles, Failure, FailureKind
 from opscope.store import RunDirectory
 
 _LONGEST = 300  # characters of a message that shall be one line
@@ -28,11 +29,12 @@ _OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to measure, where to put it, and where to report."""
+    """What to measure, where to put it, and where to report. ``files`` are relative to ``directory``."""
 
     configuration: Configuration
     options: CaptureOptions
     directory: str
+    files: EntryFiles
     messages: int
 
 
@@ -79,14 +81,11 @@ def run(request: Request, send: Sender, *, isolated: bool = True) -> Failure | N
             a log, and an interrupt is the workload's own. Otherwise an interrupt is the user's.
     """
     try:
-        from opscope.sweep.measure import measure
+        from opscope.sweep.measure import Task, measure
 
-        measure(
-            request.configuration,
-            request.options,
-            RunDirectory(Path(request.directory)),
-            lambda progress: send(Message(progress.phase, progress.fraction)),
-        )
+        directory = RunDirectory(Path(request.directory))
+        task = Task(request.configuration, request.options, directory, request.files)
+        measure(task, lambda progress: send(Message(progress.phase, progress.fraction)))
     except BaseException as error:  # the boundary of code that is the user's: whatever it raises is a result
         if isolated:
             traceback.print_exc()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from opscope.record import Configuration
+from opscope.record.configuration import Configuration
 from opscope.workloads.building import Workload
 from opscope.workloads.catalog import check, is_built_in
 from opscope.workloads.custom import build_custom
@@ -20,5 +20,6 @@ def build(configuration: Configuration, device: torch.device) -> Workload:
     """
     check(configuration)
     if is_built_in(configuration.target):
-        return BUILDERS[configuration.target](replace(configuration, dtype=configuration.dtype or "float32"), device)
+        settings = {"dtype": "float32", **configuration.settings}
+        return BUILDERS[configuration.target](replace(configuration, settings=settings), device)
     return build_custom(configuration, device)

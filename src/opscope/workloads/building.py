@@ -1,14 +1,17 @@
 """From a module and its inputs to a step: one call that does one inference or one training step."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 
-from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.record import DEVICE_NAME, Configuration, Dtype, WorkloadInfo
+from opscope.errors import UsageError
+from opscope.record.capture import WorkloadInfo
+from opscope.record.configuration import Configuration
+from opscope.record.settings import Dtype
 
 Step: TypeAlias = Callable[[], object]
 
@@ -21,11 +24,15 @@ TORCH_DTYPES: Mapping[Dtype, torch.dtype] = {
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Something to measure: ``step()`` does the work once, on ``device``; nothing in it waits for the device."""
+    """Something to measure: ``step()`` does the work once, on ``device``; nothing in it waits for the device.
+
+    ``first_step_ns`` is the wall time of the very first step, where that was run to find out what the target is.
+    """
 
     info: WorkloadInfo
     step: Step
     device: torch.device
+    first_step_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,37 +53,18 @@ class Model:
     optimizer: Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
-def resolve_device(name: str) -> torch.device:
-    """Return the device that a name (``auto``, ``cpu``, ``cuda:1``) means here.
+def refuse_unstarted(result: object) -> None:
+    """Refuse a step whose call only makes something that would have to be run: its time would mean nothing.
 
     Raises:
-        UsageError: it is no such name.
-        EnvironmentLacksError: a GPU is asked for that PyTorch does not see.
+        UsageError: it is a generator, a coroutine or the like.
     """
-    if not DEVICE_NAME.fullmatch(name):
-        raise UsageError(f"a device is auto, cpu, cuda or cuda:N, not {name!r}")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
-    if device.type != "cuda":
-        return device
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    index = device.index or 0
-    if index >= count:
-        build = "this PyTorch is built without CUDA" if torch.version.cuda is None else f"PyTorch sees {count} GPUs"
-        raise EnvironmentLacksError(f"device {name} is not there: {build}. Use --device cpu, or --device auto.")
-    return torch.device("cuda", index)
-
-
-@contextmanager
-def current(device: torch.device) -> Iterator[None]:
-    """Make a GPU the current one, so that code which says just "cuda" means it; for a CPU, do nothing."""
-    if device.type != "cuda":
-        yield
-        return
-    torch.cuda.init()  # memory statistics need a device that is set up
-    with torch.cuda.device(device):
-        yield
+    if inspect.isgenerator(result) or inspect.isawaitable(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()  # or Python warns that it was never awaited
+        raise UsageError(
+            f"the step returned a {type(result).__name__}, so nothing was run: a step does its work when it is called"
+        )
 
 
 def precision_notes(configuration: Configuration) -> tuple[str, ...]:
@@ -97,13 +85,13 @@ def make_step(model: Model, configuration: Configuration, device: torch.device) 
     """
     dtype = None if configuration.dtype is None else TORCH_DTYPES[configuration.dtype]
     if configuration.mode == "training":
-        return _training_step(model, dtype, device, compiled=configuration.compile)
+        return _training_step(model, dtype, device, compiled=configuration.compiled)
     module = model.module.eval()
     if dtype is not None:
         module = module.to(dtype)
     args = tuple(_cast(value, dtype) for value in model.args)
     kwargs = {key: _cast(value, dtype) for key, value in model.kwargs.items()}
-    run = torch.compile(module) if configuration.compile else module
+    run = torch.compile(module) if configuration.compiled else module
 
     def step() -> object:
         with torch.no_grad():

@@ -3,12 +3,13 @@
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from opscope.errors import UsageError
-from opscope.record import Configuration
+from opscope.record.configuration import Configuration
+from opscope.record.settings import SETTINGS, option_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +18,13 @@ class CatalogEntry:
 
     Attributes:
         summary: one line for ``--help``.
-        options: the fields of `Configuration`, beyond mode, dtype and compile, that it takes.
-        batch_sizes: default sweep.
-        seq_lens: default sweep; empty where there is no sequence.
+        settings: what it takes, beyond mode, dtype and compile.
+        sizes: the default sweep.
     """
 
     summary: str
-    options: frozenset[str]
-    batch_sizes: tuple[int, ...]
-    seq_lens: tuple[int, ...] = ()
+    settings: frozenset[str]
+    sizes: Mapping[str, tuple[int, ...]]
 
 
 _TRANSFORMER = frozenset({"batch_size", "seq_len", "hidden_size", "layers", "attention"})
@@ -34,34 +33,21 @@ BUILT_IN: Mapping[str, CatalogEntry] = {
     "bert": CatalogEntry(
         "BERT (transformers' BertModel, or a simplified Transformer encoder from torch.nn)",
         _TRANSFORMER | {"simplified", "pretrained"},
-        batch_sizes=(1, 8, 16),
-        seq_lens=(128, 256),
+        {"batch_size": (1, 8, 16), "seq_len": (128, 256)},
     ),
     "gpt2": CatalogEntry(
-        "GPT-2 with its language-model head (transformers)", _TRANSFORMER, batch_sizes=(1, 4), seq_lens=(512,)
+        "GPT-2 with its language-model head (transformers)",
+        _TRANSFORMER,
+        {"batch_size": (1, 4), "seq_len": (512,)},
     ),
     "resnet50": CatalogEntry(
         "ResNet-50 image classifier (transformers)",
         frozenset({"batch_size", "image_size"}),
-        batch_sizes=(1, 32),
+        {"batch_size": (1, 32)},
     ),
 }
 
-_OPTION_NAMES = {
-    "batch_size": "--batch-sizes",
-    "seq_len": "--seq-lens",
-    "image_size": "--image-size",
-    "hidden_size": "--hidden-size",
-    "layers": "--layers",
-    "attention": "--attention",
-    "simplified": "--simplified",
-    "pretrained": "--use-real-bert",
-}
-
-
-def option_name(field: str) -> str:
-    """Return the command-line option behind a field of `Configuration`."""
-    return _OPTION_NAMES[field]
+_EVERYWHERE = frozenset({"mode", "dtype", "compile"})
 
 
 def is_built_in(target: str) -> bool:
@@ -71,6 +57,8 @@ def is_built_in(target: str) -> bool:
 
 def target_file(target: str) -> Path | None:
     """Return the file that defines a target of the user's, without importing it; None for a built-in or a lost one."""
+    if is_script(target):
+        return Path(target)
     place, _, _ = target.rpartition(":")
     if not place:
         return None
@@ -89,42 +77,44 @@ def target_file(target: str) -> Path | None:
 def short_name(target: str) -> str:
     """Return a target's name for file names: the function's, or the file's where the function has a common name."""
     place, _, function = target.rpartition(":")
-    return re.sub(r"\W+", "_", function or Path(place).stem).strip("_") or "workload"
-
-
-def set_options(configuration: Configuration) -> frozenset[str]:
-    """Return the workload options that a configuration sets away from their defaults."""
-    return frozenset(
-        field.name
-        for field in fields(Configuration)
-        if field.name in _OPTION_NAMES and getattr(configuration, field.name) not in (None, False)
-    )
+    name = Path(target).stem if is_script(target) else function or Path(place).stem
+    return re.sub(r"\W+", "_", name).strip("_") or "workload"
 
 
 def check(configuration: Configuration) -> None:
     """Refuse what can be known to be wrong before anything runs.
 
     Raises:
-        UsageError: the target does not exist, or an option does not apply to it.
+        UsageError: the target does not exist, or a setting does not apply to it.
     """
-    target = configuration.target
+    target, given = configuration.target, {name for name, _ in configuration.items()} - _EVERYWHERE
     if not is_built_in(target):
-        if ":" not in target:
-            known = ", ".join(BUILT_IN)
-            raise UsageError(
-                f"unknown target {target!r}: expected one of {known}, "
-                "or package.module:function, or path/to/file.py:function"
-            )
-        for field in ("simplified", "pretrained"):
-            if getattr(configuration, field) not in (None, False):
-                raise UsageError(f"{option_name(field)} applies to the target bert only, not to {target}")
+        _check_own(target, given)
         return
-    foreign = sorted(set_options(configuration) - BUILT_IN[target].options)
+    foreign = sorted(given - BUILT_IN[target].settings)
     if foreign:
-        raise UsageError(f"{option_name(foreign[0])} does not apply to the target {target}")
-    if configuration.pretrained is not None:
-        fixed = sorted(set_options(configuration) & {"hidden_size", "layers", "simplified"})
-        if fixed:
+        raise UsageError(f"{option_of(foreign[0])} does not apply to the target {target}")
+    fixed = sorted(given & {"hidden_size", "layers", "simplified"})
+    if configuration.get("pretrained") is not None and fixed:
+        raise UsageError(f"{option_of(fixed[0])} cannot be combined with --use-real-bert: the weights fix the model")
+
+
+def _check_own(target: str, given: set[str]) -> None:
+    if ":" not in target and not is_script(target):
+        known = ", ".join(BUILT_IN)
+        raise UsageError(
+            f"unknown target {target!r}: expected one of {known}, "
+            "or package.module:function, or path/to/file.py:function, or a script, path/to/script.py"
+        )
+    for name in sorted(given):
+        if name in SETTINGS and SETTINGS[name].built_in_only:
+            raise UsageError(f"{option_of(name)} applies to the target bert only, not to {target}")
+        if is_script(target):
             raise UsageError(
-                f"{option_name(fixed[0])} cannot be combined with --use-real-bert: the weights fix the model"
+                f"{option_of(name)} cannot be applied to a script: it gets its own arguments, after its name"
             )
+
+
+def is_script(target: str) -> bool:
+    """Tell whether a target is a script, to be run as it is."""
+    return target.endswith(".py")

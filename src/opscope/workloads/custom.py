@@ -1,15 +1,19 @@
 """The user's own function: ``package.module:function`` or ``path/to/file.py:function``.
 
-It returns a step (a callable without arguments), or ``(module, example inputs)``. Parameters with the names of sizes
-and settings get the configuration's values: ``batch_size``, ``seq_len``, ``image_size``, ``hidden_size``, ``layers``,
-``attention``, ``mode``, ``dtype`` (a ``torch.dtype``) and ``device`` (a ``torch.device``).
+It returns a step (a callable without arguments), or ``(module, example inputs)``; one that does the work itself, and
+returns something else or nothing, is the step. Its parameters get the configuration's values by their names:
+``batch_size``, ``seq_len``, ``mode``, ``dtype`` (a ``torch.dtype``), ``device`` (a ``torch.device``), and those of
+``--set``.
 """
 
+import functools
 import importlib
 import importlib.util
 import inspect
 import sys
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +21,10 @@ from typing import Any
 import torch
 
 from opscope.errors import UsageError
-from opscope.record import Configuration, WorkloadInfo
+from opscope.record.capture import WorkloadInfo
+from opscope.record.configuration import Configuration
+from opscope.record.settings import SETTINGS, option_of
+from opscope.torch_device import synchronize
 from opscope.workloads.building import (
     TORCH_DTYPES,
     Model,
@@ -25,10 +32,12 @@ from opscope.workloads.building import (
     make_step,
     parameter_count,
     precision_notes,
+    refuse_unstarted,
 )
-from opscope.workloads.catalog import option_name, set_options, short_name
+from opscope.workloads.catalog import short_name
 
 _RETURNS = "a callable without arguments (the step), or (module, example inputs)"
+_APPLIED = frozenset({"mode", "dtype", "compile"})  # to what a function returns, if it does not take them itself
 
 
 def build_custom(configuration: Configuration, device: torch.device) -> Workload:
@@ -40,11 +49,26 @@ def build_custom(configuration: Configuration, device: torch.device) -> Workload
     function = _load(configuration.target)
     available = _settings(configuration, device)
     accepted = _accepted(function, available, configuration.target)
-    for field in sorted(set_options(configuration)):
-        if field not in accepted:
-            raise UsageError(f"{option_name(field)} is set, but {configuration.target} takes no parameter {field!r}")
-    result = function(**{name: available[name] for name in accepted})
-    return from_object(result, configuration, device, accepted)
+    for name in (*configuration.settings, *configuration.axes):
+        if name not in accepted and name not in _APPLIED:
+            raise UsageError(f"{option_of(name)} is set, but {configuration.target} takes no parameter {name!r}")
+    arguments = {name: available[name] for name in accepted}
+    began = time.perf_counter_ns()
+    result = function(**arguments)
+    if _is_workload(result):
+        return from_object(result, configuration, device, accepted)
+    # It made neither a step nor a module, so it is the step itself, and that was its first run.
+    synchronize(device)
+    elapsed = time.perf_counter_ns() - began
+    refuse_unstarted(result)
+    step = functools.partial(function, **arguments)
+    return replace(_from_step(step, configuration, device, accepted), first_step_ns=elapsed)
+
+
+def _is_workload(result: object) -> bool:
+    return callable(result) or (
+        isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], torch.nn.Module)
+    )
 
 
 def from_object(
@@ -107,15 +131,15 @@ def _load_module(name: str) -> ModuleType:
 
 
 def _settings(configuration: Configuration, device: torch.device) -> Mapping[str, Any]:
+    """Return what parameters of a function may be called, with the values that they get; None where nothing is set."""
+    offered = [name for name, setting in SETTINGS.items() if not setting.built_in_only and setting.kind != "flag"]
+    values: dict[str, Any] = {name: configuration.get(name) for name in offered}
+    values |= {name: value for name, value in configuration.items() if name not in SETTINGS}
+    dtype = configuration.dtype
     return {
-        "batch_size": configuration.batch_size,
-        "seq_len": configuration.seq_len,
-        "image_size": configuration.image_size,
-        "hidden_size": configuration.hidden_size,
-        "layers": configuration.layers,
-        "attention": configuration.attention,
+        **values,
         "mode": configuration.mode,
-        "dtype": None if configuration.dtype is None else TORCH_DTYPES[configuration.dtype],
+        "dtype": None if dtype is None else TORCH_DTYPES[dtype],
         "device": device,
     }
 
@@ -132,9 +156,9 @@ def _accepted(function: Callable[..., object], settings: Mapping[str, Any], targ
         if not required:
             continue
         if name not in settings:
-            raise UsageError(f"{target} requires a parameter {name!r}, which opscope cannot fill")
+            raise UsageError(f"{target} requires a parameter {name!r}: give it a value with --set {name}=VALUE")
         if settings[name] is None:
-            raise UsageError(f"{target} requires {name!r}: set {option_name(name)}")
+            raise UsageError(f"{target} requires {name!r}: set {option_of(name)}")
     named = [name for name in settings if accepts_all or name in parameters]
     return frozenset(name for name in named if settings[name] is not None)
 
@@ -153,11 +177,11 @@ def _from_step(
     info = WorkloadInfo(
         name=short_name(configuration.target),
         description=configuration.target,
-        sequences_per_step=configuration.batch_size,
+        sequences_per_step=configuration.count("batch_size"),
         tokens_per_step=_tokens(configuration),
         own_step=True,
     )
-    return Workload(info, torch.compile(step) if configuration.compile else step, device)
+    return Workload(info, torch.compile(step) if configuration.compiled else step, device)
 
 
 def _from_module(module: torch.nn.Module, inputs: Any, configuration: Configuration, device: torch.device) -> Workload:
@@ -170,7 +194,7 @@ def _from_module(module: torch.nn.Module, inputs: Any, configuration: Configurat
         name=short_name(configuration.target),
         description=f"{type(module).__name__} from {configuration.target}",
         parameters=parameter_count(module),
-        sequences_per_step=configuration.batch_size,
+        sequences_per_step=configuration.count("batch_size"),
         tokens_per_step=_tokens(configuration),
         notes=tuple(notes),
         dtype=configuration.dtype or _dtype_of(module),
@@ -184,9 +208,8 @@ def _dtype_of(module: torch.nn.Module) -> str | None:
 
 
 def _tokens(configuration: Configuration) -> int | None:
-    if configuration.batch_size is None or configuration.seq_len is None:
-        return None
-    return configuration.batch_size * configuration.seq_len
+    batch, length = configuration.count("batch_size"), configuration.count("seq_len")
+    return None if batch is None or length is None else batch * length
 
 
 def _as_call(inputs: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.record import Configuration, WorkloadInfo
+from opscope.record.capture import WorkloadInfo
+from opscope.record.configuration import Configuration
 from opscope.workloads.building import Model, Step, Workload, make_step, parameter_count, precision_notes
 
 _BERT_HUB_NAME = "google-bert/bert-base-uncased"
@@ -24,21 +25,21 @@ _SEED = 0
 def build_bert(configuration: Configuration, device: torch.device) -> Workload:
     """Build BERT, simplified or with transformers, random or pretrained."""
     have_transformers = importlib.util.find_spec("transformers") is not None
-    if configuration.simplified or (not have_transformers and configuration.pretrained is None):
-        return _build_simplified(configuration, device, because_absent=not configuration.simplified)
+    if configuration.get("simplified") or (not have_transformers and configuration.get("pretrained") is None):
+        return _build_simplified(configuration, device, because_absent=not configuration.get("simplified"))
     _require_transformers()
     import transformers
 
     batch, length = _sizes(configuration)
     training = configuration.mode == "training"
     model_class = transformers.BertForMaskedLM if training else transformers.BertModel
-    if configuration.pretrained is not None:
+    if configuration.get("pretrained") is not None:
         module, notes = _load_pretrained_bert(model_class, configuration)
         positions = module.config.max_position_embeddings
         if length > positions:
             raise UsageError(f"sequence length {length} exceeds the {positions} positions of the pretrained model")
     else:
-        hidden, layers = configuration.hidden_size or 768, configuration.layers or 12
+        hidden, layers = configuration.count("hidden_size") or 768, configuration.count("layers") or 12
         config = transformers.BertConfig(
             hidden_size=hidden,
             num_hidden_layers=layers,
@@ -62,7 +63,7 @@ def build_gpt2(configuration: Configuration, device: torch.device) -> Workload:
     import transformers
 
     batch, length = _sizes(configuration)
-    hidden, layers = configuration.hidden_size or 768, configuration.layers or 12
+    hidden, layers = configuration.count("hidden_size") or 768, configuration.count("layers") or 12
     config = transformers.GPT2Config(
         n_embd=hidden, n_layer=layers, n_head=_heads(hidden), n_positions=max(1024, length), use_cache=False
     )
@@ -81,7 +82,7 @@ def build_resnet50(configuration: Configuration, device: torch.device) -> Worklo
     _require_transformers()
     import transformers
 
-    batch, side = configuration.batch_size or 1, configuration.image_size or 224
+    batch, side = configuration.count("batch_size") or 1, configuration.count("image_size") or 224
     torch.manual_seed(_SEED)
     module = transformers.ResNetForImageClassification(transformers.ResNetConfig(num_labels=1000)).to(device)
     inputs: dict[str, Any] = {"pixel_values": torch.randn(batch, 3, side, side, device=device)}
@@ -117,7 +118,7 @@ def _require_transformers() -> None:
 
 
 def _sizes(configuration: Configuration) -> tuple[int, int]:
-    return configuration.batch_size or 1, configuration.seq_len or 128
+    return configuration.count("batch_size") or 1, configuration.count("seq_len") or 128
 
 
 def _heads(hidden: int) -> int:
@@ -148,9 +149,10 @@ def _load_pretrained_bert(model_class: Any, configuration: Configuration) -> tup
     Returns:
         The model, and notes on where its weights come from.
     """
-    wanted = configuration.pretrained or _BERT_HUB_NAME
+    given = str(configuration.get("pretrained") or "")
+    wanted = given or _BERT_HUB_NAME
     directory = Path(wanted)
-    if configuration.pretrained and not directory.is_dir():
+    if given and not directory.is_dir():
         raise EnvironmentLacksError(f"--use-real-bert {wanted}: there is no such directory")
     attempts = ({"local_files_only": True},) if directory.is_dir() else ({"local_files_only": True}, {})
     problem = ""
@@ -245,7 +247,7 @@ class _SimplifiedEncoder(torch.nn.Module):  # type: ignore[misc]  # torch is not
 
 def _build_simplified(configuration: Configuration, device: torch.device, *, because_absent: bool) -> Workload:
     batch, length = _sizes(configuration)
-    hidden, layers = configuration.hidden_size or 768, configuration.layers or 12
+    hidden, layers = configuration.count("hidden_size") or 768, configuration.count("layers") or 12
     torch.manual_seed(_SEED)
     # The fused inference path hides the operators that the report is about.
     torch.backends.mha.set_fastpath_enabled(False)

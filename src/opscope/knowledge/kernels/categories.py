@@ -4,31 +4,39 @@ from collections.abc import Mapping
 from typing import Final
 
 from opscope.knowledge.categories import Category, Classification
-from opscope.knowledge.kernels.decoded import DecodedKernel
+from opscope.knowledge.kernels.decoded import DecodedKernel, Operation
 
-# How the operation in a decoded name begins -> category. The first that fits decides.
-_CATEGORIES: Final[Mapping[str, Category]] = {
-    "gem": Category.MATRIX,
-    "dot": Category.MATRIX,
-    "split-K": Category.MATRIX,
-    "fprop": Category.CONVOLUTION,
-    "dgrad": Category.CONVOLUTION,
-    "wgrad": Category.CONVOLUTION,
-    "attention": Category.ATTENTION,
-    "normalization": Category.NORMALIZATION,
-    "softmax": Category.ACTIVATION,  # as aten::_softmax
-    "elementwise": Category.ELEMENTWISE,
-    "foreach": Category.ELEMENTWISE,
-    "reduction": Category.REDUCTION,
-    "copy": Category.MEMORY,
-    "layout change": Category.MEMORY,
-    "indexing": Category.INDEXING,
-    "scatter": Category.INDEXING,
-    "embedding": Category.EMBEDDING,
-    "pooling": Category.POOLING,
-    "loss": Category.LOSS,
-    "dropout": Category.RANDOM,
-    "random": Category.RANDOM,
+_CATEGORIES: Final[Mapping[Operation, Category]] = {
+    Operation.GEMM: Category.MATRIX,
+    Operation.GEMV: Category.MATRIX,
+    Operation.DOT: Category.MATRIX,
+    Operation.SPLIT_K_REDUCTION: Category.MATRIX,
+    Operation.FPROP: Category.CONVOLUTION,
+    Operation.DGRAD: Category.CONVOLUTION,
+    Operation.WGRAD: Category.CONVOLUTION,
+    Operation.ATTENTION: Category.ATTENTION,
+    Operation.ATTENTION_BACKWARD: Category.ATTENTION,
+    Operation.NORMALIZATION: Category.NORMALIZATION,
+    Operation.NORMALIZATION_BACKWARD: Category.NORMALIZATION,
+    Operation.SOFTMAX: Category.ACTIVATION,  # as aten::_softmax
+    Operation.SOFTMAX_BACKWARD: Category.ACTIVATION,
+    Operation.ELEMENTWISE: Category.ELEMENTWISE,
+    Operation.FOREACH: Category.ELEMENTWISE,
+    Operation.REDUCTION: Category.REDUCTION,
+    Operation.COPY: Category.MEMORY,
+    Operation.FILL: Category.MEMORY,
+    Operation.LAYOUT_CHANGE: Category.MEMORY,
+    Operation.INDEXING: Category.INDEXING,
+    Operation.SCATTER_GATHER: Category.INDEXING,
+    Operation.EMBEDDING_BACKWARD: Category.EMBEDDING,
+    Operation.POOLING: Category.POOLING,
+    Operation.POOLING_BACKWARD: Category.POOLING,
+    Operation.LOSS: Category.LOSS,
+    Operation.LOSS_BACKWARD: Category.LOSS,
+    Operation.DROPOUT: Category.RANDOM,
+    Operation.RANDOM: Category.RANDOM,
+    Operation.SCAN: Category.SCAN,
+    Operation.SORT: Category.SORT,
 }
 _FAMILIES: Final[Mapping[str, Category]] = {"NCCL": Category.COMMUNICATION, "Inductor": Category.COMPILED}
 
@@ -38,7 +46,6 @@ def kernel_classification(decoded: DecodedKernel) -> Classification:
     by_family = _FAMILIES.get(decoded.family or "")
     if by_family is not None:
         return Classification(by_family, f"kernel of {decoded.family}", by_fact=False)
-    for beginning, category in _CATEGORIES.items():
-        if (decoded.operation or "").startswith(beginning):
-            return Classification(category, f"the kernel's name says: {decoded.operation}", by_fact=False)
+    if decoded.operation is not None and (category := _CATEGORIES.get(decoded.operation)) is not None:
+        return Classification(category, f"the kernel's name says: {decoded.operation}", by_fact=False)
     return Classification(Category.OTHER, "the kernel's name does not say what it does", by_fact=False)

@@ -2,11 +2,52 @@
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 TENSOR_CORES: Final = "Tensor Cores"
 FP32_CORES: Final = "FP32 cores"
 FP64_CORES: Final = "FP64 cores"
+
+
+class Operation(StrEnum):
+    """What a kernel computes."""
+
+    GEMM = "gemm"
+    GEMV = "gemv"
+    DOT = "dot"
+    SPLIT_K_REDUCTION = "split-K reduction"
+    FPROP = "fprop"
+    DGRAD = "dgrad"
+    WGRAD = "wgrad"
+    ATTENTION = "attention"
+    ATTENTION_BACKWARD = "attention backward"
+    SOFTMAX = "softmax"
+    SOFTMAX_BACKWARD = "softmax backward"
+    NORMALIZATION = "normalization"
+    NORMALIZATION_BACKWARD = "normalization backward"
+    DROPOUT = "dropout"
+    EMBEDDING_BACKWARD = "embedding backward"
+    LOSS = "loss"
+    LOSS_BACKWARD = "loss backward"
+    POOLING = "pooling"
+    POOLING_BACKWARD = "pooling backward"
+    ELEMENTWISE = "elementwise"
+    POINTWISE = "pointwise"
+    FOREACH = "foreach"
+    REDUCTION = "reduction"
+    INDEXING = "indexing"
+    SCATTER_GATHER = "scatter or gather"
+    RANDOM = "random numbers"
+    COPY = "copy"
+    FILL = "copy (fill)"
+    LAYOUT_CHANGE = "layout change"
+    SCAN = "scan"
+    SORT = "sort"
+    SELECTION = "selection"
+    TEMPLATE = "template (matrix product, convolution or attention)"
+    SET_UP = "set-up"
+    COLLECTIVE = "collective"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +57,7 @@ class DecodedKernel:
     Attributes:
         summary: a short name for people.
         family: whose naming it follows: nvjet, xmma, cutlass, ...
-        operation: gemm, fprop (convolution), dgrad, wgrad, attention, elementwise, reduction, ...
+        operation: what it computes.
         architecture: the oldest one it was written for: sm80.
         unit: what does the arithmetic: Tensor Cores, FP32 cores.
         input_dtype: of the data in memory.
@@ -37,7 +78,7 @@ class DecodedKernel:
 
     summary: str
     family: str | None = None
-    operation: str | None = None
+    operation: Operation | None = None
     architecture: str | None = None
     unit: str | None = None
     input_dtype: str | None = None

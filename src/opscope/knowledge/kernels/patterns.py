@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from opscope.knowledge.kernels.decoded import Operation
+
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
@@ -32,40 +34,30 @@ _EACH = Pattern(
     "None: no thread waits for another.",
     "Fusion with its neighbours: the time is that of reading and writing, which fused operators do once.",
 )
-# How the operation in a decoded name begins -> pattern.
-_PATTERNS: Final[Mapping[str, Pattern]] = {
-    "gem": _PRODUCT,
-    "fprop": _PRODUCT,
-    "dgrad": _PRODUCT,
-    "wgrad": _PRODUCT,
-    "attention": Pattern(
-        "A block keeps a tile of queries and passes over the keys and values in tiles staged in shared memory; the "
-        "matrix of scores is never written out.",
-        "The threads of a block wait for each other once per tile of keys; blocks do not wait for each other.",
-        "Lower precision, and masks that let whole tiles be skipped.",
-    ),
-    "softmax": _ROWS,
-    "normalization": _ROWS,
-    "reduction": _ROWS,
-    "loss": _ROWS,
-    "elementwise": _EACH,
-    "copy": _EACH,
-    "layout change": _EACH,
-    "dropout": _EACH,
-    "random": _EACH,
-    "foreach": _EACH,
-    "indexing": Pattern(
-        "Reads follow the indices: neighbouring threads read neighbouring elements within a row, rows lie anywhere.",
-        "None when reading; scattered writes to one place are atomic or sorted first.",
-        "Indices in ascending order, and rows that are multiples of 128 bytes.",
-    ),
-    "pointwise": _EACH,
+_ATTENTION = Pattern(
+    "A block keeps a tile of queries and passes over the keys and values in tiles staged in shared memory; the "
+    "matrix of scores is never written out.",
+    "The threads of a block wait for each other once per tile of keys; blocks do not wait for each other.",
+    "Lower precision, and masks that let whole tiles be skipped.",
+)
+_INDEXED = Pattern(
+    "Reads follow the indices: neighbouring threads read neighbouring elements within a row, rows lie anywhere.",
+    "None when reading; scattered writes to one place are atomic or sorted first.",
+    "Indices in ascending order, and rows that are multiples of 128 bytes.",
+)
+_PATTERNS: Final[Mapping[Operation, Pattern]] = {
+    **dict.fromkeys((Operation.GEMM, Operation.GEMV, Operation.FPROP, Operation.DGRAD, Operation.WGRAD), _PRODUCT),
+    **dict.fromkeys((Operation.ATTENTION, Operation.ATTENTION_BACKWARD), _ATTENTION),
+    **dict.fromkeys((Operation.SOFTMAX, Operation.SOFTMAX_BACKWARD), _ROWS),
+    **dict.fromkeys((Operation.NORMALIZATION, Operation.NORMALIZATION_BACKWARD), _ROWS),
+    **dict.fromkeys((Operation.REDUCTION, Operation.LOSS, Operation.LOSS_BACKWARD), _ROWS),
+    **dict.fromkeys((Operation.ELEMENTWISE, Operation.POINTWISE, Operation.FOREACH), _EACH),
+    **dict.fromkeys((Operation.COPY, Operation.FILL, Operation.LAYOUT_CHANGE), _EACH),
+    **dict.fromkeys((Operation.DROPOUT, Operation.RANDOM), _EACH),
+    Operation.INDEXING: _INDEXED,
 }
 
 
-def pattern_of(operation: str | None) -> Pattern | None:
+def pattern_of(operation: Operation | None) -> Pattern | None:
     """Return how kernels with this operation in their name usually work; None if that is not known."""
-    for beginning, pattern in _PATTERNS.items():
-        if (operation or "").startswith(beginning):
-            return pattern
-    return None
+    return None if operation is None else _PATTERNS.get(operation)

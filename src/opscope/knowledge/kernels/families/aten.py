@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from opscope.knowledge.dtypes import cpp_dtype
-from opscope.knowledge.kernels.decoded import DecodedKernel, shown, template_arguments
+from opscope.knowledge.kernels.decoded import DecodedKernel, Operation, shown, template_arguments
 from opscope.knowledge.kernels.names import base_name
 
 _INPUT, _OUTPUT, _ACC = "input_dtype", "output_dtype", "accumulate_dtype"
@@ -17,7 +17,7 @@ class _Template:
     """A kernel template of ATen: what it does, and which template arguments mean what (by position)."""
 
     what: str
-    operation: str
+    operation: Operation
     dtypes: Mapping[str, int] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
     vector_width: int | None = None
@@ -28,56 +28,62 @@ _BLOCK = {_INPUT: 1, _ACC: 2, _OUTPUT: 3}  # after the number of elements per lo
 _TWO = {_INPUT: 0, _ACC: 1}
 _LENGTH = {"log2 of the row length": 3}
 _TEMPLATES: Final[Mapping[str, _Template]] = {
-    "softmax_warp_forward": _Template("softmax, a row per warp", "softmax", _ROW, _LENGTH),
-    "softmax_warp_backward": _Template("softmax backward, a row per warp", "softmax backward", _ROW, _LENGTH),
-    "cunn_SoftMaxForward": _Template("softmax, a row per block", "softmax", _BLOCK, vector_width=0),
-    "cunn_SoftMaxForwardSmem": _Template("softmax, a row in shared memory", "softmax", _BLOCK, vector_width=0),
-    "cunn_SoftMaxForwardReg": _Template("softmax, a row in registers", "softmax", {_INPUT: 0, _ACC: 1, _OUTPUT: 2}),
-    "cunn_SoftMaxForwardGmem": _Template("softmax, a row per block", "softmax", _BLOCK, vector_width=0),
-    "cunn_SoftMaxBackward": _Template("softmax backward, a row per block", "softmax backward", _BLOCK, vector_width=0),
-    "cunn_SoftMaxBackwardSmem": _Template(
-        "softmax backward, a row in shared memory", "softmax backward", _BLOCK, vector_width=0
+    "softmax_warp_forward": _Template("softmax, a row per warp", Operation.SOFTMAX, _ROW, _LENGTH),
+    "softmax_warp_backward": _Template("softmax backward, a row per warp", Operation.SOFTMAX_BACKWARD, _ROW, _LENGTH),
+    "cunn_SoftMaxForward": _Template("softmax, a row per block", Operation.SOFTMAX, _BLOCK, vector_width=0),
+    "cunn_SoftMaxForwardSmem": _Template("softmax, a row in shared memory", Operation.SOFTMAX, _BLOCK, vector_width=0),
+    "cunn_SoftMaxForwardReg": _Template(
+        "softmax, a row in registers", Operation.SOFTMAX, {_INPUT: 0, _ACC: 1, _OUTPUT: 2}
     ),
-    "vectorized_layer_norm_kernel": _Template("layer norm, vectorized", "normalization", _TWO),
-    "LayerNormForwardCUDAKernel": _Template("layer norm", "normalization", _TWO),
-    "RowwiseMomentsCUDAKernel": _Template("mean and variance per row", "normalization", _TWO),
-    "layer_norm_grad_input_kernel": _Template("layer norm backward (input)", "normalization backward", _TWO),
+    "cunn_SoftMaxForwardGmem": _Template("softmax, a row per block", Operation.SOFTMAX, _BLOCK, vector_width=0),
+    "cunn_SoftMaxBackward": _Template(
+        "softmax backward, a row per block", Operation.SOFTMAX_BACKWARD, _BLOCK, vector_width=0
+    ),
+    "cunn_SoftMaxBackwardSmem": _Template(
+        "softmax backward, a row in shared memory", Operation.SOFTMAX_BACKWARD, _BLOCK, vector_width=0
+    ),
+    "vectorized_layer_norm_kernel": _Template("layer norm, vectorized", Operation.NORMALIZATION, _TWO),
+    "LayerNormForwardCUDAKernel": _Template("layer norm", Operation.NORMALIZATION, _TWO),
+    "RowwiseMomentsCUDAKernel": _Template("mean and variance per row", Operation.NORMALIZATION, _TWO),
+    "layer_norm_grad_input_kernel": _Template("layer norm backward (input)", Operation.NORMALIZATION_BACKWARD, _TWO),
     "layer_norm_grad_input_kernel_vectorized": _Template(
-        "layer norm backward (input), vectorized", "normalization backward", _TWO
+        "layer norm backward (input), vectorized", Operation.NORMALIZATION_BACKWARD, _TWO
     ),
     "GammaBetaBackwardCUDAKernelTemplate": _Template(
-        "layer norm backward (weight and bias)", "normalization backward", _TWO
+        "layer norm backward (weight and bias)", Operation.NORMALIZATION_BACKWARD, _TWO
     ),
-    "fused_dropout_kernel_vec": _Template("dropout, vectorized", "dropout", _TWO, vector_width=4),
-    "fused_dropout_kernel": _Template("dropout", "dropout", _TWO),
-    "embedding_backward_feature_kernel": _Template("embedding backward", "embedding backward", _TWO),
-    "nll_loss_forward_reduce_cuda_kernel_2d": _Template("NLL loss", "loss", _TWO),
-    "nll_loss_backward_reduce_cuda_kernel_2d": _Template("NLL loss backward", "loss backward", {_INPUT: 0}),
-    "max_pool_forward_nchw": _Template("max pooling (NCHW)", "pooling", {_INPUT: 0}),
-    "max_pool_backward_nchw": _Template("max pooling backward (NCHW)", "pooling backward", _TWO),
-    "CatArrayBatchedCopy": _Template("concatenation", "copy"),
-    "CatArrayBatchedCopy_contig": _Template("concatenation, contiguous", "copy"),
-    "CatArrayBatchedCopy_alignedK_contig": _Template("concatenation, aligned", "copy"),
-    "CatArrayBatchedCopy_vectorized": _Template("concatenation, vectorized", "copy"),
-    "indexSelectLargeIndex": _Template("index_select, many indices", "indexing", {_INPUT: 0}),
-    "indexSelectSmallIndex": _Template("index_select, few indices", "indexing", {_INPUT: 0}),
-    "vectorized_gather_kernel": _Template("gather of rows, vectorized", "indexing", numbers={"bytes per load": 0}),
-    "batch_norm_collect_statistics_kernel": _Template("batch norm statistics", "normalization"),
-    "batch_norm_transform_input_kernel": _Template("batch norm", "normalization", {_INPUT: 0}),
+    "fused_dropout_kernel_vec": _Template("dropout, vectorized", Operation.DROPOUT, _TWO, vector_width=4),
+    "fused_dropout_kernel": _Template("dropout", Operation.DROPOUT, _TWO),
+    "embedding_backward_feature_kernel": _Template("embedding backward", Operation.EMBEDDING_BACKWARD, _TWO),
+    "nll_loss_forward_reduce_cuda_kernel_2d": _Template("NLL loss", Operation.LOSS, _TWO),
+    "nll_loss_backward_reduce_cuda_kernel_2d": _Template("NLL loss backward", Operation.LOSS_BACKWARD, {_INPUT: 0}),
+    "max_pool_forward_nchw": _Template("max pooling (NCHW)", Operation.POOLING, {_INPUT: 0}),
+    "max_pool_backward_nchw": _Template("max pooling backward (NCHW)", Operation.POOLING_BACKWARD, _TWO),
+    "CatArrayBatchedCopy": _Template("concatenation", Operation.COPY),
+    "CatArrayBatchedCopy_contig": _Template("concatenation, contiguous", Operation.COPY),
+    "CatArrayBatchedCopy_alignedK_contig": _Template("concatenation, aligned", Operation.COPY),
+    "CatArrayBatchedCopy_vectorized": _Template("concatenation, vectorized", Operation.COPY),
+    "indexSelectLargeIndex": _Template("index_select, many indices", Operation.INDEXING, {_INPUT: 0}),
+    "indexSelectSmallIndex": _Template("index_select, few indices", Operation.INDEXING, {_INPUT: 0}),
+    "vectorized_gather_kernel": _Template(
+        "gather of rows, vectorized", Operation.INDEXING, numbers={"bytes per load": 0}
+    ),
+    "batch_norm_collect_statistics_kernel": _Template("batch norm statistics", Operation.NORMALIZATION),
+    "batch_norm_transform_input_kernel": _Template("batch norm", Operation.NORMALIZATION, {_INPUT: 0}),
 }
-_ELEMENTWISE: Final[Mapping[str, str]] = {
-    "vectorized_elementwise_kernel": "elementwise, vectorized",
-    "vectorized_templated_elementwise_kernel": "elementwise, vectorized, with casts",
-    "unrolled_elementwise_kernel": "elementwise, with casts or uneven sizes",
-    "unrolled_elementwise_kernel_for_multi_outputs": "elementwise, several outputs",
-    "elementwise_kernel": "elementwise, strided",
-    "elementwise_kernel_manual_unroll": "elementwise, strided, unrolled",
-    "elementwise_kernel_with_index": "elementwise, from the index",
-    "index_elementwise_kernel": "indexing",
-    "_scatter_gather_elementwise_kernel": "scatter or gather",
-    "distribution_elementwise_grid_stride_kernel": "random numbers",
-    "multi_tensor_apply_kernel": "foreach over many tensors",
-    "reduce_kernel": "reduction",
+_ELEMENTWISE: Final[Mapping[str, tuple[Operation, str]]] = {
+    "vectorized_elementwise_kernel": (Operation.ELEMENTWISE, "elementwise, vectorized"),
+    "vectorized_templated_elementwise_kernel": (Operation.ELEMENTWISE, "elementwise, vectorized, with casts"),
+    "unrolled_elementwise_kernel": (Operation.ELEMENTWISE, "elementwise, with casts or uneven sizes"),
+    "unrolled_elementwise_kernel_for_multi_outputs": (Operation.ELEMENTWISE, "elementwise, several outputs"),
+    "elementwise_kernel": (Operation.ELEMENTWISE, "elementwise, strided"),
+    "elementwise_kernel_manual_unroll": (Operation.ELEMENTWISE, "elementwise, strided, unrolled"),
+    "elementwise_kernel_with_index": (Operation.ELEMENTWISE, "elementwise, from the index"),
+    "index_elementwise_kernel": (Operation.INDEXING, "indexing"),
+    "_scatter_gather_elementwise_kernel": (Operation.SCATTER_GATHER, "scatter or gather"),
+    "distribution_elementwise_grid_stride_kernel": (Operation.RANDOM, "random numbers"),
+    "multi_tensor_apply_kernel": (Operation.FOREACH, "foreach over many tensors"),
+    "reduce_kernel": (Operation.REDUCTION, "reduction"),
 }
 # Wrappers around the functor or function that does the work.
 _WRAPPERS: Final = frozenset(
@@ -144,13 +150,13 @@ def _elementwise(name: str, function: str) -> DecodedKernel:
         details += [("threads", arguments[0]), ("elements per thread", arguments[1])] if len(arguments) > 1 else []
     operands = re.search(r"(?:std::array|at::detail::Array)<char\s*\*, (\d+)", name)
     details += [("tensors", operands[1])] if operands else []
-    what = _ELEMENTWISE[function]
+    operation, what = _ELEMENTWISE[function]
     parts = [shown(dtype)] if dtype else []
     parts += [functor] if functor else []
     return DecodedKernel(
         summary=f"{' '.join(parts)} ({what})" if parts else what,
         family="ATen",
-        operation=what.partition(",")[0],
+        operation=operation,
         input_dtype=dtype,
         accumulate_dtype=accumulate,
         vector_width=width,

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from opscope.knowledge.dtypes import cpp_dtype
-from opscope.knowledge.kernels.decoded import TENSOR_CORES, DecodedKernel, shown, template_arguments
+from opscope.knowledge.kernels.decoded import TENSOR_CORES, DecodedKernel, Operation, shown, template_arguments
 from opscope.knowledge.kernels.libraries import library_of
 from opscope.knowledge.kernels.names import base_name
 
@@ -27,7 +27,7 @@ def flash(name: str) -> DecodedKernel | None:
     return DecodedKernel(
         summary=f"flash attention {kind}, head dimension {match['dim']}, {match['m']}x{match['n']}",
         family="FlashAttention 2",
-        operation="attention" if kind == "forward" else "attention backward",
+        operation=Operation.ATTENTION if kind == "forward" else Operation.ATTENTION_BACKWARD,
         unit=TENSOR_CORES,
         input_dtype=read,
         accumulate_dtype="f32",
@@ -57,7 +57,7 @@ def efficient(name: str) -> DecodedKernel | None:
     return DecodedKernel(
         summary=f"{shown(match['dtype'])} memory-efficient attention {kind} {match['m']}x{match['n']}",
         family="memory-efficient attention",
-        operation="attention" if kind == "forward" else "attention backward",
+        operation=Operation.ATTENTION if kind == "forward" else Operation.ATTENTION_BACKWARD,
         architecture=f"sm{match['arch']}",
         unit=unit,
         input_dtype=match["dtype"],
@@ -83,7 +83,7 @@ def cudnn_attention(name: str) -> DecodedKernel | None:
     return DecodedKernel(
         summary=f"cuDNN flash attention {kind} {match['m']}x{match['n']}x{match['k']}, Tensor Cores",
         family="cuDNN",
-        operation="attention" if kind == "forward" else "attention backward",
+        operation=Operation.ATTENTION if kind == "forward" else Operation.ATTENTION_BACKWARD,
         architecture=match["arch"],
         unit=TENSOR_CORES,
         tile=(int(match["m"]), int(match["n"]), int(match["k"])),
@@ -94,16 +94,16 @@ def cudnn_attention(name: str) -> DecodedKernel | None:
     )
 
 
-_CUDNN_KERNELS: Final[tuple[tuple[str, str, str], ...]] = (
-    ("bn_fw_tr", "batch norm forward (training)", "normalization"),
-    ("bn_fw_inf", "batch norm forward (inference)", "normalization"),
-    ("bn_bw", "batch norm backward", "normalization backward"),
-    ("nchwToNhwc", "layout change NCHW to NHWC", "layout change"),
-    ("nhwcToNchw", "layout change NHWC to NCHW", "layout change"),
-    ("reduce_wgrad", "sum of weight gradients", "reduction"),
-    ("init_device_workspace", "workspace set-up", "set-up"),
-    ("compute_dot_do_o", "attention backward, first step", "attention backward"),
-    ("convert_dq_to_16bits", "attention backward, last step", "attention backward"),
+_CUDNN_KERNELS: Final[tuple[tuple[str, str, Operation], ...]] = (
+    ("bn_fw_tr", "batch norm forward (training)", Operation.NORMALIZATION),
+    ("bn_fw_inf", "batch norm forward (inference)", Operation.NORMALIZATION),
+    ("bn_bw", "batch norm backward", Operation.NORMALIZATION_BACKWARD),
+    ("nchwToNhwc", "layout change NCHW to NHWC", Operation.LAYOUT_CHANGE),
+    ("nhwcToNchw", "layout change NHWC to NCHW", Operation.LAYOUT_CHANGE),
+    ("reduce_wgrad", "sum of weight gradients", Operation.REDUCTION),
+    ("init_device_workspace", "workspace set-up", Operation.SET_UP),
+    ("compute_dot_do_o", "attention backward, first step", Operation.ATTENTION_BACKWARD),
+    ("convert_dq_to_16bits", "attention backward, last step", Operation.ATTENTION_BACKWARD),
 )
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from opscope.knowledge.kernels.decoded import DecodedKernel
+from opscope.knowledge.kernels.decoded import DecodedKernel, Operation
 from opscope.knowledge.kernels.names import base_name
 
 _NCCL = re.compile(
@@ -18,7 +18,9 @@ def memory(name: str) -> DecodedKernel | None:
     """Read the copies and fills of the CUDA runtime: ``Memcpy HtoD (Pageable -> Device)``."""
     if not name.startswith(("Memcpy ", "Memset ")):
         return None
-    return DecodedKernel(summary=name, family="CUDA", operation="copy" if name.startswith("Memcpy") else "copy (fill)")
+    return DecodedKernel(
+        summary=name, family="CUDA", operation=Operation.COPY if name.startswith("Memcpy") else Operation.FILL
+    )
 
 
 def nccl(name: str) -> DecodedKernel | None:
@@ -32,21 +34,21 @@ def nccl(name: str) -> DecodedKernel | None:
     return DecodedKernel(
         summary="NCCL collective (generic kernel)" if generic else f"NCCL {' '.join(parts)}",
         family="NCCL",
-        operation=None if generic else match["collective"],
+        operation=Operation.COLLECTIVE,
         input_dtype=match["dtype"],
-        details=tuple(details),
+        details=tuple(details if generic else [("collective", match["collective"]), *details]),
         # NCCL launches the kernel that is specialised most closely; it may run another of its collectives.
         unknown=("the collective",) if generic else ("whether this specialisation ran another collective",),
     )
 
 
-_TRITON: Final[Mapping[str, str]] = {
-    "poi": "pointwise",
-    "red": "reduction, looping over the reduced dimension",
-    "per": "reduction, the reduced dimension in one block",
-    "tem": "template (matrix product, convolution or attention)",
-    "for": "foreach",
-    "spl": "split scan",
+_TRITON: Final[Mapping[str, tuple[Operation, str]]] = {
+    "poi": (Operation.POINTWISE, "pointwise"),
+    "red": (Operation.REDUCTION, "reduction, looping over the reduced dimension"),
+    "per": (Operation.REDUCTION, "reduction, the reduced dimension in one block"),
+    "tem": (Operation.TEMPLATE, "template (matrix product, convolution or attention)"),
+    "for": (Operation.FOREACH, "foreach"),
+    "spl": (Operation.SCAN, "split scan"),
 }
 _INDUCTOR = re.compile(r"triton_(?P<kind>poi|red|per|tem|for|spl)_fused_(?:(?P<operators>\w*?)_)?(?P<number>\d+)")
 
@@ -57,12 +59,25 @@ def inductor(name: str) -> DecodedKernel | None:
     if match is None:
         return None
     operators = match["operators"] or ""
+    operation, how = _TRITON[match["kind"]]
     return DecodedKernel(
-        summary=f"torch.compile {match['kind'] and _TRITON[match['kind']].partition(',')[0]}: {operators or 'fused'}",
+        summary=f"torch.compile {how.partition(',')[0]}: {operators or 'fused'}",
         family="Inductor",
-        operation=_TRITON[match["kind"]],
-        details=(("fused operators, in alphabetical order", operators), ("number", match["number"])),
+        operation=operation,
+        details=(("how", how), ("fused operators, in alphabetical order", operators), ("number", match["number"])),
     )
+
+
+# What the name of a function of CUB's contains -> what it does; the first that fits.
+_ALGORITHMS: Final[Mapping[str, Operation]] = {
+    "scan": Operation.SCAN,
+    "sort": Operation.SORT,
+    "merge": Operation.SORT,
+    "histogram": Operation.SORT,
+    "select": Operation.SELECTION,
+    "unique": Operation.SELECTION,
+    "reduce": Operation.REDUCTION,
+}
 
 
 def cub(name: str) -> DecodedKernel | None:
@@ -75,6 +90,7 @@ def cub(name: str) -> DecodedKernel | None:
     return DecodedKernel(
         summary=f"CUB {spaced}".strip(),
         family="CUB",
-        operation=spaced or None,
+        operation=next((operation for word, operation in _ALGORITHMS.items() if word in spaced), None),
+        details=(("algorithm", spaced),) if spaced else (),
         unknown=("template arguments",),
     )

@@ -11,6 +11,7 @@ from opscope.knowledge.kernels.decoded import (
     FP64_CORES,
     TENSOR_CORES,
     DecodedKernel,
+    Operation,
     plain_unit,
     shown,
 )
@@ -53,7 +54,11 @@ def nvjet(name: str) -> DecodedKernel | None:
     match = _NVJET.fullmatch(name.partition("(")[0])
     if match is None:
         return DecodedKernel(
-            summary="cuBLASLt GEMM, Tensor Cores", family="nvjet", operation="gemm", unit=TENSOR_CORES, unknown=(name,)
+            summary="cuBLASLt GEMM, Tensor Cores",
+            family="nvjet",
+            operation=Operation.GEMM,
+            unit=TENSOR_CORES,
+            unknown=(name,),
         )
     options = [option for option in match["rest"].split("_") if option]
     known = {"splitK", "bias", "relu", "gelu", "coopA", "coopB", "coop"}
@@ -66,7 +71,7 @@ def nvjet(name: str) -> DecodedKernel | None:
     decoded = DecodedKernel(
         summary="",
         family="nvjet",
-        operation="gemm",
+        operation=Operation.GEMM,
         architecture=match["arch"],
         unit=TENSOR_CORES,
         layout=match["layout"][:2].lower(),
@@ -111,7 +116,7 @@ def xmma(name: str) -> DecodedKernel | None:
     decoded = DecodedKernel(
         summary="",
         family="xmma",
-        operation=match["op"],
+        operation=Operation(match["op"]),
         architecture=match["arch"],
         unit=plain_unit(match["accumulate"]) if plain else TENSOR_CORES if tensor else None,
         # TF32 is a format of the unit; in memory it takes 32 bits.
@@ -165,7 +170,7 @@ def cutlass(name: str) -> DecodedKernel | None:
     decoded = DecodedKernel(
         summary="",
         family="cutlass",
-        operation=match["op"],
+        operation=Operation(match["op"]),
         architecture=f"sm{match['arch']}" if match["arch"] else None,
         unit=TENSOR_CORES if tensor else plain_unit(accumulate),
         input_dtype=inputs,
@@ -207,7 +212,7 @@ def codenamed(name: str) -> DecodedKernel | None:
     decoded = DecodedKernel(
         summary="",
         family="cuBLAS",
-        operation="gemm" if match["op"] == "gemm" else "fprop",
+        operation=Operation.GEMM if match["op"] == "gemm" else Operation.FPROP,
         architecture=_CODENAMES[match["arch"]],
         unit=TENSOR_CORES if tensor else plain_unit(accumulate),
         input_dtype=inputs,
@@ -237,7 +242,7 @@ def tensile(name: str) -> DecodedKernel | None:
     decoded = DecodedKernel(
         summary="",
         family="Tensile",
-        operation="gemm",
+        operation=Operation.GEMM,
         unit=TENSOR_CORES if match["instruction"] else None,
         layout=("t" if match["a"] == "Alik" else "n") + ("t" if match["b"] == "Bjlk" else "n"),
         tile=(int(match["m"]), int(match["n"]), int(match["k"])),
@@ -265,7 +270,7 @@ def vector_product(name: str) -> DecodedKernel | None:
     return DecodedKernel(
         summary=f"{shown(dtype)} {kind}, no Tensor Cores" if dtype in ("f32", "f64") else kind,
         family="cuBLAS",
-        operation="gemm" if small else "dot" if match[1] == "dot" else "gemv",
+        operation=Operation.GEMM if small else Operation.DOT if match[1] == "dot" else Operation.GEMV,
         unit=plain_unit(dtype) if dtype in ("f32", "f64") else None,
         input_dtype=dtype,
         layout=layout[1].lower() if layout else None,
@@ -287,7 +292,7 @@ def plain_gemm(name: str) -> DecodedKernel | None:
     decoded = DecodedKernel(
         summary="",
         family="cuBLAS",
-        operation="gemm",
+        operation=Operation.GEMM,
         unit=plain_unit(dtype) if dtype in ("f32", "f64") else None,
         input_dtype=dtype,
         accumulate_dtype=dtype,
@@ -310,7 +315,7 @@ def split_k_reduction(name: str) -> DecodedKernel | None:
     return DecodedKernel(
         summary="sum of a split-K product's parts",
         family="cuBLAS" if "cublas" in name else "cutlass",
-        operation="split-K reduction",
+        operation=Operation.SPLIT_K_REDUCTION,
         split_k=True,
         unknown=("template arguments",),
     )

@@ -6,10 +6,9 @@ Times are integer nanoseconds. What is unknown is null; ``how`` and ``basis`` sa
 from dataclasses import dataclass
 from typing import Literal
 
+from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.knowledge.kernels.decoded import DecodedKernel
 from opscope.knowledge.kernels.source import How
-from opscope.report.document import NativeFunctionDetail
-from opscope.report.source import SourceEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Runs one operator with the shapes that were recorded of it: ``python -m opscope.capture.replay`` under a profiler.
+"""Runs one operator with the shapes that were recorded of it: ``python -m opscope.collect.replay`` under a profiler.
 
 Reads an `OperatorCall` as JSON from standard input. Contents of tensors are random; indices are random within the first
 argument's rows. One call lies between ``cudaProfilerStart`` and ``cudaProfilerStop``, after calls that warm up.
@@ -13,15 +13,10 @@ import msgspec
 import torch
 
 from opscope.errors import UsageError
-from opscope.record import OperatorCall
+from opscope.knowledge.dtypes import DataType, recorded_dtype
+from opscope.record.counters import OperatorCall
 
 _WARMUP = 3
-_DTYPES = {
-    "float": torch.float32, "double": torch.float64, "c10::BFloat16": torch.bfloat16, "c10::Half": torch.float16,
-    "long int": torch.int64, "long": torch.int64, "int": torch.int32, "short int": torch.int16,
-    "signed char": torch.int8, "unsigned char": torch.uint8, "bool": torch.bool,
-}  # fmt: skip
-_NUMBER_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def arguments_of(call: OperatorCall, device: torch.device) -> list[Any]:
@@ -43,22 +38,25 @@ def arguments_of(call: OperatorCall, device: torch.device) -> list[Any]:
 
 
 def _argument(operator: str, dims: Any, kind: str, strides: Any, value: str, *, rows: int, device: torch.device) -> Any:
-    if kind in _DTYPES:
-        return _tensor(dims, strides, _DTYPES[kind], rows, device)
+    if (dtype := recorded_dtype(kind)) is not None:
+        return _tensor(dims, strides, dtype, rows, device)
     if kind in ("Scalar", "ScalarList", ""):
         return _value(value)
     raise UsageError(f"an argument of {operator} is a {kind}, which cannot be built from what was recorded")
 
 
-def _tensor(dims: list[int], strides: list[int] | None, dtype: torch.dtype, rows: int, device: torch.device) -> Any:
+def _tensor(dims: list[int], strides: list[int] | None, dtype: DataType, rows: int, device: torch.device) -> Any:
+    kind = getattr(torch, dtype.torch)
+    # Random numbers are made in a type that has them; those of 8 bits have none.
+    made_in = torch.bfloat16 if dtype.is_floating_point and dtype.size_bytes == 1 else kind
     made = (
-        torch.empty_strided(dims, strides, dtype=dtype, device=device)
+        torch.empty_strided(dims, strides, dtype=made_in, device=device)
         if strides
-        else torch.empty(dims, dtype=dtype, device=device)
+        else torch.empty(dims, dtype=made_in, device=device)
     )
-    if dtype in _NUMBER_TYPES:
-        return made.normal_()
-    if dtype is torch.bool:
+    if dtype.is_floating_point or kind.is_complex:
+        return made.normal_().to(kind)
+    if kind is torch.bool:
         return made.bernoulli_()
     return made.random_(0, max(rows, 1))
 

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from opscope.collect.collector import Collected
 from opscope.errors import EnvironmentLacksError
-from opscope.record import Counters, OperatorCall
+from opscope.record.counters import Counters, OperatorCall
 
 _TIMEOUT_S = 180
 _METRICS: Final[Mapping[str, str]] = {
@@ -55,20 +57,31 @@ def find_ncu() -> str:
     return program
 
 
-def measure(call: OperatorCall) -> tuple[Counters, ...]:
-    """Replay an operator alone under Nsight Compute and read the counters of the kernels that it launches.
+@dataclass(frozen=True, slots=True)
+class NsightCompute:
+    """Replays one operator alone under Nsight Compute and reads the counters of the kernels that it launches."""
 
-    Raises:
-        EnvironmentLacksError: ncu is missing, may not read counters, or the operator could not be replayed.
-    """
-    program = find_ncu()
-    metrics = [*_METRICS.values(), *(_STALL.format(reason) for reason in _STALLS)]
-    with tempfile.TemporaryDirectory(prefix="opscope-ncu-") as folder:
-        log = Path(folder) / "counters.csv"
+    def collect(self, subject: OperatorCall, folder: Path) -> Collected[tuple[Counters, ...]]:
+        """Replay a call; the raw file is what ncu printed.
+
+        Raises:
+            EnvironmentLacksError: ncu is missing, may not read counters, or the operator could not be replayed.
+        """
+        log = folder / "counters.csv"
+        stderr = self._run(subject, folder, log)
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        found = tuple(read_counters(text))
+        if not found:
+            raise EnvironmentLacksError(f"ncu measured no kernel of {subject.operator}: {_why(text, stderr)}")
+        return Collected((log,), found)
+
+    def _run(self, call: OperatorCall, folder: Path, log: Path) -> bytes:
+        """Run ncu on the replay; return its standard error."""
+        metrics = [*_METRICS.values(), *(_STALL.format(reason) for reason in _STALLS)]
         command = [
-            *(program, "--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off"),
+            *(find_ncu(), "--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off"),
             *("--target-processes", "all", "--log-file", str(log), "--metrics", ",".join(metrics)),
-            *(sys.executable, "-m", "opscope.capture.replay"),
+            *(sys.executable, "-m", "opscope.collect.replay"),
         ]
         try:
             result = subprocess.run(
@@ -77,15 +90,21 @@ def measure(call: OperatorCall) -> tuple[Counters, ...]:
                 capture_output=True,
                 timeout=_TIMEOUT_S,
                 check=False,
-                env={**os.environ, "TMPDIR": folder},
+                env={**os.environ, "TMPDIR": str(folder)},
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise EnvironmentLacksError(f"ncu could not be run: {error}") from error
-        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    found = tuple(read_counters(text))
-    if not found:
-        raise EnvironmentLacksError(f"ncu measured no kernel of {call.operator}: {_why(text, result.stderr)}")
-    return found
+        return result.stderr
+
+
+def counters_of(call: OperatorCall) -> tuple[Counters, ...]:
+    """Return the counters of the kernels that an operator launches, replayed alone; its raw file is not kept.
+
+    Raises:
+        EnvironmentLacksError: see `NsightCompute.collect`.
+    """
+    with tempfile.TemporaryDirectory(prefix="opscope-ncu-") as folder:
+        return NsightCompute().collect(call, Path(folder)).record
 
 
 def _why(log: str, stderr: bytes) -> str:

@@ -9,35 +9,48 @@ from pathlib import Path
 
 import torch
 
-from opscope._version import __version__
 from opscope.knowledge.kernels.installed import build_ids, installed_torch
-from opscope.record import Environment, GpuInfo, PeakMemory
+from opscope.record.capture import PeakMemory
+from opscope.record.machine import Framework, Gpu, Machine, Rank
 
 
-def describe_environment(device: torch.device) -> Environment:
-    """Describe the process that measures, for a workload on ``device``."""
+def describe_machine(device: torch.device) -> Machine:
+    """Describe the machine that measures, for a workload on ``device``."""
     on_gpu = device.type == "cuda"
-    return Environment(
-        opscope=__version__,
-        python=platform.python_version(),
+    return Machine(
         platform=platform.platform(),
         cpu=_cpu_name(),
         cpu_count=os.cpu_count() or 1,
+        gpus=_gpus() if on_gpu else (),
+        driver=_driver_version() if on_gpu else None,
+    )
+
+
+def describe_framework(device: torch.device) -> Framework:
+    """Describe the PyTorch that measures, for a workload on ``device``."""
+    return Framework(
+        python=platform.python_version(),
         torch=str(torch.__version__),
         torch_git=torch.version.git_version,
         torch_threads=torch.get_num_threads(),
+        device=str(device),
         cuda=torch.version.cuda,
         cudnn=_cudnn_version(),
-        driver=_driver_version() if on_gpu else None,
         triton=_installed_version("triton"),
         transformers=_installed_version("transformers"),
-        device=str(device),
-        gpus=_gpus() if on_gpu else (),
         float32_matmul_precision=torch.get_float32_matmul_precision(),
-        cudnn_allow_tf32=torch.backends.cudnn.allow_tf32 if on_gpu else None,
-        git_revision=git_revision(Path.cwd()),
+        cudnn_allow_tf32=torch.backends.cudnn.allow_tf32 if device.type == "cuda" else None,
         torch_libraries=_torch_libraries(),
     )
+
+
+def describe_rank() -> Rank | None:
+    """Return the place of this process in a distributed job, as torchrun sets it; None where it is alone."""
+    values = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    if not values["RANK"].isdecimal() or not values["WORLD_SIZE"].isdecimal():
+        return None
+    local = int(values["LOCAL_RANK"]) if values["LOCAL_RANK"].isdecimal() else None
+    return Rank(int(values["RANK"]), int(values["WORLD_SIZE"]), local)
 
 
 def _torch_libraries() -> dict[str, str]:
@@ -74,12 +87,12 @@ def peak_memory(device: torch.device) -> PeakMemory:
     return PeakMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device), resident)
 
 
-def _gpus() -> tuple[GpuInfo, ...]:
+def _gpus() -> tuple[Gpu, ...]:
     found = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         found.append(
-            GpuInfo(
+            Gpu(
                 index=index,
                 name=properties.name,
                 compute_capability=f"{properties.major}.{properties.minor}",

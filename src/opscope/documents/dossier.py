@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from opscope.report.explain_document import ExplainDocument
-from opscope.report.findings import Findings
+from opscope.documents.explain import ExplainDocument
+from opscope.documents.findings import Findings
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,135 @@
+"""A trace joined with what was recorded beside it: the one place where steps, bound, throughput and trust are decided."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from opscope.analysis.analyzed import Analysis
+from opscope.analysis.bounds import Bound
+from opscope.analysis.checks import check_cpu_contention, check_overhead
+from opscope.analysis.statistics import summarise
+from opscope.analysis.window import Window
+from opscope.documents.trace import Measurement, SampleSummary
+from opscope.documents.trust import Check, Trust
+from opscope.record.capture import Benchmark, CaptureRecord
+from opscope.units import NS_PER_S
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one trace and its record say together. Without a record it says what the trace alone does.
+
+    Attributes:
+        analysis: of the trace.
+        record: what the capture left beside it; None for a trace that opscope did not capture.
+    """
+
+    analysis: Analysis
+    record: CaptureRecord | None = None
+
+    @property
+    def ran_on_gpu(self) -> bool | None:
+        """Whether the workload ran on a GPU; None where only the trace can tell."""
+        return None if self.record is None else self.record.ran_on_gpu
+
+    @property
+    def device_key(self) -> str:
+        """The dispatch key of the device that the workload ran on: ``CUDA`` or ``CPU``."""
+        on_gpu = self.analysis.has_device_times if self.ran_on_gpu is None else self.ran_on_gpu
+        return "CUDA" if on_gpu else "CPU"
+
+    @property
+    def step_count(self) -> int:
+        """How many steps the trace holds; 0 if unknown.
+
+        Without CPU activities the profiler marks none, but the schedule knows.
+        """
+        schedule = self.record.options.schedule if self.record else None
+        return self.analysis.step_count or (schedule.active if schedule else 0)
+
+    @property
+    def window(self) -> Window:
+        """What idle time refers to: the first device's window, or that of the host where no device worked."""
+        return self.analysis.devices[0].window if self.analysis.devices else self.analysis.window
+
+    @cached_property
+    def measurement(self) -> Measurement:
+        """Times of whole steps, profiled and not, and what was measured with them."""
+        record, benchmark = self.record, self._benchmark
+        wall, profiled = self._wall, summarise(self._step_spans())
+        sequences, tokens = self._throughput()
+        return Measurement(
+            cold_step_ns=record.cold_step_ns if record else None,
+            wall=wall,
+            event=summarise(benchmark.event_ns or ()) if benchmark else None,
+            profiled_step=profiled,
+            profiler_overhead_percent=None if wall is None or profiled is None else _overhead(profiled, wall),
+            benchmark_reason=self._benchmark_reason(),
+            synchronised=benchmark.synchronised if benchmark else True,
+            memory=record.memory if record else None,
+            clocks=benchmark.clocks if benchmark else None,
+            clocks_reason=benchmark.clocks_reason if benchmark else "no unprofiled steps were run",
+            sequences_per_second=sequences,
+            tokens_per_second=tokens,
+        )
+
+    @cached_property
+    def bound(self) -> Bound:
+        """What bounds a step: by the unprofiled step time where there is one."""
+        wall = self._wall
+        return self.analysis.bound_with(
+            steps=self.step_count, wall_ns=None if wall is None else wall.median_ns, ran_on_gpu=self.ran_on_gpu
+        )
+
+    @cached_property
+    def trust(self) -> Trust:
+        """All checks: of the trace, of the machine while steps were timed, of the profiler's own cost."""
+        checks: list[Check] = list(self.analysis.trust.checks)
+        benchmark, overhead = self._benchmark, self.measurement.profiler_overhead_percent
+        if benchmark and benchmark.waited_for_cpu_ns is not None:
+            checks.append(check_cpu_contention(benchmark.waited_for_cpu_ns, sum(benchmark.wall_ns)))
+        if overhead is not None:
+            checks.append(check_overhead(overhead, has_device=self.analysis.has_device_times))
+        return Trust.of(tuple(checks))
+
+    @property
+    def device_times_reason(self) -> str | None:
+        """Why there are no device times; None where there are."""
+        record = self.record
+        if self.analysis.has_device_times:
+            return None
+        if record is None:
+            return "the trace holds no device activity"
+        if not record.ran_on_gpu:
+            return "nothing ran on a GPU"
+        if "cuda" not in record.options.activities:
+            return "CUDA activities were not collected"
+        return "no device activity was recorded"
+
+    @property
+    def _benchmark(self) -> Benchmark | None:
+        return self.record.benchmark if self.record else None
+
+    @cached_property
+    def _wall(self) -> SampleSummary | None:
+        return summarise(self._benchmark.wall_ns) if self._benchmark else None
+
+    def _step_spans(self) -> list[int]:
+        return list({step.index: step.span_ns for step in self.analysis.steps}.values())
+
+    def _benchmark_reason(self) -> str | None:
+        if self.record is None:
+            return "a trace holds no unprofiled steps"
+        return None if self._benchmark else "they were not run (--skip-benchmark, or a with block)"
+
+    def _throughput(self) -> tuple[float | None, float | None]:
+        """Return sequences and tokens per second."""
+        if self.record is None or self._wall is None:
+            return None, None
+        per_second = NS_PER_S / self._wall.median_ns
+        counts = (self.record.workload.sequences_per_step, self.record.workload.tokens_per_step)
+        sequences, tokens = (None if count is None else count * per_second for count in counts)
+        return sequences, tokens
+
+
+def _overhead(profiled: SampleSummary, wall: SampleSummary) -> float:
+    return 100 * (profiled.median_ns / wall.median_ns - 1)

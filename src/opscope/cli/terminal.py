@@ -1,0 +1,90 @@
+"""What goes to standard output: as wide as it is into pipes and files, fitted to the width of a terminal."""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable
+
+import click
+
+from opscope.report.blocks import Table
+from opscope.report.tables import as_text
+from opscope.report.text import printable
+
+_LEAST_TEXT = 24  # characters that a column of text shall have before optional columns are left out
+_GAP = 2
+
+
+def on_terminal() -> bool:
+    """Tell whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    """Print lines; on a terminal, long ones are wrapped between words, indented under their beginning."""
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        text = printable(line)
+        if not on_terminal() or len(text) <= width:
+            click.echo(text)
+            continue
+        indent = " " * (len(text) - len(text.lstrip()) + 2)
+        click.echo(textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False))
+
+
+def echo_table(table: Table) -> None:
+    """Print a table: aligned, and on a terminal no wider than that.
+
+    Numbers are never cut. Where there is no room, optional columns are left out (and named), and text is wrapped.
+    """
+    if not on_terminal() or not table.rows:
+        click.echo(as_text(table))
+        return
+    width = shutil.get_terminal_size().columns
+    fitting, hidden = _without_optional(table, width)
+    _print_fitted(fitting, width)
+    if hidden:
+        click.echo(f"(not shown for want of room: {', '.join(hidden)}; --format csv has all)")
+
+
+def _without_optional(table: Table, width: int) -> tuple[Table, list[str]]:
+    """Leave out optional columns, the last first, until there is room for the others."""
+    shown = list(range(len(table.columns)))
+    needs = [_needed(table, i) for i in shown]
+    hidden: list[int] = []
+    for i in sorted(table.optional, reverse=True):
+        if sum(needs[k] for k in shown) + _GAP * (len(shown) - 1) <= width:
+            break
+        shown.remove(i)
+        hidden.append(i)
+    return _columns(table, shown), [table.columns[i] for i in sorted(hidden)]
+
+
+def _needed(table: Table, position: int) -> int:
+    """Return how many characters a column needs: all of its widest number, or enough of a text to be read."""
+    widest = max(len(cell[position]) for cell in (table.columns, *table.rows))
+    return widest if position in table.numeric else min(widest, _LEAST_TEXT)
+
+
+def _columns(table: Table, positions: list[int]) -> Table:
+    return Table(
+        tuple(table.columns[i] for i in positions),
+        tuple(tuple(row[i] for i in positions) for row in table.rows),
+        frozenset(new for new, old in enumerate(positions) if old in table.numeric),
+    )
+
+
+def _print_fitted(table: Table, width: int) -> None:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    grid = RichTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
+    for i, heading in enumerate(table.columns):
+        if i in table.numeric:
+            grid.add_column(heading, justify="right", no_wrap=True, min_width=_needed(table, i))
+        else:
+            grid.add_column(heading, overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(Text(" ".join(printable(cell).split())) for cell in row))
+    Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False).print(grid)

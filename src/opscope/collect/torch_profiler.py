@@ -1,0 +1,164 @@
+"""torch.profiler as a collector: one raw Chrome trace per cycle of the schedule, or one of a block of code."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
+
+from opscope._version import __version__
+from opscope.collect.collector import Collected
+from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.files import PARTIAL
+from opscope.readers.repair import repaired
+from opscope.record.capture import RawTrace
+from opscope.record.configuration import Activity, CaptureOptions, Schedule
+from opscope.torch_device import synchronize
+from opscope.units import format_bytes
+from opscope.workloads.building import Workload
+
+ACTIVITIES: Mapping[Activity, ProfilerActivity] = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
+_RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+
+
+def collected_activities(activities: Sequence[Activity], device: torch.device) -> list[ProfilerActivity]:
+    """Return what to collect on a device: there is no CUDA activity without a GPU.
+
+    Raises:
+        UsageError: nothing is left to collect.
+    """
+    chosen = [ACTIVITIES[name] for name in activities if name != "cuda" or device.type == "cuda"]
+    if not chosen:
+        raise UsageError(f"only CUDA activities are to be collected, but the workload runs on {device}")
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class TorchProfiler:
+    """Collects with torch.profiler. Shapes are always recorded.
+
+    Attributes:
+        options: what is collected, and the schedule.
+        device: where the workload runs.
+        traces: names of the traces, one per cycle.
+        progress: called with the fraction done.
+    """
+
+    options: CaptureOptions
+    device: torch.device
+    traces: Sequence[str] = ()
+    progress: Callable[[float], None] = lambda _: None
+
+    def collect(self, subject: Workload, folder: Path) -> Collected[tuple[RawTrace, ...]]:
+        """Run a workload's step under the schedule and write one trace per cycle.
+
+        Every step ends with a synchronise, so that its device work lies in its own ``ProfilerStep`` range and nothing is
+        left over from the step before.
+
+        Raises:
+            UsageError: a profiler is already running.
+            OpscopeError: the profiler finished fewer cycles than it was asked for.
+            EnvironmentLacksError: a trace could not be written whole.
+        """
+        refuse_second_profiler()
+        plan = self.options.schedule or Schedule()
+        written: list[RawTrace] = []
+
+        def save(profiler: profile) -> None:
+            name = self.traces[len(written)]
+            written.append(RawTrace(name, write_trace(profiler, folder / name)))
+
+        steps = (plan.wait + plan.warmup + plan.active) * plan.repeat
+        with self.profiler(plan, save) as profiler:
+            for done in range(1, steps + 1):
+                if profiler.current_action in _RECORDING:
+                    self.describe(profiler)
+                subject.step()
+                synchronize(self.device)
+                profiler.step()
+                self.progress(done / steps)
+        if len(written) != plan.repeat:
+            raise OpscopeError(
+                f"the profiler finished {len(written)} of {plan.repeat} cycles: no trace of the others exists"
+            )
+        return Collected(tuple(folder / trace.file for trace in written), tuple(written))
+
+    @contextmanager
+    def block(self) -> Iterator[profile]:
+        """Collect what runs in a ``with`` block, whole. `write_trace` writes it afterwards.
+
+        Raises:
+            UsageError: a profiler is already running, or nothing is left to collect.
+        """
+        refuse_second_profiler()
+        with self.profiler() as profiler:
+            self.describe(profiler)
+            yield profiler
+
+    def profiler(self, plan: Schedule | None = None, on_ready: Callable[[profile], None] | None = None) -> profile:
+        """Set up torch.profiler: the one place that does."""
+        timing = None
+        if plan is not None:
+            timing = schedule(wait=plan.wait, warmup=plan.warmup, active=plan.active, repeat=plan.repeat)
+        return profile(
+            activities=collected_activities(self.options.activities, self.device),
+            schedule=timing,
+            on_trace_ready=on_ready,
+            record_shapes=True,
+            profile_memory=self.options.profile_memory,
+            with_stack=self.options.with_stack,
+        )
+
+    def describe(self, profiler: profile) -> None:
+        """Write into the trace what its reader cannot know otherwise: Kineto records no PyTorch version."""
+        facts = {
+            "opscope": __version__,
+            "torch": str(torch.__version__),
+            "torch_git": torch.version.git_version,
+            "device": str(self.device),
+        }
+        profiler.add_metadata_json("opscope", json.dumps(facts))
+
+
+def refuse_second_profiler() -> None:
+    """Refuse to start where a profiler is running: PyTorch has one at a time, and crashes over a second.
+
+    Raises:
+        UsageError: one is running.
+    """
+    if torch.autograd._profiler_enabled():
+        raise UsageError("a profiler is already running in this process, and PyTorch can only run one at a time")
+
+
+def write_trace(profiler: profile, target: Path) -> int:
+    """Export a trace into a temporary folder beside its place and move it there.
+
+    Some versions of PyTorch write bytes that no viewer can read into names of Python frames; those are replaced.
+
+    Returns:
+        How many bytes were replaced.
+
+    Raises:
+        EnvironmentLacksError: it could not be written whole.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=target.parent) as folder:
+            partial = Path(folder) / target.name
+            profiler.export_chrome_trace(str(partial))
+            # On a full disk Kineto only logs; what it leaves behind is no file, or half of one.
+            raw = partial.read_bytes() if partial.is_file() else b""
+            if not raw.rstrip().endswith(b"}"):
+                free = format_bytes(shutil.disk_usage(target.parent).free)
+                raise EnvironmentLacksError(f"the trace {target} could not be written whole ({free} free there)")
+            content, replaced = repaired(raw)
+            if replaced:
+                partial.write_bytes(content)
+            partial.replace(target)
+            return replaced
+    except (OSError, RuntimeError) as error:
+        raise EnvironmentLacksError(f"the trace {target} could not be written: {error}") from error

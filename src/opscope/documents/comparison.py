@@ -1,0 +1,133 @@
+"""All configurations of a sweep side by side: the schema ``opscope.comparison/1``."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from opscope.documents.trust import Verdict
+from opscope.record.capture import Clocks
+from opscope.record.machine import Framework, Machine
+from opscope.record.settings import Value
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One configuration. Times are milliseconds per step.
+
+    Attributes:
+        id: the configuration's name in file names.
+        batch_size, seq_len: its sizes; null where they are not swept.
+        axes: all that the sweep varies, by name.
+        wall_ms, wall_low_ms, wall_high_ms: median unprofiled wall time and its 95 % interval.
+        event_ms: median CUDA event time.
+        profiled_step_ms: median length of the profiled steps.
+        device_sum_ms: durations of all device activities, per profiled step.
+        device_busy_ms: time in which a device worked, per profiled step.
+        device_share: busy time over the unprofiled wall time (over the profiled step where that was not measured).
+        cpu_self_ms: self CPU time of all operators, per profiled step.
+        sequences_per_second, tokens_per_second: from ``wall_ms``.
+        peak_memory_bytes, peak_memory_kind: most memory allocated on the device; on a CPU, most memory resident in the
+            process, libraries included.
+        bound: what bounds the step.
+        launch_bound: whether that is the host's launching, wholly or in part; null if unknown.
+        trust: verdict of the trust checks.
+        contended: whether other processes took the CPU from it while it was timed; null if unknown.
+        categories_ms: self time per category and step: device time, or CPU time where no device worked.
+        top_operators: the three operators with the most self time.
+    """
+
+    id: str
+    batch_size: int | None
+    seq_len: int | None
+    wall_ms: float | None
+    wall_low_ms: float | None
+    wall_high_ms: float | None
+    event_ms: float | None
+    profiled_step_ms: float | None
+    device_sum_ms: float | None
+    device_busy_ms: float | None
+    device_share: float | None
+    cpu_self_ms: float
+    sequences_per_second: float | None
+    tokens_per_second: float | None
+    peak_memory_bytes: int | None
+    peak_memory_kind: str
+    bound: str
+    launch_bound: bool | None
+    trust: Verdict
+    contended: bool | None
+    categories_ms: dict[str, float]
+    top_operators: tuple[str, ...]
+    axes: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRow:
+    """How one quantity grows from one size to the next, everything else fixed.
+
+    Configurations that were measured on a busy machine are left out.
+
+    Attributes:
+        quantity: ``wall``, ``device sum``, a category (times per step), ``sequences/s``, ``tokens/s``, ``peak memory``
+        along: the axis: ``batch_size``, ``seq_len``, or another one with numbers.
+        fixed: the other one of these two sizes, if there is one.
+        smaller, larger: the two sizes.
+        ratio: its value at the larger over that at the smaller size.
+        ratio_low, ratio_high: of ``wall``, what the 95 % intervals of the two medians leave possible; else null.
+        exponent: 0 means no growth, 1 in proportion, 2 with the square.
+        others: the values of all other axes.
+    """
+
+    quantity: str
+    along: str
+    fixed: int | None
+    smaller: int
+    larger: int
+    ratio: float
+    ratio_low: float | None
+    ratio_high: float | None
+    exponent: float
+    others: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRow:
+    """A configuration without a result."""
+
+    id: str
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A sweep's results side by side.
+
+    ``measured_on`` says whose self times the categories are; ``unit`` what ``sequences_per_second`` counts; ``notes``
+    name configurations that were measured in another environment.
+    """
+
+    schema: Literal["opscope.comparison/1"] = "opscope.comparison/1"
+    target: str
+    mode: str
+    dtype: str | None
+    description: str
+    command: tuple[str, ...]
+    created: str
+    machine: Machine | None
+    framework: Framework | None
+    clocks: Clocks | None
+    measured_on: Literal["device", "cpu"]
+    unit: str
+    notes: tuple[str, ...]
+    rows: tuple[ComparisonRow, ...]
+    scaling: tuple[ScalingRow, ...]
+    failed: tuple[FailedRow, ...]
+    pending: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparisons:
+    """The comparisons of several sweeps that one command ran: the schema ``opscope.comparisons/1``."""
+
+    schema: Literal["opscope.comparisons/1"] = "opscope.comparisons/1"
+    sweeps: tuple[Comparison, ...]

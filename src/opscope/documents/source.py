@@ -1,0 +1,72 @@
+"""Where source is, as documents say it."""
+
+from dataclasses import dataclass
+
+from opscope.knowledge.kernels.source import How
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceEntry:
+    """A line of a source file. ``line`` is null where only the file is known, ``function`` is the host function."""
+
+    file: str
+    line: int | None
+    function: str | None
+    url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEntry:
+    """Where the source is; the three meanings of "file" are kept apart.
+
+    Attributes:
+        file: the translation unit that instantiates the kernel; of an operator, that of the kernel that took most of
+            its time, or the file of its C++ function where no kernel is known.
+        line: the line of that file that launches it, where known.
+        how: verified, likely, candidate, library or unknown.
+        basis: how it is known, in a sentence.
+        definition: what defines the kernel's template.
+        launch_site: the line that launches it.
+        launch_sites: all such lines.
+        library: the library that it belongs to.
+        candidates: the files that are possible, where there are several; the first ones of ``candidate_count``.
+        url: a link to ``file`` at the commit ``git``; null where the file is generated or its folder is not known.
+        torch, git: the version of PyTorch that the answer is about.
+    """
+
+    file: str | None
+    line: int | None
+    how: How
+    basis: str
+    definition: PlaceEntry | None
+    launch_site: PlaceEntry | None
+    launch_sites: tuple[PlaceEntry, ...]
+    library: str | None
+    candidates: tuple[str, ...]
+    candidate_count: int
+    url: str | None
+    torch: str | None
+    git: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFunctionDetail:
+    """The native function behind an operator on the device used.
+
+    Attributes:
+        schema: its signature.
+        yaml_line: line of its entry in the ``native_functions.yaml`` of ``torch_version``.
+        dispatch_key: the key whose kernel serves the device.
+        cpp_function: the C++ function registered for it.
+        torch_version: the PyTorch whose table answered.
+        how: where the answer comes from, or why there is none.
+        other_overloads: further overloads that calls of the operator used, for less time.
+    """
+
+    schema: str | None
+    yaml_line: int | None
+    dispatch_key: str | None
+    cpp_function: str | None
+    torch_version: str
+    how: str
+    other_overloads: tuple[str, ...]

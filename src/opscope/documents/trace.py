@@ -1,0 +1,446 @@
+"""One trace, and what was measured beside it: the schema ``opscope.analysis/1``.
+
+Every command that says something of a trace takes its figures from here: ``opscope analyze``, the statistics file and
+the report of ``opscope profile``, the comparison of a sweep.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from opscope.documents.findings import Findings
+from opscope.documents.source import NativeFunctionDetail, SourceEntry
+from opscope.documents.trust import Trust
+from opscope.model import TraceSource
+from opscope.record.capture import Clocks, PeakMemory, WorkloadInfo
+from opscope.record.configuration import CaptureOptions, Configuration
+from opscope.record.machine import Framework, Machine, Rank
+
+
+@dataclass(frozen=True, slots=True)
+class WindowEntry:
+    """What idle time and shares refer to. ``duration_ns`` is its length without gaps between steps."""
+
+    kind: str
+    start_ns: int
+    end_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoundEntry:
+    """What bounds the step, with the evidence. ``device_share`` is the share in which the busiest device worked."""
+
+    kind: str
+    device_share: float | None
+    idle_cause: str | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEntry:
+    """One device. ``compute + exposed_communication + exposed_memcpy + idle = window``, all within the window.
+
+    ``busy_ns`` is the union of all its activities, ``outside_window_ns`` the part of it that lies outside the window.
+    """
+
+    device: int
+    name: str
+    activities: int
+    sum_ns: int
+    busy_ns: int
+    window: WindowEntry
+    window_ns: int
+    outside_window_ns: int
+    idle_ns: int
+    compute_ns: int
+    exposed_communication_ns: int
+    exposed_memcpy_ns: int
+    idle_by_cause_ns: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeRow:
+    """The calls of an operator with the same input shapes and types (as JSON text; null if not recorded)."""
+
+    input_dims: str | None
+    input_types: str | None
+    calls: int
+    self_device_ns: int
+    total_device_ns: int
+    self_cpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """One activity name on one device; within an operator, one launch geometry of it.
+
+    ``kind`` is kernel, memcpy or memset. ``theoretical_occupancy_percent`` is what Kineto calls "est. achieved
+    occupancy %": it follows from the launch and the device's limits and was not measured. ``grid`` and ``block`` are
+    "x,y,z". ``summary`` is what the name says, ``source_file`` instantiates the kernel, ``source_how`` is how that is
+    known (see `SourceEntry`); they are null where they were not asked for.
+    """
+
+    name: str
+    kind: str
+    device: int | None
+    calls: int
+    total_ns: int
+    mean_ns: float
+    min_ns: int
+    max_ns: int
+    std_ns: float
+    grid: str | None = None
+    block: str | None = None
+    registers_per_thread: int | None = None
+    shared_memory_bytes: int | None = None
+    theoretical_occupancy_percent: float | None = None
+    summary: str | None = None
+    library: str | None = None
+    source_file: str | None = None
+    source_how: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallerRow:
+    """A Python place that called an operator."""
+
+    place: str
+    calls: int
+    self_device_ns: int
+    self_cpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDetail:
+    """More of one operator, where it was asked for.
+
+    ``shapes``, ``kernels`` and ``called_from`` list the most expensive ones, their counts say how many there are.
+
+    Attributes:
+        category_rule: the rule that decided the category.
+        native_function: the native function behind it, and how that is known.
+        source: where the kernel is that took most of its time.
+        called_from: null where no Python stacks were recorded.
+        findings: how it runs and what could be gained; null beyond the three that took most device time.
+    """
+
+    category_rule: str
+    native_function: NativeFunctionDetail
+    source: SourceEntry
+    shape_count: int
+    shapes: tuple[ShapeRow, ...]
+    kernel_count: int
+    kernels: tuple[KernelRow, ...]
+    called_from: tuple[CallerRow, ...] | None
+    findings: Findings | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One operator over all its calls. Self times may be added up, totals may not.
+
+    ``native_function`` is its entry in ``native_functions.yaml`` (search for ``- func: NAME``), ``cpp_function`` the
+    C++ function that serves the device.
+    """
+
+    name: str
+    calls: int
+    self_device_ns: int
+    total_device_ns: int
+    self_cpu_ns: int
+    total_cpu_ns: int
+    category: str
+    native_function: str | None
+    cpp_function: str | None
+    activities: int
+    detail: OperatorDetail | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryRow:
+    """One category of operators.
+
+    Unlinked kernels are a category of their own, unlinked copies and fills count as Memory, so that the rows add up to
+    the device sum.
+    """
+
+    category: str
+    calls: int
+    activities: int
+    self_device_ns: int
+    self_cpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a set of durations is spread."""
+
+    count: int
+    total_ns: int
+    median_ns: float
+    p95_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCallRow:
+    """One runtime or driver API function."""
+
+    name: str
+    calls: int
+    total_ns: int
+    mean_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchesEntry:
+    """How the host fed the devices. Spreads are null where nothing was launched; backlog is no overhead.
+
+    ``without_activity`` is null where activities do not carry the ids of their launches.
+    """
+
+    api: Spread | None
+    latency: Spread | None
+    backlog: Spread | None
+    without_activity: int | None
+    calls: tuple[LaunchCallRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One ``ProfilerStep`` on one device. An activity belongs to the step that launched it.
+
+    Attributes:
+        index: its position in the trace, from 0; profilers restart their numbers in every cycle.
+        number: the profiler's step number.
+        device: the device, or None for the host's figures of a step without device work.
+        span_ns: length of the step's host range.
+        activities: device activities launched in it.
+        device_sum_ns: sum of their durations.
+        busy_ns: time within the host range in which the device worked.
+        idle_ns: the rest of the host range.
+        launch_bound_ns: the part of ``idle_ns`` in which the device waited for the host to launch.
+        launch_bound_share: that as a share of the span.
+        cold: whether code was loaded to the device during the step.
+    """
+
+    index: int
+    number: int
+    device: int | None
+    span_ns: int
+    activities: int
+    device_sum_ns: int | None
+    busy_ns: int | None
+    idle_ns: int | None
+    launch_bound_ns: int | None
+    launch_bound_share: float | None
+    cold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNodeRow:
+    """One node of a replayed CUDA graph; ``captured_operator`` launched it when the graph was captured."""
+
+    device: int | None
+    graph: int
+    node: int
+    known_by: str
+    name: str
+    replays: int
+    total_ns: int
+    mean_ns: float
+    min_ns: int
+    max_ns: int
+    captured_operator: str | None
+    captured_how: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardRow:
+    """A backward node and the forward operator with its sequence number; null where none has it."""
+
+    forward: str | None
+    backward: str
+    calls: int
+    forward_device_ns: int
+    backward_device_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationRow:
+    """The ranges of one name: ``record_function``, NVTX. Nested ones are named by their path.
+
+    Attributes:
+        path: names from the outermost range inwards, joined by `` / ``.
+        name: the innermost of them.
+        depth: how many ranges enclose it.
+        calls: how often it was entered.
+        span_ns: time on the host, added up.
+        self_device_ns: device time of what was launched in it and in no range inside.
+        total_device_ns: device time of what was launched in it, ranges inside included.
+        self_cpu_ns: ``span_ns`` without the ranges inside.
+    """
+
+    path: str
+    name: str
+    depth: int
+    calls: int
+    span_ns: int
+    self_device_ns: int
+    total_device_ns: int
+    self_cpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnlinkedEntry:
+    """Activities without a recorded operator."""
+
+    activities: int
+    device_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEntry:
+    """Allocations that were recorded (device null is the host)."""
+
+    device: int | None
+    peak_allocated_bytes: int | None
+    allocated_bytes: int
+    allocations: int
+    top_operators: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSummary:
+    """Repeated measurements of one quantity, in nanoseconds.
+
+    Attributes:
+        count: number of samples.
+        median_ns, min_ns, max_ns: as named.
+        p25_ns, p75_ns: the quartiles; half of the samples lie between them.
+        median_low_ns, median_high_ns: the narrowest pair of order statistics that holds the median with 95 %
+            confidence, assuming independent samples; None for fewer than 6 samples, which cannot.
+    """
+
+    count: int
+    median_ns: float
+    min_ns: int
+    max_ns: int
+    p25_ns: float
+    p75_ns: float
+    median_low_ns: int | None
+    median_high_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Times of whole steps, by how they were measured. Never mix the columns.
+
+    Attributes:
+        cold_step_ns: wall time of the very first step.
+        wall: unprofiled steps, host clock around step and synchronise.
+        event: the same steps, CUDA events around them.
+        profiled_step: host ranges of the profiled steps.
+        profiler_overhead_percent: how much longer the median profiled step took than the median unprofiled one.
+        benchmark_reason: why ``wall`` is null, if it is.
+        synchronised: whether each of the ``wall`` times ends with a wait for the device.
+        memory: peak memory of the unprofiled steps.
+        clocks, clocks_reason: GPU clocks meanwhile, or why they are unknown.
+        sequences_per_second, tokens_per_second: from the median unprofiled wall time.
+    """
+
+    cold_step_ns: int | None = None
+    wall: SampleSummary | None = None
+    event: SampleSummary | None = None
+    profiled_step: SampleSummary | None = None
+    profiler_overhead_percent: float | None = None
+    benchmark_reason: str | None = None
+    synchronised: bool = True
+    memory: PeakMemory | None = None
+    clocks: Clocks | None = None
+    clocks_reason: str | None = None
+    sequences_per_second: float | None = None
+    tokens_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureEntry:
+    """What opscope recorded beside the trace; see `opscope.record.capture.CaptureRecord`."""
+
+    configuration: Configuration
+    options: CaptureOptions
+    workload: WorkloadInfo
+    machine: Machine
+    framework: Framework | None
+    rank: Rank | None
+    opscope: str
+    git_revision: str | None
+    created: str
+    steady_state: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceDocument:
+    """One trace. Operators' ``self_device_ns`` + ``unlinked.device_ns`` = kernels' ``total_ns`` = devices' ``sum_ns``.
+
+    Attributes:
+        version: which fields it may have; see `opscope.documents.history`.
+        operators: all of them, the most expensive first: by self device time, or by self CPU time where no device
+            worked.
+        phases_ns: splits a training step; null without one.
+        device_times_reason: why the device times say nothing (and are 0), where they do not.
+        trace: the trace's file name, relative to its run directory; null for a trace that stands alone.
+        step_count: profiled steps; 0 where neither the trace nor the capture's schedule tells.
+        capture: null for a trace that opscope did not capture.
+    """
+
+    schema: Literal["opscope.analysis/1"] = "opscope.analysis/1"
+    source: TraceSource
+    window: WindowEntry
+    bound: BoundEntry
+    devices: tuple[DeviceEntry, ...]
+    operators: tuple[OperatorRow, ...]
+    kernels: tuple[KernelRow, ...]
+    categories: tuple[CategoryRow, ...]
+    graph_nodes: tuple[GraphNodeRow, ...]
+    backward: tuple[BackwardRow, ...]
+    launches: LaunchesEntry
+    steps: tuple[Step, ...]
+    phases_ns: dict[str, int] | None
+    unlinked: UnlinkedEntry
+    trust: Trust
+    version: int = 1
+    annotations: tuple[AnnotationRow, ...] = ()
+    device_times_reason: str | None = None
+    memory: tuple[MemoryEntry, ...] = ()
+    trace: str | None = None
+    step_count: int = 0
+    measurement: Measurement = Measurement()
+    capture: CaptureEntry | None = None
+
+    @property
+    def device_sum_ns(self) -> int:
+        """The durations of all activities, added up."""
+        return sum(kernel.total_ns for kernel in self.kernels)
+
+    @property
+    def has_device_times(self) -> bool:
+        """Whether any device activity was recorded; without, device times are unknown and not 0."""
+        return bool(self.kernels)
+
+    @property
+    def cpu_self_ns(self) -> int:
+        """The self CPU times of all operators, added up."""
+        return sum(row.self_cpu_ns for row in self.operators)
+
+    @property
+    def name(self) -> str:
+        """The configuration's name in file names; the trace's where there is none."""
+        return self.capture.configuration.id if self.capture else self.trace or self.source.path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceDocuments:
+    """Several traces that one command analysed, such as the ranks of a job: the schema ``opscope.analyses/1``."""
+
+    schema: Literal["opscope.analyses/1"] = "opscope.analyses/1"
+    traces: tuple[TraceDocument, ...]

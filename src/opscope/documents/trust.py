@@ -1,0 +1,90 @@
+"""Can the figures of a trace be believed? Verdicts; the checks themselves are in `opscope.analysis.checks`."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+
+class Verdict(StrEnum):
+    """The result of a check, and of all checks together (the worst of them)."""
+
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class CheckName(StrEnum):
+    """The checks, in the order in which they are made."""
+
+    DEVICE_WORK_RECORDED = "device_work_recorded"
+    FILE_IS_VALID = "file_is_valid"
+    IMPOSSIBLE_DURATIONS = "impossible_durations"
+    OPERATORS_NEST = "operators_nest"
+    ONE_PROCESS = "one_process"
+    TIME_RESOLUTION = "time_resolution"
+    DEVICES_UNDERSTOOD = "devices_understood"
+    HOST_TIME_COVERED = "host_time_covered"
+    LAUNCH_RECORDED = "launch_recorded"
+    OPERATOR_RECORDED = "operator_recorded"
+    LAUNCHES_WITHOUT_ACTIVITY = "launches_without_activity"
+    LAUNCHED_OUTSIDE_STEPS = "launched_outside_steps"
+    WORK_OUTSIDE_WINDOW = "work_outside_window"
+    OVERLAP_ON_ONE_STREAM = "overlap_on_one_stream"
+    REPEATED_CORRELATIONS = "repeated_correlations"
+    COLD_LAUNCHES = "cold_launches"
+    PROFILER_INTERRUPTIONS = "profiler_interruptions"
+    GRAPH_REPLAYS_COMPLETE = "graph_replays_complete"
+    CPU_CONTENTION = "cpu_contention"
+    PROFILER_OVERHEAD = "profiler_overhead"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of a trace.
+
+    Attributes:
+        name: stable identifier.
+        verdict: the result.
+        count: how many records are concerned.
+        sentence: what was found, and what it means for the figures.
+        time_ns: the time concerned; None where time says nothing.
+        time_of: whose time that is.
+        share: ``time_ns`` as a fraction of ``share_of``.
+        share_of: what the fraction refers to.
+    """
+
+    name: CheckName
+    verdict: Verdict
+    count: int
+    sentence: str
+    time_ns: int | None = None
+    time_of: Literal["device", "host"] | None = None
+    share: float | None = None
+    share_of: Literal["device sum", "device busy"] | None = None
+
+
+def worst(checks: tuple[Check, ...]) -> Verdict:
+    """Return the worst verdict of some checks."""
+    found = {check.verdict for check in checks}
+    return next((v for v in (Verdict.FAIL, Verdict.WARN) if v in found), Verdict.PASS)
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """All checks of one trace; the verdict is the worst of them."""
+
+    verdict: Verdict
+    checks: tuple[Check, ...]
+
+    @classmethod
+    def of(cls, checks: tuple[Check, ...]) -> "Trust":
+        """Put checks together."""
+        return cls(worst(checks), checks)
+
+    def failed(self, name: CheckName) -> Check | None:
+        """Return the check of this name if it failed."""
+        return next((c for c in self.checks if c.name is name and c.verdict is Verdict.FAIL), None)
+
+    def doubts(self) -> tuple[Check, ...]:
+        """Return the checks that do not pass."""
+        return tuple(check for check in self.checks if check.verdict is not Verdict.PASS)

@@ -1,0 +1,118 @@
+"""Operator calls with their arguments, as profilers record them, by the names of the schema."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from opscope.knowledge.dtypes import DataType, recorded_dtype
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """The inputs of one call as recorded, one entry per argument of the schema.
+
+    Attributes:
+        dims: shapes; None for what is no tensor.
+        types: as the profiler writes them (``float``, ``Scalar``).
+        values: of what is no tensor, as text.
+        strides: of the tensors.
+        names: of the arguments in the schema; None where the schema in question is not certain.
+    """
+
+    dims: tuple[Shape | None, ...]
+    types: tuple[str, ...]
+    values: tuple[str, ...]
+    strides: tuple[Shape | None, ...] = ()
+    names: tuple[str | None, ...] = ()
+
+    @classmethod
+    def read(
+        cls,
+        dims: str | None,
+        types: str | None,
+        values: str | None,
+        strides: str | None = None,
+        names: Sequence[str | None] = (),
+    ) -> "RecordedCall | None":
+        """Read what the tables hold as JSON text; None where shapes were not recorded or are not plain."""
+        try:
+            read_dims = json.loads(dims or "null")
+            read_types, read_values = json.loads(types or "null"), json.loads(values or "null")
+            read_strides = json.loads(strides or "null")
+        except ValueError:
+            return None
+        if not isinstance(read_dims, list) or not isinstance(read_types, list):
+            return None
+        return cls(
+            tuple(tuple(d) if _is_shape(d) else None for d in read_dims),
+            tuple(read_types),
+            tuple(read_values) if isinstance(read_values, list) else (),
+            tuple(tuple(s) if _is_shape(s) else None for s in read_strides) if isinstance(read_strides, list) else (),
+            tuple(names),
+        )
+
+    def named(self, names: Sequence[str | None]) -> "RecordedCall":
+        """Return the call with the names of its arguments."""
+        return replace(self, names=tuple(names))
+
+    def shape(self, name: str) -> Shape | None:
+        """Return an argument's shape; None where it is no tensor, or has no dimensions."""
+        position = self._position(name)
+        return None if position is None or position >= len(self.dims) else self.dims[position] or None
+
+    def says_no(self, name: str) -> bool:
+        """Tell whether an argument was recorded as False or 0."""
+        return self._value(name) in ("False", "0")
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """Return an argument that is an integer or a list of them."""
+        try:
+            value = json.loads(self._value(name) or "null")
+        except ValueError:
+            return None
+        if isinstance(value, int):
+            return (value,)
+        return tuple(value) if isinstance(value, list) and all(isinstance(item, int) for item in value) else None
+
+    def dtype(self, name: str) -> DataType | None:
+        """Return the data type of a tensor argument."""
+        position = self._position(name)
+        return None if position is None or position >= len(self.types) else recorded_dtype(self.types[position])
+
+    def bytes_of(self, name: str) -> int | None:
+        """Return how many bytes a tensor argument takes in memory."""
+        position = self._position(name)
+        return None if position is None else self._bytes_at(position)
+
+    def tensors(self) -> list[tuple[Shape, DataType | None, int | None]]:
+        """Return shape, data type and bytes of every argument that is a tensor with dimensions."""
+        return [
+            (shape, recorded_dtype(self.types[at]) if at < len(self.types) else None, self._bytes_at(at))
+            for at, shape in enumerate(self.dims)
+            if shape
+        ]
+
+    def _bytes_at(self, position: int) -> int | None:
+        """An expanded side takes no more than one element."""
+        shape = self.dims[position] if position < len(self.dims) else None
+        dtype = recorded_dtype(self.types[position]) if position < len(self.types) else None
+        if not shape or dtype is None:
+            return None
+        steps = self.strides[position] if position < len(self.strides) else None
+        expanded = steps is not None and len(steps) == len(shape)
+        sides = (1 if expanded and steps and steps[i] == 0 else side for i, side in enumerate(shape))
+        return dtype.size_bytes * math.prod(sides)
+
+    def _value(self, name: str) -> str | None:
+        position = self._position(name)
+        return None if position is None or position >= len(self.values) else self.values[position]
+
+    def _position(self, name: str) -> int | None:
+        return self.names.index(name) if name in self.names else None
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(side, int) and side >= 0 for side in value)

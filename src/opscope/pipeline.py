@@ -1,0 +1,192 @@
+"""Raw files -> `Measured` -> documents and reports. The one way, for every command; needs no PyTorch.
+
+Everything here can be repeated at any time, from the files of a run directory alone.
+"""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from opscope.analysis.analyzed import Analysis, analyze
+from opscope.analysis.measured import Measured
+from opscope.documents.comparison import Comparison
+from opscope.documents.trace import TraceDocument
+from opscope.documents.trust import CheckName
+from opscope.documents.upgrade import read_trace_document
+from opscope.errors import BadInputError, OpscopeError
+from opscope.knowledge.kernels.index import SourceIndex
+from opscope.knowledge.kernels.installed import build_ids, installed_torch, torch_index
+from opscope.knowledge.kernels.source import SourceResolver
+from opscope.knowledge.native_functions import NativeFunctions
+from opscope.knowledge.releases import TorchVersion
+from opscope.model import Trace
+from opscope.readers import read
+from opscope.record.capture import CaptureRecord
+from opscope.record.codec import encode
+from opscope.record.sweep import CycleFiles, Entry, Manifest
+from opscope.report.comparison import compare
+from opscope.report.comparison_report import comparison_report
+from opscope.report.explain import Lookup
+from opscope.report.guide_keys import statistics_json
+from opscope.report.kernel_report import kernel_report
+from opscope.report.markdown import render
+from opscope.report.trace_document import build_trace_document
+from opscope.store import COMPARISON, COMPARISON_REPORT, RunDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One trace of a capture: joined with its record, and as a document."""
+
+    measured: Measured
+    document: TraceDocument
+
+    @property
+    def analysis(self) -> Analysis:
+        """The trace's analysis."""
+        return self.measured.analysis
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A configuration whose statistics and reports were written: its entry as it then stands, and its cycles."""
+
+    entry: Entry
+    results: tuple[Result, ...]
+
+
+def write_outputs(directory: RunDirectory, entry: Entry) -> Reported:
+    """Write the statistics and the report of every cycle of a configuration.
+
+    Raises:
+        BadInputError: a raw file is missing or damaged.
+        EnvironmentLacksError: a file cannot be written.
+    """
+    record = directory.read_record(entry)
+    entry = replace(entry, files=replace(entry.files, cycles=_cycles(entry, record)))
+    results = []
+    for number, cycle in enumerate(entry.files.cycles):
+        result = result_of(directory, record, number)
+        directory.write(cycle.statistics, statistics_json(result.document))
+        directory.write(cycle.report, render(kernel_report(result.document)).encode())
+        results.append(result)
+    first = results[0].document
+    return Reported(replace(entry, trust=first.trust.verdict, problem=_problem(first)), tuple(results))
+
+
+def _cycles(entry: Entry, record: CaptureRecord) -> tuple[CycleFiles, ...]:
+    """Return the files of every cycle that was recorded; manifests of version 1 named the first one's only."""
+    cycles = entry.files.cycles
+    further = (f"_cycle{number + 1}" for number in range(len(cycles), len(record.traces)))
+    named = (
+        *cycles,
+        *(
+            replace(cycles[0], statistics=_with(cycles[0].statistics, s), report=_with(cycles[0].report, s))
+            for s in further
+        ),
+    )
+    return tuple(replace(cycle, trace=trace.file) for cycle, trace in zip(named, record.traces, strict=False))
+
+
+def _with(name: str, suffix: str) -> str:
+    stem, dot, ending = name.rpartition(".")
+    return f"{stem}{suffix}{dot}{ending}"
+
+
+def _problem(document: TraceDocument) -> str | None:
+    """Say why a result is worthless: a workload without recorded work is an error and not 0.000 ms."""
+    failed = document.trust.failed(CheckName.DEVICE_WORK_RECORDED)
+    return failed.sentence if failed else None
+
+
+def write_comparison(directory: RunDirectory, manifest: Manifest) -> Comparison:
+    """Write the comparison over all configurations: those that are done, and why the others are not."""
+    comparison = compare(list(read_documents(directory, manifest)), manifest)
+    directory.write(COMPARISON, encode(comparison))
+    directory.write(COMPARISON_REPORT, render(comparison_report(comparison)).encode())
+    return comparison
+
+
+def read_documents(directory: RunDirectory, manifest: Manifest) -> Iterator[TraceDocument]:
+    """Read the statistics of every configuration that is done, of its first cycle.
+
+    Raises:
+        BadInputError: a file is missing or damaged.
+    """
+    for entry in manifest.entries:
+        if entry.status != "done":
+            continue
+        path = directory.inside(entry.files.cycles[0].statistics)
+        try:
+            yield read_trace_document(path.read_bytes())
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
+            raise BadInputError(
+                f"cannot read {path}: {error}. 'opscope report {directory.path}' writes it anew."
+            ) from error
+
+
+# ---------------------------------------------------------------- one trace
+
+
+def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int = 0) -> Result:
+    """Read, analyse and join the trace of one cycle (from 0) of a capture, and build its document.
+
+    Raises:
+        BadInputError: a raw file is missing or damaged.
+    """
+    name = record.traces[cycle].file
+    trace = read(directory.trace_path(name))
+    if trace.source.damage is not None:
+        raise BadInputError(f"{trace.source.path}: {trace.source.damage}. Measure it again.")
+    functions = functions_of(directory, record)
+    measured = measured_capture(trace, record, cycle, functions)
+    lookup = Lookup(run_resolver(record), functions, measured=measured)
+    return Result(measured, build_trace_document(measured, functions, lookup=lookup, trace=name))
+
+
+def measured_capture(
+    trace: Trace, record: CaptureRecord, cycle: int, functions: NativeFunctions, graph_capture: Trace | None = None
+) -> Measured:
+    """Analyse the trace of one cycle of a capture and join it with its record."""
+    replaced = trace.source.replaced_bytes + record.traces[cycle].replaced_bytes
+    trace = replace(trace, source=replace(trace.source, replaced_bytes=replaced))
+    analysis = analyze(trace, functions, expect_device_work=_expects_device_work(record), graph_capture=graph_capture)
+    return Measured(analysis, record)
+
+
+def _expects_device_work(record: CaptureRecord) -> bool | None:
+    """Tell whether the trace must hold device activities; in a ``with`` block collection may have been stopped."""
+    if record.options.schedule is None:
+        return None
+    return record.ran_on_gpu and "cuda" in record.options.activities
+
+
+def functions_of(directory: RunDirectory, record: CaptureRecord) -> NativeFunctions:
+    """Return the operators of the PyTorch that ran; where they were not kept, those of the release opscope ships."""
+    path = None if record.functions is None else directory.inside(record.functions)
+    if path is not None and path.is_file():
+        return NativeFunctions.read(path)
+    return NativeFunctions.shipped(TorchVersion.parse(record.framework.torch) if record.framework else None)
+
+
+def run_resolver(record: CaptureRecord) -> SourceResolver:
+    """Return what finds the source of a capture's kernels: the very libraries that ran, where this machine has them."""
+    framework = record.framework
+    if framework is None:
+        return SourceResolver()
+    installed = _installed_indexes(tuple(sorted(framework.torch_libraries.items())))
+    return SourceResolver(TorchVersion.parse(framework.torch), framework.torch_git, installed)
+
+
+@functools.cache
+def _installed_indexes(libraries: tuple[tuple[str, str], ...]) -> tuple[SourceIndex, ...]:
+    """Index the installed PyTorch if its libraries have these build ids. Libraries that cannot be read tell nothing."""
+    installed = installed_torch()
+    if installed is None or not libraries or tuple(sorted(build_ids(installed.libraries).items())) != libraries:
+        return ()
+    try:
+        return tuple(torch_index(installed))
+    except OpscopeError:
+        return ()

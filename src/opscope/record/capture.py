@@ -1,0 +1,153 @@
+"""What was measured of one configuration."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from opscope.record.configuration import CaptureOptions, Configuration
+from opscope.record.machine import Framework, Machine, Rank
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadInfo:
+    """What was built for a configuration.
+
+    Attributes:
+        name: short name for file names (``bert``).
+        description: one line for people.
+        parameters: number of model parameters; None for a plain function.
+        sequences_per_step: sequences or images that one step works on; None if unknown.
+        unit: what ``sequences_per_step`` counts, in words.
+        tokens_per_step: tokens that one step works on; None where there are none or it is unknown.
+        notes: what a reader must know to compare it (random weights, autocast, ...).
+        own_step: whether it is code of the user's, to which the configuration's mode and data type were not applied.
+        dtype: data type of the parameters in inference, of autocast in training; None for a plain function.
+    """
+
+    name: str
+    description: str
+    parameters: int | None = None
+    sequences_per_step: int | None = None
+    unit: str = "sequences"
+    tokens_per_step: int | None = None
+    notes: tuple[str, ...] = ()
+    own_step: bool = False
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """GPU clocks while the unprofiled steps ran, sampled by ``nvidia-smi``.
+
+    Attributes:
+        samples: number of samples.
+        sm_mhz_min, sm_mhz_median, sm_mhz_max: clock of the multiprocessors.
+        sm_mhz_limit: the highest clock the device offers.
+        memory_mhz: median clock of the memory.
+        temperature_c: highest temperature.
+        power_w: median power draw.
+        limited_by: reasons the driver gave for lower clocks, other than idling.
+    """
+
+    samples: int
+    sm_mhz_min: int
+    sm_mhz_median: int
+    sm_mhz_max: int
+    sm_mhz_limit: int
+    memory_mhz: int
+    temperature_c: int
+    power_w: float
+    limited_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """Unprofiled steps. Every sample is kept.
+
+    Attributes:
+        warmup_steps: steps run before, not counted.
+        wall_ns: host clock around one step and a synchronise of the device.
+        event_ns: CUDA events around the same steps; None on a CPU. Includes launch gaps. Warm L2.
+        clocks: GPU clocks meanwhile; None with the reason in ``clocks_reason``.
+        waited_for_cpu_ns: how long threads of the process were ready to run but had no CPU core, added up over the
+            threads, while the steps were timed; None where the system does not tell.
+        synchronised: whether each time ends with a wait for the device. A script's own steps are timed as they come,
+            from boundary to boundary.
+    """
+
+    warmup_steps: int
+    wall_ns: tuple[int, ...]
+    event_ns: tuple[int, ...] | None
+    clocks: Clocks | None
+    clocks_reason: str | None = None
+    waited_for_cpu_ns: int | None = None
+    synchronised: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PeakMemory:
+    """Peak memory over all unprofiled steps, the cold one included (of a ``with`` block: over the block).
+
+    Attributes:
+        allocated_bytes: most bytes that tensors took on the device (PyTorch's allocator); None on a CPU.
+        reserved_bytes: most bytes the allocator had taken from the device; None on a CPU.
+        resident_bytes: peak resident set of the whole process since it began, libraries included.
+    """
+
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RawTrace:
+    """A trace file, relative to the run directory; ``replaced_bytes`` of names that were no text were replaced."""
+
+    file: str
+    replaced_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureRecord:
+    """One measured configuration.
+
+    Attributes:
+        configuration, options: what was asked for.
+        workload: what was built.
+        machine: where it ran.
+        framework: the PyTorch that ran it; None for a program without.
+        rank: its place in a distributed job; None where it was alone.
+        opscope: the version that measured.
+        git_revision: commit of the working directory, marked where it has changes; None if it is in no repository.
+        created: UTC, ISO 8601.
+        cold_step_ns: wall time of the very first step, with everything a first use costs (loading code, choosing
+            algorithms, compiling); None where it was not timed by itself.
+        benchmark: the unprofiled steps, or None where they were skipped.
+        memory: peak memory.
+        traces: the trace files, one per cycle of the schedule.
+        functions: the operator table's file relative to the run directory, or None with the reason.
+        functions_reason: why there is none.
+        steady_state: how the steps of a script were found, in a sentence; None for workloads that have a step.
+    """
+
+    schema: Literal["opscope.capture/2"] = "opscope.capture/2"
+    configuration: Configuration
+    options: CaptureOptions
+    workload: WorkloadInfo
+    machine: Machine
+    framework: Framework | None
+    rank: Rank | None = None
+    opscope: str
+    git_revision: str | None
+    created: str
+    cold_step_ns: int | None
+    benchmark: Benchmark | None
+    memory: PeakMemory
+    traces: tuple[RawTrace, ...]
+    functions: str | None = None
+    functions_reason: str | None = None
+    steady_state: str | None = None
+
+    @property
+    def ran_on_gpu(self) -> bool:
+        """Whether the workload ran on a GPU, as far as the framework says."""
+        return self.framework is not None and self.framework.on_gpu

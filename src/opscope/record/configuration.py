@@ -1,0 +1,98 @@
+"""What runs, and how it is collected."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+from opscope.record.settings import Attention, Dtype, Mode, Value, in_file_names, order_of
+
+Activity = Literal["cpu", "cuda"]
+DEVICE_NAME = r"auto|cpu|cuda(:\d+)?"  # what a device can be asked for as
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One point of a sweep. What has no value is left to the workload.
+
+    Attributes:
+        target: what runs: a built-in workload, a function, a script, a command.
+        settings: what is the same for the whole sweep, by name.
+        axes: what the sweep varies, by name; the sizes of a single configuration too.
+    """
+
+    target: str
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    axes: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """The name in file names, made of the axes: ``bs8_seq128``, ``bs8_bf16``; ``default`` without any."""
+        names = sorted(self.axes, key=order_of)
+        return "_".join(in_file_names(name, self.axes[name]) for name in names) or "default"
+
+    def get(self, name: str) -> Value | None:
+        """Return the value of a setting or an axis; None where it has none."""
+        return self.axes.get(name, self.settings.get(name))
+
+    def items(self) -> Iterator[tuple[str, Value]]:
+        """Yield all settings and axes, in the order of the table of settings."""
+        values = {**self.settings, **self.axes}
+        return iter(sorted(values.items(), key=lambda item: order_of(item[0])))
+
+    def count(self, name: str) -> int | None:
+        """Return a setting that is a number of things."""
+        return cast("int | None", self.get(name))
+
+    @property
+    def mode(self) -> Mode:
+        """Whether a step infers or trains."""
+        return cast("Mode", self.get("mode") or "inference")
+
+    @property
+    def dtype(self) -> Dtype | None:
+        """The data type; None leaves it to the workload."""
+        return cast("Dtype | None", self.get("dtype"))
+
+    @property
+    def attention(self) -> Attention | None:
+        """The attention implementation; None leaves it to the workload."""
+        return cast("Attention | None", self.get("attention"))
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the model runs through torch.compile."""
+        return bool(self.get("compile"))
+
+    def __hash__(self) -> int:
+        return hash((self.target, frozenset(self.settings.items()), frozenset(self.axes.items())))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """torch.profiler's schedule, in steps: ``repeat`` cycles of ``wait``, ``warmup`` and ``active``."""
+
+    wait: int = 1
+    warmup: int = 1
+    active: int = 3
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureOptions:
+    """How a configuration is measured.
+
+    Attributes:
+        device: ``auto`` is the first GPU, else the CPU.
+        activities: what torch.profiler collects.
+        schedule: its schedule; None for a ``with`` block, which is collected whole.
+        with_stack: whether Python stacks are recorded.
+        profile_memory: whether allocations are recorded.
+        benchmark: whether unprofiled steps are timed beside the profile.
+    """
+
+    device: str = "auto"
+    activities: tuple[Activity, ...] = ("cpu", "cuda")
+    schedule: Schedule | None = Schedule()
+    with_stack: bool = False
+    profile_memory: bool = False
+    benchmark: bool = True

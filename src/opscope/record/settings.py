@@ -1,0 +1,82 @@
+"""The settings that a workload can have, by name: one table for options, file names, reports and functions' parameters.
+
+A target of the user's may have more of its own (``--set NAME=VALUE``); those are known by their name alone.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+Value: TypeAlias = bool | int | float | str
+Mode = Literal["inference", "training"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+Attention = Literal["eager", "sdpa"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        name: of the function's parameter, and of the field in files: ``batch_size``.
+        option: on the command line: ``--batch-sizes``.
+        heading: in reports.
+        label: stands before the value in file names: ``bs`` in ``bs8``; empty where the value speaks for itself.
+        kind: a count takes whole numbers from 1 on, a choice one of ``choices``, a flag is there or not.
+        choices: of a choice.
+        is_size: whether file names always have it (as those of the first reports do), not only where it varies.
+        built_in_only: whether functions of the user's are not handed it.
+    """
+
+    name: str
+    option: str
+    heading: str
+    label: str = ""
+    kind: Literal["count", "choice", "flag", "text"] = "count"
+    choices: tuple[str, ...] = ()
+    is_size: bool = False
+    built_in_only: bool = False
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {
+    setting.name: setting
+    for setting in (
+        Setting("batch_size", "--batch-sizes", "Batch size", "bs", is_size=True),
+        Setting("seq_len", "--seq-lens", "Sequence length", "seq", is_size=True),
+        Setting("image_size", "--image-size", "Image size", "image"),
+        Setting("hidden_size", "--hidden-size", "Hidden size", "hidden"),
+        Setting("layers", "--layers", "Layers", "layers"),
+        Setting("mode", "--mode", "Mode", kind="choice", choices=("inference", "training")),
+        Setting("dtype", "--dtype", "Data type", kind="choice", choices=("float32", "bfloat16", "float16")),
+        Setting("attention", "--attention", "Attention", kind="choice", choices=("eager", "sdpa")),
+        Setting("compile", "--compile", "torch.compile", kind="flag"),
+        Setting("simplified", "--simplified", "Simplified", kind="flag", built_in_only=True),
+        Setting("pretrained", "--use-real-bert", "Weights", kind="text", built_in_only=True),
+    )
+}
+# How data types are written on the command line and in file names.
+SHORT_DTYPES: Final[Mapping[str, str]] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_UNSAFE = re.compile(r"[^\w.+-]+")
+
+
+def option_of(name: str) -> str:
+    """Return the command-line option that gives a setting its value."""
+    return SETTINGS[name].option if name in SETTINGS else f"--set {name}=..."
+
+
+def heading_of(name: str) -> str:
+    """Return what reports call a setting."""
+    return SETTINGS[name].heading if name in SETTINGS else name
+
+
+def in_file_names(name: str, value: Value) -> str:
+    """Return how a value of an axis stands in file names: ``bs8``, ``bf16``, ``width64``."""
+    text = SHORT_DTYPES.get(str(value), str(value)) if name == "dtype" else str(value)
+    label = SETTINGS[name].label if name in SETTINGS else name
+    return _UNSAFE.sub("-", f"{label}{text}")
+
+
+def order_of(name: str) -> int:
+    """Return where a setting stands among others: as in the table, a user's own last."""
+    return list(SETTINGS).index(name) if name in SETTINGS else len(SETTINGS)

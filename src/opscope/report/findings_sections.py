@@ -1,0 +1,31 @@
+"""What is known of one operator, as people read it."""
+
+from collections.abc import Iterator
+
+from opscope.documents.findings import Findings
+from opscope.report.blocks import Block, Name, Paragraph, Table
+
+_HEADINGS = {
+    "parallelism": "Why it runs in parallel",
+    "coverage": "How grid and block cover it",
+    "resources": "Registers, shared memory, occupancy",
+    "memory_access": "Memory access",
+    "synchronisation": "Synchronisation",
+    "gains": "What could be gained",
+}
+
+
+def findings_blocks(findings: Findings) -> Iterator[Block]:
+    """Yield what is known of one operator, each statement with what it rests on."""
+    about = () if findings.inputs is None else (" for inputs ", Name(findings.inputs))
+    kernel = () if findings.kernel is None else (", kernel ", Name(findings.kernel))
+    yield Paragraph.of("How it runs", *about, *kernel, "; each statement says what it rests on:")
+    yield Table(("About", "Basis", "What is known"), tuple(_rows(findings)))
+    if findings.counters_reason:
+        yield Paragraph.of("Hardware counters: none (", Name(findings.counters_reason), ").")
+
+
+def _rows(findings: Findings) -> Iterator[tuple[str, str, str]]:
+    for topic, statements in findings.by_topic().items():
+        for number, statement in enumerate(statements):
+            yield ("" if number else _HEADINGS[topic], str(statement.basis), statement.text)

@@ -1,0 +1,127 @@
+"""The keys that the project's first guide promised, in milliseconds, beside those of the statistics file's own schema.
+
+``top_aten_operators`` (with ``cuda_time_total_ms``, ``potential_cuda_file`` and ``native_function``),
+``category_statistics`` and ``summary`` (with ``total_cuda_time_ms``) keep the names and meanings that they had from the
+first version on. Times are over all profiled steps; what was not measured is null. Nothing of opscope reads them.
+"""
+
+from typing import TypedDict
+
+import msgspec
+
+from opscope.documents.trace import OperatorRow, TraceDocument
+from opscope.knowledge.kernels.source import How
+from opscope.units import NS_PER_MS
+
+_TOP_OPERATORS = 10
+
+
+class GuideOperator(TypedDict):
+    """One of the ten most expensive ``aten::`` operators."""
+
+    name: str
+    category: str
+    calls: int
+    self_cuda_time_ms: float | None
+    cuda_time_total_ms: float | None
+    self_cpu_time_ms: float
+    cpu_time_total_ms: float
+    percent_of_device_sum: float | None
+    kernels_launched: int
+    native_function: str | None
+    potential_cuda_file: str | None
+
+
+class GuideCategory(TypedDict):
+    """Time by kind of work."""
+
+    category: str
+    calls: int
+    kernels_launched: int
+    self_cuda_time_ms: float | None
+    percent_of_device_sum: float | None
+    self_cpu_time_ms: float
+
+
+class GuideSummary(TypedDict):
+    """The figures a reader looks at first."""
+
+    steps: int
+    total_cuda_time_ms: float | None
+    cuda_time_per_step_ms: float | None
+    device_busy_ms: float | None
+    device_idle_ms: float | None
+    total_cpu_self_time_ms: float
+    device_times_reason: str | None
+
+
+class GuideKeys(TypedDict):
+    """All of them."""
+
+    summary: GuideSummary
+    top_aten_operators: list[GuideOperator]
+    category_statistics: list[GuideCategory]
+
+
+def guide_keys(document: TraceDocument) -> GuideKeys:
+    """Return the keys of one trace."""
+    top = [row for row in document.operators if row.name.startswith("aten::")][:_TOP_OPERATORS]
+    return GuideKeys(
+        summary=_summary(document),
+        top_aten_operators=[_operator(row, document) for row in top],
+        category_statistics=[
+            GuideCategory(
+                category=row.category,
+                calls=row.calls,
+                kernels_launched=row.activities,
+                self_cuda_time_ms=_device_ms(row.self_device_ns, document),
+                percent_of_device_sum=_percent(row.self_device_ns, document),
+                self_cpu_time_ms=row.self_cpu_ns / NS_PER_MS,
+            )
+            for row in document.categories
+        ],
+    )
+
+
+def statistics_json(document: TraceDocument) -> bytes:
+    """Return the statistics file: the document, with the guide's keys beside its own."""
+    content = {**msgspec.to_builtins(document), **guide_keys(document)}
+    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+
+
+def _summary(document: TraceDocument) -> GuideSummary:
+    steps, devices = document.step_count, document.devices
+    return GuideSummary(
+        steps=steps,
+        total_cuda_time_ms=_device_ms(document.device_sum_ns, document),
+        cuda_time_per_step_ms=_device_ms(document.device_sum_ns / steps, document) if steps else None,
+        device_busy_ms=_device_ms(sum(d.busy_ns - d.outside_window_ns for d in devices), document),
+        device_idle_ms=_device_ms(sum(d.idle_ns for d in devices), document),
+        total_cpu_self_time_ms=document.cpu_self_ns / NS_PER_MS,
+        device_times_reason=document.device_times_reason,
+    )
+
+
+def _operator(row: OperatorRow, document: TraceDocument) -> GuideOperator:
+    source = row.detail.source if row.detail else None
+    return GuideOperator(
+        name=row.name,
+        category=row.category,
+        calls=row.calls,
+        self_cuda_time_ms=_device_ms(row.self_device_ns, document),
+        cuda_time_total_ms=_device_ms(row.total_device_ns, document),
+        self_cpu_time_ms=row.self_cpu_ns / NS_PER_MS,
+        cpu_time_total_ms=row.total_cpu_ns / NS_PER_MS,
+        percent_of_device_sum=_percent(row.self_device_ns, document),
+        kernels_launched=row.activities,
+        native_function=row.native_function,
+        potential_cuda_file=source.file if source and source.how is How.VERIFIED else None,
+    )
+
+
+def _device_ms(nanoseconds: float, document: TraceDocument) -> float | None:
+    return nanoseconds / NS_PER_MS if document.has_device_times else None
+
+
+def _percent(nanoseconds: int, document: TraceDocument) -> float | None:
+    return 100 * nanoseconds / document.device_sum_ns if document.device_sum_ns else None

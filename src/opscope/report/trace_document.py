@@ -1,0 +1,212 @@
+"""A trace and its record -> `TraceDocument`. Nothing is computed here that `Measured` has not decided."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from opscope.analysis.analyzed import Analysis
+from opscope.analysis.bounds import Bound
+from opscope.analysis.measured import Measured
+from opscope.analysis.timeline import DeviceTimeline
+from opscope.analysis.window import Window
+from opscope.documents import trace as doc
+from opscope.documents.history import CURRENT
+from opscope.documents.source import NativeFunctionDetail
+from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver
+from opscope.knowledge.native_functions import NativeFunctions
+from opscope.record.capture import CaptureRecord
+from opscope.report.dossier import findings_of
+from opscope.report.explain import Lookup
+from opscope.report.native_function import native_function_of
+from opscope.report.source import source_entry
+
+_NO_KERNEL = "no kernel of this operator was recorded"
+_RESEARCHED = 3  # operators that get findings
+_LISTED = 10  # shapes, kernels and callers listed per operator
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """What a document is built from. With a lookup it has the details of operators and kernels."""
+
+    measured: Measured
+    functions: NativeFunctions
+    lookup: Lookup | None
+
+    @property
+    def analysis(self) -> Analysis:
+        return self.measured.analysis
+
+    @property
+    def resolver(self) -> SourceResolver | None:
+        return self.lookup.resolver if self.lookup else None
+
+
+def build_trace_document(
+    measured: Measured, functions: NativeFunctions, *, lookup: Lookup | None = None, trace: str | None = None
+) -> doc.TraceDocument:
+    """Build the document of one trace.
+
+    Args:
+        measured: the trace's analysis, with the record of its capture.
+        functions: the operators of the PyTorch that ran, or of a release.
+        lookup: finds sources; without it, the document has no details of operators and kernels.
+        trace: the trace's name relative to its run directory.
+    """
+    builder, analysis = _Builder(measured, functions, lookup), measured.analysis
+    launches = analysis.launches
+    return doc.TraceDocument(
+        version=CURRENT,
+        source=analysis.source,
+        window=_window(analysis.window),
+        bound=_bound(measured.bound),
+        devices=tuple(_device(timeline) for timeline in analysis.devices),
+        operators=tuple(_operators(builder)),
+        kernels=tuple(_kernels(analysis.kernels, builder.resolver)),
+        categories=tuple(doc.CategoryRow(**row) for row in analysis.categories.iter_rows(named=True)),
+        graph_nodes=tuple(doc.GraphNodeRow(**row) for row in analysis.graph_nodes.iter_rows(named=True)),
+        backward=tuple(doc.BackwardRow(**row) for row in analysis.backward.iter_rows(named=True)),
+        launches=doc.LaunchesEntry(
+            api=launches.api,
+            latency=launches.latency,
+            backlog=launches.backlog,
+            without_activity=launches.without_activity,
+            calls=tuple(doc.LaunchCallRow(**row) for row in launches.calls.iter_rows(named=True)),
+        ),
+        steps=analysis.steps,
+        phases_ns=analysis.phases,
+        unlinked=doc.UnlinkedEntry(analysis.accounting.unlinked_activities, analysis.accounting.unlinked_ns),
+        trust=measured.trust,
+        device_times_reason=measured.device_times_reason,
+        memory=tuple(_memory(analysis)),
+        trace=trace,
+        step_count=measured.step_count,
+        measurement=measured.measurement,
+        capture=None if measured.record is None else _capture(measured.record),
+    )
+
+
+def _window(window: Window) -> doc.WindowEntry:
+    return doc.WindowEntry(str(window.kind), window.start_ns, window.end_ns, window.duration_ns)
+
+
+def _bound(bound: Bound) -> doc.BoundEntry:
+    cause = None if bound.idle_cause is None else str(bound.idle_cause)
+    return doc.BoundEntry(str(bound.kind), bound.device_share, cause, bound.sentence)
+
+
+def _capture(record: CaptureRecord) -> doc.CaptureEntry:
+    names = [name for name in doc.CaptureEntry.__slots__ if name != "__weakref__"]
+    return doc.CaptureEntry(**{name: getattr(record, name) for name in names})
+
+
+def _device(timeline: DeviceTimeline) -> doc.DeviceEntry:
+    return doc.DeviceEntry(
+        device=timeline.device,
+        name=timeline.name,
+        activities=timeline.activities,
+        sum_ns=timeline.sum_ns,
+        busy_ns=timeline.busy_ns,
+        window=_window(timeline.window),
+        window_ns=timeline.window.duration_ns,
+        outside_window_ns=timeline.outside_window_ns,
+        idle_ns=timeline.idle_ns,
+        compute_ns=timeline.compute_ns,
+        exposed_communication_ns=timeline.exposed_communication_ns,
+        exposed_memcpy_ns=timeline.exposed_memcpy_ns,
+        idle_by_cause_ns={str(cause): length for cause, length in timeline.idle.by_cause().items() if length},
+    )
+
+
+def _operators(builder: _Builder) -> Iterator[doc.OperatorRow]:
+    analysis = builder.analysis
+    shapes = grouped(analysis.shapes, "name")
+    weight = "self_device_ns" if analysis.has_device_times else "self_cpu_ns"
+    details = None if builder.lookup is None else _Details(builder.lookup, analysis)
+    for row in analysis.operators.iter_rows(named=True):
+        name = row["name"]
+        detail, native_function = native_function_of(
+            name, shapes[name], builder.functions, builder.measured.device_key, weight
+        )
+        yield doc.OperatorRow(
+            **row,
+            native_function=native_function,
+            cpp_function=detail.cpp_function,
+            detail=None if details is None else details.of(name, detail, shapes[name]),
+        )
+
+
+class _Details:
+    """Tells more of single operators."""
+
+    def __init__(self, lookup: Lookup, analysis: Analysis) -> None:
+        self._lookup = lookup
+        self._kernels = grouped(analysis.kernels_of, "operator")
+        self._callers = None if analysis.callers is None else grouped(analysis.callers, "name")
+        self._researched = set(analysis.operators.filter(pl.col("activities") > 0)["name"].head(_RESEARCHED))
+
+    def of(self, name: str, native: NativeFunctionDetail, shapes: pl.DataFrame) -> doc.OperatorDetail:
+        lookup, launched = self._lookup, self._kernels.get(name)
+        return doc.OperatorDetail(
+            category_rule=lookup.classifier.classify(name).rule,
+            native_function=native,
+            source=lookup.source_of_launched(name) or source_entry(KernelSource(How.UNKNOWN, _NO_KERNEL)),
+            shape_count=shapes.height,
+            shapes=tuple(_shapes(shapes.head(_LISTED))),
+            kernel_count=0 if launched is None else launched.height,
+            kernels=() if launched is None else tuple(_kernels(launched.head(_LISTED), lookup.resolver)),
+            called_from=None if self._callers is None else tuple(_called_from(self._callers.get(name))),
+            findings=findings_of(lookup, name) if name in self._researched else None,
+        )
+
+
+def grouped(table: pl.DataFrame, key: str) -> Mapping[str, pl.DataFrame]:
+    """Return the rows of a table by one of its columns, in their order."""
+    return {str(name): group for (name,), group in table.group_by(key, maintain_order=True)}
+
+
+def _shapes(table: pl.DataFrame) -> Iterator[doc.ShapeRow]:
+    columns = ("input_dims", "input_types", "calls", "self_device_ns", "total_device_ns", "self_cpu_ns")
+    for row in table.select(columns).iter_rows(named=True):
+        yield doc.ShapeRow(**row)
+
+
+def _kernels(table: pl.DataFrame, resolver: SourceResolver | None) -> Iterator[doc.KernelRow]:
+    """Yield rows of `Analysis.kernels`, or of `Analysis.kernels_of` for one operator."""
+    columns = [name for name in table.columns if name in doc.KernelRow.__slots__]
+    texts = [name for name in ("name", "kind") if name in columns]
+    for row in table.select(columns).with_columns(pl.col(texts).cast(pl.String)).iter_rows(named=True):
+        yield doc.KernelRow(**{"device": None, **row, **_named(row, resolver)})
+
+
+def _named(row: Mapping[str, Any], resolver: SourceResolver | None) -> dict[str, str | None]:
+    """Return what a kernel's name says and where its source is, if that was asked for."""
+    if resolver is None or row["kind"] != "kernel":
+        return {}
+    source = resolver.resolve(row["name"])
+    return {
+        "summary": decode(row["name"]).summary,
+        "library": source.library,
+        "source_file": source.file,
+        "source_how": str(source.how),
+    }
+
+
+def _called_from(table: pl.DataFrame | None) -> Iterator[doc.CallerRow]:
+    for row in () if table is None else table.head(_LISTED).iter_rows(named=True):
+        yield doc.CallerRow(row["called_from"], row["calls"], row["self_device_ns"], row["self_cpu_ns"])
+
+
+def _memory(analysis: Analysis) -> Iterator[doc.MemoryEntry]:
+    for use in analysis.memory:
+        top = use.by_operator.head(_LISTED)
+        yield doc.MemoryEntry(
+            device=use.device,
+            peak_allocated_bytes=use.peak_allocated_bytes,
+            allocated_bytes=use.allocated_bytes,
+            allocations=use.allocations,
+            top_operators={name or "outside any operator": size for name, _, size in top.iter_rows()},
+        )
