@@ -1,12 +1,14 @@
 """Run the command line in a process of its own, as users do."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.zygote import ROOT, zygote
+
 PYTHONPATH = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
 TOY = ROOT / "tests" / "workloads" / "toy.py"
 # Makes an import of PyTorch fail as it does where PyTorch is not installed.
@@ -14,9 +16,21 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from opscope.cli impor
 
 
 def opscope(
+    *args: str,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    code: str | None = None,
+    stdin: bytes | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``opscope`` with arguments in a process forked from a warm one; ``code`` replaces what it runs."""
+    torch = args[:1] == ("profile",) and code is None and importlib.util.find_spec("torch") is not None
+    return zygote("torch" if torch else "plain").run(args, code, cwd, env or {}, stdin)
+
+
+def fresh_opscope(
     *args: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, code: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``opscope`` with arguments; ``code`` replaces ``python -m opscope``."""
+    """Run ``python -m opscope`` from its very beginning; for what imports, start and end have to do with."""
     start = ["-m", "opscope"] if code is None else ["-c", code]
     return subprocess.run(
         [sys.executable, *start, *args],

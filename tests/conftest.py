@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from opscope.readers import read
 from tests.kineto import KinetoTrace
 
 DATA = Path(__file__).parent / "data"
+# Tests run side by side, one process per core: more threads than cores would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def gpu_is_missing() -> str | None:

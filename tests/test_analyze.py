@@ -53,10 +53,10 @@ def test_figures_of_the_tiny_trace_are_those_worked_out_by_hand(inference: str) 
     operators = {row["name"]: row for row in document["operators"]}
     assert operators["aten::addmm"]["self_device_ns"] == operators["aten::linear"]["total_device_ns"] == 40_000
     assert operators["aten::addmm"]["native_function"] == "addmm"
-    assert document["kernels"][0] == {
+    assert document["kernels"][0].items() >= {
         "name": "gemm", "kind": "kernel", "device": 0, "calls": 2,
         "total_ns": 40_000, "mean_ns": 20_000.0, "min_ns": 20_000, "max_ns": 20_000, "std_ns": 0.0,
-    }  # fmt: skip
+    }.items()  # fmt: skip
     assert [step["launch_bound_share"] for step in document["steps"]] == [0.65, 0.3]
     assert document["launches"]["latency"]["count"] == 2
     assert document["launches"]["backlog"]["count"] == 2
@@ -81,7 +81,7 @@ def test_csv_has_exact_figures_and_can_be_sorted_by_any_of_them() -> None:
     assert sum(int(row["self_device_ns"]) for row in rows) == 25_104_876
     wrong = opscope("analyze", GPT2, "--sort", "cost")
     assert wrong.returncode == 2
-    assert "--sort takes a column of --by operator: name, calls, " in wrong.stderr
+    assert "--sort takes a column of --by operator, as a heading (Name, Category, Calls, Self device, " in wrong.stderr
 
 
 def test_top_limits_the_rows_and_zero_shows_all() -> None:
@@ -131,7 +131,7 @@ def test_the_size_that_is_read_is_limited(inference: str, size: str, code: int) 
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"\x7fELF", b"not json", gzip.compress(b"")])
+@pytest.mark.parametrize("content", [b"", b"{}", b"\x7fELF", b"not json", gzip.compress(b"", mtime=0)])
 def test_what_is_no_trace_is_a_bad_input(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)

@@ -13,9 +13,9 @@ from opscope.cli import COMMANDS, cli
 from opscope.cli.options import ListCommand, ListOf
 from opscope.errors import OpscopeError, UsageError
 from opscope.record.configuration import CaptureOptions, Configuration
-from opscope.sweep.plan import PRESETS, Sizes, default_sizes, expand
+from opscope.sweep.plan import PRESETS, default_sizes, expand
 from opscope.workloads.catalog import BUILT_IN, check
-from tests.cli import ROOT, WITHOUT_TORCH, opscope, toy
+from tests.cli import ROOT, WITHOUT_TORCH, fresh_opscope, opscope, toy
 
 
 @click.command(cls=ListCommand)
@@ -58,36 +58,36 @@ def test_a_list_ends_where_its_values_end() -> None:
 
 
 def test_the_sweep_is_the_product_in_the_order_given() -> None:
-    configurations = expand(Configuration("bert"), Sizes((8, 1), (256, 128)))
+    configurations = expand("bert", {"batch_size": (8, 1), "seq_len": (256, 128)})
     assert [c.id for c in configurations] == ["bs8_seq256", "bs8_seq128", "bs1_seq256", "bs1_seq128"]
 
 
 def test_repeated_sizes_are_run_once_and_no_size_is_one_configuration() -> None:
-    assert [c.id for c in expand(Configuration("bert"), Sizes((1, 1), (128,)))] == ["bs1_seq128"]
-    assert [c.id for c in expand(Configuration("a:b"), Sizes())] == ["default"]
+    assert [c.id for c in expand("bert", {"batch_size": (1, 1), "seq_len": (128,)})] == ["bs1_seq128"]
+    assert [c.id for c in expand("a:b", {})] == ["default"]
 
 
 def test_presets_are_the_guides_two_sweeps() -> None:
     quick, full = PRESETS["comprehensive"]
     assert PRESETS["quick"] == (quick,)
-    assert (quick.folder, quick.sizes) == ("quick", Sizes((1, 8), (128,)))
-    assert (full.folder, len(expand(Configuration("bert"), full.sizes))) == ("full", 12)
+    assert (quick.folder, quick.sizes) == ("quick", {"batch_size": (1, 8), "seq_len": (128,)})
+    assert (full.folder, len(expand("bert", full.sizes))) == ("full", 12)
 
 
 @pytest.mark.parametrize("target", list(BUILT_IN))
 def test_every_built_in_target_has_a_default_sweep(target: str) -> None:
-    assert len(expand(Configuration(target), default_sizes(target))) >= 2
+    assert len(expand(target, default_sizes(target))) >= 2
 
 
 @pytest.mark.parametrize(
     ("configuration", "message"),
     [
         (Configuration("bret"), "unknown target 'bret'.*bert, gpt2, resnet50"),
-        (Configuration("resnet50", seq_len=128), "--seq-lens does not apply to the target resnet50"),
-        (Configuration("gpt2", simplified=True), "--simplified does not apply to the target gpt2"),
-        (Configuration("bert", image_size=224), "--image-size does not apply to the target bert"),
-        (Configuration("bert", pretrained="", layers=2), "--layers cannot be combined with --use-real-bert"),
-        (Configuration("a.py:f", pretrained=""), "--use-real-bert applies to the target bert only"),
+        (Configuration("resnet50", axes={"seq_len": 128}), "--seq-lens does not apply to the target resnet50"),
+        (Configuration("gpt2", {"simplified": True}), "--simplified does not apply to the target gpt2"),
+        (Configuration("bert", {"image_size": 224}), "--image-size does not apply to the target bert"),
+        (Configuration("bert", {"pretrained": "", "layers": 2}), "--layers cannot be combined with --use-real-bert"),
+        (Configuration("a.py:f", {"pretrained": ""}), "--use-real-bert applies to the target bert only"),
     ],
 )
 def test_options_that_do_not_apply_are_refused(configuration: Configuration, message: str) -> None:
@@ -158,7 +158,7 @@ def test_help_lists_every_command_and_imports_none() -> None:
         "try: cli(['--help'])\nexcept SystemExit: pass\n"
         "print(sorted({'torch', 'polars', 'numpy', 'rich', 'msgspec', 'opscope.cli.profile'} & set(sys.modules)))"
     )
-    result = opscope(code=code)
+    result = fresh_opscope(code=code)
     assert result.stdout.splitlines()[-1] == "[]"
     for name in COMMANDS:
         assert name in result.stdout
@@ -177,7 +177,7 @@ def test_analyze_reads_its_first_trace_before_it_imports_what_the_analysis_needs
         f"cli(['analyze', {str(tmp_path / 'trace.json')!r}])"
     )
     (tmp_path / "trace.json").write_text('{"traceEvents": []}')
-    result = opscope(code=code)
+    result = fresh_opscope(code=code)
     assert result.returncode == 0
     assert result.stderr.splitlines()[0] == "[]"
 

@@ -11,10 +11,14 @@ import polars as pl
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
+from opscope.analysis.measured import Measured
 from opscope.analysis.occupancy import Occupancy, dimensions, occupancy
-from opscope.analysis.parallelism import Parallelism, RecordedCall, parallelism
+from opscope.analysis.parallelism import Parallelism, parallelism
 from opscope.collect.nsight_compute import read_counters
+from opscope.documents.findings import Basis
 from opscope.errors import EnvironmentLacksError
+from opscope.knowledge.calls import RecordedCall
+from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import DeviceProperties
@@ -22,7 +26,6 @@ from opscope.readers import read
 from opscope.record.counters import Counters, OperatorCall
 from opscope.report.dossier import build_dossier, findings_of
 from opscope.report.explain import Lookup
-from opscope.documents.findings import Basis
 from tests.cli import PYTHONPATH, WITHOUT_TORCH, opscope
 from tests.conftest import DATA
 
@@ -59,7 +62,7 @@ def test_an_operator_of_a_trace_is_explained_with_its_cost_and_launches() -> Non
 
 def test_launches_add_up_for_every_operator_and_kernel_of_a_trace() -> None:
     analysis = analyze(read(TRACE))
-    lookup = Lookup(SourceResolver(), NativeFunctions.shipped(), analysis=analysis)
+    lookup = Lookup(SourceResolver(), NativeFunctions.shipped(), measured=Measured(analysis))
     for name, self_device in analysis.operators.select("name", "self_device_ns").rows():
         document = lookup.explain(name)
         assert sum(launch.total_ns for launch in document.launches) == self_device
@@ -254,6 +257,10 @@ def call(dims: object, types: list[str], values: list[str] | None = None) -> Rec
     return found
 
 
+def named(operator: str, recorded: RecordedCall) -> RecordedCall:
+    return recorded.named(NativeFunctions.shipped().argument_names(operator, recorded.types))
+
+
 @pytest.mark.parametrize(
     ("operator", "category", "recorded", "parallel", "reduced", "flop", "least_bytes"),
     [
@@ -295,7 +302,7 @@ def test_parallelism_by_hand(
     operator: str, category: str, recorded: RecordedCall, parallel: dict[str, int], reduced: dict[str, int],
     flop: int | None, least_bytes: int | None,
 ) -> None:  # fmt: skip
-    found = parallelism(operator, category, recorded)
+    found = parallelism(operator, Category(category), named(operator, recorded))
     assert isinstance(found, Parallelism)
     assert (dict(found.parallel), dict(found.reduced)) == (parallel, reduced)
     assert (found.flop, found.least_bytes) == (flop, least_bytes)
@@ -321,14 +328,14 @@ def test_parallelism_by_hand(
     ],
 )
 def test_what_does_not_follow_from_the_shapes_is_not_said(operator: str, category: str, recorded: RecordedCall) -> None:
-    assert parallelism(operator, category, recorded) is None
+    assert parallelism(operator, Category(category), named(operator, recorded)) is None
 
 
 def test_an_expanded_input_is_read_once() -> None:
     recorded = RecordedCall.read("[[4, 6], [4, 6], []]", '["float", "float", "Scalar"]', '["", "", ""]',
                                  "[[6, 1], [0, 1], []]")  # fmt: skip
     assert recorded is not None
-    found = parallelism("aten::copy_", "Memory", recorded)
+    found = parallelism("aten::copy_", Category.MEMORY, named("aten::copy_", recorded))
     assert found is not None
     assert found.least_bytes == (24 + 6) * 4
 
@@ -337,7 +344,9 @@ def test_an_expanded_input_is_read_once() -> None:
 
 
 def lookup_of(path: Path) -> Lookup:
-    return Lookup(SourceResolver(), NativeFunctions.shipped(), trace_name=path.name, analysis=analyze(read(path)))
+    return Lookup(
+        SourceResolver(), NativeFunctions.shipped(), trace_name=path.name, measured=Measured(analyze(read(path)))
+    )
 
 
 def test_the_dossier_of_a_product_says_what_can_be_worked_out_by_hand() -> None:
@@ -345,7 +354,8 @@ def test_the_dossier_of_a_product_says_what_can_be_worked_out_by_hand() -> None:
     findings = build_dossier(lookup_of(TRACE), 1).operators[0].findings
     assert findings.parallel == {"rows": 1024, "columns": 768}
     assert findings.reduced == {"depth": 768}
-    text = {statement.text: statement.basis for statement in (*findings.coverage, *findings.resources, *findings.gains)}
+    statements = (*findings.coverage, *findings.resources, *findings.gains)
+    text = {statement.text: statement.basis for statement in statements}
     assert text["96 thread blocks (8 x 12 x 1) of 128 threads (128 x 1 x 1)."] is Basis.MEASURED
     tiles = "One thread block per tile of 128 x 64: 8 tiles along the rows by 12 along the columns."
     assert text[tiles] is Basis.DERIVED
@@ -436,7 +446,7 @@ def test_counters_without_nsight_compute_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_trace_without_device_work_has_no_dossier(analyses_of_cpu: Analysis) -> None:
-    lookup = Lookup(SourceResolver(), NativeFunctions.shipped(), analysis=analyses_of_cpu, device_key="CPU")
+    lookup = Lookup(SourceResolver(), NativeFunctions.shipped(), measured=Measured(analyses_of_cpu))
     assert build_dossier(lookup, 3).operators == ()
 
 

@@ -47,7 +47,7 @@ def test_kernels_of_a_run_are_verified_and_operators_have_findings(tmp_path: Pat
     assert sum(operator["findings"] is not None for operator in statistics["operators"]) == 3
     top = statistics["operators"][0]
     assert top["source"]["how"] in ("library", "verified")
-    assert json.loads((run / "manifest.json").read_text())["environment"]["torch_libraries"]
+    assert json.loads((run / "manifest.json").read_text())["framework"]["torch_libraries"]
 
 
 def test_counters_of_the_most_expensive_operators(tmp_path: Path) -> None:

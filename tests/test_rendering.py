@@ -10,15 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
+from opscope.analysis.measured import Measured
 from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace
 from opscope.report.blocks import Bullets, Name, Paragraph, Section, Table
-from opscope.report.build import build_document
+from opscope.report.explain import Lookup
 from opscope.report.kernel_report import kernel_report
 from opscope.report.markdown import render
 from opscope.report.tables import as_csv, as_text
 from opscope.report.text import printable
+from opscope.report.trace_document import build_trace_document
 from opscope.units import format_bytes, format_count, format_ns, format_share
 from tests.kineto import KinetoTrace
 
@@ -93,7 +95,9 @@ def test_a_hostile_trace_gives_a_harmless_report(load: Callable[[KinetoTrace], T
     trace = KinetoTrace()
     trace.operator(hostile, 0, 10_000, **{"Input Dims": [[1]], "Input type": [hostile]})
     trace.launched_kernel(hostile, (1_000, 1_000), (3_000, 1_000))
-    document = build_document(analyze(load(trace)), NativeFunctions.shipped(), None, "t.json", SourceResolver())
+    functions, measured = NativeFunctions.shipped(), Measured(analyze(load(trace)))
+    lookup = Lookup(SourceResolver(), functions, measured=measured)
+    document = build_trace_document(measured, functions, lookup=lookup, trace="t.json")
     text = render(kernel_report(document))
     assert "\n# not a heading" not in text
     outside_code = re.sub(r"(`+).*?\1", "", text)

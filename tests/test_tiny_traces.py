@@ -6,15 +6,17 @@ import polars as pl
 import pytest
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.bounds import BoundKind, bound_of
+from opscope.analysis.bounds import BoundKind
 from opscope.analysis.idle import IdleCause
-from opscope.documents.trust import Verdict
+from opscope.analysis.measured import Measured
 from opscope.analysis.window import WindowKind
+from opscope.documents.trust import Verdict
 from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.report.build import build_document
+from opscope.report.explain import Lookup
 from opscope.report.kernel_report import kernel_report
 from opscope.report.markdown import render
+from opscope.report.trace_document import build_trace_document
 from tests import tiny
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace
@@ -88,10 +90,10 @@ def test_inference_verdicts(inference: Analysis) -> None:
     assert inference.trust.verdict is Verdict.PASS
     assert inference.accounting.holds
     assert inference.operator_time_ns == 80 * US
-    bound = bound_of(inference, steps=2, wall_ns=None, ran_on_gpu=None)
+    bound = inference.bound
     assert (bound.kind, bound.idle_cause, bound.device_share) == (BoundKind.LAUNCH, IdleCause.HOST, 0.29)
     # Against an unprofiled step of 30 us the same 29 us of work keep the device busy.
-    assert bound_of(inference, steps=2, wall_ns=30 * US, ran_on_gpu=True).kind is BoundKind.DEVICE
+    assert inference.bound_with(steps=2, wall_ns=30 * US, ran_on_gpu=True).kind is BoundKind.DEVICE
 
 
 def test_training_operators(training: Analysis) -> None:
@@ -145,6 +147,8 @@ def test_training_names_the_lost_launch(training: Analysis) -> None:
 def test_reports_are_as_worked_out_by_hand(name: str, analyzed: Callable[[KinetoTrace], Analysis]) -> None:
     """The whole report; its figures were compared with tests/tiny.py by hand when the file was written."""
     functions = NativeFunctions.shipped()
-    document = build_document(analyzed(getattr(tiny, name)()), functions, None, f"tiny_{name}.json", SourceResolver())
+    measured = Measured(analyzed(getattr(tiny, name)()))
+    lookup = Lookup(SourceResolver(), functions, measured=measured)
+    document = build_trace_document(measured, functions, lookup=lookup, trace=f"tiny_{name}.json")
     golden = DATA / "golden" / f"tiny_{name}.md"
     assert render(kernel_report(document)) == golden.read_text(encoding="utf-8")

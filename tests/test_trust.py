@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.bounds import BoundKind, bound_of
+from opscope.analysis.bounds import BoundKind
 from opscope.analysis.checks import check_cpu_contention, check_overhead
 from opscope.documents.trust import Check, Verdict
 from opscope.model import Trace
@@ -76,7 +76,7 @@ def test_no_activity_of_a_gpu_workload_is_a_failure_and_not_zero(load: Callable[
     trace.operator("aten::mm", 0, 10_000)
     analysis = analyze(load(trace), expect_device_work=True)
     assert check(analysis, "device_work_recorded").verdict is Verdict.FAIL
-    assert bound_of(analysis, steps=1, wall_ns=10_000, ran_on_gpu=True).kind is BoundKind.UNKNOWN
+    assert analysis.bound_with(steps=1, wall_ns=10_000, ran_on_gpu=True).kind is BoundKind.UNKNOWN
 
 
 def test_launch_calls_alone_say_that_device_work_was_to_be_expected(analyzed: Analyze) -> None:
@@ -91,7 +91,7 @@ def test_a_cpu_workload_is_fine_without_activities(analyzed: Analyze) -> None:
     trace.operator("aten::mm", 0, 10_000)
     analysis = analyzed(trace)
     assert analysis.trust.verdict is Verdict.PASS
-    assert bound_of(analysis, steps=0, wall_ns=None, ran_on_gpu=None).kind is BoundKind.CPU
+    assert analysis.bound_with(steps=0, wall_ns=None, ran_on_gpu=None).kind is BoundKind.CPU
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_impossible_durations_fail_and_are_left_out_of_every_figure(analyzed: An
     assert analysis.accounting.activities_ns == analysis.kernels["total_ns"].sum() == 500_000
     assert analysis.accounting.holds
     assert "bad" not in analysis.kernels["name"].to_list()
-    assert bound_of(analysis, steps=1, wall_ns=1_000_000, ran_on_gpu=True).kind is BoundKind.UNKNOWN
+    assert analysis.bound_with(steps=1, wall_ns=1_000_000, ran_on_gpu=True).kind is BoundKind.UNKNOWN
 
 
 def test_negative_durations_of_host_records_are_left_out_too(analyzed: Analyze) -> None:
@@ -376,6 +376,6 @@ def test_the_verdict_is_withheld_where_the_window_does_not_hold_the_work(analyze
     trace = KinetoTrace()
     trace.step(1, 0, 20_000)
     trace.launched_kernel("k", (5_000, 1_000), (10_000, 50_000))
-    bound = bound_of(analyzed(trace), steps=1, wall_ns=60_000, ran_on_gpu=True)
+    bound = analyzed(trace).bound_with(steps=1, wall_ns=60_000, ran_on_gpu=True)
     assert bound.kind is BoundKind.UNKNOWN
     assert bound.sentence.startswith("Withheld")

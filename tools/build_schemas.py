@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from opscope.cli.sql import QueryResult
-from opscope.readers.parquet import StoreManifest
-from opscope.record.capture import CaptureRecord
-from opscope.record.sweep import Manifest
-from opscope.documents.trace import TraceDocument, TraceDocuments
 from opscope.documents.comparison import Comparison, Comparisons
 from opscope.documents.dossier import DossierDocument
 from opscope.documents.explain import ExplainDocument
+from opscope.documents.trace import TraceDocument, TraceDocuments
+from opscope.readers.parquet import StoreManifest
+from opscope.record.capture import CaptureRecord
+from opscope.record.sweep import Manifest
 
 DOCUMENTS: dict[str, type] = {
     "analysis-1.json": TraceDocument,

@@ -115,7 +115,7 @@ def profiles_itself():
 
 
 def same_mistake(batch_size=1):
-    return None
+    return torch.nn.Linear(2, 2)
 
 
 def hostile_message():

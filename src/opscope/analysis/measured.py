@@ -1,4 +1,4 @@
-"""A trace joined with what was recorded beside it: the one place where steps, bound, throughput and trust are decided."""
+"""A trace joined with what was recorded beside it: the one place that decides steps, bound, throughput and trust."""
 
 from dataclasses import dataclass
 from functools import cached_property

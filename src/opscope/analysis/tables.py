@@ -135,7 +135,8 @@ def _by_shape(slices: pl.DataFrame) -> pl.DataFrame:
         .agg(**_OPERATOR_SUMS)
         .with_columns(pl.col("name", "input_dims", "input_types").cast(pl.String))
         .sort(
-            "self_device_ns", "self_cpu_ns", "name", "input_dims", "input_types", descending=[True, True, False, False, False]
+            *("self_device_ns", "self_cpu_ns", "name", "input_dims", "input_types"),
+            descending=[True, True, False, False, False],
         )
     )
 

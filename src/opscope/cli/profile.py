@@ -46,8 +46,9 @@ hidden_size, layers, attention, mode, dtype or device get the values of the opti
 or a script, path/to/script.py, which is run as it is, with the arguments after its name. Its steps are found by
 themselves, and a few of them are profiled. Options of opscope stand before the script.
 
-Options that take lists are swept over, and every combination is a configuration. Each configuration runs in its own process. One that fails is recorded with its reason and the others go on; the exit
-code is then 1, and also where a trace holds no work (no operator, or no GPU activity of a GPU workload).
+Options that take lists are swept over, and every combination is a configuration. Each configuration runs in its own
+process. One that fails is recorded with its reason and the others go on; the exit code is then 1, and also where a
+trace holds no work (no operator, or no GPU activity of a GPU workload).
 
 \b
 Examples:

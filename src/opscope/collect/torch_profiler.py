@@ -57,8 +57,8 @@ class TorchProfiler:
     def collect(self, subject: Workload, folder: Path) -> Collected[tuple[RawTrace, ...]]:
         """Run a workload's step under the schedule and write one trace per cycle.
 
-        Every step ends with a synchronise, so that its device work lies in its own ``ProfilerStep`` range and nothing is
-        left over from the step before.
+        Every step ends with a synchronise, so that its device work lies in its own ``ProfilerStep`` range and nothing
+        is left over from the step before.
 
         Raises:
             UsageError: a profiler is already running.

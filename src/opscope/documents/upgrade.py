@@ -122,12 +122,16 @@ def _kernel(old: Mapping[str, Any]) -> _Json:
 
 def _launches(old: Mapping[str, Any]) -> _Json:
     def spread(found: Mapping[str, Any] | None) -> _Json | None:
-        return None if found is None else {
-            "count": found["count"],
-            "total_ns": _ns(found["total_ms"]),
-            "median_ns": found["median_us"] * _NS_PER_US,
-            "p95_ns": found["p95_us"] * _NS_PER_US,
-        }
+        return (
+            None
+            if found is None
+            else {
+                "count": found["count"],
+                "total_ns": _ns(found["total_ms"]),
+                "median_ns": found["median_us"] * _NS_PER_US,
+                "p95_ns": found["p95_us"] * _NS_PER_US,
+            }
+        )
 
     calls = [
         {

@@ -1,8 +1,8 @@
 """What the calls of the CUDA runtime, the CUDA driver and HIP do, by name.
 
 Names are those that profilers record: ``cudaLaunchKernel``, ``cuLaunchKernelEx``, ``hipMemcpyAsync``, with suffixes of
-the interface's version (``cudaLaunchKernel_v7000``, ``cudaStreamSynchronize_ptsz_v7000``). Sources: the CUDA Runtime and
-Driver API references and the HIP Runtime API reference.
+the interface's version (``cudaStreamSynchronize_ptsz_v7000``). Sources: the references of the CUDA Runtime API, the CUDA
+Driver API and the HIP Runtime API.
 """
 
 import functools

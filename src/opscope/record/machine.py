@@ -60,7 +60,7 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The place of a process in a distributed job, as its launcher set it (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``)."""
+    """The place of a process in a distributed job, as torchrun sets it (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``)."""
 
     number: int
     world_size: int

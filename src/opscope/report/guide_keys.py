@@ -9,6 +9,7 @@ from typing import TypedDict
 
 import msgspec
 
+from opscope.documents.source import SourceEntry
 from opscope.documents.trace import OperatorRow, TraceDocument
 from opscope.knowledge.kernels.source import How
 from opscope.units import NS_PER_MS
@@ -30,6 +31,7 @@ class GuideOperator(TypedDict):
     kernels_launched: int
     native_function: str | None
     potential_cuda_file: str | None
+    source: SourceEntry | None  # how the file is known, or why it is not
 
 
 class GuideCategory(TypedDict):
@@ -116,6 +118,7 @@ def _operator(row: OperatorRow, document: TraceDocument) -> GuideOperator:
         kernels_launched=row.activities,
         native_function=row.native_function,
         potential_cuda_file=source.file if source and source.how is How.VERIFIED else None,
+        source=source,
     )
 
 

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import msgspec
 
@@ -31,47 +31,28 @@ _HINTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class InProcess:
-    """Measures each configuration in a process of its own. ``timeout_s`` ends one that takes longer."""
+class Worker(Protocol):
+    """A process that measures, as far as it is followed here."""
 
-    timeout_s: float | None = None
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs."""
 
-    def measure(
-        self, entry: Entry, options: CaptureOptions, directory: RunDirectory, progress: Sender
-    ) -> Failure | None:
-        """Measure a configuration; return why it failed, if it did.
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return its exit code."""
 
-        Raises:
-            EnvironmentLacksError: the log cannot be written.
-        """
-        reading, writing = os.pipe()
-        path = str(directory.path.resolve())
-        request = Request(entry.configuration, options, path, entry.files, writing)
-        with os.fdopen(reading, "rb", buffering=0) as messages:
-            try:
-                process = _start(request, directory.inside(entry.files.log))
-            finally:
-                os.close(writing)
-            try:
-                last = _follow(process, messages, progress, self.timeout_s)
-                code = process.wait()
-            except _OutOfTimeError as error:
-                _end(process)
-                return Failure("timeout", str(error), entry.files.log)
-            except BaseException:
-                _end(process)
-                raise
-        if last.complete:
-            return None
-        return replace(last.failure or _death(code, last.phase), log=entry.files.log)
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def kill(self) -> None:
+        """End it."""
 
 
-class _OutOfTimeError(Exception):
-    """A configuration took longer than it may."""
+def start_worker(request: Request, log: Path) -> "Worker":
+    """Start ``python -m opscope.sweep.worker`` and send it its request.
 
-
-def _start(request: Request, log: Path) -> "subprocess.Popen[bytes]":
+    Raises:
+        EnvironmentLacksError: the log cannot be written.
+    """
     try:
         output = log.open("wb")
     except OSError as error:
@@ -94,6 +75,52 @@ def _start(request: Request, log: Path) -> "subprocess.Popen[bytes]":
     return process
 
 
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """Measures each configuration in a process of its own.
+
+    Attributes:
+        timeout_s: ends one that takes longer.
+        start: starts the worker of a request, with its output in a log.
+    """
+
+    timeout_s: float | None = None
+    start: Callable[[Request, Path], Worker] = start_worker
+
+    def measure(
+        self, entry: Entry, options: CaptureOptions, directory: RunDirectory, progress: Sender
+    ) -> Failure | None:
+        """Measure a configuration; return why it failed, if it did.
+
+        Raises:
+            EnvironmentLacksError: the log cannot be written.
+        """
+        reading, writing = os.pipe()
+        path = str(directory.path.resolve())
+        request = Request(entry.configuration, options, path, entry.files, writing)
+        with os.fdopen(reading, "rb", buffering=0) as messages:
+            try:
+                process = self.start(request, directory.inside(entry.files.log))
+            finally:
+                os.close(writing)
+            try:
+                last = _follow(process, messages, progress, self.timeout_s)
+                code = process.wait()
+            except _OutOfTimeError as error:
+                _end(process)
+                return Failure("timeout", str(error), entry.files.log)
+            except BaseException:
+                _end(process)
+                raise
+        if last.complete:
+            return None
+        return replace(last.failure or _death(code, last.phase), log=entry.files.log)
+
+
+class _OutOfTimeError(Exception):
+    """A configuration took longer than it may."""
+
+
 def _environment() -> dict[str, str]:
     """Let the child find opscope where this process found it, also where it is not installed."""
     source = str(Path(__file__).resolve().parents[2])
@@ -103,9 +130,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": source if not inherited else f"{source}{os.pathsep}{inherited}"}
 
 
-def _follow(
-    process: "subprocess.Popen[bytes]", messages: IO[bytes], progress: Sender, timeout_s: float | None
-) -> Message:
+def _follow(process: Worker, messages: IO[bytes], progress: Sender, timeout_s: float | None) -> Message:
     """Pass progress on until the process ends, and again while nothing is heard; return its last message."""
     last, began = Message(phase="starting"), time.monotonic()
     for message in _received(process, messages):
@@ -117,7 +142,7 @@ def _follow(
     return last
 
 
-def _received(process: "subprocess.Popen[bytes]", messages: IO[bytes]) -> Iterator[Message | None]:
+def _received(process: Worker, messages: IO[bytes]) -> Iterator[Message | None]:
     """Yield messages until the pipe is closed or the process is gone, and None where a while has passed without one.
 
     A process that the workload forked may hold the pipe open for long after, so its end alone is not waited for.
@@ -147,7 +172,7 @@ def _decoded(lines: list[bytes]) -> Iterator[Message]:
             continue
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: Worker) -> None:
     process.terminate()
     try:
         process.wait(timeout=_GRACE_SECONDS)

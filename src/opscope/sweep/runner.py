@@ -106,7 +106,7 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
 
 
 def _replaced(directory: RunDirectory, manifest: Manifest) -> Sequence[Entry]:
-    """Return what an earlier sweep left of the configurations to run; it may have had more cycles, and so more files."""
+    """Return what an earlier sweep left of the configurations to run: with more cycles it may have more files."""
     to_run = {entry.configuration.id for entry in manifest.entries if entry.status != "done"}
     return [
         replace(entry, status="pending") for entry in earlier_entries(directory) if entry.configuration.id in to_run

@@ -1,0 +1,181 @@
+"""Runs the command line in processes that are forked from a warm one: as separate as users' own, without the imports.
+
+``python -m tests.zygote plain`` has imported what an analysis needs, ``... torch`` PyTorch and the operator table too.
+Each request is a JSON line on standard input; each answer is one on standard output. Sweeps fork their workers as well.
+"""
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+# ---------------------------------------------------------------- the side of the tests
+
+
+class Zygote:
+    """A warm process; it is started when it is first needed and ends with the tests."""
+
+    def __init__(self, kind: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "HF_HUB_OFFLINE": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.zygote", kind],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment, text=True,
+        )  # fmt: skip
+        self._lock = threading.Lock()
+        atexit.register(self._process.kill)
+
+    def run(self, args: tuple[str, ...], code: str | None, cwd: Path | None, env: Mapping[str, str], stdin: bytes | None
+            ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            if stdin is not None:
+                (Path(folder) / "in").write_bytes(stdin)
+            request = {"args": args, "code": code, "cwd": str(cwd or Path.cwd()), "env": dict(env), "folder": folder}
+            with self._lock:
+                assert self._process.stdin is not None
+                assert self._process.stdout is not None
+                self._process.stdin.write(json.dumps(request) + "\n")
+                self._process.stdin.flush()
+                returncode = json.loads(self._process.stdout.readline())
+            out, errors = ((Path(folder) / name).read_text(errors="surrogateescape") for name in ("out", "err"))
+        return subprocess.CompletedProcess(args, returncode, out, errors)
+
+
+@functools.cache
+def zygote(kind: str) -> Zygote:
+    return Zygote(kind)
+
+
+# ---------------------------------------------------------------- the side of the warm process
+
+
+class _Forked:
+    """What of `subprocess.Popen` the sweep needs of a worker."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.returncode = pid, None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    kill = terminate
+
+
+def fork_worker(request: Any, log: Path) -> _Forked:
+    """Start a worker as `opscope.sweep.process` does, by forking this process."""
+    import msgspec
+
+    from opscope.sweep import worker
+
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(reading)
+        os.write(writing, msgspec.json.encode(request))
+        os.close(writing)
+        return _Forked(pid)
+    try:
+        os.close(writing)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        for target, source in ((0, reading), (1, output), (2, output)):
+            os.dup2(source, target)
+        _reopen_streams()
+        worker.main()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(1)
+
+
+def _reopen_streams() -> None:
+    # The old ones must not close what they refer to when they are forgotten.
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(fd, mode, closefd=False) for fd, mode in enumerate("rww"))
+
+
+def _child(request: Mapping[str, Any]) -> None:
+    """Become the command: the environment, folder, streams and arguments of the request."""
+    os.closerange(3, 1024)  # what the warm process has open is none of the command's business
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    folder = Path(request["folder"])
+    given = folder / "in"
+    reading = os.open(given if given.exists() else os.devnull, os.O_RDONLY)
+    streams = [reading, *(os.open(folder / name, os.O_WRONLY | os.O_CREAT) for name in ("out", "err"))]
+    for target, source in enumerate(streams):
+        os.dup2(source, target)
+    _reopen_streams()
+    sys.argv = ["opscope", *request["args"]]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    exec(compile(request["code"] or "from opscope.cli import main; main()", "<command>", "exec"), {})
+
+
+def _run_child(request: Mapping[str, Any]) -> None:
+    code = 1
+    try:
+        _child(request)
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else (0 if error.code is None else 1)
+    except BaseException:
+        traceback.print_exc()
+    with contextlib.suppress(Exception):
+        atexit._run_exitfuncs()
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def main() -> None:
+    import opscope.cli.analysis_output
+    import opscope.cli.lookup
+    import opscope.cli.sql
+    import opscope.pipeline
+
+    if sys.argv[1] == "torch":
+        import opscope.cli.profile
+        import opscope.sweep.measure
+        import opscope.sweep.process
+        from opscope.collect import native_functions
+
+        opscope.sweep.process.start_worker = fork_worker
+        opscope.cli.profile.InProcess = functools.partial(opscope.sweep.process.InProcess, start=fork_worker)
+        listed = native_functions.listed_functions()
+        native_functions.listed_functions = lambda: listed
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            _run_child(request)
+        answers.write(json.dumps(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) + "\n")
+
+
+if __name__ == "__main__":
+    main()
