@@ -1,7 +1,7 @@
 """What the calls of the CUDA runtime, the CUDA driver and HIP do, by name.
 
 Names are those that profilers record: ``cudaLaunchKernel``, ``cuLaunchKernelEx``, ``hipMemcpyAsync``, with suffixes of
-the interface's version (``cudaStreamSynchronize_ptsz_v7000``). Sources: the references of the CUDA Runtime API, the CUDA
+the interface's version (``cudaStreamSynchronize_ptsz_v7000``). Sources: the references of the CUDA Runtime API, CUDA
 Driver API and the HIP Runtime API.
 """
 

@@ -243,10 +243,12 @@ class NativeFunctions:
     def argument_names(self, name: str, input_types: Sequence[str]) -> tuple[str | None, ...]:
         """Return the schema's name of every recorded argument of a call; None where overloads that fit disagree.
 
-        Where none fits (a table of another release may have further arguments), all overloads are asked.
+        Another release's table may have further arguments: where none fits whole, those whose first arguments fit are
+        asked, or else all.
         """
         overloads = self.overloads(name)
-        fitting = matching_overloads(overloads, input_types) or overloads
+        begins = [function for function in overloads if _fits(function.arguments[: len(input_types)], input_types)]
+        fitting = matching_overloads(overloads, input_types) or begins or overloads
         found = []
         for position in range(len(input_types)):
             names = {f.arguments[position].name for f in fitting if position < len(f.arguments)}
