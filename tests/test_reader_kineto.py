@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from opscope import schema
 from opscope.analysis.analyzed import analyze
 from opscope.errors import BadInputError
 from opscope.model import Trace
 from opscope.readers import native, read
 from opscope.readers.repair import repaired
 from opscope.readers.source import Source
+from opscope.schema import SCHEMAS
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace
 
@@ -98,10 +98,10 @@ def test_a_kernel_keeps_its_launch_geometry(load: Callable[[KinetoTrace], Trace]
 
 def test_tables_have_their_schema_even_when_empty(load: Callable[[KinetoTrace], Trace]) -> None:
     trace = load(KinetoTrace())
-    assert dict(trace.operators.schema) == dict(schema.OPERATORS)
-    assert dict(trace.launches.schema) == dict(schema.LAUNCHES)
-    assert dict(trace.activities.schema) == dict(schema.ACTIVITIES)
-    assert dict(trace.allocations.schema) == dict(schema.ALLOCATIONS)
+    assert dict(trace.operators.schema) == dict(SCHEMAS["operators"])
+    assert dict(trace.launches.schema) == dict(SCHEMAS["launches"])
+    assert dict(trace.activities.schema) == dict(SCHEMAS["activities"])
+    assert dict(trace.allocations.schema) == dict(SCHEMAS["allocations"])
 
 
 def test_rows_are_sorted_by_time_whatever_the_file_order(load: Callable[[KinetoTrace], Trace]) -> None:

@@ -14,7 +14,7 @@ from opscope.analysis.analyzed import analyze
 from opscope.errors import BadInputError
 from opscope.model import Trace
 from opscope.readers import native, read
-from opscope.readers.tables import SCHEMAS
+from opscope.schema import SCHEMAS
 from tests.conftest import DATA
 from tests.test_reader_kineto import ODD_EVENT
 

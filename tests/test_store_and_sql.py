@@ -11,7 +11,7 @@ import pytest
 
 from opscope.errors import BadInputError
 from opscope.readers import parquet, read
-from opscope.readers.tables import SCHEMAS
+from opscope.schema import SCHEMAS
 from tests import tiny
 from tests.cli import opscope
 from tests.conftest import DATA

@@ -4,7 +4,7 @@ Times are integer nanoseconds. An unknown is ``None``, never 0.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -31,8 +31,9 @@ class TraceSource:
     events that were left out because their times cannot be true, ``unreadable_bytes`` the stretches that are no events
     and the lists within events that cannot be read.
     ``damage`` says why the file ended before its end, if it did.
-    ``metadata`` holds the scalar entries of the file's header as text (schema version, driver, ``opscope.*`` keys of
-    our own captures).
+    ``metadata`` holds the entries of the file's header that are known to be harmless, as text (schema version, driver,
+    what opscope's own captures write). ``not_understood`` counts the slices of every category that no reader knows:
+    work of devices of another kind may be among them.
     """
 
     path: str
@@ -44,11 +45,12 @@ class TraceSource:
     unreadable_bytes: int
     damage: str | None
     metadata: Mapping[str, str]
+    not_understood: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One profiled process: its tables have the columns that `opscope.schema` names.
+    """One profiled process: its tables have the columns that ``columns.h`` names.
 
     Attributes:
         source: the file and its header.

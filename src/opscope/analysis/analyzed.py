@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from opscope.analysis.annotations import annotation_table
 from opscope.analysis.autograd import backward_table
 from opscope.analysis.bounds import Bound, StepEvidence, bound_of
 from opscope.analysis.checks import Evidence, check_trace
@@ -99,7 +100,16 @@ class Analysis:
     def bound_with(self, *, steps: int, wall_ns: float | None, ran_on_gpu: bool | None) -> Bound:
         """Return what bounds the steps, with what is known beside the trace; see `StepEvidence`."""
         return bound_of(
-            StepEvidence(self.trust, self.devices, self.window, self.operator_time_ns, steps, wall_ns, ran_on_gpu)
+            StepEvidence(
+                trust=self.trust,
+                devices=self.devices,
+                window=self.window,
+                operator_time_ns=self.operator_time_ns,
+                steps=steps,
+                wall_ns=wall_ns,
+                ran_on_gpu=ran_on_gpu,
+                damage=self.source.damage,
+            )
         )
 
     @functools.cached_property
@@ -116,6 +126,11 @@ class Analysis:
     def modules(self) -> pl.DataFrame | None:
         """Device time per ``nn.Module`` instance; None where no modules were recorded."""
         return module_table(self.trace, self.links)
+
+    @functools.cached_property
+    def annotations(self) -> pl.DataFrame:
+        """Device time per named range of the program, nested; empty where none was recorded."""
+        return annotation_table(self.trace, self.links)
 
     @functools.cached_property
     def backward(self) -> pl.DataFrame:

@@ -36,6 +36,7 @@ _EXCESSIVE_WAIT = 0.25
 _LEAST_COVERED = 0.5
 # So many records that all begin and end on a whole microsecond were rounded.
 _MANY_RECORDS = 50
+_CATEGORIES_SHOWN = 5
 _SHORT_NS = 10_000  # one microsecond is a tenth of it
 
 
@@ -72,6 +73,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     yield _self_times(links)
     yield _one_process(trace)
     yield _time_resolution(trace, links)
+    yield _devices_understood(trace)
     if not trace.activities.height:
         yield _host_time_covered(trace)
         return
@@ -237,6 +239,22 @@ def _time_resolution(trace: Trace, links: Links) -> Check:
     )
     verdict = Verdict.WARN if time > _TOLERATED_SHARE * whole else Verdict.PASS
     return Check(name, verdict, int(short.sum()), sentence, time, "host")
+
+
+def _devices_understood(trace: Trace) -> Check:
+    """Slices of categories that no reader knows may be the work of a device."""
+    name, found = CheckName.DEVICES_UNDERSTOOD, trace.source.not_understood
+    if not found:
+        return Check(name, Verdict.PASS, 0, "Slices of every category were understood.")
+    shown = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    names = ", ".join(f"{category} ({count:,})" for category, count in shown[:_CATEGORIES_SHOWN])
+    more = f" and {len(shown) - _CATEGORIES_SHOWN} more" if len(shown) > _CATEGORIES_SHOWN else ""
+    sentence = (
+        f"{sum(found.values()):,} slices are of categories that opscope does not understand: {names}{more}. If they "
+        "are the work of a device, it is missing in every figure."
+    )
+    verdict = Verdict.WARN if trace.activities.height else Verdict.FAIL
+    return Check(name, verdict, sum(found.values()), sentence)
 
 
 def _is_rounded(table: pl.DataFrame) -> bool:

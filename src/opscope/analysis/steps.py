@@ -26,7 +26,7 @@ def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) ->
     """Return the recorded steps in order, one entry per device that worked in the trace."""
     table = step_table(trace)
     loading = column(module_loading(trace), "start_ns")
-    launched_in = _step_of_activities(trace, links, table)
+    launched_in = step_of_activities(trace, links, table)
     device = trace.activities["device"].fill_null(NO_DEVICE).to_numpy()
     duration = trace.activities["duration_ns"].to_numpy()
     spans = Intervals(table["start_ns"].to_numpy(), table["end_ns"].to_numpy())
@@ -72,7 +72,7 @@ def _idle_of_steps(idle: IdleTime, spans: Intervals) -> tuple[Ints, Ints]:
     return every, waiting
 
 
-def _step_of_activities(trace: Trace, links: Links, table: pl.DataFrame) -> Ints:
+def step_of_activities(trace: Trace, links: Links, table: pl.DataFrame) -> Ints:
     """Return per activity the row of the step that launched it, or -1."""
     result = np.full(trace.activities.height, -1, np.int64)
     if not table.height:
@@ -96,7 +96,7 @@ def activities_of_steps(trace: Trace, links: Links, steps: pl.DataFrame) -> Ints
     start = column(trace.activities, "start_ns")
     row = np.searchsorted(steps["start_ns"].to_numpy(), start, side="right") - 1
     begins_inside = (row >= 0) & (steps["end_ns"].to_numpy()[row] > start)
-    launched_inside = _step_of_activities(trace, links, steps) >= 0
+    launched_inside = step_of_activities(trace, links, steps) >= 0
     return np.flatnonzero(np.where(links.activity_launch >= 0, launched_inside, begins_inside))
 
 
@@ -105,7 +105,7 @@ def activities_launched_outside_steps(trace: Trace, links: Links) -> Ints:
     table = step_table(trace)
     if not table.height:
         return np.zeros(0, np.int64)
-    outside = (_step_of_activities(trace, links, table) < 0) & (links.activity_launch >= 0)
+    outside = (step_of_activities(trace, links, table) < 0) & (links.activity_launch >= 0)
     return np.flatnonzero(outside)
 
 

@@ -1,6 +1,7 @@
 """When each device worked, and how its window divides: the figures of METRICS' "Times"."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from opscope.analysis.idle import IdleTime, idle_time
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
 from opscope.analysis.window import Window, window_of
-from opscope.model import Trace
+from opscope.model import DeviceProperties, Trace
 
 # Kernels that move data between devices, for records that carry no collective arguments. Names from the libraries'
 # public sources: NCCL and RCCL, NVSHMEM, vLLM's and TensorRT-LLM's custom all-reduce, DeepEP, PyTorch's own.
@@ -62,6 +63,15 @@ def device_timelines(trace: Trace, links: Links) -> tuple[DeviceTimeline, ...]:
     return tuple(_timeline(trace, links, device) for device in devices)
 
 
+def device_name(devices: Sequence[DeviceProperties], index: int) -> str:
+    """Return a device's name; where the file has none for its number but one for all others, that one."""
+    own = next((item.name for item in devices if item.index == index and item.name.strip()), None)
+    if own is not None:
+        return own
+    others = {item.name for item in devices if item.name.strip()}
+    return f"{others.pop()}, by the other devices" if len(others) == 1 and index != NO_DEVICE else "unknown device"
+
+
 def communication_mask(activities: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Tell per activity whether it moves data between devices."""
     names = activities["name"].cast(pl.String)
@@ -86,7 +96,7 @@ def _timeline(trace: Trace, links: Links, device: int) -> DeviceTimeline:
     gaps = busy.gaps(window.start_ns, window.end_ns)
     return DeviceTimeline(
         device=device,
-        name=next((item.name for item in trace.devices if item.index == device), "unknown device"),
+        name=device_name(trace.devices, device),
         activities=len(rows),
         sum_ns=int((end - start).sum()),
         busy_ns=busy.length,

@@ -50,6 +50,11 @@ class Window:
         return int(self.spans.end[-1]) if len(self.spans) else 0
 
 
+def is_step(annotations: pl.DataFrame) -> pl.Series:
+    """Tell per annotation whether it is one of the profiler's steps."""
+    return annotations["name"].cast(pl.String).str.contains(_STEP.pattern)
+
+
 def step_table(trace: Trace) -> pl.DataFrame:
     """Return the recorded steps in order: ``step`` (its number), ``start_ns`` and ``end_ns`` of its host range."""
     named = trace.annotations.with_columns(

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import click
 
-from opscope.cli.explain import lookup_options, text_lines
+from opscope.cli.explain import lookup_options
 from opscope.cli.inputs import input_option
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
+from opscope.cli.terminal import echo_section
 from opscope.documents.dossier import DossierDocument
 from opscope.record.codec import encode
 from opscope.report.blocks import Name, Table
@@ -52,7 +53,7 @@ def command(
     elif output_format == "md":
         click.echo(render(dossier_section(document)))
     else:
-        click.echo("\n".join(text_lines(dossier_section(document))))
+        echo_section(dossier_section(document))
 
 
 def _measure() -> Measure:

@@ -11,12 +11,13 @@ import msgspec
 from opscope.cli.inputs import input_option
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
+from opscope.cli.terminal import echo_section
 from opscope.documents.explain import ExplainDocument
 from opscope.errors import UsageError
-from opscope.report.blocks import Bullets, Name, Section, Table
+from opscope.report.blocks import Name, Table
 from opscope.report.explain_sections import explain_section
 from opscope.report.markdown import render
-from opscope.report.tables import as_csv, as_text
+from opscope.report.tables import as_csv
 from opscope.report.text import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,7 +69,8 @@ def command(
 
     NAME is an operator (aten::addmm, or addmm) or a kernel's name as a trace has it; - reads names from standard input,
     one a line. Without --in, names are looked up in the installed PyTorch, or in the index of --torch.
-    --format json prints one object a line, by the schema opscope.explain/1.
+    --format json prints one object a line, by the schema opscope.explain/1. A name that nothing recognises ends the
+    command with exit code 1.
     """
     if configuration is not None and input_path is None:
         raise UsageError("--configuration belongs to a run directory: name it with --in")
@@ -84,7 +86,14 @@ def command(
             click.echo(render(explain_section(document), level=2))
     else:
         for document in documents:
-            click.echo("\n".join(text_lines(explain_section(document))) + "\n")
+            echo_section(explain_section(document))
+            click.echo()
+    unknown = [document for document in documents if not document.known]
+    for document in unknown:
+        meant = f": did you mean {', '.join(document.did_you_mean)}?" if document.did_you_mean else ""
+        click.echo(printable(f"opscope: nothing is known of {document.name!r}{meant}"), err=True)
+    if unknown:
+        sys.exit(1)
 
 
 def _names(given: Iterable[str]) -> Iterator[str]:
@@ -97,22 +106,6 @@ def _names(given: Iterable[str]) -> Iterator[str]:
         for line in sys.stdin.buffer:
             if name := line.decode("utf-8", "replace").strip():
                 yield name
-
-
-def text_lines(section: Section) -> Iterator[str]:
-    """Yield a section as text for a terminal."""
-    yield printable("".join(section.title))
-    for block in section.blocks:
-        if isinstance(block, Table):
-            yield ""
-            yield as_text(block)
-        elif isinstance(block, Bullets):
-            yield from ("  " + printable("".join(item)) for item in block.items)
-        else:
-            yield printable("".join(block.parts))
-    for inner in section.sections:
-        yield ""
-        yield from text_lines(inner)
 
 
 def _table(documents: Iterable[ExplainDocument]) -> Table:

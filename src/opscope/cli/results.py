@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.comparison import Comparison, Comparisons
 from opscope.documents.trace import OperatorRow, TraceDocument
 from opscope.documents.trust import Verdict
@@ -13,7 +14,7 @@ from opscope.record.codec import encode
 from opscope.record.sweep import Manifest
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
-from opscope.report.tables import as_csv, as_markdown, as_text
+from opscope.report.tables import as_csv, as_markdown
 from opscope.report.text import printable
 from opscope.store import COMPARISON, COMPARISON_REPORT, RunDirectory
 from opscope.sweep.runner import failed_entries, worthless_entries
@@ -54,8 +55,8 @@ def _print_one(
         click.echo(as_markdown(table, f"Comparison: {comparison.description}"))
         return
     for document in documents:
-        click.echo("\n".join(printable(line) for line in _top_operators(document)))
-    click.echo(as_text(table))
+        echo_lines(_top_operators(document))
+    echo_table(table)
     click.echo(f"\nReports in {printable(str(directory.path))}{_separator(directory.path)}:")
     click.echo("\n".join(printable(line) for line in _files(manifest)))
 

@@ -1,7 +1,7 @@
 """``opscope sql QUERY INPUT...``: SQL over the tables of one or many traces."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,26 +9,16 @@ from typing import Any, Literal
 import click
 import polars as pl
 
-from opscope.analysis.analyzed import Analysis, analyze
 from opscope.cli.inputs import input_option, traces_of
 from opscope.cli.options import format_option
+from opscope.cli.terminal import echo_table
+from opscope.columns import TABLES
 from opscope.errors import UsageError
-from opscope.model import Trace
-from opscope.readers.tables import SCHEMAS
+from opscope.readers.tables import empty_trace
 from opscope.record.codec import encode
 from opscope.report.blocks import Name, Table
-from opscope.report.tables import as_csv, as_markdown, as_text
-
-# Tables of an analysis beside those of the trace itself.
-_COMPUTED: Mapping[str, Callable[[Analysis], pl.DataFrame]] = {
-    "operator_costs": lambda analysis: analysis.operators,
-    "shape_costs": lambda analysis: analysis.shapes,
-    "kernel_costs": lambda analysis: analysis.kernels.with_columns(pl.col("name", "kind").cast(pl.String)),
-    "category_costs": lambda analysis: analysis.categories,
-    "streams": lambda analysis: analysis.streams,
-    "graph_nodes": lambda analysis: analysis.graph_nodes,
-    "backward_costs": lambda analysis: analysis.backward,
-}
+from opscope.report.sql_tables import COMPUTED, frames_of, schema_table, table_names
+from opscope.report.tables import as_csv, as_markdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,42 +31,71 @@ class QueryResult:
     rows: tuple[tuple[Any, ...], ...]
 
 
-_HELP = f"""Run a SQL query over traces, converted traces and run directories.
+_HELP = f"""Run a SQL query over traces, converted traces, run directories and folders of traces.
 
-Every table has the column "trace". Tables of the records: {", ".join(SCHEMAS)}. Tables of what they cost:
-{", ".join(_COMPUTED)}. Times are nanoseconds; columns are named as in docs/metrics.md and the schemas.
+Every table has the column "trace". Tables of the records: {", ".join(TABLES)}. Tables of what they cost:
+{", ".join(COMPUTED)}. Times are nanoseconds. --schema lists all columns with what they mean.
 
 \b
-Example:
+Examples:
+  opscope sql --schema
   opscope sql "select trace, sum(total_ns) / 1e6 as ms from kernel_costs group by trace" runs/*/
+  opscope sql "select operator, step, sum(duration_ns) as ns from linked_activities group by operator, step" t.json
 """
 
 
 @click.command(help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("query")
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("query", required=False)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--schema", "show_schema", is_flag=True, help="List the tables and their columns, with what they mean.")
 @input_option
 @format_option
-def command(query: str, inputs: tuple[Path, ...], max_input: int, output_format: str) -> None:
+def command(query: str | None, inputs: tuple[Path, ...], show_schema: bool, max_input: int, output_format: str) -> None:
     """Run a query; see ``_HELP``."""
+    if show_schema:
+        if query is not None:
+            raise UsageError("--schema takes neither a query nor a trace: all traces have the same tables")
+        _print_schema(output_format)
+        return
+    if query is None or not inputs:
+        raise UsageError("a query and a trace are needed: opscope sql 'select ...' trace.json (--schema lists tables)")
+    result = _answer(query, inputs, max_input)
+    if output_format == "json":
+        click.echo(encode(QueryResult(query=query, columns=tuple(result.columns), rows=tuple(result.rows()))), nl=False)
+    else:
+        _print(_table(result), output_format, "Result")
+
+
+def _print_schema(output_format: str) -> None:
+    table = schema_table(frames_of(empty_trace(), table_names()))
+    if output_format == "json":
+        click.echo(encode([dict(zip(table.columns, row, strict=True)) for row in table.rows]), nl=False)
+    else:
+        _print(table, output_format, "Tables")
+
+
+def _print(table: Table, output_format: str, title: str) -> None:
+    if output_format == "md":
+        click.echo(as_markdown(table, title))
+    elif output_format == "csv":
+        click.echo(as_csv(table))
+    else:
+        echo_table(table)
+
+
+def _answer(query: str, inputs: tuple[Path, ...], max_input: int) -> pl.DataFrame:
     if not re.match(r"\s*(select|with)\b", query, re.IGNORECASE):
         raise UsageError("only queries can be run: they begin with SELECT or WITH")
-    wanted = [name for name in (*SCHEMAS, *_COMPUTED) if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
+    wanted = [name for name in table_names() if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
     if not wanted:
-        raise UsageError(f"the query names no table; there are {', '.join((*SCHEMAS, *_COMPUTED))}")
+        raise UsageError(f"the query names no table; there are {', '.join(table_names())}")
     parts: dict[str, list[pl.DataFrame]] = {name: [] for name in wanted}
     for file, trace in traces_of(inputs, max_input):
-        for name, frame in _frames(trace, wanted).items():
+        for name, frame in frames_of(trace, wanted).items():
             # Differences of unsigned counts would wrap around.
             signed = frame.with_columns(pl.col(pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64).cast(pl.Int64))
             parts[name].append(signed.select(pl.lit(str(file)).alias("trace"), pl.all()))
-    result = _run(query, {name: pl.concat(frames) for name, frames in parts.items()})
-    if output_format == "json":
-        click.echo(encode(QueryResult(query=query, columns=tuple(result.columns), rows=tuple(result.rows()))), nl=False)
-    elif output_format == "md":
-        click.echo(as_markdown(_table(result), "Result"))
-    else:
-        click.echo(as_csv(_table(result)) if output_format == "csv" else as_text(_table(result)))
+    return _run(query, {name: pl.concat(frames) for name, frames in parts.items()})
 
 
 def _table(result: pl.DataFrame) -> Table:
@@ -85,19 +104,13 @@ def _table(result: pl.DataFrame) -> Table:
     return Table(tuple(result.columns), rows, numeric)
 
 
-def _frames(trace: Trace, wanted: list[str]) -> dict[str, pl.DataFrame]:
-    as_strings = pl.col(pl.Categorical).cast(pl.String)
-    frames = {name: getattr(trace, name).with_columns(as_strings) for name in wanted if name in SCHEMAS}
-    computed = [name for name in wanted if name in _COMPUTED]
-    if computed:
-        analysis = analyze(trace)
-        frames |= {name: _COMPUTED[name](analysis) for name in computed}
-    return frames
-
-
 def _run(query: str, frames: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     try:
         result: pl.DataFrame = pl.SQLContext(dict(frames), eager=True).execute(query)
         return result
     except pl.exceptions.PolarsError as error:
-        raise UsageError(f"the query cannot be run: {' '.join(str(error).split())}") from error
+        # polars adds its plan of the query; what is wrong stands before it.
+        said = str(error).partition("Resolved plan until failure")[0]
+        columns = "; ".join(f"{name} has {', '.join(frame.columns)}" for name, frame in frames.items())
+        missing = f" ({columns})" if isinstance(error, pl.exceptions.ColumnNotFoundError) else ""
+        raise UsageError(f"the query cannot be run: {' '.join(said.split())}{missing}") from error

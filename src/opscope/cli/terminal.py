@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import click
 
-from opscope.report.blocks import Table
+from opscope.report.blocks import Bullets, Section, Table
 from opscope.report.tables import as_text
 from opscope.report.text import printable
 
@@ -88,3 +88,19 @@ def _print_fitted(table: Table, width: int) -> None:
     for row in table.rows:
         grid.add_row(*(Text(" ".join(printable(cell).split())) for cell in row))
     Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False).print(grid)
+
+
+def echo_section(section: Section) -> None:
+    """Print a section and all below it."""
+    echo_lines(["".join(section.title)])
+    for block in section.blocks:
+        if isinstance(block, Table):
+            click.echo()
+            echo_table(block)
+        elif isinstance(block, Bullets):
+            echo_lines("  " + "".join(item) for item in block.items)
+        else:
+            echo_lines(["".join(block.parts)])
+    for inner in section.sections:
+        click.echo()
+        echo_section(inner)

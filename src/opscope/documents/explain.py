@@ -98,6 +98,23 @@ class ContextEntry:
     installed_libraries: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class CandidateEntry:
+    """A file that may hold an operator's device kernels, and why it may."""
+
+    file: str
+    basis: str
+    url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKernelsEntry:
+    """Where an operator's device kernels may be, by names: always candidates. ``reason`` says why there are none."""
+
+    candidates: tuple[CandidateEntry, ...]
+    reason: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainDocument:
     """One operator or kernel.
@@ -113,6 +130,9 @@ class ExplainDocument:
         launches: what launched what; empty without a trace that has it.
         cost: in the trace; null without one that has it.
         context: what was looked up.
+        known: whether anything was recognised: an operator of this PyTorch, a kernel's name that can be read or found.
+        did_you_mean: operators with names like it, where nothing was.
+        device_kernels: of an operator of which no kernel is recorded: where its kernels may be; else null.
     """
 
     schema: Literal["opscope.explain/1"] = "opscope.explain/1"
@@ -127,3 +147,6 @@ class ExplainDocument:
     launches: tuple[LaunchRow, ...]
     cost: CostEntry | None
     context: ContextEntry
+    known: bool = True
+    did_you_mean: tuple[str, ...] = ()
+    device_kernels: DeviceKernelsEntry | None = None

@@ -25,7 +25,8 @@ def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> "Trace":
     What is whole in a damaged file is read; ``Trace.source`` and the trust checks say what is not.
 
     Args:
-        path: a file (gzip is unpacked whatever the name says), or a directory that ``opscope convert`` made.
+        path: a file (gzip, xz and Zstandard are unpacked whatever the name says), ``-`` for standard input, or a
+            directory that ``opscope convert`` made.
         max_bytes: refuse a file that unpacks to more.
 
     Raises:

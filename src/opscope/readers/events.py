@@ -31,6 +31,11 @@ _ANNOTATION: Final = "user_annotation"
 _FRAME: Final = frozenset({"python_function", "python_func"})
 _OVERHEAD: Final = frozenset({"overhead", "Overhead"})
 _SLICES: Final = (*_OPERATOR, *_LAUNCH, *_ACTIVITY_KIND, _ANNOTATION, *_FRAME, *_OVERHEAD)
+# Slices that are no work and repeat what others say: known, and left out.
+_LEFT_OUT: Final = frozenset(
+    {"gpu_user_annotation", "cuda_sync", "Trace", "fwdbwd", "forward_backward", "ac2g", "async_cpu_to_gpu", "async_gpu"}
+    | {"cuda_profiler_range", "cpu_instant_event", "collective_comm", "gpu_pm_counter", "external_correlation"}
+)
 _STEP: Final = "ProfilerStep#"  # recorded as an operator by old versions
 _MEMORY_EVENT: Final = "[memory]"
 
@@ -56,7 +61,7 @@ def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:
     start = _nanoseconds(event.get("ts"))
     if is_allocation:
         if start is not None:
-            rows.allocations.append(_allocation(rows, event, start, args))
+            _add_allocation(rows, event, start, args)
         return start is not None
     duration = _nanoseconds(event.get("dur")) if ph == "X" else None  # no profiler writes begin and end apart
     if start is None or duration is None or not -_LATEST_NS < start + duration < _LATEST_NS:
@@ -65,34 +70,41 @@ def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:
     return True
 
 
+def not_understood(category: Any) -> bool:
+    """Tell whether a slice's category is one that nothing here knows."""
+    return isinstance(category, str) and category not in _SLICES and category not in _LEFT_OUT
+
+
 def _add_slice(
     rows: Rows, event: Mapping[str, Any], name: str, start: int, duration: int, args: Mapping[str, Any]
 ) -> None:
     category = event["cat"]
+    times = {"name": name, "start_ns": start, "duration_ns": duration}
     if category == _ANNOTATION or (category in _OPERATOR and name.startswith(_STEP)):
-        rows.annotations.append((_thread(rows, event), name, start, duration))
+        rows.add("annotations", thread=_thread(rows, event), **times)
     elif category in _OPERATOR:
-        rows.operators.append(
-            (
-                *(_thread(rows, event), name, start, duration),
-                _integer(args.get("External id")),
-                _integer(args.get("Sequence number")),
-                _integer(args.get("Fwd thread id")),
-                list_text(args.get("Input Dims", args.get("Input dims"))),
-                list_text(args.get("Input type"), of_text=True),
-                list_text(args.get("Input Strides")),
-                list_text(args.get("Concrete Inputs"), of_text=True),
-                text_of(file) if isinstance(file := args.get("kernel_file"), str) else None,
-            )
+        file = args.get("kernel_file")
+        rows.add(
+            "operators",
+            thread=_thread(rows, event),
+            **times,
+            external_id=_integer(args.get("External id")),
+            sequence_number=_integer(args.get("Sequence number")),
+            forward_thread=_integer(args.get("Fwd thread id")),
+            input_dims=list_text(args.get("Input Dims", args.get("Input dims"))),
+            input_types=list_text(args.get("Input type"), of_text=True),
+            input_strides=list_text(args.get("Input Strides")),
+            concrete_inputs=list_text(args.get("Concrete Inputs"), of_text=True),
+            kernel_file=text_of(file) if isinstance(file, str) else None,
         )
     elif (kind := _ACTIVITY_KIND.get(category)) is not None:
-        rows.activities.append(_activity(kind, event, name, start, duration, args))
+        _add_activity(rows, kind, event, times, args)
     elif category in _LAUNCH:
-        rows.launches.append((_thread(rows, event), name, start, duration, *_ids(args)))
+        rows.add("launches", thread=_thread(rows, event), **times, **_ids(args))
     elif category in _FRAME:
-        rows.frames.append((_thread(rows, event), name, start, duration))
+        rows.add("frames", thread=_thread(rows, event), **times)
     elif category in _OVERHEAD:
-        rows.overheads.append((name, start, duration))
+        rows.add("overheads", **times)
 
 
 def _thread(rows: Rows, event: Mapping[str, Any]) -> int:
@@ -106,53 +118,53 @@ def identity(value: Any) -> str:
     return json.dumps(value, default=str)
 
 
-def _ids(args: Mapping[str, Any]) -> tuple[int | None, int | None]:
+def _ids(args: Mapping[str, Any]) -> dict[str, int | None]:
     """Return the correlation id and the id of the operator.
 
     Before PyTorch 1.13 the key of the latter was lower-case, and repeated the correlation id where there was none.
     """
     correlation = _integer(args.get("correlation"))
     if "External id" in args or "external id" not in args:
-        return correlation, _integer(args.get("External id"))
+        return {"correlation": correlation, "external_id": _integer(args.get("External id"))}
     external = _integer(args["external id"])
-    return correlation, None if external == correlation else external
+    return {"correlation": correlation, "external_id": None if external == correlation else external}
 
 
-def _activity(
-    kind: str, event: Mapping[str, Any], name: str, start: int, duration: int, args: Mapping[str, Any]
-) -> tuple[object, ...]:
+def _add_activity(
+    rows: Rows, kind: str, event: Mapping[str, Any], times: Mapping[str, object], args: Mapping[str, Any]
+) -> None:
     # Kineto repeats the device as the event's process and the stream as its thread; very old traces have only those.
     device = _integer(args.get("device"), _INT32)
     stream = _integer(args.get("stream"))
     collective = args.get("Collective name")
-    return (
-        kind,
-        name,
-        device if device is not None else _integer(event.get("pid"), _INT32),
-        stream if stream is not None else _integer(event.get("tid")),
-        start,
-        duration,
-        *_ids(args),
-        _integer(args.get("graph id")),
-        _integer(args.get("graph node id")),
-        _integer(args.get("bytes")),
-        dim3(args.get("grid")),
-        dim3(args.get("block")),
-        _integer(args.get("registers per thread"), _INT32),
-        _integer(args.get("shared memory")),
-        _float(args.get("est. achieved occupancy %")),
-        text_of(collective) if isinstance(collective, str) else None,
+    rows.add(
+        "activities",
+        kind=kind,
+        **times,
+        device=device if device is not None else _integer(event.get("pid"), _INT32),
+        stream=stream if stream is not None else _integer(event.get("tid")),
+        **_ids(args),
+        graph_id=_integer(args.get("graph id")),
+        graph_node_id=_integer(args.get("graph node id")),
+        bytes=_integer(args.get("bytes")),
+        grid=dim3(args.get("grid")),
+        block=dim3(args.get("block")),
+        registers_per_thread=_integer(args.get("registers per thread"), _INT32),
+        shared_memory_bytes=_integer(args.get("shared memory")),
+        theoretical_occupancy_percent=_float(args.get("est. achieved occupancy %")),
+        collective=text_of(collective) if isinstance(collective, str) else None,
     )
 
 
-def _allocation(rows: Rows, event: Mapping[str, Any], start: int, args: Mapping[str, Any]) -> tuple[object, ...]:
-    return (
-        _thread(rows, event),
-        start,
-        _integer(args.get("Device Type"), _INT32),
-        _integer(args.get("Device Id"), _INT32),
-        _integer(args.get("Bytes")),
-        _integer(args.get("Total Allocated")),
+def _add_allocation(rows: Rows, event: Mapping[str, Any], start: int, args: Mapping[str, Any]) -> None:
+    rows.add(
+        "allocations",
+        thread=_thread(rows, event),
+        time_ns=start,
+        device_type=_integer(args.get("Device Type"), _INT32),
+        device=_integer(args.get("Device Id"), _INT32),
+        bytes=_integer(args.get("Bytes")),
+        total_allocated_bytes=_integer(args.get("Total Allocated")),
     )
 
 

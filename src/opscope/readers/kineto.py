@@ -4,8 +4,9 @@ What is whole in a damaged file is read, and `TraceSource` says what is not.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,19 @@ from opscope.errors import BadInputError
 from opscope.files import path_text
 from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.content import Content, EventReader
-from opscope.readers.events import KINDS, add_event, device_of, dim3, list_text, text_of
+from opscope.readers.events import KINDS, add_event, device_of, dim3, list_text, not_understood, text_of
+from opscope.readers.metadata import known_metadata
 from opscope.readers.native import IDENTITIES, NAMES, NULL, TEXTS, NativeReader
 from opscope.readers.native.columns import Array, take
 from opscope.readers.odd import decode_event
 from opscope.readers.repair import repaired
 from opscope.readers.source import Source
-from opscope.readers.tables import SCHEMAS, Rows, build
+from opscope.readers.tables import Rows, build
+from opscope.schema import SCHEMAS
 
-_SHOWN = 60  # characters of a file that is no trace
 _KINDS_OF_FILES: tuple[tuple[bytes, str], ...] = (
     (b"SQLite format 3", "an SQLite database, such as Nsight Systems exports"),
     (b"PK\x03\x04", "a ZIP archive"),
-    (b"\x28\xb5\x2f\xfd", "Zstandard data"),
     (b"PAR1", "a Parquet file"),
     (b"\x7fELF", "a program or library"),
     (b"\xff\xfe", "UTF-16 text"),
@@ -43,6 +44,14 @@ class _Oddities:
     replaced_bytes: int = 0
     odd_events: int = 0
     unreadable_bytes: int = 0
+    not_understood: Counter[str] = field(default_factory=Counter)
+
+    def count_categories(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """Count the slices of categories that nothing knows among events."""
+        found = (
+            text_of(event["cat"]) for event in events if event.get("ph") == "X" and not_understood(event.get("cat"))
+        )
+        self.not_understood.update(found)
 
 
 def parse(content: Content) -> Trace:
@@ -77,7 +86,8 @@ def _described(source: Source, reader: EventReader, oddities: _Oddities, header:
         odd_events=oddities.odd_events,
         unreadable_bytes=oddities.unreadable_bytes,
         damage=damage,
-        metadata={key: text for key, value in header.items() if (text := _scalar_text(value)) is not None},
+        metadata=known_metadata(header),
+        not_understood=dict(sorted(oddities.not_understood.items())),
     )
 
 
@@ -85,8 +95,9 @@ def _described(source: Source, reader: EventReader, oddities: _Oddities, header:
 
 
 def _python_frames(events: Iterable[Mapping[str, Any]], oddities: _Oddities) -> tuple[Rows, dict[str, pl.DataFrame]]:
-    rows = Rows()
+    rows, events = Rows(), list(events)
     oddities.odd_events = sum(not add_event(rows, event) for event in events)
+    oddities.count_categories(events)
     return rows, {table: rows.renumbered(rows.frame(table)) for table in SCHEMAS}
 
 
@@ -96,7 +107,9 @@ def _frames(
     """Join the compiled reader's columns with the rows of the events that it handed back."""
     identities = [identity.decode("utf-8", "replace") for identity in reader.strings(IDENTITIES)]
     rows = Rows((identities[process], identities[thread]) for process, thread in reader.threads())
+    odd = list(odd)
     oddities.odd_events = sum(not add_event(rows, event) for event in odd)
+    oddities.count_categories(odd)
     names, replaced = _texts(reader.strings(NAMES))
     texts, damage = _lists(reader.strings(TEXTS))
     frames = {}
@@ -207,12 +220,6 @@ def _object(text: bytes) -> dict[str, Any] | None:
     return decoded if isinstance(decoded, dict) else None
 
 
-def _scalar_text(value: Any) -> str | None:
-    if isinstance(value, dict):  # what `add_metadata_json` wrote
-        return json.dumps(value)
-    return text_of(str(value)) if isinstance(value, str | int | float | bool) else None
-
-
 def _devices(entries: Any) -> Iterator[DeviceProperties]:
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and (device := device_of(entry)) is not None:
@@ -222,7 +229,7 @@ def _devices(entries: Any) -> Iterator[DeviceProperties]:
 def _no_trace(source: Source, reader: EventReader) -> str:
     """Say what a file is that holds no trace events."""
     beginning = reader.header
-    expected = "Expected a Chrome trace from torch.profiler (.json or .json.gz)."
+    expected = "Expected a Chrome trace from torch.profiler (.json, also packed with gzip, xz or Zstandard)."
     if source.damage is not None:
         return f"{source.path}: {source.damage}, and no event of a trace is whole. Copy or capture it again."
     if not source.size_bytes:
@@ -232,6 +239,10 @@ def _no_trace(source: Source, reader: EventReader) -> str:
     for magic, kind in _KINDS_OF_FILES:
         if beginning.startswith(magic) and not beginning.lstrip().startswith((b"{", b"[")):
             return f"{source.path} is {kind}, and no trace that opscope knows. {expected}"
-    start = beginning.lstrip()[:_SHOWN].decode("utf-8", "replace")
-    kind = "JSON without a list 'traceEvents', or cut off before it" if start.startswith("{") else "no JSON object"
-    return f"{source.path} is not a trace that opscope knows: it is {kind} (it begins with {start!r}). {expected}"
+    # What stands in it is not shown: it may be anything, and messages are passed on.
+    kind = (
+        "JSON without a list 'traceEvents', or cut off before it"
+        if beginning.lstrip().startswith(b"{")
+        else "no JSON object"
+    )
+    return f"{source.path} is not a trace that opscope knows: it is {kind}. {expected}"

@@ -20,7 +20,7 @@ from opscope.errors import BadInputError, EnvironmentLacksError
 from opscope.files import path_text, write_whole, written_whole
 from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.source import STORE_MANIFEST
-from opscope.readers.tables import SCHEMAS
+from opscope.schema import SCHEMAS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,15 @@
-"""A trace file's content in pieces, unpacked where it is gzip, with a limit on what it may unpack to."""
+"""A trace file's content in pieces, unpacked where it is packed, with a limit on what it may unpack to."""
 
+import lzma
+import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import Final, Protocol
 
-from opscope.errors import BadInputError
+from opscope.errors import BadInputError, EnvironmentLacksError
 
 STORE_MANIFEST = "store.json"  # a directory that has one holds a trace as Parquet files
 # How the names of traces end, for those who look for them in a folder.
@@ -16,7 +19,11 @@ MAX_UNPACKED_BYTES = 16 << 30
 # Between pieces, the reading thread waits for its turn to run Python: large ones make it wait less often.
 _PIECE = 1 << 22
 _PACKED_PIECE = 1 << 18
+STANDARD_INPUT: Final = Path("-")
+_MAGIC_SIZE = 6  # bytes that tell how a file is packed
 _GZIP = b"\x1f\x8b"
+_XZ = b"\xfd7zXZ\x00"
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
 _GZIP_BITS = 16 + zlib.MAX_WBITS
 
 
@@ -43,14 +50,19 @@ class Source:
             BadInputError: the file cannot be opened or read, or unpacks to more than ``max_bytes``.
         """
         try:
-            with self.path.open("rb") as file:
+            with self._opened() as file:
                 for piece in _pieces(file):
                     self._count(len(piece))
                     yield piece
-        except (EOFError, zlib.error) as error:
-            self.damage = f"its gzip data are damaged ({error})"
+        except _DamageError as error:
+            self.damage = str(error)
         except OSError as error:
             raise BadInputError(f"cannot read {self.path}: {error.strerror or error}") from error
+
+    def _opened(self) -> BufferedReader:
+        if self.path != STANDARD_INPUT:
+            return self.path.open("rb")
+        return os.fdopen(os.dup(0), "rb")  # a copy, so that closing it leaves Python's own open
 
     def _count(self, size: int) -> None:
         self.size_bytes += size
@@ -61,10 +73,73 @@ class Source:
             )
 
 
+class _DamageError(Exception):
+    """Packed data end early, or are no such data."""
+
+
 def _pieces(file: BufferedReader) -> Iterator[bytes | memoryview]:
     """Yield the content, unpacked. Nothing is read twice, so the file may be a pipe."""
-    first = file.read(len(_GZIP))
-    return _unpacked(file, first) if first == _GZIP else _plain(file, first)
+    first = file.read(_MAGIC_SIZE)
+    if first.startswith(_GZIP):
+        return _gunzipped(file, first)
+    for magic, (kind, unpacker) in _STREAMS.items():
+        if first.startswith(magic):
+            return _unpacked(file, first, kind, unpacker)
+    return _plain(file, first)
+
+
+class _Unpacker(Protocol):
+    """What the decompressors of xz and Zstandard have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+def _xz() -> _Unpacker:
+    return lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
+
+
+def _zstandard() -> _Unpacker:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise EnvironmentLacksError(f"Zstandard data need the package zstandard: {error}") from error
+    unpacker: _Unpacker = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
+    return unpacker
+
+
+_LARGEST_WINDOW: Final = 1 << 27  # what Zstandard may ask to be kept in memory
+_STREAMS: Final[Mapping[bytes, tuple[str, Callable[[], _Unpacker]]]] = {
+    _XZ: ("xz", _xz),
+    _ZSTANDARD: ("Zstandard", _zstandard),
+}
+
+
+def _unpacked(file: BufferedReader, packed: bytes, kind: str, unpacker: Callable[[], _Unpacker]) -> Iterator[bytes]:
+    """Unpack all frames of a file that begins with ``packed``."""
+    frame = unpacker()
+    try:
+        while packed:
+            while packed:
+                if frame.eof:
+                    frame = unpacker()
+                if piece := frame.decompress(packed):
+                    yield piece
+                packed = frame.unused_data if frame.eof else b""
+            packed = file.read(_PACKED_PIECE)
+    except (lzma.LZMAError, EOFError, ValueError, RuntimeError) as error:
+        raise _DamageError(f"its {kind} data are damaged ({error})") from error
+    except Exception as error:  # zstandard has an error of its own, and need not be installed
+        if type(error).__name__ != "ZstdError":
+            raise
+        raise _DamageError(f"its {kind} data are damaged ({error})") from error
+    if not frame.eof:
+        raise _DamageError(f"its {kind} data are damaged (cut short)")
 
 
 def _plain(file: BufferedReader, first: bytes) -> Iterator[memoryview]:
@@ -77,7 +152,7 @@ def _plain(file: BufferedReader, first: bytes) -> Iterator[memoryview]:
         filled = file.readinto(buffer)
 
 
-def _unpacked(file: BufferedReader, packed: bytes) -> Iterator[bytes]:
+def _gunzipped(file: BufferedReader, packed: bytes) -> Iterator[bytes]:
     """Unpack all members of a gzip file that begins with ``packed``. One bad byte costs no whole piece."""
     member = zlib.decompressobj(wbits=_GZIP_BITS)
     while packed:
@@ -90,15 +165,15 @@ def _unpacked(file: BufferedReader, packed: bytes) -> Iterator[bytes]:
             before = member.copy()
             try:
                 piece = member.decompress(packed, _PIECE)
-            except zlib.error:
+            except zlib.error as error:
                 yield _until_damage(before, packed)
-                raise
+                raise _DamageError(f"its gzip data are damaged ({error})") from error
             if piece:
                 yield piece
             packed = member.unconsumed_tail or member.unused_data
         packed = file.read(_PACKED_PIECE)
     if not member.eof:
-        raise EOFError("cut short")
+        raise _DamageError("its gzip data are damaged (cut short)")
 
 
 def _until_damage(member: "zlib._Decompress", packed: bytes) -> bytes:

@@ -1,37 +1,28 @@
 """Rows as a reader meets them -> the tables of a `Trace`. Shared by every reader."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from opscope import schema
 from opscope.model import DeviceProperties, Trace, TraceSource
+from opscope.schema import SCHEMAS
 
 Row = tuple[object, ...]
-
-SCHEMAS: Mapping[str, schema.Schema] = {
-    "operators": schema.OPERATORS,
-    "launches": schema.LAUNCHES,
-    "activities": schema.ACTIVITIES,
-    "annotations": schema.ANNOTATIONS,
-    "frames": schema.FRAMES,
-    "allocations": schema.ALLOCATIONS,
-    "overheads": schema.OVERHEADS,
-}
 
 
 class Rows:
     """Collects rows per table, with the columns of the table's schema."""
 
     def __init__(self, threads: Iterable[tuple[str, str]] = ()) -> None:
-        self.operators: list[Row] = []
-        self.launches: list[Row] = []
-        self.activities: list[Row] = []
-        self.annotations: list[Row] = []
-        self.frames: list[Row] = []
-        self.allocations: list[Row] = []
-        self.overheads: list[Row] = []
+        self._rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
         self._threads = {pair: number for number, pair in enumerate(threads)}
+
+    def add(self, table: str, **values: object) -> None:
+        """Add a row, given by the names of its columns; what is not given is unknown."""
+        row = tuple(values.pop(name, None) for name in SCHEMAS[table])
+        if values:
+            raise KeyError(f"{table} has no column {', '.join(values)}")
+        self._rows[table].append(row)
 
     def thread(self, process: str, thread: str) -> int:
         """Return a number for a (process, thread) pair; `build` numbers them anew."""
@@ -39,8 +30,7 @@ class Rows:
 
     def frame(self, table: str) -> pl.DataFrame:
         """Return a table's rows as a frame."""
-        rows: Sequence[Row] = getattr(self, table)
-        return pl.DataFrame(rows, schema=SCHEMAS[table], orient="row")
+        return pl.DataFrame(self._rows[table], schema=SCHEMAS[table], orient="row")
 
     def threads(self) -> tuple[tuple[str, str], ...]:
         """Return the pairs in the order of their final numbers."""
@@ -70,3 +60,9 @@ def build(
 
 def _sorted(frame: pl.DataFrame, by: str) -> pl.DataFrame:
     return frame if frame[by].is_sorted() else frame.sort(by, maintain_order=True)
+
+
+def empty_trace() -> Trace:
+    """Return a trace without any record: its tables have their columns and types."""
+    source = TraceSource("", "none", 0, 0, 0, 0, 0, None, {})
+    return build(source, (), (), {name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()})

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from opscope.analysis.analyzed import Analysis
+from opscope.analysis.annotations import SEPARATOR
 from opscope.documents.trace import Step
 from opscope.errors import UsageError
 from opscope.knowledge.kernels.decode import decode
@@ -30,6 +31,12 @@ class _Column:
 
 def _plain(value: Any, _: Analysis) -> str:
     return "-" if value is None else Name(value)
+
+
+def _range(value: Any, _: Analysis) -> str:
+    """Indent a nested range under the one around it."""
+    *outer, name = str(value).split(SEPARATOR)
+    return Name(f"{'. ' * len(outer)}{name}")
 
 
 def _count(value: Any, _: Analysis) -> str:
@@ -137,6 +144,15 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
         "backward_device_ns": _Column("Backward device", _device_time),
         "share": _Column("of device sum", _of_device_sum),
     },
+    By.ANNOTATION: {
+        "path": _Column("Range", _range, numeric=False),
+        "calls": _Column("Calls", _count),
+        "self_device_ns": _Column("Self device", _device_time),
+        "share": _Column("of device sum", _of_device_sum),
+        "total_device_ns": _Column("Total device", _device_time),
+        "span_ns": _Column("Span", _time),
+        "self_cpu_ns": _Column("Span without ranges inside", _time, optional=True),
+    },
 }
 _SHARE_OF = {
     By.KERNEL: "total_ns",
@@ -196,6 +212,7 @@ def _table(analysis: Analysis, by: By) -> pl.DataFrame:
         By.STREAM: lambda: analysis.streams,
         By.GRAPH: lambda: analysis.graph_nodes,
         By.BACKWARD: lambda: analysis.backward,
+        By.ANNOTATION: lambda: analysis.annotations,
     }
     return tables[by]()
 

@@ -18,3 +18,4 @@ class By(StrEnum):
     STREAM = "stream"
     GRAPH = "graph"
     BACKWARD = "backward"
+    ANNOTATION = "annotation"

@@ -14,8 +14,10 @@ from opscope.analysis.launch_shapes import rows_of
 from opscope.analysis.measured import Measured
 from opscope.analysis.occupancy import occupancy_of
 from opscope.documents.explain import (
+    CandidateEntry,
     ContextEntry,
     CostEntry,
+    DeviceKernelsEntry,
     ExplainDocument,
     HostFileEntry,
     LaunchRow,
@@ -24,7 +26,8 @@ from opscope.documents.explain import (
 )
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.errors import UsageError
-from opscope.knowledge.categories import Classification, Classifier
+from opscope.knowledge.categories import Category, Classification, Classifier
+from opscope.knowledge.kernels.candidates import kernel_candidates
 from opscope.knowledge.kernels.categories import kernel_classification
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import DecodedKernel
@@ -32,11 +35,14 @@ from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.kernels.shipped import same_release
 from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver, link
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions, Resolution
+from opscope.knowledge.suggestions import similar_operators
 from opscope.record.counters import Precision
 from opscope.report.native_function import detail_of, native_function_of
 from opscope.report.source import source_entry
 
 _OPERATOR = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?|autograd::.*|\w+Backward\d*|record_param_comms")
+# Ranges that are no operators of PyTorch's tables, and yet known by their names.
+_NOT_OPERATORS = (Category.FRAMEWORK, Category.COMMUNICATION, Category.COMPILED)
 _YAML = "aten/src/ATen/native/native_functions.yaml"
 
 
@@ -131,6 +137,8 @@ class Lookup:
         decoded = decode(name)
         rows = self._launches(pl.col("name") == name)
         classification = self._classification_of_kernel(rows, decoded)
+        source, cost = self.source_of_kernel(name, rows), self._cost_of_kernel(name)
+        known = cost is not None or source.how is not How.UNKNOWN or decoded.family is not None
         return ExplainDocument(
             kind="kernel",
             name=name,
@@ -139,11 +147,17 @@ class Lookup:
             category_rule=classification.rule,
             decoded=decoded,
             native_function=None,
-            source=self.source_of_kernel(name, rows),
+            source=source,
             launches=tuple(self._rows(rows)),
-            cost=self._cost_of_kernel(name),
+            cost=cost,
             context=self._context(),
+            known=known,
+            did_you_mean=() if known else self._similar(name),
         )
+
+    def _similar(self, name: str) -> tuple[str, ...]:
+        recorded = [] if self.analysis is None else self.analysis.operators["name"].to_list()
+        return similar_operators(name, {*self.functions.names(), *recorded})
 
     def source_of_kernel(self, name: str, rows: pl.DataFrame | None) -> SourceEntry:
         """Return where a kernel is; ``rows`` are its launches, which know the files of generated kernels."""
@@ -180,7 +194,8 @@ class Lookup:
     def _operator(self, name: str) -> ExplainDocument:
         rows = self.launches_of(name)
         classification = self.classifier.classify(name)
-        native_function = self._native_function(name)
+        native_function, cost = self._native_function(name), self._cost_of_operator(name)
+        known = native_function is not None or cost is not None or classification.category in _NOT_OPERATORS
         return ExplainDocument(
             kind="operator",
             name=name,
@@ -191,9 +206,26 @@ class Lookup:
             native_function=native_function,
             source=self._source_of_operator(name, native_function),
             launches=tuple(self._rows(rows)),
-            cost=self._cost_of_operator(name),
+            cost=cost,
             context=self._context(),
+            known=known,
+            did_you_mean=() if known else self._similar(name),
+            device_kernels=None if rows.height or native_function is None else self._device_kernels(name),
         )
+
+    def _device_kernels(self, name: str) -> DeviceKernelsEntry | None:
+        """Return where the kernels of an operator may be of which none is recorded; None without an index."""
+        if self.index is None:
+            return None
+        index, overloads = self.index, self.functions.overloads(name)
+        found = kernel_candidates([self.functions.on_device(one, "CUDA") for one in overloads], index)
+        entries = (
+            CandidateEntry(
+                one.file, f"{one.basis} ({one.named})" if one.named else str(one.basis), self._link(one.file)
+            )
+            for one in found.files
+        )
+        return DeviceKernelsEntry(tuple(entries), found.reason or None)
 
     def _native_function(self, name: str) -> NativeFunctionEntry | None:
         detail, listed = self._resolved(name)
@@ -236,6 +268,9 @@ class Lookup:
     def _overload(self, name: str, listed: str | None) -> NativeFunction | None:
         overloads = self.functions.overloads(name)
         return next((function for function in overloads if function.yaml_name == listed), None)
+
+    def _link(self, file: str) -> str | None:
+        return link(file, None, self.index.git) if self.index else None
 
     def _host_file(self, cpp_function: str | None) -> HostFileEntry | None:
         found = self.index.host_file(cpp_function) if self.index and cpp_function else None

@@ -43,6 +43,7 @@ def _facts(document: ExplainDocument) -> Iterator[Inline]:
     if document.native_function:
         yield from _native_function(document.native_function)
     yield from source_facts(document.source)
+    yield from _device_kernels(document)
     yield from _decoded(document)
     context = document.context
     if context.trace:
@@ -82,6 +83,16 @@ def _native_function(entry: NativeFunctionEntry) -> Iterator[Inline]:
     if entry.calls:
         called = ", ".join(f"{name} ({format_count(count)})" for name, count in entry.calls.items())
         yield ("Calls, as recorded: ", Name(called))
+
+
+def _device_kernels(document: ExplainDocument) -> Iterator[Inline]:
+    found = document.device_kernels
+    if found is None:
+        return
+    if not found.candidates:
+        yield (f"Device kernels: no candidate file ({found.reason})",)
+    for candidate in found.candidates:
+        yield ("Device kernels may be in ", Name(candidate.file), f" (candidate: {candidate.basis})")
 
 
 def _decoded(document: ExplainDocument) -> Iterator[Inline]:

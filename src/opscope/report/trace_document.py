@@ -80,6 +80,7 @@ def build_trace_document(
         phases_ns=analysis.phases,
         unlinked=doc.UnlinkedEntry(analysis.accounting.unlinked_activities, analysis.accounting.unlinked_ns),
         trust=measured.trust,
+        annotations=tuple(doc.AnnotationRow(**row) for row in analysis.annotations.iter_rows(named=True)),
         device_times_reason=measured.device_times_reason,
         memory=tuple(_memory(analysis)),
         trace=trace,

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -160,6 +160,25 @@ class SourceIndex:
         """Return the file of a C++ function, ``at::native::layer_norm_cuda``."""
         found = self._stored.functions.get(cpp_function)
         return None if found is None else HostFile(self._stored.files[found[0]], found[1])
+
+    @cached_property
+    def kernel_files(self) -> Sequence[str]:
+        """The files that hold kernels, sorted."""
+        numbers = {number for file_set in self._stored.file_sets for number in file_set}
+        return sorted(self._stored.files[number] for number in numbers)
+
+    @cached_property
+    def identifiers(self) -> Mapping[str, Sequence[str]]:
+        """The identifiers in kernels' names, common ones left out -> the files whose kernels have them."""
+        return self._named(self._stored.words)
+
+    @cached_property
+    def kernels(self) -> Mapping[str, Sequence[str]]:
+        """The kernels' base names -> the files that instantiate them."""
+        return self._named(self._stored.bases)
+
+    def _named(self, numbers: Mapping[str, Sequence[int]]) -> Mapping[str, Sequence[str]]:
+        return {name: [self._stored.files[number] for number in found] for name, found in numbers.items()}
 
     def path_of(self, file_name: str) -> str | None:
         """Return the one path that ends in a file name."""

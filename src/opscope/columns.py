@@ -1,0 +1,68 @@
+"""The tables of a trace and their columns, read from the one list of them that C++ compiles too (``columns.h``).
+
+Imports nothing large: files are read before numpy and polars are there.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+
+class Kind(StrEnum):
+    """What a column holds."""
+
+    THREAD = "THREAD"
+    NAME = "NAME"
+    TEXT = "TEXT"
+    KIND = "KIND"
+    INT64 = "INT64"
+    INT32 = "INT32"
+    FLOAT64 = "FLOAT64"
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the compiled reader keeps a number in its place that stands for something else."""
+        return self in (Kind.THREAD, Kind.NAME, Kind.TEXT, Kind.KIND)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column, with what it means in a sentence."""
+
+    name: str
+    kind: Kind
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableOfTrace:
+    """One table, with what its rows are."""
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+
+
+_TABLE: Final = re.compile(
+    r"#define OPSCOPE_(?P<name>[A-Z]+)\(COLUMN\) /\* (?P<meaning>.*?) \*/(?P<columns>(?:[^\n]*\\\n)*[^\n]*)"
+)
+_COLUMN: Final = re.compile(r'COLUMN\((?P<name>\w+), (?P<kind>\w+), "(?P<meaning>[^"]*)"\)')
+_ORDER: Final = re.compile(r"TABLE\(\w+, OPSCOPE_(\w+)\)")
+
+
+def _read(text: str) -> Mapping[str, TableOfTrace]:
+    tables = {match["name"]: match for match in _TABLE.finditer(text)}
+    return {
+        name.lower(): TableOfTrace(name.lower(), tables[name]["meaning"], _columns(tables[name]["columns"]))
+        for name in _ORDER.findall(text)
+    }
+
+
+def _columns(text: str) -> tuple[Column, ...]:
+    return tuple(Column(match["name"], Kind(match["kind"]), match["meaning"]) for match in _COLUMN.finditer(text))
+
+
+TABLES: Final = _read(Path(__file__).with_name("columns.h").read_text(encoding="utf-8"))
