@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from opscope.cli.options import ListCommand, ListOf, format_option
 from opscope.cli.progress import SweepProgress
@@ -67,9 +68,11 @@ class _ProfileCommand(ListCommand):
         """Find the target, and keep click from reading what belongs to a script."""
         joined = self.joined(args)
         ctx.allow_interspersed_args = False
-        _, rest, _ = self.make_parser(ctx).parse_args(args=list(joined))
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(joined))
         ctx.allow_interspersed_args = True
-        if rest and is_script(rest[0]):
+        target, arguments = given.get("target"), given.get("arguments")
+        if isinstance(target, str) and is_script(target):
+            rest = [target, *(arguments if isinstance(arguments, Sequence) else ())]
             before = len(joined) - len(rest)
             joined = [*(word for word in joined[:before] if word != "--"), "--", *rest]
         return super().parse_args(ctx, joined)
@@ -200,13 +203,21 @@ def command(
     sys.exit(_exit_code([manifest for _, manifest in finished]))
 
 
+_NOT_OF_SCRIPTS: Final = ("device", "wait", "warmup", "repeat", "preset")
+
+
 def _check_script(target: str, arguments: tuple[str, ...], *, run_on: bool, in_process: bool) -> None:
     if not is_script(target):
         if arguments:
             raise UsageError(f"only a script takes arguments, not {target}: {shlex.join(arguments)}")
         if run_on:
             raise UsageError("--run-on is for scripts: other targets end with their last step")
-    elif in_process:
+        return
+    context = click.get_current_context()
+    for name in _NOT_OF_SCRIPTS:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"--{name} cannot be applied to a script: it chooses for itself, and is run as it is")
+    if in_process:
         raise UsageError("a script is run in a process of its own, as python would run it: leave out --in-process")
 
 

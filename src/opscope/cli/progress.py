@@ -2,6 +2,7 @@
 
 import time
 from types import TracebackType
+from typing import Final
 
 import click
 from rich.console import Console
@@ -9,9 +10,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from opscope.record.sweep import Entry, Manifest
 from opscope.report.text import printable
+from opscope.workloads.catalog import is_script
 
 # How much of a configuration's time each phase takes, roughly: only for the bar to move evenly.
-_PHASE_SHARES = {
+_PHASE_SHARES: Final = {
     "starting": 0.2,
     "building": 0.15,
     "first step": 0.1,
@@ -20,6 +22,14 @@ _PHASE_SHARES = {
     "operators": 0.05,
     "reporting": 0.05,
 }
+_SCRIPT_SHARES: Final = {
+    "starting": 0.1,
+    "running the script": 0.6,
+    "settling": 0.1,
+    "profiling": 0.1,
+    "reporting": 0.1,
+}
+_HEARTBEAT_S: Final = 15.0  # silence after which somebody who reads a log wants to know that something goes on
 
 
 class SweepProgress:
@@ -33,7 +43,8 @@ class SweepProgress:
         self._task: TaskID | None = None
         self._number = 0
         self._seconds: list[float] = []
-        self._began = 0.0
+        self._shares = _PHASE_SHARES
+        self._began = self._spoke = 0.0
 
     def __enter__(self) -> "SweepProgress":
         if self._console.is_terminal:
@@ -58,6 +69,8 @@ class SweepProgress:
     def configuration(self, number: int, entry: Entry) -> None:
         """A configuration begins."""
         self._number, self._began = number, time.monotonic()
+        self._spoke = self._began
+        self._shares = _SCRIPT_SHARES if is_script(entry.configuration.target) else _PHASE_SHARES
         if self._bar is None:
             click.echo(f"[{number}/{len(self._names)}] {entry.configuration.id} ...", err=True)
         else:
@@ -66,9 +79,10 @@ class SweepProgress:
     def progress(self, phase: str, fraction: float) -> None:
         """The current configuration has come further."""
         if self._bar is None or self._task is None:
+            self._beat(phase)
             return
         before = 0.0
-        for name, share in _PHASE_SHARES.items():
+        for name, share in self._shares.items():
             if name == phase:
                 before += share * fraction
                 break
@@ -80,6 +94,13 @@ class SweepProgress:
             description=f"[{self._number}/{len(self._names)}] {self._names[self._number - 1]}: {phase}",
             left=self._time_left(before),
         )
+
+    def _beat(self, phase: str) -> None:
+        now = time.monotonic()
+        if now - self._spoke >= _HEARTBEAT_S:
+            self._spoke = now
+            where = f"[{self._number}/{len(self._names)}] {self._names[self._number - 1]}"
+            click.echo(printable(f"{where}: {phase}, {now - self._began:.0f} s so far"), err=True)
 
     def finished(self, number: int, entry: Entry) -> None:
         """A configuration has ended."""

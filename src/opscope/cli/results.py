@@ -69,6 +69,8 @@ def _top_operators(document: TraceDocument) -> Iterator[str]:
     wall = document.measurement.wall
     step = f"{format_ns(wall.median_ns)} per step" if wall else "step not timed"
     yield f"{document.name}: {step}, {document.bound.kind}{_doubts(document)}"
+    if document.capture is not None and document.capture.steady_state:
+        yield f"  {document.capture.steady_state}"
     for number, operator in enumerate(document.operators[:_SHOWN], 1):
         yield f"  {number}. {_operator(operator, document)}"
     yield ""

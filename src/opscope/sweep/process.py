@@ -134,8 +134,11 @@ def _follow(process: Worker, messages: IO[bytes], progress: Sender, timeout_s: f
     """Pass progress on until the process ends, and again while nothing is heard; return its last message."""
     last, began = Message(phase="starting"), time.monotonic()
     for message in _received(process, messages):
-        last = message or last
+        last = last if last.complete else message or last  # what follows a complete measurement is not about it
         if timeout_s is not None and time.monotonic() - began > timeout_s:
+            if last.complete:
+                _end(process)
+                return last
             raise _OutOfTimeError(f"it took longer than the {timeout_s:g} s of --timeout ({last.phase})")
         if last.failure is None and not last.complete:
             progress(last)

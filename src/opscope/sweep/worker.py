@@ -21,6 +21,7 @@ from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.sweep import EntryFiles, Failure, FailureKind
 from opscope.store import RunDirectory
+from opscope.workloads.catalog import is_script
 
 _LONGEST = 300  # characters of a message that shall be one line
 _PR_SET_PDEATHSIG = 1
@@ -81,11 +82,10 @@ def run(request: Request, send: Sender, *, isolated: bool = True) -> Failure | N
             a log, and an interrupt is the workload's own. Otherwise an interrupt is the user's.
     """
     try:
-        from opscope.sweep.measure import Task, measure
-
-        directory = RunDirectory(Path(request.directory))
-        task = Task(request.configuration, request.options, directory, request.files)
-        measure(task, lambda progress: send(Message(progress.phase, progress.fraction)))
+        if is_script(request.configuration.target):
+            _measure_script(request, send)
+        else:
+            _measure(request, send)
     except BaseException as error:  # the boundary of code that is the user's: whatever it raises is a result
         if isolated:
             traceback.print_exc()
@@ -93,6 +93,27 @@ def run(request: Request, send: Sender, *, isolated: bool = True) -> Failure | N
             raise
         return failure_of(error)
     return None
+
+
+def _measure(request: Request, send: Sender) -> None:
+    from opscope.sweep.measure import Task, measure
+
+    directory = RunDirectory(Path(request.directory))
+    task = Task(request.configuration, request.options, directory, request.files)
+    measure(task, lambda progress: send(Message(progress.phase, progress.fraction)))
+
+
+def _measure_script(request: Request, send: Sender) -> None:
+    from opscope.sweep.measure_script import measure_script
+
+    measure_script(
+        request.configuration,
+        request.options,
+        RunDirectory(Path(request.directory)),
+        request.files,
+        lambda phase: send(Message(phase)),
+        lambda: send(Message(complete=True)),  # a script may be ended by other means than its last line
+    )
 
 
 def failure_of(error: BaseException) -> Failure:

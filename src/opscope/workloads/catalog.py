@@ -48,6 +48,7 @@ BUILT_IN: Mapping[str, CatalogEntry] = {
 }
 
 _EVERYWHERE = frozenset({"mode", "dtype", "compile"})
+_OF_SCRIPTS = frozenset({"arguments", "run_on"})
 
 
 def is_built_in(target: str) -> bool:
@@ -109,7 +110,7 @@ def _check_own(target: str, given: set[str]) -> None:
     for name in sorted(given):
         if name in SETTINGS and SETTINGS[name].built_in_only:
             raise UsageError(f"{option_of(name)} applies to the target bert only, not to {target}")
-        if is_script(target):
+        if is_script(target) and name not in _OF_SCRIPTS:
             raise UsageError(
                 f"{option_of(name)} cannot be applied to a script: it gets its own arguments, after its name"
             )

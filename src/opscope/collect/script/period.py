@@ -1,0 +1,106 @@
+"""Repetitions in a sequence of events: pure functions, without PyTorch."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A part of a sequence that repeats with a period: ``keys[first + i] == keys[first + i % period]``.
+
+    Attributes:
+        keys: one cycle.
+        first: where the first cycle begins.
+        period: events of a cycle.
+        count: complete cycles.
+        end: one past the last event of the run; a started, incomplete cycle is part of the run.
+        covered: time from the start of the first cycle to the end of the last complete one.
+    """
+
+    keys: tuple[Hashable, ...]
+    first: int
+    period: int
+    count: int
+    end: int
+    covered: float
+
+
+def find_pattern(
+    keys: Sequence[Hashable],
+    ends: Sequence[float],
+    *,
+    repeats: int = 3,
+    at_end: bool = False,
+    max_period: int | None = None,
+    periods: Sequence[int] | None = None,
+) -> Pattern | None:
+    """Find the repetition that covers most of the time.
+
+    Args:
+        keys: what happened, in order.
+        ends: when each of them ended, ascending; the first one's start is taken as its end.
+        repeats: how often a cycle must be seen, complete.
+        at_end: only a repetition that the sequence ends with.
+        max_period: the longest period tried, by default the longest that can repeat often enough.
+        periods: the only periods to try.
+
+    Returns:
+        The repetition; of equally long ones the one with the shortest period. None if nothing repeats often enough.
+    """
+    if repeats < 2:
+        raise ValueError("a repetition is seen twice at least")
+    if len(keys) != len(ends):
+        raise ValueError(f"{len(keys)} keys, but {len(ends)} times")
+    longest = min(len(keys) // repeats, max_period or len(keys))
+    best: Pattern | None = None
+    for period in periods if periods is not None else range(1, longest + 1):
+        for first, end in runs_of(keys, period, repeats):
+            if at_end and end != len(keys):
+                continue
+            found = _pattern(keys, ends, first, end, period)
+            if best is None or (found.covered, found.end - found.first) > (best.covered, best.end - best.first):
+                best = found
+    return best
+
+
+def runs_of(keys: Sequence[Hashable], period: int, repeats: int) -> Iterator[tuple[int, int]]:
+    """Yield the maximal stretches [first, end) of a period that hold enough complete cycles."""
+    if period < 1:
+        return
+    first = 0
+    for index in range(period, len(keys) + 1):
+        if index == len(keys) or keys[index] != keys[index - period]:
+            if index - first >= repeats * period:
+                yield first, index
+            first = index - period + 1
+
+
+def _pattern(keys: Sequence[Hashable], ends: Sequence[float], first: int, end: int, period: int) -> Pattern:
+    count = (end - first) // period
+    begin = ends[first - 1] if first else ends[0]
+    return Pattern(
+        tuple(keys[first : first + period]), first, period, count, end, ends[first + count * period - 1] - begin
+    )
+
+
+def candidate_periods(keys: Sequence[Hashable], *, repeats: int = 3, limit: int = 24) -> list[int]:
+    """Return likely periods of a long sequence: the distances between occurrences of its rarer repeated keys."""
+    counted = Counter(keys)
+    rare = [key for key, times in sorted(counted.items(), key=lambda item: item[1]) if times >= repeats][:6]
+    distances: Counter[int] = Counter()
+    for key in rare:
+        places = [index for index, other in enumerate(keys) if other == key]
+        for span in range(1, 9):  # a key can occur several times in a cycle
+            distances.update(later - earlier for earlier, later in zip(places, places[span:], strict=False))
+    return sorted(period for period, _ in distances.most_common(limit))
+
+
+def settled(durations: Sequence[float], *, needed: int = 3, spread: float = 1.3, enough: int = 12) -> bool | None:
+    """Say whether the last cycles took alike: True, False (no, but more would not help either), None (wait)."""
+    if len(durations) < needed:
+        return None
+    last = durations[-needed:]
+    if max(last) <= spread * min(last):
+        return True
+    return False if len(durations) >= enough else None

@@ -1,0 +1,37 @@
+"""Small questions to PyTorch, asked while somebody else's program runs in it."""
+
+import sys
+
+
+def grad_enabled() -> bool:
+    """Tell whether gradients are recorded."""
+    import torch
+
+    return bool(torch.is_grad_enabled())
+
+
+def capturing() -> bool:
+    """Tell whether a CUDA graph is being captured: nothing may be synchronised or profiled meanwhile."""
+    torch = sys.modules.get("torch")
+    return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def synchronize() -> None:
+    """Wait for the device, if the program has one."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def profiler_running() -> bool:
+    """Tell whether any profiler runs."""
+    import torch
+
+    return bool(torch.autograd._profiler_enabled())
+
+
+def compiled_graphs() -> int:
+    """Return how many graphs torch.compile has made; a step in which it made one is not steady."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0

@@ -1,0 +1,73 @@
+"""Runs a script as Python would, and tells when it imports PyTorch."""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import io
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function right after the first import of a package, before its importer goes on."""
+
+    def __init__(self, package: str, function: Callable[[], None]) -> None:
+        self.package, self.function = package, function
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:  # noqa: ARG002 (the protocol's arguments)
+        if name != self.package:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return None
+        execute, function = spec.loader.exec_module, self.function
+
+        def exec_module(module: types.ModuleType) -> None:
+            execute(module)
+            function()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def as_main(script: str) -> types.ModuleType:
+    """Make the module that ``python script.py`` runs in, and leave it in place: spawn, pickle and atexit need it."""
+    module = types.ModuleType("__main__")
+    vars(module).update(
+        __file__=script,
+        __builtins__=__builtins__,
+        __loader__=importlib.machinery.SourceFileLoader("__main__", script),
+        __package__=None,
+        __spec__=None,
+        __cached__=None,
+    )
+    sys.modules["__main__"] = module
+    return module
+
+
+def run_script(script: Path, arguments: Sequence[str], torch_imported: Callable[[], None]) -> BaseException | None:
+    """Run a script as ``python script.py ARGUMENTS`` would.
+
+    Args:
+        script: its path.
+        arguments: what it finds in ``sys.argv``.
+        torch_imported: called once PyTorch has been imported, before the script goes on.
+
+    Returns:
+        What ended it, where that was no plain end: an exception of its own, or its ``SystemExit``.
+    """
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    with io.open_code(str(script.absolute())) as file:
+        source = file.read()
+    sys.meta_path.insert(0, _AfterImport("torch", torch_imported))
+    try:
+        code = compile(source, str(script), "exec", dont_inherit=True)
+        exec(code, vars(as_main(str(script))))
+    except BaseException as error:  # whatever the script raises is a result
+        return error
+    return None

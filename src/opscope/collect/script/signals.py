@@ -1,0 +1,145 @@
+"""What PyTorch does, as it does it: optimizers' steps, outermost module calls, replays of CUDA graphs, profilers."""
+
+import functools
+import threading
+import types
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Listener(Protocol):
+    """Whoever is told."""
+
+    def optimizer_made(self) -> None:
+        """An optimizer's class was set up."""
+
+    def optimizer_stepped(self, optimizer: Any) -> None:
+        """An outermost ``step()`` has ended, and its ``record_function`` range too."""
+
+    def call_begins(self, kind: str, thing: Any) -> None:
+        """An outermost call of a module begins, or a replay of a CUDA graph."""
+
+    def profiler_prepares(self, profiler: Any) -> None:
+        """A profiler is about to start."""
+
+
+class _Depth(threading.local):
+    optimizers = 0
+    module: Any = None
+
+
+_depth = _Depth()
+
+
+def install(listener: Listener) -> None:
+    """Have a listener told. To be called right after PyTorch was imported, before anything of it is used."""
+    _listen_to_optimizers(listener)
+    _listen_to_modules(listener)
+    _listen_to_graphs(listener)
+    _listen_to_profilers(listener)
+
+
+def _listen_to_optimizers(listener: Listener) -> None:
+    """Wrap step() outside PyTorch's own wrapper.
+
+    The global step hooks run inside its record_function range, where a profiler that starts or stops would cut that
+    range in two.
+    """
+    from torch.optim import Optimizer
+
+    original = Optimizer.profile_hook_step
+
+    def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
+        inner = original(function)
+
+        @functools.wraps(inner)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if _compiling():
+                return inner(*args, **kwargs)
+            _depth.optimizers += 1
+            try:
+                result = inner(*args, **kwargs)
+            finally:
+                _depth.optimizers -= 1
+            if not _depth.optimizers:
+                listener.optimizer_stepped(args[0])
+            return result
+
+        listener.optimizer_made()
+        return step
+
+    Optimizer.profile_hook_step = staticmethod(profile_hook_step)
+
+
+def _compiling() -> bool:
+    import torch
+
+    return bool(torch.compiler.is_compiling())
+
+
+def _listen_to_modules(listener: Listener) -> None:
+    """Wrap Module.__call__ for the outermost calls.
+
+    Cheaper than the global forward hooks, which take every nested call off PyTorch's fast path, are traced away under
+    ``module.compile()``, make torch.compile warn, and recompile everything when they are taken away.
+    """
+    import torch
+
+    original, compiling, depth = torch.nn.Module.__call__, torch.compiler.is_compiling, _depth
+
+    def _wrapped_call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:  # Dynamo knows the name, the profiler "self"
+        if compiling() or depth.module is not None:
+            return original(self, *args, **kwargs)
+        depth.module = self
+        try:
+            if not depth.optimizers:
+                listener.call_begins("module", self)
+            return original(self, *args, **kwargs)
+        finally:
+            depth.module = None
+
+    torch.nn.Module.__call__ = _wrapped_call_impl
+    skip_for_dynamo(_wrapped_call_impl.__code__)
+
+
+def skip_for_dynamo(code: types.CodeType) -> None:
+    """Let Dynamo leave a frame alone and look at the frames in it, as if it were not there."""
+    import torch
+
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):  # from 2.7 on
+        frames.set_code_exec_strategy(
+            code, frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+        )
+    elif hasattr(frames, "skip_code"):
+        frames.skip_code(code)
+
+
+def _listen_to_graphs(listener: Listener) -> None:
+    import torch
+
+    graph = getattr(torch.cuda, "CUDAGraph", None)
+    if graph is None or "replay" not in vars(graph):
+        return
+    original = graph.replay
+
+    @functools.wraps(original)
+    def replay(self: Any) -> Any:
+        if _depth.module is None:
+            listener.call_begins("graph", self)
+        return original(self)
+
+    graph.replay = replay
+
+
+def _listen_to_profilers(listener: Listener) -> None:
+    from torch.autograd.profiler import profile
+
+    original = profile._prepare_trace
+
+    @functools.wraps(original)
+    def _prepare_trace(self: Any) -> Any:
+        listener.profiler_prepares(self)
+        return original(self)
+
+    profile._prepare_trace = _prepare_trace

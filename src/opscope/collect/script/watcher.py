@@ -1,0 +1,457 @@
+"""Decides, while a script runs, which of its steps are its steady state, and profiles a few of them.
+
+A step is what lies between two boundaries: ends of an optimizer's outermost ``step()``, or, in programs without an
+optimizer, beginnings of outermost module calls and replays of CUDA graphs. A repetition of them that has settled
+(durations alike, nothing compiled meanwhile) is profiled. For scripts that end before, and for those without such
+boundaries, a window from the beginning is recorded too; in it, repetitions of operators are looked for.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from opscope.collect.script.events import ANCHOR, LEVELS, Identities, StepEvents
+from opscope.collect.script.period import Pattern, settled
+from opscope.collect.script.questions import capturing, compiled_graphs, grad_enabled, profiler_running, synchronize
+from opscope.collect.script.windows import EarlyWindow
+from opscope.record.capture import RawTrace
+from opscope.record.configuration import CaptureOptions, Schedule
+
+_OPTIMIZER_CYCLES: Final = 3  # seen before a repetition is believed
+_CALL_CYCLES: Final = 6
+_PATIENCE_S: Final = 20.0  # in which a program that has an optimizer is expected to use it
+_INFERS: Final = 12  # module calls that record gradients tell that no optimizer will follow
+_MOST_CALLS: Final = 256  # module calls within a step that are compared
+_ENDINGS: Final = 3  # how often a script is asked to end
+_PATIENCE_AT_THE_END_S: Final = 30.0
+
+
+class Phase(Enum):
+    """Where the watcher stands."""
+
+    WATCH = "no repetition yet"
+    SETTLE = "repetition found; unprofiled cycles are timed"
+    RECORD = "profiling"
+    DONE = "done"
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found and measured.
+
+    Attributes:
+        source: what the steps are made of; None for the whole run, where nothing repeated.
+        pattern: the events of one cycle, by name.
+        seen: complete cycles before the profiled ones.
+        first: events before the first cycle.
+        level: how much of the events repeated (``opscope.collect.script.events.LEVELS``).
+        settled: whether the steps before took alike; None where too few were seen.
+        wall_ns: times of unprofiled steps, from boundary to boundary.
+        profiled_ns: of the profiled ones.
+        trace: the trace that was written.
+        notes: what a reader must know.
+    """
+
+    source: str | None = None
+    pattern: list[str] = field(default_factory=list)
+    seen: int = 0
+    first: int = 0
+    level: str = LEVELS[0]
+    settled: bool | None = None
+    wall_ns: list[int] = field(default_factory=list)
+    profiled_ns: list[int] = field(default_factory=list)
+    trace: RawTrace | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def sentence(self) -> str:
+        """Say which steps were profiled, and how they were found."""
+        if self.source is None:
+            found = (
+                "No repetition of steps was found: the recording is of the run from its beginning, first uses included"
+            )
+        else:
+            shown = ", ".join(self.pattern[:4]) + (", ..." if len(self.pattern) > 4 else "")
+            of = "" if len(self.pattern) < 2 else f" of {len(self.pattern)} events"
+            found = (
+                f"Steps were found by themselves: a repeating cycle{of} ({self.source}: {shown}), "
+                f"seen {self.seen} times; {len(self.profiled_ns)} steps after that were profiled"
+            )
+            if self.settled is False:
+                found += "; their durations had not settled"
+        return ". ".join([found, *self.notes]) + "."
+
+
+class EnoughMeasured(SystemExit):  # it is no error: it ends the script as sys.exit() does
+    """Ends the script at the boundary of a step, so that its ``finally`` blocks and exit functions run."""
+
+
+class Watcher:
+    """Gets the events of the main thread; `opscope.collect.script.signals.Listener`."""
+
+    def __init__(
+        self,
+        options: CaptureOptions,
+        trace: Path,
+        done: Callable[[Found], None],
+        *,
+        run_on: bool = False,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Begin to watch.
+
+        Args:
+            options: what is collected, and how many steps.
+            trace: where the trace goes.
+            done: called once there is a trace; it keeps what was found.
+            run_on: whether the script goes on after that, to its own end.
+            progress: called with the phase.
+        """
+        self.found, self.phase = Found(), Phase.WATCH
+        self.active = True  # False in forked children and after the end
+        self._options, self._trace, self._done = options, trace, done
+        self._run_on, self._progress = run_on, progress
+        self._pid, self._main = os.getpid(), threading.main_thread().ident
+        self._labels: dict[tuple[str, Hashable], str] = {}
+        self._names = Identities()
+        self._optimizer, self._call = StepEvents(), StepEvents()
+        self._calls: list[int] = []
+        self._current_call: tuple[str, int, str] | None = None
+        self._optimizers_made, self._grad_calls = 0, 0
+        self._began = time.monotonic()
+        self._source, self._level = "", 0
+        self._pattern: Pattern | None = None
+        self._place, self._partial, self._upcoming = 0, False, 0
+        self._cycle_began, self._graphs = 0, 0
+        self._profiler: Any = None
+        self._starting = False
+        self._early = EarlyWindow(options, trace)
+        self._raised, self._busy = 0, False
+
+    @property
+    def _active_steps(self) -> int:
+        return (self._options.schedule or Schedule()).active
+
+    # ---------------------------------------------------------------- signals
+
+    def torch_imported(self) -> None:
+        """PyTorch is there: record from here on, for scripts that end soon.
+
+        Before the script's own first use of CUDA nothing may touch it: it may fork, or choose devices.
+        """
+        import torch
+
+        self._began = time.monotonic()
+        if torch.version.cuda is None:
+            self._start_early()
+        else:
+            torch.cuda._lazy_call(self._start_early)
+
+    def optimizer_made(self) -> None:
+        """An optimizer's class was set up."""
+        self._optimizers_made += 1
+
+    def optimizer_stepped(self, optimizer: Any) -> None:
+        """An outermost ``step()`` has ended."""
+        if not self._wanted():
+            return
+        number, name = self._names.of(optimizer)
+        keys = ((number, tuple(self._calls)), number, name)
+        self._calls.clear()
+        self._close("optimizer steps", self._optimizer, keys, f"{name}.step")
+
+    def call_begins(self, kind: str, thing: Any) -> None:
+        """An outermost call of a module begins, or a replay of a CUDA graph."""
+        if not self._wanted():
+            return
+        number, name = self._names.of(thing)
+        if len(self._calls) < _MOST_CALLS:
+            self._calls.append(number)
+        self._close_call(number)
+        self._current_call = (kind, number, name)
+
+    def profiler_prepares(self, profiler: Any) -> None:
+        """A profiler is about to start. PyTorch has one at a time; the script's own goes first."""
+        ours = self._profiler is not None and self._profiler.profiler is profiler
+        if self._starting or ours or self._early.starting or not self.active:
+            return
+        if self._profiler is None and not self._early.running:
+            return
+        self.found.notes.append("The script started a profiler of its own, and this one gave way")
+        self._early.stop()
+        if self.phase is Phase.RECORD:
+            self._abandon()
+            self._watch_again()
+
+    # ---------------------------------------------------------------- boundaries
+
+    def _wanted(self) -> bool:
+        if not self.active or self._busy or (self.phase is Phase.DONE and self._run_on):
+            return False
+        return threading.get_ident() == self._main and not capturing()
+
+    def _close_call(self, upcoming: int = 0) -> None:
+        self._upcoming = upcoming
+        if self._current_call is None:
+            return
+        kind, number, name = self._current_call
+        self._grad_calls += grad_enabled()
+        self._current_call = None
+        self._close(f"{kind} calls" if kind == "module" else "graph replays", self._call, (number, number, name), name)
+
+    def _close(self, source: str, events: StepEvents, keys: tuple[Hashable, ...], name: str) -> None:
+        now = time.perf_counter_ns()
+        kind = "optimizer" if events is self._optimizer else "call"
+        for key in keys:
+            self._labels.setdefault((kind, key), name)
+        self._busy = True
+        try:
+            if self.phase is not Phase.DONE:
+                events.add(keys, now)
+            if self.phase is Phase.WATCH:
+                self._look(kind, source, events)
+            elif kind == self._source and self.phase in (Phase.SETTLE, Phase.RECORD):
+                self._follow(keys, now)
+        finally:
+            self._busy = False
+        self._end_script()
+
+    # ---------------------------------------------------------------- finding
+
+    def _look(self, kind: str, source: str, events: StepEvents) -> None:
+        if kind == "optimizer" or not self._optimizers_made:
+            self._early.mark(kind)
+        if kind == "call" and not self._calls_are_steps():
+            return
+        repetition = events.repetition(_OPTIMIZER_CYCLES if kind == "optimizer" else _CALL_CYCLES)
+        if repetition is None or (profiler_running() and not self._early.running):
+            return
+        self._level, self._pattern = repetition
+        self._source, pattern = kind, self._pattern
+        self.found.source, self.found.level = source, LEVELS[self._level]
+        self.found.pattern = [self._labels[kind, key] for key in pattern.keys]
+        self.found.first, self.found.seen = pattern.first, pattern.count
+        self._early.stop()
+        self.phase, self._graphs = Phase.SETTLE, compiled_graphs()
+        self._progress("settling")
+        self._place = (pattern.end - pattern.first) % pattern.period
+        self._partial = bool(self._place) or self._level == ANCHOR  # found within a cycle: that one is not timed
+        self.found.wall_ns.clear()
+        self._cycle_began = time.perf_counter_ns()
+
+    def _calls_are_steps(self) -> bool:
+        """Module calls are steps unless an optimizer is about to step: one exists, and calls record gradients."""
+        if self._optimizer.ends:
+            return False
+        waited = time.monotonic() - self._began > _PATIENCE_S
+        return not self._optimizers_made or waited or self._grad_calls > _INFERS
+
+    def _follow(self, keys: tuple[Hashable, ...], now: int) -> None:
+        """Compare an event with the one that the repetition predicts."""
+        assert self._pattern is not None
+        if self._level == ANCHOR:
+            if self._pattern.keys[0] != (self._upcoming if self._source == "call" else keys[1]):
+                return
+        elif keys[self._level] != self._pattern.keys[self._place]:
+            self._broken()
+            return
+        self._place = (self._place + 1) % self._pattern.period
+        if self._place:
+            return
+        if self._partial:
+            self._partial = False
+        elif self.phase is Phase.SETTLE:
+            self._settle(now)
+        else:
+            self._recorded(now)
+        self._cycle_began = time.perf_counter_ns()
+
+    def _settle(self, now: int) -> None:
+        graphs = compiled_graphs()
+        if graphs != self._graphs:  # something was compiled meanwhile: begin again
+            self._graphs = graphs
+            self.found.wall_ns.clear()
+            return
+        self.found.wall_ns.append(now - self._cycle_began)
+        state = settled(self.found.wall_ns)
+        if state is not None and not profiler_running():
+            self.found.settled = state
+            self._start()
+
+    def _broken(self) -> None:
+        """An event is not the one predicted: keep what was profiled, or look again."""
+        if self.phase is Phase.RECORD and len(self.found.profiled_ns) > 1:
+            self.found.notes.append("The repetition broke off while it was profiled")
+            self._stop()
+            return
+        self._abandon()
+        self._watch_again()
+
+    def _watch_again(self) -> None:
+        self.phase, self._pattern = Phase.WATCH, None
+        self.found.source, self.found.pattern, self.found.profiled_ns = None, [], []
+
+    # ---------------------------------------------------------------- profiling
+
+    def _start(self) -> None:
+        from opscope.collect.torch_profiler import TorchProfiler
+
+        synchronize()
+        collector = TorchProfiler(self._options, current_device())
+        self._profiler = collector.profiler(Schedule(0, 1, self._active_steps, 1))
+        self._starting = True
+        self._profiler.start()
+        self._starting = False
+        collector.describe(self._profiler)
+        self.phase = Phase.RECORD
+        self._progress("profiling")
+
+    def _recorded(self, now: int) -> None:
+        self.found.profiled_ns.append(now - self._cycle_began)  # the first one is the profiler's warm-up
+        if len(self.found.profiled_ns) > self._active_steps:
+            self._stop()
+        else:
+            self._profiler.step()
+
+    def _stop(self) -> None:
+        """Stop at a boundary; that closes the last ``ProfilerStep`` range."""
+        from opscope.collect.torch_profiler import write_trace
+
+        synchronize()
+        self._profiler.stop()
+        del self.found.profiled_ns[0]
+        self.found.trace = RawTrace(self._trace.name, write_trace(self._profiler, self._trace))
+        self._profiler = None
+        self._finished()
+
+    def _abandon(self) -> None:
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler = None
+
+    def _finished(self) -> None:
+        self.phase = Phase.DONE
+        self._done(self.found)
+
+    # ---------------------------------------------------------------- the early window
+
+    def _start_early(self) -> None:
+        if self.active and not profiler_running() and threading.get_ident() == self._main:
+            self._early.start()
+
+    def window_over(self) -> None:
+        """In the main thread, asked for by the watchdog: look for steps among the operators."""
+        if self._busy or not self.active or self.phase is not Phase.WATCH or capturing():
+            return
+        self._busy = True
+        try:
+            if not self._early.running:
+                self._start_early()
+                return
+            self._early.stop()
+            self._by_operators(5)
+        finally:
+            self._busy = False
+        self._end_script()
+
+    def _by_operators(self, minimum: int) -> None:
+        """Take steps from the operators of the early window, where hardly any boundary was seen."""
+        if len(self._optimizer.ends) + len(self._call.ends) > 2:
+            return
+        steps = self._early.steps_by_operators(minimum, self._active_steps)
+        if steps is None:
+            return
+        self.found.source, self.found.pattern = "operators", steps.pattern
+        self.found.seen, self.found.first = steps.seen, steps.first
+        self.found.profiled_ns = steps.durations_ns
+        self.found.notes.append("The steps were marked afterwards, so there are no unprofiled ones")
+        self.found.trace = RawTrace(self._trace.name, self._early.replaced_bytes)
+        self._finished()
+
+    # ---------------------------------------------------------------- the end
+
+    def _end_script(self) -> None:
+        if self._run_on or self.phase is not Phase.DONE:
+            return
+        self._raised += 1
+        if self._raised > _ENDINGS:  # it caught the request each time; what was measured is on disk
+            end_process()
+        if self._raised == 1:
+            _end_later()
+        raise EnoughMeasured(0)
+
+    def finish(self, failure: str | None = None) -> None:
+        """The script has ended: keep what there is; of one that failed, only whole steps.
+
+        Args:
+            failure: what went wrong in it, in a sentence without its full stop.
+        """
+        if os.getpid() != self._pid or not self.active:
+            return
+        self._busy, self.active = True, False
+        if self.phase is Phase.DONE:
+            return
+        if failure is not None:
+            self.found.notes.append(failure)
+        if self.phase is Phase.RECORD and len(self.found.profiled_ns) > 1:
+            self.found.notes.append("The script ended while it was profiled")
+            self._stop()
+            return
+        self._abandon()
+        self._watch_again()
+        if self._current_call is not None:
+            _, number, name = self._current_call
+            self._call.add((number, number, name), time.perf_counter_ns())
+        self._early.stop()
+        if self._early.write():
+            self._keep_early(whole=failure is None)
+
+    def _keep_early(self, *, whole: bool) -> None:
+        self._by_operators(4)
+        if self.phase is Phase.DONE:
+            return
+        kind = "optimizer" if self._optimizer.ends else "call"
+        steps = self._early.marked_steps(kind, self._active_steps)
+        count = len(self._optimizer.ends) or len(self._call.ends)
+        if steps is not None:
+            self.found.source = "optimizer steps" if kind == "optimizer" else "module calls"
+            self.found.pattern, self.found.seen = steps.pattern, steps.seen
+            self.found.profiled_ns = steps.durations_ns
+            self.found.notes.append(
+                f"The script ended after {count} of them, so the profile is of its first ones, with warm-up"
+            )
+        elif not whole:
+            return
+        self.found.trace = RawTrace(self._trace.name, self._early.replaced_bytes)
+        self._finished()
+
+
+def current_device() -> Any:
+    """Return the device that the script works on, as far as it has chosen one."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def end_process() -> None:
+    """End this process at once: everything that was measured is written."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _end_later() -> None:
+    """End the process if it has not ended by then: threads of the script may be waiting for its main thread."""
+
+    def end() -> None:
+        time.sleep(_PATIENCE_AT_THE_END_S)
+        end_process()
+
+    threading.Thread(target=end, daemon=True, name="opscope-exit").start()

@@ -1,0 +1,103 @@
+"""Measure a script in this process: run it as it is, profile steps of its steady state, write its raw files."""
+
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from opscope.collect.script.running import run_script
+from opscope.collect.script.signals import install
+from opscope.collect.script.watchdog import start_watchdog
+from opscope.collect.script.watcher import EnoughMeasured, Found, Watcher, current_device
+from opscope.errors import OpscopeError, UsageError
+from opscope.record.capture import Benchmark, WorkloadInfo
+from opscope.record.configuration import CaptureOptions, Configuration
+from opscope.record.sweep import EntryFiles
+from opscope.store import RunDirectory
+
+
+def measure_script(
+    configuration: Configuration,
+    options: CaptureOptions,
+    directory: RunDirectory,
+    files: EntryFiles,
+    phase: Callable[[str], None],
+    kept: Callable[[], None],
+) -> None:
+    """Run a script, and write the trace of some of its steps, and its record.
+
+    Args:
+        configuration: with the script as its target, and its arguments.
+        options: what is collected; ``schedule.active`` is the number of steps.
+        directory: the run directory.
+        files: the names of its files there.
+        phase: called with what is going on.
+        kept: called once everything is written; the script may go on after that, or be ended.
+
+    Raises:
+        UsageError: there is no such script, or it does not use PyTorch.
+        OpscopeError: it failed before anything could be measured.
+    """
+    script = Path(configuration.target)
+    if not script.is_file():
+        raise UsageError(f"there is no file {script}")
+    written: list[Found] = []
+
+    def keep(found: Found) -> None:
+        _write(configuration, options, directory, files, found)
+        written.append(found)
+        kept()
+
+    trace = directory.inside(files.cycles[0].trace).absolute()
+    watcher = Watcher(options, trace, keep, run_on=bool(configuration.get("run_on")), progress=phase)
+    os.register_at_fork(after_in_child=lambda: setattr(watcher, "active", False))
+
+    def torch_imported() -> None:
+        install(watcher)
+        watcher.torch_imported()
+        start_watchdog(watcher)
+
+    phase("running the script")
+    arguments = shlex.split(str(configuration.get("arguments") or ""))
+    error = run_script(script, arguments, torch_imported)
+    failed = error is not None and not isinstance(error, EnoughMeasured) and not _is_plain_exit(error)
+    watcher.finish(f"The script itself failed then ({_reason(error)})" if failed else None)
+    if written:
+        return
+    if not failed:
+        raise UsageError(f"{script} ended, and PyTorch did nothing in it that could be recorded")
+    if isinstance(error, SystemExit):
+        raise OpscopeError(f"{script} ended with exit code {error.code} before anything was measured") from error
+    assert error is not None
+    raise error
+
+
+def _reason(error: BaseException | None) -> str:
+    return f"exit code {error.code}" if isinstance(error, SystemExit) else type(error).__name__
+
+
+def _is_plain_exit(error: BaseException) -> bool:
+    return isinstance(error, SystemExit) and error.code in (None, 0)
+
+
+def _write(
+    configuration: Configuration, options: CaptureOptions, directory: RunDirectory, files: EntryFiles, found: Found
+) -> None:
+    """Write down what was measured."""
+    from opscope.collect.environment import peak_memory
+    from opscope.sweep.measure import Outcome, Task, write_record
+
+    assert found.trace is not None
+    device = current_device()
+    name = Path(configuration.target).name
+    info = WorkloadInfo(
+        name=Path(configuration.target).stem,
+        description=shlex.join([name, *shlex.split(str(configuration.get("arguments") or ""))]),
+        own_step=True,
+    )
+    benchmark = None
+    if found.wall_ns and options.benchmark:
+        reason = "clocks are not sampled while a script runs"
+        benchmark = Benchmark(0, tuple(found.wall_ns), None, None, reason, synchronised=False)
+    outcome = Outcome(None, benchmark, peak_memory(device), (found.trace,), found.sentence())
+    write_record(Task(configuration, options, directory, files), device, info, outcome)
