@@ -23,7 +23,8 @@ def opscope(
     stdin: bytes | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``opscope`` with arguments in a process forked from a warm one; ``code`` replaces what it runs."""
-    torch = args[:1] == ("profile",) and code is None and importlib.util.find_spec("torch") is not None
+    runs_script = any(word.endswith(".py") for word in args)  # a script imports PyTorch itself
+    torch = args[:1] == ("profile",) and not runs_script and code is None and importlib.util.find_spec("torch")
     return zygote("torch" if torch else "plain").run(args, code, cwd, env or {}, stdin)
 
 

@@ -29,6 +29,11 @@ def test_a_step_gives_a_run_with_all_its_figures() -> None:
     assert run.trace.operators.height > 0
     assert "what the step does itself" in run.report()
     assert run.analysis.trust.verdict != "fail"
+    shown = repr(run)
+    assert shown.startswith("Run of product in ")
+    assert "unprofiled)" in shown
+    assert len(shown) < 2000
+    assert "aten::mm" in run._repr_html_()
 
 
 def test_a_module_is_run_on_its_inputs_in_each_mode() -> None:

@@ -134,7 +134,8 @@ def test_a_release_is_certain_for_traces_of_that_release_only(tmp_path: Path, re
 def test_bytes_that_are_no_text_are_a_name_like_any_other() -> None:
     code = "import sys; sys.argv[1] = 'x\\udcff'; from opscope.cli import main; sys.argv.insert(1, 'explain'); main()"
     result = opscope("name", "--format", "json", code=code)
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 1, result.stderr
+    assert "nothing is known of 'x?'" in result.stderr
     assert json.loads(result.stdout)["source"]["how"] == "unknown"
 
 

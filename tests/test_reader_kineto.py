@@ -247,8 +247,8 @@ def test_replaced_bytes_in_lists_are_counted_per_event(tmp_path: Path) -> None:
 
 
 def test_half_a_surrogate_pair_in_the_header_is_a_question_mark(tmp_path: Path) -> None:
-    trace = read_text(tmp_path, '{"trace_name": "\\ud800", "traceEvents": []}')
-    assert trace.source.metadata["trace_name"] == "?"
+    trace = read_text(tmp_path, '{"trace_id": "\\ud800", "traceEvents": []}')
+    assert trace.source.metadata["trace_id"] == "?"
 
 
 def test_a_file_that_ends_in_its_header_is_not_taken_for_another_kind(tmp_path: Path) -> None:

@@ -45,6 +45,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'opscope' has no attribute {name!r}")

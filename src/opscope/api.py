@@ -25,8 +25,10 @@ from opscope.record.sweep import Manifest
 from opscope.report.kernel_report import kernel_report
 from opscope.report.markdown import render
 from opscope.store import RunDirectory, with_entry
+from opscope.summary import Summarised, Summary
 from opscope.sweep.plan import new_manifest
 from opscope.sweep.runner import described
+from opscope.units import format_ns
 from opscope.workloads.catalog import short_name
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     from torch.profiler import ProfilerActivity
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Summarised):
     """What one profile measured.
 
     Attributes:
@@ -53,6 +55,19 @@ class Run:
     measured: Measured
     statistics: TraceDocument
     directory: Path
+
+    def summary(self) -> Summary:
+        """Return the step time, the verdict, the trust in it, and the operators that cost most."""
+        of_trace, wall = self.analysis.summary(), self.measured.measurement.wall
+        joined = {
+            "step": "not timed"
+            if wall is None
+            else f"{format_ns(wall.median_ns)} (median of {wall.count}, unprofiled)",
+            "bound": self.measured.bound.sentence,
+            "trust": str(self.measured.trust.verdict),
+        }
+        rows = (*joined.items(), *((name, value) for name, value in of_trace.rows if name not in joined))
+        return Summary(f"Run of {self.record.workload.name} in {self.directory}", rows)
 
     def report(self) -> str:
         """Return the Markdown report."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from opscope.summary import Summarised, Summary
+from opscope.units import format_bytes, format_count
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
@@ -48,8 +51,8 @@ class TraceSource:
     not_understood: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+@dataclass(frozen=True, slots=True, repr=False)
+class Trace(Summarised):
     """One profiled process: its tables have the columns that ``columns.h`` names.
 
     Attributes:
@@ -75,3 +78,16 @@ class Trace:
     frames: pl.DataFrame
     allocations: pl.DataFrame
     overheads: pl.DataFrame
+
+    def summary(self) -> Summary:
+        """Return the file, its devices, and how many rows each table has."""
+        tables = ("operators", "launches", "activities", "annotations", "frames", "allocations", "overheads")
+        sizes = {name: getattr(self, name).height for name in tables}
+        rows = [
+            ("file", f"{self.source.path} ({format_bytes(self.source.size_bytes)}, {self.source.format})"),
+            ("devices", ", ".join(f"{device.index}: {device.name}" for device in self.devices) or "none listed"),
+            *((name, format_count(size)) for name, size in sizes.items() if size),
+        ]
+        if self.source.damage is not None:
+            rows.append(("damage", self.source.damage))
+        return Summary("Trace", tuple(rows))

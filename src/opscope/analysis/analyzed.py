@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 
@@ -27,6 +28,11 @@ from opscope.documents.trust import Trust
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace, TraceSource
+from opscope.readers import read
+from opscope.summary import Summarised, Summary
+from opscope.units import format_ns, format_share
+
+_SHOWN = 5  # operators in a summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,8 @@ class Accounting:
         return self.operators_ns + self.unlinked_ns == self.activities_ns
 
 
-@dataclass(frozen=True)
-class Analysis:
+@dataclass(frozen=True, repr=False)
+class Analysis(Summarised):
     """Everything opscope computes from one trace. Times are nanoseconds.
 
     Attributes:
@@ -162,22 +168,54 @@ class Analysis:
         """Whether any device activity was recorded; without, device times are unknown and not 0."""
         return self.kernels.height > 0
 
+    def summary(self) -> Summary:
+        """Return the verdict, the trust in it, and the operators that cost most."""
+        failed = [str(check.name) for check in self.trust.checks if check.verdict == "fail"]
+        column, whole = ("self_device_ns", self.accounting.activities_ns)
+        if not self.has_device_times:
+            column, whole = "self_cpu_ns", int(self.operators["self_cpu_ns"].sum())
+        top = self.operators.sort(column, descending=True, maintain_order=True).head(_SHOWN)
+        rows = [
+            ("bound", self.bound.sentence),
+            ("trust", f"FAIL: {', '.join(failed)}" if failed else str(self.trust.verdict)),
+            ("steps", str(self.step_count or "none marked")),
+            *((f"device {line.device}", f"busy {_in(line.busy_in_window_ns, line.window)}") for line in self.devices),
+            *(
+                (name, f"{format_ns(time)}, {format_share(time, whole)} of the {_WHOLE[column]}")
+                for name, time in top.select("name", column).iter_rows()
+            ),
+        ]
+        return Summary(f"Analysis of {self.source.path}", tuple(rows))
+
+
+def _in(time_ns: int, window: Window) -> str:
+    return f"{format_share(time_ns, window.duration_ns)} of the {window.kind}"
+
+
+_WHOLE = {"self_device_ns": "device sum", "self_cpu_ns": "operators' CPU self time"}
+
 
 def analyze(
-    trace: Trace,
+    trace: Trace | str | Path,
     functions: NativeFunctions | None = None,
     *,
     expect_device_work: bool | None = None,
-    graph_capture: Trace | None = None,
+    graph_capture: Trace | str | Path | None = None,
 ) -> Analysis:
     """Analyse one trace. Records with impossible durations are left out of every figure, and counted by a check.
 
     Args:
-        trace: what `opscope.read` returned.
+        trace: what `opscope.read` returned, or a file that it reads.
         functions: the operators of the PyTorch that ran; without, those of the release opscope ships.
         graph_capture: another trace, in which CUDA graphs were captured that this one replays.
         expect_device_work: whether the workload ran on a GPU and its activities were collected; None if unknown.
+
+    Raises:
+        BadInputError, EnvironmentLacksError: as `opscope.read`, where a file was named.
     """
+    trace = trace if isinstance(trace, Trace) else read(trace)
+    if graph_capture is not None and not isinstance(graph_capture, Trace):
+        graph_capture = read(graph_capture)
     trace, implausible = plausible(trace)
     links = link(trace)
     tables = operator_tables(trace, links, Classifier(functions or NativeFunctions.shipped()))

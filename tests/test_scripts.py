@@ -1,0 +1,241 @@
+"""Scripts that know nothing of opscope: their steps are found, a few are profiled, and which ones is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.collect.script.events import Identities, StepEvents
+from opscope.collect.script.period import candidate_periods, find_pattern, settled
+from opscope.collect.script.windows import outermost, steps_by_operators
+from tests.cli import ROOT, opscope
+
+SCRIPTS = ROOT / "tests" / "workloads" / "scripts"
+
+
+def found(text: str, **how: Any) -> Any:
+    return find_pattern(list(text), [float(end) for end in range(1, len(text) + 1)], **how)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", None),
+        ("A", None),
+        ("AA", None),
+        ("AAA", (0, 1, 3)),
+        ("ABAB", None),
+        ("ABABAB", (0, 2, 3)),
+        ("ABABABA", (0, 2, 3)),  # a started cycle at the end
+        ("XYABABAB", (2, 2, 3)),
+        ("DDDGDDDGDDDG", (0, 4, 3)),
+        ("AAAAAABCBCBC", (6, 2, 3)),  # as many keys, but the first one has no known start: less time
+        ("ABBBBABBBBABBBB", (0, 5, 3)),  # the outer loop
+        ("ABCDEFG", None),
+    ],
+)
+def test_the_repetition_that_covers_most_time_is_found(text: str, expected: tuple[int, int, int] | None) -> None:
+    pattern = found(text)
+    assert (pattern and (pattern.first, pattern.period, pattern.count)) == expected
+
+
+def test_a_repetition_at_the_end_is_not_one_that_is_over() -> None:
+    assert found("AAAAB", at_end=True) is None
+    assert found("BAAA", at_end=True).first == 1
+
+
+def test_time_decides_and_not_the_number_of_events() -> None:
+    pattern = find_pattern(list("AAAAABCBCBC"), [1, 2, 3, 4, 5, 100, 200, 300, 400, 500, 600])
+    assert pattern is not None
+    assert pattern.period == 2
+
+
+def test_lengths_and_repeats_are_checked() -> None:
+    with pytest.raises(ValueError, match="times"):
+        find_pattern([1], [])
+    with pytest.raises(ValueError, match="twice"):
+        find_pattern([], [], repeats=1)
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.integers(2, 4), st.booleans())
+def test_what_is_returned_repeats_and_is_maximal(keys: list[int], repeats: int, at_end: bool) -> None:
+    pattern = find_pattern(keys, list(range(len(keys))), repeats=repeats, at_end=at_end)
+    if pattern is None:
+        return
+    first, period = pattern.first, pattern.period
+    assert pattern.count >= repeats
+    assert period * pattern.count <= pattern.end - first < period * (pattern.count + 1)
+    assert all(keys[index] == pattern.keys[(index - first) % period] for index in range(first, pattern.end))
+    assert pattern.end == len(keys) or (not at_end and keys[pattern.end] != keys[pattern.end - period])
+    shorter = [size for size in range(1, period) if period % size == 0]
+    assert not any(pattern.keys == pattern.keys[:size] * (period // size) for size in shorter)
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=9),
+    st.integers(3, 8),
+    st.lists(st.integers(5, 9), max_size=6, unique=True),
+)
+def test_a_planted_repetition_is_found(cycle: list[int], times: int, prefix: list[int]) -> None:
+    keys = prefix + cycle * times
+    ends = list(range(1, len(keys) + 1))
+    pattern = find_pattern(keys, ends, at_end=True)
+    assert pattern is not None
+    assert pattern.first <= len(prefix)
+    assert len(cycle) % pattern.period == 0 or pattern.covered >= len(cycle) * (times - 1)
+    quick = find_pattern(keys, ends, at_end=True, periods=candidate_periods(keys))
+    assert quick is not None
+    assert quick.covered >= 0.5 * pattern.covered
+
+
+def test_steps_are_settled_when_the_last_ones_took_alike() -> None:
+    assert settled([1.0, 1.0, 1.0]) is True
+    assert settled([9.0, 1.0]) is None
+    assert settled([9.0, 1.1, 1.0, 1.2]) is True
+    assert settled([1.0, 9.0] * 8) is False
+
+
+def test_objects_are_told_apart_after_their_address_was_used_again() -> None:
+    class Thing:
+        pass
+
+    names, seen = Identities(), set()
+    for _ in range(50):
+        thing = Thing()
+        assert names.of(thing) == names.of(thing)
+        seen.add(names.of(thing)[0])
+        del thing
+    assert len(seen) == 50
+
+
+def test_an_inner_loop_is_not_taken_for_the_step() -> None:
+    """One G follows four D's, for ever: the repetition is of five, also when the D's alone repeat."""
+    events, level = StepEvents(), None
+    for number in range(40):
+        key = "G" if number % 5 == 4 else "D"
+        events.add((key, key, key), float(number))
+        repetition = events.repetition(3)
+        if repetition is not None and number > 6:
+            level, pattern = repetition
+            break
+    assert level == 0
+    assert sorted(pattern.keys) == ["D", "D", "D", "D", "G"]
+
+
+def test_steps_are_found_among_operators_by_hand() -> None:
+    """Three warm-up operators, then five times (mm 10 us, gap, tanh 5 us) on the busier of two threads."""
+    slices = [("aten::zeros", 0.0), ("aten::rand", 10.0), ("aten::cat", 20.0)]
+    for cycle in range(5):
+        slices += [("aten::mm", 100.0 + 50 * cycle), ("aten::tanh", 120.0 + 50 * cycle)]
+    events: list[dict[str, Any]] = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": 10.0} for name, ts in slices
+    ]
+    events.append({"ph": "X", "cat": "cpu_op", "name": "aten::addmm", "pid": 1, "tid": 1, "ts": 101.0, "dur": 2.0})
+    events.append({"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 2, "ts": 101.0, "dur": 2.0})
+    steps = steps_by_operators({"traceEvents": events}, minimum=4)
+    assert steps is not None
+    pattern, spans = steps
+    assert pattern.keys == ("aten::mm", "aten::tanh")
+    assert spans == [(100.0, 150.0), (150.0, 200.0), (200.0, 250.0), (250.0, 300.0), (300.0, 330.0)]
+    assert steps_by_operators({"traceEvents": []}) is None
+    assert [name for name, _, _ in outermost([("b", 1, 2), ("a", 0, 5), ("c", 5, 6)])] == ["a", "c"]
+
+
+@pytest.fixture
+def profiled(tmp_path: Path) -> Callable[..., tuple[dict[str, Any], str, str]]:
+    pytest.importorskip("torch")
+
+    def run(*words: str) -> tuple[dict[str, Any], str, str]:
+        done = opscope("profile", "--output-dir", str(tmp_path), *words)
+        assert done.returncode == 0, done.stderr
+        log = (tmp_path / "raw" / "log_default.txt").read_text()
+        return json.loads((tmp_path / "profiling_stats_default.json").read_text()), log, done.stdout
+
+    return run
+
+
+@pytest.mark.torch
+def test_training_steps_of_a_script_are_found_and_profiled(profiled: Callable[..., Any]) -> None:
+    document, log, printed = profiled(str(SCRIPTS / "train.py"), "--steps", "1000")
+    told = document["capture"]["steady_state"]
+    assert told.startswith("Steps were found by themselves: a repeating cycle (optimizer steps: SGD.step), seen ")
+    assert "3 steps after that were profiled" in told
+    assert told in printed
+    assert document["measurement"]["wall"]["count"] >= 3
+    assert document["step_count"] == 3
+    calls = {row["name"]: row["calls"] for row in document["operators"]}
+    assert calls["aten::addmm"] == 3 * 2 * 2  # steps, micro-batches, layers
+    assert calls["aten::_foreach_add_"] == 3
+    assert "its finally block ran" in log
+    assert "the whole script ran" not in log
+    assert document["capture"]["configuration"]["settings"]["arguments"] == "--steps 1000"
+
+
+@pytest.mark.torch
+def test_a_script_may_run_on_after_its_steps_were_profiled(profiled: Callable[..., Any]) -> None:
+    document, log, _ = profiled("--run-on", "--active", "2", str(SCRIPTS / "train.py"), "--steps", "100")
+    assert document["step_count"] == 2
+    assert "the whole script ran" in log
+
+
+@pytest.mark.torch
+def test_calls_of_modules_are_steps_where_there_is_no_optimizer(profiled: Callable[..., Any]) -> None:
+    document, _, _ = profiled(str(SCRIPTS / "serve.py"))
+    assert "a repeating cycle of 3 events (module calls: Linear, Linear, Linear)" in document["capture"]["steady_state"]
+    calls = {row["name"]: row["calls"] for row in document["operators"]}
+    assert calls["aten::addmm"] == 3 * 3
+
+
+@pytest.mark.torch
+def test_the_first_steps_of_a_short_script_are_labelled_as_cold(profiled: Callable[..., Any]) -> None:
+    document, log, _ = profiled(str(SCRIPTS / "train.py"), "--steps", "3", "--fail")
+    told = document["capture"]["steady_state"]
+    assert "The script ended after 3 of them, so the profile is of its first ones, with warm-up" in told
+    assert "The script itself failed then (ValueError)" in told
+    assert document["step_count"] == 2
+    assert "its finally block ran" in log
+
+
+@pytest.mark.torch
+def test_the_scripts_own_profiler_goes_first(profiled: Callable[..., Any]) -> None:
+    document, log, _ = profiled("--run-on", str(SCRIPTS / "own_profiler.py"))
+    assert "its own profile was whole" in log
+    assert "started a profiler of its own, and this one gave way" in document["capture"]["steady_state"]
+    assert document["step_count"] == 3
+
+
+@pytest.mark.torch
+def test_a_script_that_ends_before_anything_is_a_failure_with_its_reason(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = opscope("profile", "--output-dir", str(tmp_path), str(SCRIPTS / "train.py"), "--unknown", "1")
+    assert done.returncode == 1
+    assert "train.py ended with exit code 2 before anything was measured" in done.stderr
+    empty = tmp_path / "empty.py"
+    empty.write_text("print('nothing')\n")
+    done = opscope("profile", "--output-dir", str(tmp_path / "empty"), str(empty))
+    assert done.returncode == 2
+    assert "PyTorch did nothing in it that could be recorded" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--device", "cpu", "train.py"), "--device cannot be applied to a script"),
+        (("--warmup", "2", "train.py"), "--warmup cannot be applied to a script"),
+        (("--in-process", "train.py"), "--in-process"),
+        (("--batch-sizes", "4", "train.py"), "--batch-sizes cannot be applied to a script"),
+        (("--run-on", "bert"), "--run-on is for scripts"),
+        (("bert", "extra"), "only a script takes arguments"),
+        (("missing.py",), "there is no file missing.py"),
+    ],
+)
+def test_options_that_a_script_has_no_use_for_are_refused(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = opscope("profile", "--output-dir", str(tmp_path / "out"), *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
