@@ -3,8 +3,10 @@
 import gzip
 import itertools
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +33,15 @@ TRACES = sorted((DATA / "traces").glob("*.json.gz"))
 Load = Callable[[KinetoTrace], Trace]
 
 
+def files(trace: Trace, max_bytes: int | None = None) -> list[bytes]:
+    """Put the pieces of every part together."""
+    pieces = chrome_parts(trace, Classifier(NativeFunctions.shipped()), max_bytes)
+    parts = itertools.groupby(pieces, key=lambda piece: piece.part)
+    return [b"".join(piece.content for piece in part) for _, part in parts]
+
+
 def exported(trace: Trace, max_bytes: int | None = None) -> list[dict[str, Any]]:
-    classifier = Classifier(NativeFunctions.shipped())
-    return [json.loads(part) for part in chrome_parts(trace, classifier, max_bytes)]
+    return [json.loads(part) for part in files(trace, max_bytes)]
 
 
 def assert_drawable(events: list[dict[str, Any]]) -> None:
@@ -63,6 +71,21 @@ def test_lanes_hold_only_slices_that_nest(slices: list[tuple[int, int, int]]) ->
         for (a, b, c), lane in zip(slices, lanes.tolist(), strict=True)
     ]
     assert_drawable(events)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 15)), max_size=40))
+def test_every_slice_goes_to_the_first_lane_in_which_it_fits(slices: list[tuple[int, int, int]]) -> None:
+    track, start, length = np.array(slices, np.int64).reshape(-1, 3).T
+    end, expected = start + length, np.zeros(len(slices), np.int64)
+    open_ends: dict[int, list[list[int]]] = defaultdict(list)
+    for row in np.lexsort((-end, start, track)):
+        lanes = [[last for last in lane if last > start[row]] for lane in open_ends[track[row]]]
+        fits = [not lane or lane[-1] >= end[row] for lane in lanes]
+        expected[row] = [*fits, True].index(True)
+        lanes += [[]] * all(not fit for fit in fits)
+        lanes[expected[row]] = [*lanes[expected[row]], end[row]]
+        open_ends[track[row]] = lanes
+    assert lanes_of(track, start, end).tolist() == expected.tolist()
 
 
 def test_thousands_of_lanes_do_not_reach_the_next_track(load: Load) -> None:
@@ -128,13 +151,33 @@ def test_parts_are_split_by_time_and_hold_everything_once(load: Load) -> None:
     (whole,) = exported(trace)
     parts = exported(trace, 2_000)
     assert len(parts) > 2
-    assert all(len(part) <= 2_000 for part in chrome_parts(trace, Classifier(NativeFunctions.shipped()), 2_000))
+    assert all(len(part) <= 2_000 for part in files(trace, 2_000))
     with pytest.raises(UsageError, match="a part of this trace takes at least"):
         exported(trace, 100)
     joined = [event for part in parts for event in part["traceEvents"] if event["ph"] != "M"]
     assert sorted(map(json.dumps, joined)) == sorted(json.dumps(e) for e in whole["traceEvents"] if e["ph"] != "M")
     times = [[event["ts"] for event in part["traceEvents"] if event["ph"] != "M"] for part in parts]
     assert all(max(earlier) <= min(later) for earlier, later in itertools.pairwise(times))
+
+
+@pytest.mark.parametrize("at_once", [1, 7])
+def test_how_many_events_are_encoded_at_once_does_not_matter(
+    load: Load, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    trace = load(tiny.inference())
+    expected = files(trace), files(trace, 2_000)
+    monkeypatch.setattr("opscope.report.chrome._EVENTS_AT_ONCE", at_once)
+    assert (files(trace), files(trace, 2_000)) == expected
+
+
+def test_times_are_exact_before_zero_too(load: Load) -> None:
+    trace = load(tiny.inference())
+    times = [-1_000_001, -999, -1, 0, 1, 1_234_567]
+    rows = trace.operators.head(1).select(pl.all().repeat_by(len(times)).explode())
+    operators = rows.with_columns(pl.Series("start_ns", times, dtype=pl.Int64))
+    (content,) = files(replace(trace, operators=operators))
+    found = re.findall(rb'"cat": "cpu_op".*"ts": (-?\d+\.\d{3}), ', content)
+    assert found == [b"-1000.001", b"-0.999", b"-0.001", b"0.000", b"0.001", b"1234.567"]
 
 
 def test_steps_are_what_they_launched(load: Load) -> None:

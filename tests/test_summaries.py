@@ -33,7 +33,7 @@ def test_an_analysis_shows_its_verdict_and_its_dearest_operators() -> None:
     assert shown.startswith(f"Analysis of {TRACE}\n")
     assert " ".join(analysis.bound.sentence.split()[:6]) in shown
     assert "aten::addmm" in shown
-    assert "50.5 % of the device sum" in shown  # 529,774 of 1,049,049 ns
+    assert "50.5 % of the device sum" in shown  # 529,848 of 1,048,174 ns
     page = analysis._repr_html_()
     assert page.startswith("<div>")
     assert "aten::addmm" in page

@@ -1,8 +1,15 @@
 """Which slices of a track can be drawn below each other: viewers show only slices that nest."""
 
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
-from opscope.analysis.nesting import Ints
+from opscope.analysis.nesting import Ints, Nesting
+
+_AT_ONCE = 64  # slices looked at, to begin with; every further time twice as many
+_AT_MOST_AT_ONCE = 65_536
 
 
 def lanes_of(track: Ints, start: Ints, end: Ints) -> Ints:
@@ -11,21 +18,76 @@ def lanes_of(track: Ints, start: Ints, end: Ints) -> Ints:
     Each slice goes to the first lane of its track in which it fits; earlier and longer slices choose first. Viewers
     drop a slice that overlaps another without nesting.
     """
+    nesting = Nesting.of(track, start, end)
     lanes = np.zeros(len(track), np.int64)
-    open_ends: dict[int, list[list[int]]] = {}  # per track and lane: the ends of the slices that are still open
-    order = np.lexsort((-end, start, track))
-    for row, number, begin, last in zip(
-        order.tolist(), track[order].tolist(), start[order].tolist(), end[order].tolist(), strict=True
-    ):
-        stacks = open_ends.setdefault(number, [])
-        for lane, stack in enumerate(stacks):
-            while stack and stack[-1] <= begin:
-                stack.pop()
-            if not stack or stack[-1] >= last:
-                stack.append(last)
-                lanes[row] = lane
-                break
-        else:
-            lanes[row] = len(stacks)
-            stacks.append([last])
+    crossing = np.flatnonzero(nesting.crossing()[nesting.order]).tolist()
+    if not crossing:
+        return lanes
+    slices = _Slices(nesting, track[nesting.order], start[nesting.order], end[nesting.order])
+    # Up to a slice that crosses another all are in lane 0. One by one they are placed only until the further lanes
+    # are empty again: from there on, what is open nests as it did before.
+    number = 0
+    while number < len(crossing):
+        first = crossing[number]
+        placed = slices.placed_from(first)
+        lanes[nesting.order[first : first + len(placed)]] = placed
+        number = bisect.bisect_left(crossing, first + len(placed))
     return lanes
+
+
+@dataclass(frozen=True, slots=True)
+class _Slices:
+    """Slices sorted by track and start, outer before inner, and their nesting."""
+
+    nesting: Nesting
+    track: Ints
+    start: Ints
+    end: Ints
+
+    def placed_from(self, first: int) -> list[int]:
+        """Return the lanes of the slice at ``first``, which crosses another, and of those up to the next calm.
+
+        Before ``first``, only lane 0 may hold slices that are still open.
+        """
+        stacks = [self._open_at(first)]  # per lane: the ends of the slices that are still open
+        lanes: list[int] = []
+        latest = 0  # when the last slice of the further lanes ends
+        for begin, last in self._of_track_from(first):
+            if lanes and latest <= begin:
+                break
+            lane = _lane_for(stacks, begin, last)
+            lanes.append(lane)
+            if lane:
+                latest = max(latest, last) if len(lanes) > 1 else last
+        return lanes
+
+    def _open_at(self, position: int) -> list[int]:
+        """Return the ends of the slices that are open when the one at a position begins, outermost first."""
+        begin, ends = int(self.start[position]), []
+        row = int(self.nesting.order[position - 1])
+        while row >= 0:
+            if (last := int(self.nesting.end[row])) > begin:
+                ends.append(last)
+            row = int(self.nesting.parent[row])
+        return ends[::-1]
+
+    def _of_track_from(self, first: int) -> Iterator[tuple[int, int]]:
+        """Yield start and end of the slices of one track, in numbers of Python's own, which are quicker one by one."""
+        stop = first + int(np.searchsorted(self.track[first:], self.track[first], side="right"))
+        count = _AT_ONCE
+        while first < stop:
+            piece = slice(first, min(first + count, stop))
+            yield from zip(self.start[piece].tolist(), self.end[piece].tolist(), strict=True)
+            first, count = piece.stop, min(2 * count, _AT_MOST_AT_ONCE)
+
+
+def _lane_for(stacks: list[list[int]], begin: int, last: int) -> int:
+    """Put a slice into the first lane in which it fits, and return the lane."""
+    for lane, stack in enumerate(stacks):
+        while stack and stack[-1] <= begin:
+            stack.pop()
+        if not stack or stack[-1] >= last:
+            stack.append(last)
+            return lane
+    stacks.append([last])
+    return len(stacks) - 1

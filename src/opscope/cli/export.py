@@ -1,20 +1,25 @@
 """``opscope export INPUT --chrome OUT``: a trace that viewers show whole, or a part of it."""
 
 import gzip
+import itertools
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
 from opscope.cli.inputs import Size, files_of, input_option
 from opscope.errors import UsageError
-from opscope.files import write_whole
+from opscope.files import written_whole
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers import read
-from opscope.report.chrome import chrome_parts, select_steps
+from opscope.report.chrome import Piece, chrome_parts, select_steps
 from opscope.report.text import printable
 
+_LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quarter smaller
 _STEPS = re.compile(r"(\d+)(?:\.\.(\d+))?")
 
 
@@ -43,11 +48,32 @@ def command(input_path: Path, output: Path, steps: str | None, max_size: int | N
     trace = read(files[0], max_bytes=max_input)
     if steps is not None:
         trace = select_steps(trace, *_range(steps))
-    for number, part in enumerate(chrome_parts(trace, Classifier(NativeFunctions.shipped()), max_size), 1):
+    pieces = chrome_parts(trace, Classifier(NativeFunctions.shipped()), max_size)
+    for number, part in itertools.groupby(pieces, key=lambda piece: piece.part):
         target = _target(output, number)
-        write_whole(target, gzip.compress(part) if target.suffix == ".gz" else part)
-        events = part.count(b'\n{"ph"')
-        click.echo(printable(f"{target}: {events:,} events, {len(part):,} bytes unpacked"))
+        events, size = _write(target, part)
+        click.echo(printable(f"{target}: {events:,} events, {size:,} bytes unpacked"))
+
+
+def _write(target: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
+    """Write a file piece by piece; return how many events and bytes it holds."""
+    events = size = 0
+    with written_whole(target) as partial, _opened(partial, packed=target.suffix == ".gz") as file:
+        for piece in pieces:
+            file.write(piece.content)
+            events, size = events + piece.events, size + len(piece.content)
+    return events, size
+
+
+@contextmanager
+def _opened(path: Path, *, packed: bool) -> Iterator[BinaryIO | gzip.GzipFile]:
+    with path.open("wb") as file:
+        if packed:
+            # Without a name, which would be the temporary one.
+            with gzip.GzipFile("", "wb", _LEVEL, file) as content:
+                yield content
+        else:
+            yield file
 
 
 def _range(steps: str) -> tuple[int, int]:
