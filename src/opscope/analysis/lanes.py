@@ -1,6 +1,5 @@
 """Which slices of a track can be drawn below each other: viewers show only slices that nest."""
 
-import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from opscope.analysis.nesting import Ints, Nesting
 
 _AT_ONCE = 64  # slices looked at, to begin with; every further time twice as many
 _AT_MOST_AT_ONCE = 65_536
+_FEW = 256  # so few slices are sooner placed one by one than skipped
 
 
 def lanes_of(track: Ints, start: Ints, end: Ints) -> Ints:
@@ -20,19 +20,27 @@ def lanes_of(track: Ints, start: Ints, end: Ints) -> Ints:
     """
     nesting = Nesting.of(track, start, end)
     lanes = np.zeros(len(track), np.int64)
-    crossing = np.flatnonzero(nesting.crossing()[nesting.order]).tolist()
-    if not crossing:
+    crossing = np.flatnonzero(nesting.crossing()[nesting.order])
+    if not len(crossing):
         return lanes
     slices = _Slices(nesting, track[nesting.order], start[nesting.order], end[nesting.order])
     # Up to a slice that crosses another all are in lane 0. One by one they are placed only until the further lanes
     # are empty again: from there on, what is open nests as it did before.
+    last_of_run = _last_of_runs(crossing)
     number = 0
     while number < len(crossing):
-        first = crossing[number]
-        placed = slices.placed_from(first)
+        first = int(crossing[number])
+        placed = slices.placed_from(first, int(last_of_run[number]))
         lanes[nesting.order[first : first + len(placed)]] = placed
-        number = bisect.bisect_left(crossing, first + len(placed))
+        number = int(np.searchsorted(crossing, first + len(placed)))
     return lanes
+
+
+def _last_of_runs(positions: Ints) -> Ints:
+    """Return per position the last one of those that follow with few between them."""
+    last = np.append(np.flatnonzero(np.diff(positions) > _FEW), len(positions) - 1)
+    last_of: Ints = positions[np.repeat(last, np.diff(last, prepend=-1))]
+    return last_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +52,21 @@ class _Slices:
     start: Ints
     end: Ints
 
-    def placed_from(self, first: int) -> list[int]:
-        """Return the lanes of the slice at ``first``, which crosses another, and of those up to the next calm.
+    def placed_from(self, first: int, until: int) -> list[int]:
+        """Return the lanes of the slices from ``first``, which crosses another, to ``until`` and on to the next calm.
 
         Before ``first``, only lane 0 may hold slices that are still open.
         """
         stacks = [self._open_at(first)]  # per lane: the ends of the slices that are still open
         lanes: list[int] = []
-        latest = 0  # when the last slice of the further lanes ends
+        latest = int(self.start[first])  # when the last slice of the further lanes ends
         for begin, last in self._of_track_from(first):
-            if lanes and latest <= begin:
+            if first + len(lanes) > until and latest <= begin:
                 break
             lane = _lane_for(stacks, begin, last)
             lanes.append(lane)
             if lane:
-                latest = max(latest, last) if len(lanes) > 1 else last
+                latest = max(latest, last)
         return lanes
 
     def _open_at(self, position: int) -> list[int]:

@@ -1,6 +1,5 @@
-"""When each device worked, and how its window divides: the figures of METRICS' "Times"."""
+"""When each device worked, and how its window divides: the figures of docs/metrics.md, "Times"."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,16 +12,9 @@ from opscope.analysis.idle import IdleTime, idle_time
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
 from opscope.analysis.window import Window, window_of
+from opscope.knowledge.kernels.communication import communicates
 from opscope.model import DeviceProperties, Trace
 
-# Kernels that move data between devices, for records that carry no collective arguments. Names from the libraries'
-# public sources: NCCL and RCCL, NVSHMEM, vLLM's and TensorRT-LLM's custom all-reduce, DeepEP, PyTorch's own.
-COMMUNICATION_KERNEL = re.compile(
-    r"(^|[\s:])r?nccl\w*Kernel|^rccl|nvshmem|cross_device_reduce|custom_?all_?reduce|(?<![a-z])all_?reduce_kernel"
-    r"|one_shot_all_reduce|two_shot_all_reduce|multimem_all|deep_ep::|oneShotAllReduce|twoShotAllReduce|^ncclSym"
-    r"|allreduce_fusion_kernel|mscclKernel|mscclpp::|userbuffers_",
-    re.IGNORECASE,
-)
 NO_DEVICE = -1
 
 
@@ -75,7 +67,7 @@ def device_name(devices: Sequence[DeviceProperties], index: int) -> str:
 def communication_mask(activities: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Tell per activity whether it moves data between devices."""
     names = activities["name"].cast(pl.String)
-    known = {name: COMMUNICATION_KERNEL.search(name) is not None for name in names.unique()}
+    known = {name: communicates(name) for name in names.unique()}
     by_name = names.replace_strict(known, return_dtype=pl.Boolean) if known else pl.Series([], dtype=pl.Boolean)
     is_kernel = activities["kind"].cast(pl.String) == "kernel"
     return (is_kernel & (activities["collective"].is_not_null() | by_name)).to_numpy()

@@ -11,8 +11,10 @@ import enum
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions
+from opscope.knowledge.rules import NameRule, compiled
 
 
 class Category(enum.StrEnum):
@@ -303,8 +305,34 @@ _NAMESPACES = {
 _PYTORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "inductor", "mkldnn", "onednn", "quantized", "sparse"})
 # What the names of other libraries' operators may be trusted in: their "pool" or "index" can be anything.
 _SAME_WORDS_EVERYWHERE = frozenset({Category.ATTENTION, Category.NORMALIZATION, Category.ACTIVATION, Category.MATRIX})
-_COLLECTIVE_RANGE = re.compile(r"^(nccl|gloo|mpi|ucc):")
-_COMPILED_NAME = re.compile(r"^triton_(poi|red|per|tem|for|unk|mm|bmm|split)\w*_|^cpp_fused_|^extern_kernels")
+COLLECTIVE_RANGES: Final = (
+    NameRule(r"^nccl:", "nccl:all_reduce", "recorded on two H200 with PyTorch 2.11.0"),
+    NameRule(r"^gloo:", "gloo:all_reduce", "PyTorch's ProcessGroupGloo"),
+    NameRule(r"^mpi:", "mpi:all_reduce", "PyTorch's ProcessGroupMPI"),
+    NameRule(r"^ucc:", "ucc:all_reduce", "PyTorch's ProcessGroupUCC"),
+)
+COMPILED_NAMES: Final = (
+    NameRule(
+        r"^triton_poi_", "triton_poi_fused_add_mul_tanh_0", "recorded on an H200 with PyTorch 2.11.0: gelu_variants"
+    ),
+    NameRule(
+        r"^triton_per_",
+        "triton_per_fused_add_native_layer_norm_view_6",
+        "recorded on an H200 with PyTorch 2.11.0: bert4_bf16_compiled",
+    ),
+    NameRule(r"^triton_red_", "triton_red_fused_native_layer_norm_0", "code that Inductor generates"),
+    NameRule(r"^triton_tem_", "triton_tem_fused_mm_0", "PyTorch's own tests of profiler events"),
+    NameRule(r"^triton_for_", "triton_for_fused_0", "PyTorch's own tests of profiler events"),
+    NameRule(
+        r"^triton_spl_", "triton_spl_fused_cumsum_0", "code that Inductor generates for a scan over a split dimension"
+    ),
+    NameRule(r"^triton_unk_", "triton_unk_fused_mul_0", "code that Inductor generates for Ascend NPUs"),
+    NameRule(r"^triton_b?mm_", "triton_bmm_147", "a log of Inductor's autotuning"),
+    NameRule(r"^cpp_fused_", "cpp_fused_add_mean_mul_pow_rsqrt_0", "torch.compile on a CPU"),
+    NameRule(r"^extern_kernels", "extern_kernels.addmm", "code that Inductor generates"),
+)
+_COLLECTIVE_RANGE: Final = compiled(COLLECTIVE_RANGES)
+_COMPILED_NAME: Final = compiled(COMPILED_NAMES)
 _FRAMEWORK_NAME = re.compile(
     r"^autograd::engine|^torch::autograd::|Backward\d*$|^Torch-Compiled Region|^TorchDynamo|CompiledFxGraph"
     r"|^CompiledFunction|^AOTDispatcher|^Pregraph|^nn\.Module|^Optimizer\.|^DataParallel|^DistributedDataParallel"

@@ -1,51 +1,33 @@
-"""Which library a kernel belongs to, by its name: for libraries whose source is closed, or not ATen's.
-
-Only the function's own qualified name is looked at: the arguments of an ATen kernel may well mention cuDNN.
-"""
+"""Which library a kernel belongs to, by its name: for libraries whose source is closed, or not ATen's."""
 
 import re
 from typing import Final
 
+from opscope.knowledge.kernels.library_rules import LIBRARY_RULES, PARAMETER_RULES
 from opscope.knowledge.kernels.names import base_name
+from opscope.knowledge.rules import compiled
 
-# Library, and how names of its kernels begin, or what they contain. The first rule that fits decides.
-_RULES: Final[tuple[tuple[str, str], ...]] = (
-    ("CUDA", r"^Mem(cpy|set)$"),
-    ("Triton", r"^triton_|^_?triton"),
-    ("NCCL", r"^nccl(Dev)?Kernel"),
-    ("RCCL", r"^rccl"),
-    ("NVSHMEM", r"^nvshmem"),
-    ("cuDNN", r"^cudnn|_5x_cudnn|^cask_plugin|^xmma__5x_cudnn|^sm\d+_xmma_(fprop|dgrad|wgrad)"
-              r"|^cutlass_\w*(fprop|dgrad|wgrad)|_(fprop|dgrad|wgrad)_|implicit_convolve|^explicit_convolve|^im2col4d|^winograd|scudnn|^bn_(fw|bw)_"),
-    ("cuBLAS", r"^nvjet_|_5x_cublas|^cublas|^sm\d+_xmma_gemm"
-               r"|^(maxwell|pascal|volta|turing|ampere|hopper|blackwell)_\w*gemm|^cutlass_\d+_(tensorop|wmma_tensorop|simt)_|^internal::gemvx|^gemv|^gemmSN_|^gemmk1|^dot_kernel"
-               r"|^reduce_1Block|^splitKreduce|^[sdhcz]gemm_|^scal_kernel|^trsm|^(axpy|nrm2|asum|iamax|ger|syrk)_kernel"),
-    ("cuFFT", r"^(vector_fft|regular_fft|multi_bluestein|composite_\d*way_fft|spRadix|dpRadix|postprocess_kernel)"),
-    ("cuSPARSE", r"^cusparse"),
-    ("cuSOLVER", r"^cusolver|^(geqr|potrf|getrf|syevj|trti2|larft)"),
-    ("MAGMA", r"^magma"),
-    ("FlashAttention", r"^flash::|^flash_(fwd|bwd)"),
-    ("FlashInfer", r"^flashinfer"),
-    ("TensorRT-LLM", r"^tensorrt_llm|^trtllm|^fmhaSm\d"),
-    ("vLLM", r"^vllm::|^paged_attention"),
-    ("Tensile (rocBLAS, hipBLASLt)", r"^Cijk_"),
-    ("MIOpen", r"^MIOpen|^miopen|^SubTensorOp|^igemm_(fwd|bwd|wrw)|^batched_transpose_|^naive_conv|^gridwise"),
-    ("Composable Kernel", r"^ck::|^ck_tile::"),
-    ("rocPRIM", r"^rocprim|^hipcub"),
-    ("ROCm runtime", r"^__amd_rocclr_"),
-    ("CUTLASS", r"^cutlass(::|_|3x)"),  # of a library that builds on it; which one, the name does not say
-    ("CUB", r"^(at_cuda_detail::)?cub(_\d+)?::|^thrust::"),
-)  # fmt: skip
-_COMPILED: Final = tuple((library, re.compile(rule)) for library, rule in _RULES)
+_BY_NAME: Final = tuple((library, compiled(rules)) for library, rules in LIBRARY_RULES)
+_BY_PARAMETERS: Final = tuple((library, compiled(rules)) for library, rules in PARAMETER_RULES)
 _WRAPPED = re.compile(r"cutlass\w*::Kernel2?<(?P<inner>cutlass_\w+)>")
 
 
 def library_of(name: str) -> str | None:
-    """Return the library that a kernel's name belongs to; None if no rule knows it."""
+    """Return the library that a kernel's name belongs to; None if no rule knows it.
+
+    What decides is the function's own qualified name: the parameters of an ATen kernel may well mention cuDNN. Those of
+    a function without a namespace are the library's own types, and tell more than a name such as ``scal_kernel``.
+    """
     plain = name.strip().removeprefix("void ")
+    base = base_name(plain)
+    if "::" not in base and (place := plain.find(base)) >= 0:
+        rest = plain[place + len(base) :]
+        for library, rule in _BY_PARAMETERS:
+            if rest and rule.search(rest):
+                return library
     wrapped = _WRAPPED.match(plain)
-    names = (wrapped["inner"], base_name(plain)) if wrapped else (base_name(plain),)
-    for library, rule in _COMPILED:
+    names = (wrapped["inner"], base) if wrapped else (base,)
+    for library, rule in _BY_NAME:
         if any(rule.search(candidate) for candidate in names):
             return library
     return None
