@@ -4,14 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 
-.PHONY: help setup demo test static check format schemas clean
+.PHONY: help setup demo test static sanitize wheel check format schemas clean
+
+CPP := src/opscope/readers/native/kineto.cpp src/opscope/analysis/native/nesting.cpp
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(DONE)  ## Make .venv with opscope and everything that development needs (skipped when it is current)
 
-$(DONE): pyproject.toml constraints.txt hatch_build.py src/opscope/readers/native/kineto.cpp
+$(DONE): pyproject.toml constraints.txt hatch_build.py src/opscope/columns.h $(CPP)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "opscope needs Python 3.11 or newer, $(PYTHON) is older: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 3; }
 	$(PYTHON) -m venv --clear $(VENV)
@@ -28,17 +30,25 @@ test: setup  ## Run all tests; those that need a GPU are skipped where there is 
 static: setup  ## Check format, lint, types and import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: test static  ## Run the tests and all static checks
+sanitize: setup  ## Run the tests of readers on C++ built with AddressSanitizer and UndefinedBehaviorSanitizer
+	$(BIN)/python tools/sanitized_tests.py
+
+wheel: setup  ## Build the wheel, install it into an empty environment, and run its commands
+	$(BIN)/python tools/check_wheel.py
+
+check: test static sanitize wheel  ## Everything that CI runs
 
 format: setup  ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CPP)
 
 schemas: setup  ## Write the JSON schemas of docs/schema anew
 	$(BIN)/python tools/build_schemas.py docs/schema
 
 clean:  ## Remove the environment and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

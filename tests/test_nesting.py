@@ -1,9 +1,13 @@
 """The call tree against a slow, obvious reference on random slices: nested, crossing, empty, equal."""
 
+from unittest import mock
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opscope.analysis import native
 from opscope.analysis.nesting import Nesting
 
 Slice = tuple[int, int, int]  # thread, start, end
@@ -144,3 +148,21 @@ def test_crossing_slices_are_found_where_there_are_any(slices: list[tuple[int, i
     ]
     assert any(found) == any(crossing)
     assert all(crosses for mark, crosses in zip(found, crossing, strict=True) if mark)
+
+
+@settings(max_examples=300)
+@given(NUMBERED, st.booleans())
+def test_the_compiled_pass_is_what_numpy_says(slices: list[tuple[int, int, int, int]], numbered: bool) -> None:
+    if native.load() is None:
+        pytest.skip("the compiled pass was not built")
+    rows = [(thread, start, start + length) for thread, start, length, _ in slices]
+    began = [number for *_, number in slices] if numbered else None
+    compiled = nesting(rows, began)
+    with mock.patch.object(native, "load", return_value=None):
+        slow = nesting(rows, began)
+    values = np.arange(len(rows), dtype=np.int64)
+    assert compiled.after is not None or not rows
+    assert slow.after is None
+    assert compiled.parent.tolist() == slow.parent.tolist()
+    assert compiled.crossing().tolist() == slow.crossing().tolist()
+    assert compiled.subtree_sums(values).tolist() == slow.subtree_sums(values).tolist()

@@ -8,6 +8,7 @@
 //   INT64, INT32, FLOAT64   numbers that may be missing
 // Times are nanoseconds of the trace's clock, durations nanoseconds; devices and streams have the producer's numbers.
 
+// clang-format off
 #define OPSCOPE_OPERATORS(COLUMN) /* operator slices (cpu_op), one row each */ \
     COLUMN(thread, THREAD, "the thread that it ran on") \
     COLUMN(name, NAME, "as recorded: aten::addmm") \

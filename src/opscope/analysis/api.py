@@ -19,11 +19,14 @@ def calls_of(launches: pl.DataFrame, kind: ApiKind) -> Bools:
     return calls_that(launches, lambda call: call.kind is kind)
 
 
-def names_that(names: pl.Series, wanted: Callable[[str], bool]) -> Bools:
+def names_that(names: pl.Series, wanted: Callable[[str], object]) -> Bools:
     """Tell per name whether it is wanted; every distinct name is looked at once."""
-    known = {name: wanted(name) for name in names.unique().cast(pl.String).drop_nulls()}
-    if not known:
+    distinct = names.unique().drop_nulls()
+    if not len(distinct):
         return np.zeros(len(names), np.bool_)
-    mask = names.cast(pl.String).replace_strict(known, default=False, return_dtype=pl.Boolean)
-    result: Bools = mask.to_numpy()
+    # By number, and not by text: there are millions of names, and a few hundred different ones.
+    numbers = distinct.to_physical().to_numpy()
+    mask = np.zeros(int(numbers.max()) + 2, np.bool_)
+    mask[numbers] = [bool(wanted(name)) for name in distinct.cast(pl.String)]
+    result: Bools = mask[names.to_physical().fill_null(len(mask) - 1).to_numpy()]
     return result

@@ -34,14 +34,15 @@ def backward_table(trace: Trace, links: Links) -> pl.DataFrame:
     return (
         pl.DataFrame(
             {
-                "forward": names.gather(pl.Series(forward, dtype=pl.Int64).replace(-1, None)).cast(pl.String),
-                "backward": names.gather(nodes).cast(pl.String).str.strip_prefix(_ENGINE),
+                "forward": names.gather(pl.Series(forward, dtype=pl.Int64).replace(-1, None)),
+                "backward": names.gather(nodes),
                 "forward_device_ns": np.where((forward >= 0) & first_use, total[np.maximum(forward, 0)], 0),
                 "backward_device_ns": in_node[nodes],
             }
         )
         .group_by("forward", "backward")
         .agg(pl.len().alias("calls"), pl.col("forward_device_ns", "backward_device_ns").sum())
+        .with_columns(pl.col("forward").cast(pl.String), pl.col("backward").cast(pl.String).str.strip_prefix(_ENGINE))
         .select("forward", "backward", "calls", "forward_device_ns", "backward_device_ns")
         .sort("backward_device_ns", "backward", "forward", descending=[True, False, False])
     )

@@ -54,8 +54,9 @@ def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
     has_activity[links.activity_launch[links.activity_launch >= 0]] = True
     delay, queued = _delays(trace, links)
     return LaunchSummary(
-        calls=launches.group_by(pl.col("name").cast(pl.String))
+        calls=launches.group_by("name")
         .agg(calls=pl.len(), total_ns=duration.sum(), mean_ns=duration.mean())
+        .with_columns(pl.col("name").cast(pl.String))
         .sort("total_ns", "name", descending=[True, False]),
         api=_spread(launches["duration_ns"].to_numpy()[launching]),
         latency=_spread(np.maximum(delay[~queued], 0)),

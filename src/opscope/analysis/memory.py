@@ -33,7 +33,7 @@ def memory_use(trace: Trace, links: Links) -> tuple[MemoryUse, ...]:
     if not trace.allocations.height:
         return ()
     owner = links.operators.innermost_at(column(trace.allocations, "thread"), column(trace.allocations, "time_ns"))
-    names = trace.operators["name"].cast(pl.String).gather(pl.Series(owner).replace(-1, None))
+    names = trace.operators["name"].gather(pl.Series(owner).replace(-1, None))
     # Device type 0 is the host, whatever device number the record carries; a record without a type is the host's too.
     on_host = trace.allocations["device_type"].fill_null(0) == 0
     events = trace.allocations.with_columns(
@@ -57,5 +57,6 @@ def _use(device: object, events: pl.DataFrame) -> MemoryUse:
         allocations=grown.height,
         by_operator=grown.group_by("name")
         .agg(allocations=pl.len(), allocated_bytes=pl.col("bytes").sum())
+        .with_columns(pl.col("name").cast(pl.String))
         .sort("allocated_bytes", "name", descending=[True, False]),
     )

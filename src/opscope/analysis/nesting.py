@@ -3,10 +3,13 @@
 Everything here works on plain integer arrays, one entry per slice. -1 stands for "none".
 """
 
+from ctypes import CDLL
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from opscope.analysis import native
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -23,6 +26,8 @@ class Nesting:
             times make them, encloses none, and lies in none that ends where it is.
         order: the slices sorted by thread and start, outer before inner.
         thread, start, end: as given.
+        after: per slice the place in ``order`` behind all that lie below it; None where it was not computed.
+        crosses: per slice what `crossing` tells; None where it was not computed.
     """
 
     parent: Ints
@@ -30,6 +35,8 @@ class Nesting:
     thread: Ints
     start: Ints
     end: Ints
+    after: Ints | None = None
+    crosses: Bools | None = None
 
     @classmethod
     def of(cls, thread: Ints, start: Ints, end: Ints, began: Ints | None = None) -> "Nesting":
@@ -50,9 +57,18 @@ class Nesting:
             order = np.lexsort((number, -end, start, thread)).astype(np.int64)
             if began is not None:
                 order = _early_first(order, thread, start, empty, began)
+        if (library := native.load()) is not None:
+            return cls._compiled(library, order, *(np.ascontiguousarray(one, np.int64) for one in (thread, start, end)))
         parent = np.full(len(order), -1, np.int64)
         parent[order] = _with_outer(order, _sorted_parents(thread[order], end[order], empty[order]))
         return cls(parent, order, thread, start, end)
+
+    @classmethod
+    def _compiled(cls, library: CDLL, order: Ints, thread: Ints, start: Ints, end: Ints) -> "Nesting":
+        parent, after, crosses = np.empty_like(order), np.empty_like(order), np.empty(len(order), np.bool_)
+        if not library.opscope_nesting(len(order), order, thread, start, end, parent, after, crosses):
+            raise MemoryError
+        return cls(parent, order, thread, start, end, after, crosses)
 
     def innermost_at(self, thread: Ints, time: Ints) -> Ints:
         """Return the innermost slice that contains each (thread, time), or -1.
@@ -86,6 +102,8 @@ class Nesting:
 
     def crossing(self) -> Bools:
         """Tell per slice whether the innermost earlier slice around its start ends before it does."""
+        if self.crosses is not None:
+            return self.crosses
         thread, start, end = self.thread[self.order], self.start[self.order], self.end[self.order]
         position = self._positions()
         above = self.parent[self.order]
@@ -114,6 +132,10 @@ class Nesting:
 
     def subtree_sums(self, values: Ints) -> Ints:
         """Return, per slice, its own value plus those of all slices below it."""
+        if self.after is not None:
+            sums = np.concatenate([[0], np.cumsum(values[self.order], dtype=np.int64)])
+            below: Ints = sums[self.after] - sums[self._positions()]
+            return below
         totals = values.astype(np.int64, copy=True)
         depth = self.depth()
         by_depth = np.argsort(-depth, kind="stable")
@@ -127,7 +149,9 @@ class Nesting:
         """Tell per slice whether a slice with the same key (numbered from 0) is among those above it."""
         # In sorted order a slice is followed by all that lie below it.
         position = self._positions()
-        last = position + self.subtree_sums(np.ones(len(self.order), np.int64))
+        last = self.after
+        if last is None:
+            last = position + self.subtree_sums(np.ones(len(self.order), np.int64))
         order = _by_group_and_start(key, position)
         # One key after the other, so that how far the earlier ones reach starts anew with each.
         offset = key[order] * (len(order) + 1)

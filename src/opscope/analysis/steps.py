@@ -1,5 +1,6 @@
 """What each recorded step launched, and how long its devices were busy or waited."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -18,8 +19,8 @@ from opscope.knowledge.api_calls import loads_code
 from opscope.model import Trace
 
 LAUNCH_UNKNOWN = "launch not recorded"
-_BACKWARD_RANGE = "^autograd::engine::evaluate_function"
-_OPTIMIZER_RANGE = r"^Optimizer\.(step|zero_grad)#"
+_BACKWARD_RANGE = re.compile("autograd::engine::evaluate_function")
+_OPTIMIZER_RANGE = re.compile(r"Optimizer\.(step|zero_grad)#")
 
 
 def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> tuple[Step, ...]:
@@ -139,22 +140,23 @@ def phase_times(trace: Trace, links: Links) -> dict[str, int] | None:
     launched = np.flatnonzero(links.activity_launch >= 0)
     rows = links.activity_launch[launched]
     thread, time = column(trace.launches, "thread")[rows], column(trace.launches, "start_ns")[rows]
-    phase = np.full(trace.activities.height, LAUNCH_UNKNOWN, dtype=object)
-    phase[launched] = "forward"
+    names = ("forward", *ranges, LAUNCH_UNKNOWN)
+    phase = np.full(trace.activities.height, names.index(LAUNCH_UNKNOWN), np.int8)
+    phase[launched] = names.index("forward")
     for name, nesting in ranges.items():
-        phase[launched[nesting.innermost_at(thread, time) >= 0]] = name
+        phase[launched[nesting.innermost_at(thread, time) >= 0]] = names.index(name)
     duration = trace.activities["duration_ns"].to_numpy()
-    times = {name: int(duration[phase == name].sum()) for name in ("forward", "backward", "optimizer", LAUNCH_UNKNOWN)}
+    times = {name: int(duration[phase == number].sum()) for number, name in enumerate(names)}
     return {name: value for name, value in times.items() if value or name != LAUNCH_UNKNOWN}
 
 
 def _training_ranges(trace: Trace) -> Iterator[tuple[str, Nesting]]:
     sources = (
-        ("backward", trace.operators, _BACKWARD_RANGE),
-        ("optimizer", trace.annotations, _OPTIMIZER_RANGE),
+        ("backward", trace.operators, _BACKWARD_RANGE.match),
+        ("optimizer", trace.annotations, _OPTIMIZER_RANGE.match),
     )
-    for name, table, pattern in sources:
-        chosen = table.filter(table["name"].cast(pl.String).str.contains(pattern))
+    for name, table, match in sources:
+        chosen = table.filter(names_that(table["name"], match))
         yield name, Nesting.of(column(chosen, "thread"), column(chosen, "start_ns"), end_of(chosen))
 
 

@@ -76,6 +76,7 @@ def operator_tables(trace: Trace, links: Links, classifier: Classifier) -> Opera
         kernels_of=launched.filter(pl.col("operator").is_not_null())
         .group_by("operator", "name", "kind", *GEOMETRY)
         .agg(**_duration_statistics())
+        .with_columns(pl.col("operator", "name", "kind", "grid", "block").cast(pl.String))
         .sort("total_ns", "name", descending=[True, False]),
         categories=_by_category(operators, launched),
     )
@@ -143,8 +144,7 @@ def _by_shape(slices: pl.DataFrame) -> pl.DataFrame:
 
 def _activities_with_operator(trace: Trace, links: Links) -> pl.DataFrame:
     owner = pl.Series(links.activity_operator)
-    names = trace.operators["name"].gather(owner.replace(-1, None)).cast(pl.String)
-    return trace.activities.with_columns(pl.col("name", "kind", "grid", "block").cast(pl.String), operator=names)
+    return trace.activities.with_columns(operator=trace.operators["name"].gather(owner.replace(-1, None)))
 
 
 def _by_category(operators: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
@@ -153,7 +153,7 @@ def _by_category(operators: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFram
         pl.col("calls", "activities", "self_device_ns", "self_cpu_ns").sum(),
     )
     if unlinked.height:
-        moves = pl.col("kind").is_in(["memcpy", "memset"])
+        moves = pl.col("kind").cast(pl.String).is_in(["memcpy", "memset"])
         extra = (
             unlinked.group_by(category=pl.when(moves).then(pl.lit(str(Category.MEMORY))).otherwise(pl.lit(UNLINKED)))
             .agg(activities=pl.len().cast(pl.Int64), self_device_ns=pl.col("duration_ns").sum())

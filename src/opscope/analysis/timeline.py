@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from opscope.analysis.api import names_that
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.idle import IdleTime, idle_time
 from opscope.analysis.intervals import Intervals
@@ -66,11 +67,10 @@ def device_name(devices: Sequence[DeviceProperties], index: int) -> str:
 
 def communication_mask(activities: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Tell per activity whether it moves data between devices."""
-    names = activities["name"].cast(pl.String)
-    known = {name: communicates(name) for name in names.unique()}
-    by_name = names.replace_strict(known, return_dtype=pl.Boolean) if known else pl.Series([], dtype=pl.Boolean)
-    is_kernel = activities["kind"].cast(pl.String) == "kernel"
-    return (is_kernel & (activities["collective"].is_not_null() | by_name)).to_numpy()
+    is_kernel = (activities["kind"] == "kernel").to_numpy()
+    by_arguments = activities["collective"].is_not_null().to_numpy()
+    mask: npt.NDArray[np.bool_] = is_kernel & (by_arguments | names_that(activities["name"], communicates))
+    return mask
 
 
 def _timeline(trace: Trace, links: Links, device: int) -> DeviceTimeline:
@@ -79,7 +79,7 @@ def _timeline(trace: Trace, links: Links, device: int) -> DeviceTimeline:
     activities = trace.activities.filter(on_device)
     start, end = column(activities, "start_ns"), end_of(activities)
     window = window_of(trace, device)
-    moves = (activities["kind"].cast(pl.String) == "memcpy").to_numpy()
+    moves = (activities["kind"] == "memcpy").to_numpy()
     computes = ~moves & ~communication_mask(activities)
     busy = Intervals.union_of(start, end)
     in_window = busy.within(window.spans).length

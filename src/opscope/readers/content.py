@@ -7,14 +7,11 @@ from typing import Any, Protocol
 from opscope.readers import native
 from opscope.readers.odd import decode_event
 from opscope.readers.scan import PythonReader
-from opscope.readers.source import Source
+from opscope.readers.source import Source, Takes
 
 
-class EventReader(Protocol):
+class EventReader(Takes, Protocol):
     """What the compiled reader and the one in Python have in common."""
-
-    def feed(self, piece: bytes | memoryview) -> list[bytes]:
-        """Read on; return the events that are not plain, and stretches that are no events."""
 
     def finish(self) -> list[bytes]:
         """Say that there is no more; return what was left that is no plain event."""
@@ -83,6 +80,5 @@ def read_content(source: Source) -> Content:
 
 
 def _fed(reader: EventReader, source: Source) -> Iterator[bytes]:
-    for piece in source.pieces():
-        yield from reader.feed(piece)
+    yield from source.feed(reader)
     yield from reader.finish()

@@ -3,6 +3,7 @@
 What is whole in a damaged file is read, and `TraceSource` says what is not.
 """
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,13 +19,16 @@ from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.content import Content, EventReader
 from opscope.readers.events import KINDS, add_event, device_of, dim3, list_text, not_understood, text_of
 from opscope.readers.metadata import known_metadata
-from opscope.readers.native import IDENTITIES, NAMES, NULL, TEXTS, NativeReader
+from opscope.readers.native import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, NativeReader
 from opscope.readers.native.columns import Array, take
 from opscope.readers.odd import decode_event
 from opscope.readers.repair import repaired
 from opscope.readers.source import Source
-from opscope.readers.tables import Rows, build
+from opscope.readers.tables import Rows, build, sorted_by_start
 from opscope.schema import SCHEMAS
+from opscope.threads import together
+
+_MANY = 300_000  # events: their tables are made on several threads
 
 _KINDS_OF_FILES: tuple[tuple[bytes, str], ...] = (
     (b"SQLite format 3", "an SQLite database, such as Nsight Systems exports"),
@@ -52,6 +56,14 @@ class _Oddities:
             text_of(event["cat"]) for event in events if event.get("ph") == "X" and not_understood(event.get("cat"))
         )
         self.not_understood.update(found)
+
+    def count_ignored(self, reader: NativeReader) -> None:
+        """Count the slices that the compiled reader left out."""
+        tokens = dict(zip(reader.strings(CATEGORIES), reader.ignored(), strict=True))
+        counts = {token: count for token, count in tokens.items() if count and token.startswith(b'"')}
+        for category, count in zip(_texts(list(counts))[0], counts.values(), strict=True):
+            if not_understood(category):
+                self.not_understood[category] += count
 
 
 def parse(content: Content) -> Trace:
@@ -110,20 +122,32 @@ def _frames(
     odd = list(odd)
     oddities.odd_events = sum(not add_event(rows, event) for event in odd)
     oddities.count_categories(odd)
+    oddities.count_ignored(reader)
     names, replaced = _texts(reader.strings(NAMES))
     texts, damage = _lists(reader.strings(TEXTS))
-    frames = {}
-    for table, schema in SCHEMAS.items():
-        columns = take(reader, table)
+    any_damage = bool(damage.replaced.any() or damage.unreadable.any())
+
+    def frame(table: str) -> tuple[pl.DataFrame, int, int]:
+        columns, replaced_bytes, unreadable_bytes = take(reader, table), 0, 0
         if replaced.any() and "name" in columns:
-            oddities.replaced_bytes += int(replaced[columns["name"]].sum())
-        for name in texts.keys() & columns.keys():
+            replaced_bytes += int(replaced[columns["name"]].sum())
+        for name in texts.keys() & columns.keys() if any_damage else ():
             codes = columns[name][columns[name] >= 0]
-            oddities.replaced_bytes += int(damage.replaced[codes].sum())
-            oddities.unreadable_bytes += int(damage.unreadable[codes].sum())
-        plain, more = _frame(columns, schema, names, texts), rows.frame(table)
-        frames[table] = rows.renumbered(pl.concat([plain, more]) if more.height else plain)
-    return rows, frames
+            replaced_bytes += int(damage.replaced[codes].sum())
+            unreadable_bytes += int(damage.unreadable[codes].sum())
+        plain, more = _frame(columns, SCHEMAS[table], names, texts), rows.frame(table)
+        return (
+            sorted_by_start(table, rows.renumbered(pl.concat([plain, more]) if more.height else plain)),
+            replaced_bytes,
+            unreadable_bytes,
+        )
+
+    works = [functools.partial(frame, table) for table in SCHEMAS]
+    made = together(works, worth_it=reader.event_count > _MANY)
+    for _, replaced_bytes, unreadable_bytes in made:
+        oddities.replaced_bytes += replaced_bytes
+        oddities.unreadable_bytes += unreadable_bytes
+    return rows, {table: frame for table, (frame, _, _) in zip(SCHEMAS, made, strict=True)}
 
 
 def _frame(columns: Mapping[str, Array], schema: Any, names: pl.Series, texts: Mapping[str, pl.Series]) -> pl.DataFrame:

@@ -1,6 +1,7 @@
 """A Kineto file's list of events, cut into events by Python alone: used where the compiled reader is not built."""
 
 import json
+import os
 import re
 
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
@@ -28,10 +29,15 @@ class PythonReader:
         """How many bytes stand after the list of events."""
         return len(self.footer)
 
-    def feed(self, piece: bytes | memoryview) -> list[bytes]:
+    def feed(self, piece: bytes) -> list[bytes]:
         """Keep a piece: Python reads the whole at once."""
-        self._pieces.append(bytes(piece))
+        self._pieces.append(piece)
         return []
+
+    def read(self, file: int, piece: int) -> tuple[int, list[bytes]]:
+        """Keep a piece of a file."""
+        content = os.read(file, piece)
+        return len(content), self.feed(content)
 
     def finish(self) -> list[bytes]:
         """Return the text of every event, and of stretches that are no events."""

@@ -5,7 +5,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from io import BufferedReader
+from io import FileIO
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -16,7 +16,8 @@ STORE_MANIFEST = "store.json"  # a directory that has one holds a trace as Parqu
 TRACE_ENDINGS = (".json", ".json.gz", ".json.zst", ".json.xz")
 # More would not fit in the memory of most machines once it is columns.
 MAX_UNPACKED_BYTES = 16 << 30
-# Between pieces, the reading thread waits for its turn to run Python: large ones make it wait less often.
+# Readers without threads, and threads between pieces of packed data, wait for their turn to run Python: large ones
+# make them wait less often.
 _PIECE = 1 << 22
 _PACKED_PIECE = 1 << 18
 STANDARD_INPUT: Final = Path("-")
@@ -25,6 +26,16 @@ _GZIP = b"\x1f\x8b"
 _XZ = b"\xfd7zXZ\x00"
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 _GZIP_BITS = 16 + zlib.MAX_WBITS
+
+
+class Takes(Protocol):
+    """What takes a file's content, and returns what it makes of it so far."""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Take a piece."""
+
+    def read(self, file: int, piece: int) -> tuple[int, list[bytes]]:
+        """Take pieces of a size from a file descriptor; return also how many bytes they are: none only at its end."""
 
 
 @dataclass(slots=True)
@@ -43,26 +54,27 @@ class Source:
     size_bytes: int = 0
     damage: str | None = None
 
-    def pieces(self) -> Iterator[bytes | memoryview]:
-        """Yield the content; a piece is good until the next one. Damaged gzip data end it early: ``damage`` says so.
+    def feed(self, reader: Takes) -> Iterator[bytes]:
+        """Feed the content to a reader; yield what that returns. Damaged packed data end it early: ``damage`` says so.
 
         Raises:
             BadInputError: the file cannot be opened or read, or unpacks to more than ``max_bytes``.
         """
         try:
             with self._opened() as file:
-                for piece in _pieces(file):
-                    self._count(len(piece))
-                    yield piece
+                for size, returned in _fed(reader, file):
+                    self._count(size)
+                    yield from returned
         except _DamageError as error:
             self.damage = str(error)
         except OSError as error:
             raise BadInputError(f"cannot read {self.path}: {error.strerror or error}") from error
 
-    def _opened(self) -> BufferedReader:
+    def _opened(self) -> FileIO:
+        # Nothing is read twice, so the file may be a pipe; and nothing ahead, so that others can read on.
         if self.path != STANDARD_INPUT:
-            return self.path.open("rb")
-        return os.fdopen(os.dup(0), "rb")  # a copy, so that closing it leaves Python's own open
+            return self.path.open("rb", buffering=0)
+        return os.fdopen(os.dup(0), "rb", buffering=0)  # a copy, so that closing it leaves Python's own open
 
     def _count(self, size: int) -> None:
         self.size_bytes += size
@@ -77,15 +89,36 @@ class _DamageError(Exception):
     """Packed data end early, or are no such data."""
 
 
-def _pieces(file: BufferedReader) -> Iterator[bytes | memoryview]:
-    """Yield the content, unpacked. Nothing is read twice, so the file may be a pipe."""
-    first = file.read(_MAGIC_SIZE)
+def _fed(reader: Takes, file: FileIO) -> Iterator[tuple[int, list[bytes]]]:
+    """Feed the content to a reader, unpacked; yield how many bytes that were, and what the reader returned."""
+    first = _read(file, _MAGIC_SIZE)
     if first.startswith(_GZIP):
-        return _gunzipped(file, first)
+        return _unpacked_to(reader, _gunzipped(file, first))
     for magic, (kind, unpacker) in _STREAMS.items():
         if first.startswith(magic):
-            return _unpacked(file, first, kind, unpacker)
-    return _plain(file, first)
+            return _unpacked_to(reader, _unpacked(file, first, kind, unpacker))
+    return _as_is_to(reader, file, first)
+
+
+def _read(file: FileIO, size: int) -> bytes:
+    """Read as many bytes as are wanted, less only at the end: a pipe may give less at a time."""
+    content = b""
+    while len(content) < size and (more := file.read(size - len(content))):
+        content += more
+    return content
+
+
+def _as_is_to(reader: Takes, file: FileIO, first: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    size, returned = len(first), reader.feed(first)
+    yield size, returned
+    while size:  # what threads had been at work on may come with the end of the file
+        size, returned = reader.read(file.fileno(), _PIECE)
+        yield size, returned
+
+
+def _unpacked_to(reader: Takes, pieces: Iterator[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    for piece in pieces:
+        yield len(piece), reader.feed(piece)
 
 
 class _Unpacker(Protocol):
@@ -120,7 +153,7 @@ _STREAMS: Final[Mapping[bytes, tuple[str, Callable[[], _Unpacker]]]] = {
 }
 
 
-def _unpacked(file: BufferedReader, packed: bytes, kind: str, unpacker: Callable[[], _Unpacker]) -> Iterator[bytes]:
+def _unpacked(file: FileIO, packed: bytes, kind: str, unpacker: Callable[[], _Unpacker]) -> Iterator[bytes]:
     """Unpack all frames of a file that begins with ``packed``."""
     frame = unpacker()
     try:
@@ -142,17 +175,7 @@ def _unpacked(file: BufferedReader, packed: bytes, kind: str, unpacker: Callable
         raise _DamageError(f"its {kind} data are damaged (cut short)")
 
 
-def _plain(file: BufferedReader, first: bytes) -> Iterator[memoryview]:
-    """Read into one buffer again and again: memory that is not new needs no page faults."""
-    buffer = memoryview(bytearray(len(first) + _PIECE))
-    buffer[: len(first)] = first
-    filled = len(first) + file.readinto(buffer[len(first) :])
-    while filled:
-        yield buffer[:filled]
-        filled = file.readinto(buffer)
-
-
-def _gunzipped(file: BufferedReader, packed: bytes) -> Iterator[bytes]:
+def _gunzipped(file: FileIO, packed: bytes) -> Iterator[bytes]:
     """Unpack all members of a gzip file that begins with ``packed``. One bad byte costs no whole piece."""
     member = zlib.decompressobj(wbits=_GZIP_BITS)
     while packed:

@@ -52,13 +52,13 @@ def build(
     frames: Mapping[str, pl.DataFrame],
 ) -> Trace:
     """Build the trace. File order is not time order, so every table is sorted by its start."""
-    tables = {
-        name: _sorted(frame, "time_ns" if name == "allocations" else "start_ns") for name, frame in frames.items()
-    }
+    tables = {name: sorted_by_start(name, frame) for name, frame in frames.items()}
     return Trace(source=source, devices=devices, threads=threads, **tables)
 
 
-def _sorted(frame: pl.DataFrame, by: str) -> pl.DataFrame:
+def sorted_by_start(name: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """Sort a table by time; what begins at the same time stays in order."""
+    by = "time_ns" if name == "allocations" else "start_ns"
     return frame if frame[by].is_sorted() else frame.sort(by, maintain_order=True)
 
 

@@ -5,36 +5,25 @@ numpy, so that files are read while that is imported; ``columns.py`` takes the c
 """
 
 import ctypes
+import errno
 import functools
-from collections.abc import Mapping
-from ctypes import POINTER, byref, c_char, c_double, c_int32, c_int64, c_size_t, c_void_p
+import os
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any, Final
 
+from opscope.threads import cores
+
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
-_VERSION: Final = 5  # of the interface; a library of another version is not used
+_VERSION: Final = 7  # of the interface; a library of another version is not used
 NULL: Final = -(1 << 63)  # stands for an unknown number
+_MOST_THREADS: Final = 16  # more wait for the one that reads the file
+_BLOCK: Final = 1 << 20  # what a thread reads at a time; files of less than a few of these need no threads
+_MOST_READ: Final = 1 << 26  # between looks at events that are not plain, and for signals
 
 # Which string a code means.
-NAMES, TEXTS, IDENTITIES = range(3)
-
-# Numbers and codes of each table, in the order of kineto.cpp. Codes of -1 mean no text.
-TABLES: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "operators": (
-        ("start_ns", "duration_ns", "external_id", "sequence_number", "forward_thread"),
-        ("thread", "name", "input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file"),
-    ),
-    "launches": (("start_ns", "duration_ns", "correlation", "external_id"), ("thread", "name")),
-    "activities": (
-        ("device", "stream", "start_ns", "duration_ns", "correlation", "external_id", "graph_id", "graph_node_id",
-         "bytes", "registers_per_thread", "shared_memory_bytes"),
-        ("kind", "name", "grid", "block", "collective"),
-    ),
-    "annotations": (("start_ns", "duration_ns"), ("thread", "name")),
-    "frames": (("start_ns", "duration_ns"), ("thread", "name")),
-    "allocations": (("time_ns", "device_type", "device", "bytes", "total_allocated_bytes"), ("thread",)),
-    "overheads": (("start_ns", "duration_ns"), ("name",)),
-}  # fmt: skip
+NAMES, TEXTS, IDENTITIES, CATEGORIES = range(4)
 
 
 @functools.cache
@@ -55,20 +44,21 @@ def _declare(library: ctypes.CDLL) -> None:
     """Tell ctypes the types of the interface; see the end of kineto.cpp."""
     size = POINTER(c_size_t)
     functions: dict[str, tuple[Any, tuple[Any, ...]]] = {
-        "new": (c_void_p, ()),
+        "new": (c_void_p, (c_size_t, c_size_t)),
         "free": (None, (c_void_p,)),
         "feed": (c_int32, (c_void_p, c_void_p, c_size_t)),
+        "read": (c_int64, (c_void_p, c_int32, c_size_t, c_size_t)),
         "finish": (c_int32, (c_void_p,)),
         "event_count": (c_int64, (c_void_p,)),
         "truncated": (c_int32, (c_void_p,)),
         "found_events": (c_int32, (c_void_p,)),
-        "numbers": (POINTER(c_int64), (c_void_p, c_int32, c_int32, size)),
-        "codes": (POINTER(c_int32), (c_void_p, c_int32, c_int32, size)),
-        "occupancy": (POINTER(c_double), (c_void_p, size)),
+        "height": (c_size_t, (c_void_p, c_int32)),
+        "copy": (c_int32, (c_void_p, c_int32, POINTER(c_void_p))),
         "release": (None, (c_void_p, c_int32)),
         "string_count": (c_size_t, (c_void_p, c_int32)),
         "string": (c_void_p, (c_void_p, c_int32, c_size_t, size)),
         "threads": (POINTER(c_int32), (c_void_p, size)),
+        "ignored": (POINTER(c_int64), (c_void_p, size)),
         "header": (c_void_p, (c_void_p, size)),
         "footer": (c_void_p, (c_void_p, size)),
         "footer_size": (c_size_t, (c_void_p,)),
@@ -84,23 +74,39 @@ def _declare(library: ctypes.CDLL) -> None:
 class NativeReader:
     """One file being read. Feed it all pieces, call `finish`, then take the columns (``columns.py``)."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, threads: int | None = None, block: int = _BLOCK) -> None:
         self._library = library
-        self._reader = c_void_p(library.opscope_kineto_new())
+        threads = min(cores(), _MOST_THREADS) if threads is None else threads
+        self._reader = c_void_p(library.opscope_kineto_new(threads, block))
 
     def __del__(self) -> None:
         self._library.opscope_kineto_free(self._reader)
 
-    def feed(self, piece: bytes | memoryview) -> list[bytes]:
-        """Read on; return the events that are not plain, and stretches that are no events. Views must be writable.
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Read on; return the events that are not plain, and stretches that are no events.
 
         Raises:
             MemoryError: there is no room for more.
         """
-        content = piece if isinstance(piece, bytes) else (c_char * len(piece)).from_buffer(piece)
-        if not self._library.opscope_kineto_feed(self._reader, content, len(piece)):
+        if not self._library.opscope_kineto_feed(self._reader, piece, len(piece)):
             raise MemoryError
         return self._take_odd()
+
+    def read(self, file: int, piece: int) -> tuple[int, list[bytes]]:
+        """Read on from a file descriptor, in pieces of a size; return how many bytes, and as `feed` does.
+
+        There are no bytes only at the file's end; events may come even then.
+
+        Raises:
+            OSError: the file cannot be read.
+            MemoryError: there is no room for more.
+        """
+        size = self._library.opscope_kineto_read(self._reader, file, piece, max(piece, _MOST_READ))
+        if size == -errno.ENOMEM:
+            raise MemoryError
+        if size < 0:
+            raise OSError(-size, os.strerror(-size))
+        return size, self._take_odd()
 
     def finish(self) -> list[bytes]:
         """Say that there is no more; return what was left that is no plain event."""
@@ -139,7 +145,7 @@ class NativeReader:
         return int(self._library.opscope_kineto_footer_size(self._reader))
 
     def strings(self, which: int) -> list[bytes]:
-        """Return the JSON text of every string that codes refer to: `NAMES`, `TEXTS` or `IDENTITIES`."""
+        """Return the JSON text of every string that codes refer to: `NAMES`, `TEXTS`, `IDENTITIES`, `CATEGORIES`."""
         size, found = c_size_t(), []
         for code in range(self._library.opscope_kineto_string_count(self._reader, which)):
             address = self._library.opscope_kineto_string(self._reader, which, code, byref(size))
@@ -151,19 +157,27 @@ class NativeReader:
         pairs = self._numbers("threads")
         return list(zip(pairs[::2], pairs[1::2], strict=True))
 
-    def column(self, name: str, *arguments: int) -> tuple[Any, int]:
-        """Return the address of a column of the library's, typed, and its length. It lives until `release`."""
-        size = c_size_t()
-        pointer = getattr(self._library, f"opscope_kineto_{name}")(self._reader, *arguments, byref(size))
-        return pointer, size.value
+    def ignored(self) -> list[int]:
+        """Return how many plain slices of every category (in `CATEGORIES`) belong to no table."""
+        return self._numbers("ignored")
+
+    def height(self, table: int) -> int:
+        """Return how many rows a table has."""
+        return int(self._library.opscope_kineto_height(self._reader, table))
+
+    def copy(self, table: int, addresses: Sequence[int]) -> None:
+        """Write the columns of a table to addresses, in the order of ``columns.h``."""
+        if not self._library.opscope_kineto_copy(self._reader, table, (c_void_p * len(addresses))(*addresses)):
+            raise MemoryError
 
     def release(self, table: int) -> None:
         """Free the columns of a table."""
         self._library.opscope_kineto_release(self._reader, table)
 
     def _numbers(self, name: str) -> list[int]:
-        pointer, size = self.column(name)
-        numbers: list[int] = pointer[:size]
+        size = c_size_t()
+        pointer = getattr(self._library, f"opscope_kineto_{name}")(self._reader, byref(size))
+        numbers: list[int] = pointer[: size.value]
         return numbers
 
     def _bytes(self, name: str) -> bytes:

@@ -5,7 +5,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from opscope.readers.native import TABLES, NativeReader
+from opscope.columns import TABLES, Kind
+from opscope.readers.native import NativeReader
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -13,17 +14,17 @@ Array: TypeAlias = npt.NDArray[Any]
 def take(reader: NativeReader, table: str) -> dict[str, Array]:
     """Return copies of a table's columns by name, and free the originals. polars builds on them without copying."""
     position = list(TABLES).index(table)
-    numbers, codes = TABLES[table]
-    columns = {name: _copied(reader, "numbers", position, at) for at, name in enumerate(numbers)}
-    columns |= {name: _copied(reader, "codes", position, at) for at, name in enumerate(codes)}
-    if table == "activities":
-        columns["theoretical_occupancy_percent"] = _copied(reader, "occupancy")
+    height = reader.height(position)
+    columns: dict[str, Array] = {
+        column.name: np.empty(height, _type_of(column.kind)) for column in TABLES[table].columns
+    }
+    reader.copy(position, [column.ctypes.data for column in columns.values()])
     reader.release(position)
     return columns
 
 
-def _copied(reader: NativeReader, name: str, *arguments: int) -> Array:
-    pointer, size = reader.column(name, *arguments)
-    if not size:
-        return np.zeros(0, np.dtype(pointer._type_))
-    return np.ctypeslib.as_array(pointer, (size,)).copy()
+def _type_of(kind: Kind) -> type[np.number[Any]]:
+    """Return the type in which the reader keeps a column; codes of -1 mean that there is no text."""
+    if kind.is_code:
+        return np.int32
+    return np.float64 if kind is Kind.FLOAT64 else np.int64

@@ -1,41 +1,71 @@
 // Reads Kineto's trace events from JSON text into columns, piece by piece, in one pass.
 //
-// Only plain events are turned into rows here: numbers written as numbers, names as strings, arguments as an object. Any
-// other event, and any stretch that is no event at all, is handed back as it stands ("odd"), and Python decides what it
-// means. So every rule about odd data exists once, in readers/events.py, and this file stays a plain parser.
+// Only plain events are turned into rows here: numbers written as numbers, names as strings, arguments as an object.
+// Any other event, and any stretch that is no event at all, is handed back as it stands ("odd"), and Python decides
+// what it means. So every rule about odd data exists once, in readers/events.py, and this file stays a plain parser.
+//
+// Long files are cut into blocks where events seem to begin, and several threads turn blocks into rows, each with codes
+// of its own. One thread then takes the blocks in order, and a block's rows only if what is before it was read exactly
+// to where the block begins; otherwise it reads the block anew. So rows, codes and everything else come out as if one
+// thread had read it all, however wrong a cut was.
 //
 // The interface is C, for ctypes: no Python header is needed, and one build serves every Python version.
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #ifdef __GLIBC__  // the headers above say so
 #include <malloc.h>
 #endif
 
+#include "columns.h"
+
 namespace {
 
 constexpr int64_t kNull = INT64_MIN;
 constexpr int32_t kNoText = -1;
-constexpr int64_t kLatest = int64_t{1} << 62;  // as in readers/events.py
+constexpr int64_t kLatest = int64_t{1} << 62;       // as in readers/events.py
 constexpr size_t kLongestEvent = size_t{16} << 20;  // more is a string that was never closed
 constexpr size_t kMostRescanned = size_t{1} << 30;
+constexpr size_t kBeginning = 4096;  // shows what a file is; its first piece may be shorter than a byte order mark
 constexpr size_t kLongestHeaderValue = size_t{64} << 20;
+constexpr size_t kBlocksBefore = 2;  // that one thread reads before it is helped
+constexpr size_t kMoreBlocks = 3;    // than threads: one being filled, others ready for a thread or to be taken
+constexpr size_t kMostInVain = 16;   // blocks read ahead, if more than half of all
+constexpr size_t kRowsOfPart = size_t{1} << 16;
+constexpr size_t kLargestSlab = size_t{16} << 20;
 
 // ---------------------------------------------------------------- strings, each kept once
 
 class Interner {
 public:
-    Interner() : slots_(1 << 12) {}
+    // One that does not keep its strings needs them to stay where they are.
+    explicit Interner(bool keeps) : keeps_(keeps), slots_(1 << 12) {}
 
-    int32_t code(std::string_view text) {
-        const uint64_t hash = hash_of(text);
+    int32_t code(std::string_view text) { return code(text, hash_of(text)); }
+
+    int32_t code(std::string_view text, uint64_t hash) {
         size_t at = hash & (slots_.size() - 1);
         for (;; at = (at + 1) & (slots_.size() - 1)) {
             Slot& slot = slots_[at];
@@ -43,8 +73,9 @@ public:
             if (slot.hash == hash && texts_[slot.code] == text) return slot.code;
         }
         const auto code = static_cast<int32_t>(texts_.size());
-        storage_.emplace_back(text);
-        texts_.push_back(storage_.back());
+        if (keeps_) text = storage_.emplace_back(text);
+        texts_.push_back(text);
+        hashes_.push_back(hash);
         slots_[at] = {hash, code};
         if (texts_.size() * 2 > slots_.size()) grow();
         return code;
@@ -52,6 +83,21 @@ public:
 
     size_t size() const { return texts_.size(); }
     std::string_view text(size_t code) const { return texts_[code]; }
+
+    // Takes over the strings of another; returns which code each of its codes is here.
+    std::vector<int32_t> codes(const Interner& other) {
+        std::vector<int32_t> found(other.size());
+        for (size_t code = 0; code < found.size(); ++code)
+            found[code] = this->code(other.texts_[code], other.hashes_[code]);
+        return found;
+    }
+
+    void clear() {
+        std::fill(slots_.begin(), slots_.end(), Slot());
+        storage_.clear();
+        texts_.clear();
+        hashes_.clear();
+    }
 
 private:
     struct Slot {
@@ -87,30 +133,98 @@ private:
         }
     }
 
+    bool keeps_;
     std::vector<Slot> slots_;
     std::deque<std::string> storage_;  // never moves its elements
     std::vector<std::string_view> texts_;
+    std::vector<uint64_t> hashes_;
 };
 
 // ---------------------------------------------------------------- tables
 
-// The order of these, and of the columns of each, is known to readers/native/__init__.py.
-enum Table { kOperators, kLaunches, kActivities, kAnnotations, kFrames, kAllocations, kOverheads, kTables };
+// Everything about tables and columns is made of the one list of them in columns.h.
 
-struct Columns {
-    std::vector<std::vector<int64_t>> numbers;
-    std::vector<std::vector<int32_t>> codes;
-    std::vector<double> occupancy;
+enum class ColumnKind : uint8_t { THREAD, NAME, TEXT, KIND, INT64, INT32, FLOAT64 };
 
-    Columns(size_t number_count, size_t code_count) : numbers(number_count), codes(code_count) {}
+// How a value is kept: as a number, as the code of something, or as a decimal.
+template <ColumnKind kKind>
+struct Kept {
+    using Value = int32_t;
+};
+template <>
+struct Kept<ColumnKind::INT64> {
+    using Value = int64_t;
+};
+template <>
+struct Kept<ColumnKind::INT32> {
+    using Value = int64_t;
+};
+template <>
+struct Kept<ColumnKind::FLOAT64> {
+    using Value = double;
+};
 
-    void add(std::initializer_list<int64_t> row_numbers, std::initializer_list<int32_t> row_codes) {
-        auto number = numbers.begin();
-        for (int64_t value : row_numbers) (number++)->push_back(value);
-        auto code = codes.begin();
-        for (int32_t value : row_codes) (code++)->push_back(value);
+#define OPSCOPE_NUMBER(table, columns) k##table,
+#define OPSCOPE_KIND(name, kind, meaning) ColumnKind::kind,
+#define OPSCOPE_MEMBER(name, kind, meaning) Kept<ColumnKind::kind>::Value name;
+#define OPSCOPE_VECTOR(name, kind, meaning) std::vector<Kept<ColumnKind::kind>::Value> name;
+#define OPSCOPE_PUSH(name, kind, meaning) name.push_back(row.name);
+#define OPSCOPE_VISIT(name, kind, meaning) visit(name);
+
+// A row, and columns of rows.
+#define OPSCOPE_DEFINE(table, columns)                                \
+    constexpr ColumnKind kKindsOf##table[] = {columns(OPSCOPE_KIND)}; \
+    struct table##Row {                                               \
+        columns(OPSCOPE_MEMBER)                                       \
+    };                                                                \
+    struct table##Columns {                                           \
+        size_t height = 0;                                            \
+        columns(OPSCOPE_VECTOR) void add(const table##Row& row) {     \
+            height += 1;                                              \
+            columns(OPSCOPE_PUSH)                                     \
+        }                                                             \
+        template <typename Visit>                                     \
+        void each(Visit visit) {                                      \
+            columns(OPSCOPE_VISIT)                                    \
+        }                                                             \
+    };
+
+enum Table { OPSCOPE_TABLES(OPSCOPE_NUMBER) kTables };
+OPSCOPE_TABLES(OPSCOPE_DEFINE)
+
+struct Tables {
+#define OPSCOPE_TABLE(table, columns) table##Columns table;
+    OPSCOPE_TABLES(OPSCOPE_TABLE)
+
+    // Visits every table with its number.
+    template <typename Visit>
+    void each(Visit visit) {
+#define OPSCOPE_VISIT_TABLE(table, columns) visit(k##table, table);
+        OPSCOPE_TABLES(OPSCOPE_VISIT_TABLE)
     }
 };
+
+struct Layout {
+    const ColumnKind* kinds;
+    size_t count;
+
+    static constexpr size_t width(ColumnKind kind) {
+        const bool wide = kind == ColumnKind::INT64 || kind == ColumnKind::INT32 || kind == ColumnKind::FLOAT64;
+        return wide ? sizeof(int64_t) : sizeof(int32_t);
+    }
+
+    // The bytes of a row before a column.
+    constexpr size_t before(size_t column) const {
+        size_t bytes = 0;
+        for (size_t at = 0; at < column; ++at) bytes += width(kinds[at]);
+        return bytes;
+    }
+
+    constexpr size_t row_size() const { return before(count); }
+};
+
+#define OPSCOPE_LAYOUT(table, columns) Layout{kKindsOf##table, std::size(kKindsOf##table)},
+constexpr Layout kLayouts[kTables] = {OPSCOPE_TABLES(OPSCOPE_LAYOUT)};
 
 enum Category : uint8_t { kIgnored, kOperator, kLaunch, kKernel, kMemcpy, kMemset, kAnnotation, kFrame, kOverhead };
 
@@ -121,12 +235,15 @@ Category category_of(std::string_view token) {
     };
     // Capitalised names were written before PyTorch 1.13.
     static constexpr Known known[] = {
-        {"cpu_op", kOperator},         {"Operator", kOperator},        {"cuda_runtime", kLaunch},
-        {"cuda_driver", kLaunch},      {"hip_runtime", kLaunch},       {"hip_driver", kLaunch},
-        {"Runtime", kLaunch},          {"kernel", kKernel},            {"Kernel", kKernel},
-        {"gpu_memcpy", kMemcpy},       {"Memcpy", kMemcpy},            {"gpu_memset", kMemset},
-        {"Memset", kMemset},           {"user_annotation", kAnnotation}, {"python_function", kFrame},
-        {"python_func", kFrame},       {"overhead", kOverhead},        {"Overhead", kOverhead},
+        {"cpu_op", kOperator},       {"Operator", kOperator},
+        {"cuda_runtime", kLaunch},   {"cuda_driver", kLaunch},
+        {"hip_runtime", kLaunch},    {"hip_driver", kLaunch},
+        {"Runtime", kLaunch},        {"kernel", kKernel},
+        {"Kernel", kKernel},         {"gpu_memcpy", kMemcpy},
+        {"Memcpy", kMemcpy},         {"gpu_memset", kMemset},
+        {"Memset", kMemset},         {"user_annotation", kAnnotation},
+        {"python_function", kFrame}, {"python_func", kFrame},
+        {"overhead", kOverhead},     {"Overhead", kOverhead},
     };
     for (const Known& entry : known)
         if (token.size() >= 2 && token.substr(1, token.size() - 2) == entry.text) return entry.category;
@@ -135,26 +252,70 @@ Category category_of(std::string_view token) {
 
 // ---------------------------------------------------------------- one event
 
+// As ==, but compiled to a few instructions, as the length is known.
+template <size_t kSize>
+inline bool is(std::string_view text, const char (&other)[kSize]) {
+    return text.size() == kSize - 1 && std::memcmp(text.data(), other, kSize - 1) == 0;
+}
+
 struct Token {
     const char* begin = nullptr;
     const char* end = nullptr;
     explicit operator bool() const { return begin != nullptr; }
     std::string_view text() const { return {begin, static_cast<size_t>(end - begin)}; }
-    bool is_null() const { return !begin || text() == "null"; }
+    bool is_null() const { return !begin || is(text(), "null"); }
 };
 
 // The fields of one event, as they are written. Which are present depends on the category.
 struct Event {
     Token ph, cat, name, pid, tid, ts, dur, args;
     Token external_id, old_external_id, correlation, sequence, forward_thread, dims, old_dims, types, strides, concrete,
-        kernel_file, device, stream, graph, node, bytes, grid, block, registers, shared_memory, occupancy, collective, memory_bytes, total_allocated, device_id,
-        device_type;
+        kernel_file, device, stream, graph, node, bytes, grid, block, registers, shared_memory, occupancy, collective,
+        memory_bytes, total_allocated, device_id, device_type;
     bool odd_args = false;
 };
 
 enum class Parsed { kWhole, kNeedsMore, kBroken };
 
-inline bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+// What a character may be: looked up at once, where comparing it with one after the other takes several steps.
+enum Kind : uint8_t {
+    kSpace = 1,
+    kEndsValue = 2,
+    kInNumber = 4,
+    kInIdentity = 8,
+    kOpens = 16,
+    kCloses = 32,
+    kQuote = 64,
+};
+
+struct Kinds {
+    uint8_t of[256] = {};
+
+    constexpr Kinds() {
+        set(" \n\r\t", kSpace | kEndsValue);
+        set(",}]\":", kEndsValue);
+        set("0123456789-", kInNumber | kInIdentity);
+        set(".eE+", kInNumber);
+        set("{[", kOpens);
+        set("}]", kCloses);
+        set("\"", kQuote);
+    }
+
+    constexpr void set(std::string_view characters, int kinds) {
+        for (char c : characters) of[static_cast<uint8_t>(c)] |= static_cast<uint8_t>(kinds);
+    }
+};
+
+constexpr Kinds kKinds;
+
+inline uint8_t kinds_of(char c) { return kKinds.of[static_cast<uint8_t>(c)]; }
+inline bool is_space(char c) { return kinds_of(c) & kSpace; }
+
+inline bool all_are(std::string_view text, Kind kind) {
+    uint8_t kinds = kind;
+    for (char c : text) kinds &= kinds_of(c);
+    return kinds != 0;
+}
 
 // Reads JSON text that may end anywhere. `end` is the end of what has arrived; `at` only ever moves forward.
 struct Cursor {
@@ -180,8 +341,9 @@ struct Cursor {
             while (end - at >= 8) {
                 uint64_t word;
                 std::memcpy(&word, at, 8);
-                if (has_byte(word, '"') || has_byte(word, '\\')) break;
-                at += 8;
+                const uint64_t found = bytes_like(word, '"') | bytes_like(word, '\\');
+                at += found == 0 ? 8 : first_byte(found);
+                if (found != 0) break;
             }
             if (at >= end) break;
             if (*at == '"') {
@@ -198,7 +360,7 @@ struct Cursor {
         if (*at == '"') return skip_string();
         if (*at == '{' || *at == '[') return skip_container();
         const char* begin = at;
-        while (at < end && *at != ',' && *at != '}' && *at != ']' && *at != '"' && *at != ':' && !is_space(*at)) ++at;
+        while (at < end && !(kinds_of(*at) & kEndsValue)) ++at;
         if (at >= end) return fail(Parsed::kNeedsMore);
         if (at == begin) return fail(Parsed::kBroken);
         plain = plain && is_plain({begin, static_cast<size_t>(at - begin)});
@@ -208,20 +370,16 @@ struct Cursor {
     bool skip_container() {
         size_t depth = 0;
         while (at < end) {
-            switch (*at) {
-                case '"':
-                    if (!skip_string()) return false;
-                    continue;
-                case '{': case '[':
-                    ++depth;
-                    break;
-                case '}': case ']':
-                    if (--depth == 0) {
-                        ++at;
-                        return true;
-                    }
-                    break;
-                default: break;
+            const uint8_t kinds = kinds_of(*at);
+            if (kinds & kQuote) {
+                if (!skip_string()) return false;
+                continue;
+            }
+            if (kinds & kOpens) {
+                ++depth;
+            } else if (kinds & kCloses && --depth == 0) {
+                ++at;
+                return true;
             }
             ++at;
         }
@@ -264,71 +422,80 @@ struct Cursor {
 
 private:
     static bool is_plain(std::string_view text) {
-        if (text == "true" || text == "false" || text == "null") return true;
+        if (is(text, "true") || is(text, "false") || is(text, "null")) return true;
         if (text[0] == '-') text.remove_prefix(1);
         if (text.empty() || text[0] < '0' || text[0] > '9') return false;
         if (text[0] == '0' && text.size() > 1 && text[1] >= '0' && text[1] <= '9') return false;
-        return text.find_first_not_of("0123456789.eE+-") == std::string_view::npos;
+        return all_are(text, kInNumber);
     }
 
-    static bool has_byte(uint64_t word, char wanted) {
+    // Sets the highest bit of each byte that is the wanted one, and perhaps of some behind the first of them.
+    static uint64_t bytes_like(uint64_t word, char wanted) {
         const uint64_t x = word ^ (0x0101010101010101ull * static_cast<uint8_t>(wanted));
-        return ((x - 0x0101010101010101ull) & ~x & 0x8080808080808080ull) != 0;
+        return (x - 0x0101010101010101ull) & ~x & 0x8080808080808080ull;
+    }
+
+    static size_t first_byte(uint64_t found) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        return static_cast<size_t>(__builtin_ctzll(found)) / 8;
+#else
+        return 0;  // it is looked for one by one
+#endif
     }
 };
 
 Token* argument_of(Event& event, std::string_view key) {
     switch (key.size()) {
-        case 4: return key == "grid" ? &event.grid : nullptr;
+        case 4: return is(key, "grid") ? &event.grid : nullptr;
         case 5:
-            if (key == "block") return &event.block;
-            if (key == "bytes") return &event.bytes;
-            return key == "Bytes" ? &event.memory_bytes : nullptr;
-        case 6: return key == "device" ? &event.device : key == "stream" ? &event.stream : nullptr;
-        case 8: return key == "graph id" ? &event.graph : nullptr;
-        case 9: return key == "Device Id" ? &event.device_id : nullptr;
+            if (is(key, "block")) return &event.block;
+            if (is(key, "bytes")) return &event.bytes;
+            return is(key, "Bytes") ? &event.memory_bytes : nullptr;
+        case 6: return is(key, "device") ? &event.device : is(key, "stream") ? &event.stream : nullptr;
+        case 8: return is(key, "graph id") ? &event.graph : nullptr;
+        case 9: return is(key, "Device Id") ? &event.device_id : nullptr;
         case 10:
-            if (key == "Input Dims") return &event.dims;
-            if (key == "Input dims") return &event.old_dims;
-            return key == "Input type" ? &event.types : nullptr;
+            if (is(key, "Input Dims")) return &event.dims;
+            if (is(key, "Input dims")) return &event.old_dims;
+            return is(key, "Input type") ? &event.types : nullptr;
         case 11:
-            if (key == "External id") return &event.external_id;
-            if (key == "external id") return &event.old_external_id;
-            if (key == "correlation") return &event.correlation;
-            if (key == "kernel_file") return &event.kernel_file;
-            return key == "Device Type" ? &event.device_type : nullptr;
+            if (is(key, "External id")) return &event.external_id;
+            if (is(key, "external id")) return &event.old_external_id;
+            if (is(key, "correlation")) return &event.correlation;
+            if (is(key, "kernel_file")) return &event.kernel_file;
+            return is(key, "Device Type") ? &event.device_type : nullptr;
         case 13:
-            if (key == "Fwd thread id") return &event.forward_thread;
-            if (key == "Input Strides") return &event.strides;
-            if (key == "graph node id") return &event.node;
-            return key == "shared memory" ? &event.shared_memory : nullptr;
+            if (is(key, "Fwd thread id")) return &event.forward_thread;
+            if (is(key, "Input Strides")) return &event.strides;
+            if (is(key, "graph node id")) return &event.node;
+            return is(key, "shared memory") ? &event.shared_memory : nullptr;
         case 15:
-            if (key == "Sequence number") return &event.sequence;
-            if (key == "Collective name") return &event.collective;
-            if (key == "Concrete Inputs") return &event.concrete;
-            return key == "Total Allocated" ? &event.total_allocated : nullptr;
-        case 20: return key == "registers per thread" ? &event.registers : nullptr;
-        case 25: return key == "est. achieved occupancy %" ? &event.occupancy : nullptr;
+            if (is(key, "Sequence number")) return &event.sequence;
+            if (is(key, "Collective name")) return &event.collective;
+            if (is(key, "Concrete Inputs")) return &event.concrete;
+            return is(key, "Total Allocated") ? &event.total_allocated : nullptr;
+        case 20: return is(key, "registers per thread") ? &event.registers : nullptr;
+        case 25: return is(key, "est. achieved occupancy %") ? &event.occupancy : nullptr;
         default: return nullptr;
     }
 }
 
 Token* field_of(Event& event, std::string_view key) {
     switch (key.size()) {
-        case 2: return key == "ph" ? &event.ph : key == "ts" ? &event.ts : nullptr;
+        case 2: return is(key, "ph") ? &event.ph : is(key, "ts") ? &event.ts : nullptr;
         case 3:
-            if (key == "cat") return &event.cat;
-            if (key == "pid") return &event.pid;
-            if (key == "tid") return &event.tid;
-            return key == "dur" ? &event.dur : nullptr;
-        case 4: return key == "name" ? &event.name : nullptr;
+            if (is(key, "cat")) return &event.cat;
+            if (is(key, "pid")) return &event.pid;
+            if (is(key, "tid")) return &event.tid;
+            return is(key, "dur") ? &event.dur : nullptr;
+        case 4: return is(key, "name") ? &event.name : nullptr;
         default: return nullptr;
     }
 }
 
 bool parse_event(Cursor& cursor, Event& event) {
     return cursor.each_field([&](std::string_view key) {
-        if (key == "args" && *cursor.at == '{') {
+        if (is(key, "args") && *cursor.at == '{') {
             event.odd_args = false;
             return cursor.each_field([&](std::string_view name) {
                 Token unused;
@@ -337,7 +504,7 @@ bool parse_event(Cursor& cursor, Event& event) {
             });
         }
         Token unused;
-        if (key == "args") {
+        if (is(key, "args")) {
             if (!cursor.value(unused)) return false;
             event.odd_args = !unused.is_null();
             return true;
@@ -385,7 +552,10 @@ bool nanoseconds(const Token& token, int64_t& value) {
         }
         if (*p < '0' || *p > '9') return false;
         if (decimals >= 3) {
-            if (decimals++ == 3) fourth = *p; else more |= *p != '0';
+            if (decimals++ == 3)
+                fourth = *p;
+            else
+                more |= *p != '0';
             continue;
         }
         if (++count > 18) return false;
@@ -414,13 +584,548 @@ bool decimal(const Token& token, double& value) {
 
 constexpr int64_t kInt32 = INT32_MAX;
 
+// ---------------------------------------------------------------- between events
+
+// Finds where the next event begins after one that cannot be read: `}, {"` does not occur in a plain event.
+const char* next_event(const char* p, const char* end) {
+    for (; p < end; ++p) {
+        if (*p != '}') continue;
+        const char* q = p + 1;
+        while (q < end && is_space(*q)) ++q;
+        if (q >= end || *q != ',') continue;
+        ++q;
+        while (q < end && is_space(*q)) ++q;
+        if (q >= end || *q != '{') continue;
+        const char* found = q++;
+        while (q < end && is_space(*q)) ++q;
+        if (q < end && *q == '"') return found;
+    }
+    return nullptr;
+}
+
+// Finds the bracket that ends the list after a last event that cannot be read.
+const char* end_of_list(const char* p, const char* end) {
+    for (; p < end; ++p) {
+        if (*p != '}') continue;
+        const char* q = p + 1;
+        while (q < end && is_space(*q)) ++q;
+        if (q < end && *q == ']') return q;
+    }
+    return nullptr;
+}
+
+// Finds the last place where an event seems to begin in the same way, but for the very beginning.
+const char* last_event(const char* begin, const char* end) {
+    for (const char* p = end; p != begin;) {
+        if (*--p != '{') continue;
+        const char* q = p;
+        while (q != begin && is_space(q[-1])) --q;
+        if (q == begin || *--q != ',') continue;
+        while (q != begin && is_space(q[-1])) --q;
+        if (q == begin || *--q != '}') continue;
+        for (q = p + 1; q < end && is_space(*q);) ++q;
+        if (q < end && *q == '"') return p;
+    }
+    return nullptr;
+}
+
+// ---------------------------------------------------------------- rows
+
+// Memory that goes back to the system when it is freed. The heap keeps what threads other than the first one free: as
+// much as all columns, while the analysis needs it.
+class Store {
+public:
+    Store() = default;
+    Store(const Store&) = delete;
+    Store& operator=(const Store&) = delete;
+    ~Store() { clear(); }
+
+    char* take(size_t size) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        size = (size + 7) / 8 * 8;
+        if (size > left_) {
+            // Few large stretches, and little that stays unused of a small file's.
+            left_ = std::max(size, std::min(taken_, kLargestSlab));
+            slabs_.reserve(slabs_.size() + 1);
+            void* slab = mmap(nullptr, left_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (slab == MAP_FAILED) {
+                left_ = 0;
+                throw std::bad_alloc();
+            }
+            slabs_.emplace_back(slab, left_);
+            next_ = static_cast<char*>(slab);
+        }
+        char* taken = next_;
+        next_ += size;
+        left_ -= size;
+        taken_ += size;
+        return taken;
+    }
+
+    void clear() {
+        for (const auto& [slab, size] : slabs_) munmap(slab, size);
+        slabs_.clear();
+        left_ = taken_ = 0;
+    }
+
+private:
+    std::mutex mutex_;
+    std::vector<std::pair<void*, size_t>> slabs_;
+    char* next_ = nullptr;
+    size_t left_ = 0, taken_ = 0;
+};
+
+// Rows that do not change any more, in as much memory as they need: per table one column after the other.
+struct Part {
+    struct Codes {
+        std::vector<int32_t> names, texts, threads;
+    };
+
+    size_t heights[kTables] = {};
+    char* values[kTables] = {};          // in the table's store
+    std::unique_ptr<const Codes> codes;  // what their codes are in the end, if these are those of a block
+};
+
+// What a stretch of events comes to: rows, and the strings and threads that their codes stand for, as they appear.
+class Rows {
+public:
+    // Strings that are not kept have to stay where they are until `clear`.
+    explicit Rows(bool keeps_strings)
+        : names_(keeps_strings), texts_(keeps_strings), identities_(keeps_strings), categories_(true) {}
+
+    enum class Stop { kEnd, kBracket, kNeedsMore, kBroken };
+
+    // Reads events up to the end, the end of their list, or one that is not whole; the cursor is there then.
+    Stop read(Cursor& cursor) {
+        for (;;) {
+            cursor.state = Parsed::kWhole;
+            cursor.plain = true;
+            if (!cursor.skip_space()) return Stop::kEnd;  // blanks and commas between events mean nothing
+            if (*cursor.at == ',') {
+                ++cursor.at;
+                continue;
+            }
+            if (*cursor.at == ']') return Stop::kBracket;
+            const char* begin = cursor.at;
+            Event event;
+            const bool whole = *begin == '{' ? parse_event(cursor, event) : cursor.fail(Parsed::kBroken);
+            if (!whole) {
+                cursor.at = begin;
+                return cursor.state == Parsed::kNeedsMore ? Stop::kNeedsMore : Stop::kBroken;
+            }
+            ++event_count_;
+            if (!cursor.plain || !add(event)) keep_odd(begin, cursor.at);
+        }
+    }
+
+    void keep_odd(const char* begin, const char* end) {
+        odd_.append(begin, end);
+        odd_ends_.push_back(static_cast<int64_t>(odd_.size()));
+    }
+
+    // Takes over everything but the columns of the rows that come next; returns what their codes are here.
+    Part::Codes follow(const Rows& other) {
+        Part::Codes codes;
+        codes.names = names_.codes(other.names_);
+        codes.texts = texts_.codes(other.texts_);
+        const std::vector<int32_t> identities = identities_.codes(other.identities_);
+        for (size_t i = 0; i < other.threads_.size(); i += 2)
+            codes.threads.push_back(thread(identities[static_cast<size_t>(other.threads_[i])],
+                                           identities[static_cast<size_t>(other.threads_[i + 1])]));
+        event_count_ += other.event_count_;
+        for (size_t i = 0; i < other.ignored_.size(); ++i)
+            if (other.ignored_[i] != 0) ignored_[category_at(other.categories_.text(i))] += other.ignored_[i];
+        const auto before = static_cast<int64_t>(odd_.size());
+        odd_.append(other.odd_);
+        for (int64_t end : other.odd_ends_) odd_ends_.push_back(before + end);
+        return codes;
+    }
+
+    // Moves the columns into a part, each table's to its store.
+    Part packed(Store* stores) {
+        Part part;
+        tables_.each([&](Table which, auto& table) {
+            part.heights[which] = table.height;
+            if (table.height == 0) return;
+            char* to = part.values[which] = stores[which].take(kLayouts[which].row_size() * table.height);
+            table.each([&](auto& column) {
+                const size_t bytes = column.size() * sizeof(column[0]);
+                std::memcpy(to, column.data(), bytes);
+                to += bytes;
+            });
+        });
+        clear_tables();
+        return part;
+    }
+
+    void clear() {
+        clear_tables();
+        std::fill(ignored_.begin(), ignored_.end(), 0);
+        names_.clear();
+        texts_.clear();
+        identities_.clear();
+        threads_.clear();
+        last_process_ = last_thread_ = last_number_ = -1;
+        event_count_ = 0;
+        clear_odd();
+    }
+
+    void clear_odd() {
+        odd_.clear();
+        odd_ends_.clear();
+    }
+
+    // Of all tables together.
+    size_t height() {
+        size_t height = 0;
+        tables_.each([&](Table, auto& table) { height += table.height; });
+        return height;
+    }
+
+    const Interner& names() const { return names_; }
+    const Interner& texts() const { return texts_; }
+    const Interner& identities() const { return identities_; }
+    const Interner& categories() const { return categories_; }
+    // Per category how many slices there were that belong to no table.
+    const std::vector<int64_t>& ignored() const { return ignored_; }
+    const std::vector<int32_t>& threads() const { return threads_; }
+    const std::string& odd() const { return odd_; }
+    const std::vector<int64_t>& odd_ends() const { return odd_ends_; }
+    int64_t event_count() const { return event_count_; }
+
+private:
+    // Adds an event to its table, if it belongs to one. Returns false for one that Python has to look at.
+    bool add(const Event& event) {
+        const std::string_view ph = event.ph ? event.ph.text() : std::string_view();
+        if (is(ph, "\"X\"")) return add_slice(event);
+        if (is(ph, "\"B\"") || is(ph, "\"E\""))
+            return !event.cat || category_codes_[category_at(event.cat.text())] == kIgnored;
+        if (is(ph, "\"i\"") && event.name && event.name.text() == "\"[memory]\"") return add_allocation(event);
+        return true;
+    }
+
+    bool add_slice(const Event& event) {
+        if (!event.cat) return true;
+        const size_t code = category_at(event.cat.text());
+        Category category = category_codes_[code];
+        if (category == kIgnored) {
+            ++ignored_[code];
+            return true;
+        }
+        int64_t start, duration;
+        if (event.ts.is_null() || event.dur.is_null()) return false;
+        if (!plain_identity(event.pid) || !plain_identity(event.tid)) return false;
+        if (event.odd_args || !nanoseconds(event.ts, start) || !nanoseconds(event.dur, duration)) return false;
+        if (start + duration <= -kLatest || start + duration >= kLatest) return false;
+        if (event.name && *event.name.begin != '"') return false;
+        const int32_t name = names_.code(event.name ? event.name.text() : std::string_view("\"\""));
+        if (category == kOperator && is_step(name)) category = kAnnotation;
+        switch (category) {
+            case kOperator: return add_operator(event, name, start, duration);
+            case kLaunch: return add_launch(event, name, start, duration);
+            case kAnnotation:
+                tables_.Annotations.add(
+                    {.thread = thread(event), .name = name, .start_ns = start, .duration_ns = duration});
+                return true;
+            case kFrame:
+                tables_.Frames.add({.thread = thread(event), .name = name, .start_ns = start, .duration_ns = duration});
+                return true;
+            case kOverhead:
+                tables_.Overheads.add({.name = name, .start_ns = start, .duration_ns = duration});
+                return true;
+            default: return add_activity(event, category, name, start, duration);
+        }
+    }
+
+    bool add_operator(const Event& event, int32_t name, int64_t start, int64_t duration) {
+        int64_t external, sequence, forward;
+        if (!integer(event.external_id, external) || !integer(event.sequence, sequence) ||
+            !integer(event.forward_thread, forward))
+            return false;
+        int32_t dims, types, strides, concrete;
+        if (!list(event.dims ? event.dims : event.old_dims, dims) || !list(event.types, types) ||
+            !list(event.strides, strides) || !list(event.concrete, concrete))
+            return false;
+        tables_.Operators.add({.thread = thread(event),
+                               .name = name,
+                               .start_ns = start,
+                               .duration_ns = duration,
+                               .external_id = external,
+                               .sequence_number = sequence,
+                               .forward_thread = forward,
+                               .input_dims = dims,
+                               .input_types = types,
+                               .input_strides = strides,
+                               .concrete_inputs = concrete,
+                               .kernel_file = string(event.kernel_file)});
+        return true;
+    }
+
+    bool add_launch(const Event& event, int32_t name, int64_t start, int64_t duration) {
+        int64_t correlation, external;
+        if (!ids(event, correlation, external)) return false;
+        tables_.Launches.add({.thread = thread(event),
+                              .name = name,
+                              .start_ns = start,
+                              .duration_ns = duration,
+                              .correlation = correlation,
+                              .external_id = external});
+        return true;
+    }
+
+    // Before PyTorch 1.13 the key was lower-case, and repeated the correlation id where there was no operator.
+    static bool ids(const Event& event, int64_t& correlation, int64_t& external) {
+        const bool old = !event.external_id && event.old_external_id;
+        if (!integer(event.correlation, correlation)) return false;
+        if (!integer(old ? event.old_external_id : event.external_id, external)) return false;
+        if (old && external == correlation) external = kNull;
+        return true;
+    }
+
+    bool add_activity(const Event& event, Category category, int32_t name, int64_t start, int64_t duration) {
+        int64_t device, stream, correlation, external, graph, node, bytes, registers, shared;
+        double occupancy;
+        if (!integer(event.device, device, kInt32) || !integer(event.stream, stream) ||
+            !ids(event, correlation, external) || !integer(event.graph, graph) || !integer(event.node, node) ||
+            !integer(event.bytes, bytes) || !integer(event.registers, registers, kInt32) ||
+            !integer(event.shared_memory, shared) || !decimal(event.occupancy, occupancy))
+            return false;
+        // Kineto repeats the device as the event's process and the stream as its thread; old traces have only those.
+        if (device == kNull && !integer(event.pid, device, kInt32)) return false;
+        if (stream == kNull && !integer(event.tid, stream)) return false;
+        int32_t grid, block;
+        if (!list(event.grid, grid) || !list(event.block, block)) return false;
+        const auto kind = static_cast<int32_t>(category - kKernel);
+        tables_.Activities.add({.kind = kind,
+                                .name = name,
+                                .device = device,
+                                .stream = stream,
+                                .start_ns = start,
+                                .duration_ns = duration,
+                                .correlation = correlation,
+                                .external_id = external,
+                                .graph_id = graph,
+                                .graph_node_id = node,
+                                .bytes = bytes,
+                                .grid = grid,
+                                .block = block,
+                                .registers_per_thread = registers,
+                                .shared_memory_bytes = shared,
+                                .theoretical_occupancy_percent = occupancy,
+                                .collective = string(event.collective)});
+        return true;
+    }
+
+    bool add_allocation(const Event& event) {
+        int64_t time, type, device, bytes, total;
+        if (event.ts.is_null() || !plain_identity(event.pid) || !plain_identity(event.tid)) return false;
+        if (event.odd_args || !nanoseconds(event.ts, time) || !integer(event.device_type, type, kInt32) ||
+            !integer(event.device_id, device, kInt32) || !integer(event.memory_bytes, bytes) ||
+            !integer(event.total_allocated, total))
+            return false;
+        tables_.Allocations.add({.thread = thread(event),
+                                 .time_ns = time,
+                                 .device_type = type,
+                                 .device = device,
+                                 .bytes = bytes,
+                                 .total_allocated_bytes = total});
+        return true;
+    }
+
+    int32_t string(const Token& token) { return token && *token.begin == '"' ? texts_.code(token.text()) : kNoText; }
+
+    bool list(const Token& token, int32_t& code) {
+        code = kNoText;
+        if (token.is_null()) return true;
+        if (*token.begin != '[') return false;
+        code = texts_.code(token.text());
+        return true;
+    }
+
+    size_t category_at(std::string_view token) {
+        const auto code = static_cast<size_t>(categories_.code(token));
+        if (code == category_codes_.size()) {
+            category_codes_.push_back(category_of(token));
+            ignored_.push_back(0);
+        }
+        return code;
+    }
+
+    void clear_tables() {
+        tables_.each([](Table, auto& table) {
+            table.each([](auto& column) { column.clear(); });
+            table.height = 0;
+        });
+    }
+
+    bool is_step(int32_t name) const { return names_.text(name).substr(0, 14) == "\"ProfilerStep#"; }
+
+    // Numbers and plain text name a process or thread as they are written; anything else has several spellings.
+    static bool plain_identity(const Token& token) {
+        if (token.is_null()) return true;
+        const std::string_view text = token.text();
+        if (text[0] == '"') {
+            for (char c : text.substr(1, text.size() - 2))
+                if (c < ' ' || c > '~' || c == '\\') return false;
+            return true;
+        }
+        return all_are(text, kInIdentity);
+    }
+
+    int32_t thread(const Event& event) {
+        const int32_t process = identities_.code(event.pid ? event.pid.text() : std::string_view("null"));
+        const int32_t thread = identities_.code(event.tid ? event.tid.text() : std::string_view("null"));
+        return this->thread(process, thread);
+    }
+
+    // Numbers the pairs of process and thread from 0 as they appear. Neighbouring events mostly share theirs.
+    int32_t thread(int32_t process, int32_t thread) {
+        if (process == last_process_ && thread == last_thread_) return last_number_;
+        last_process_ = process;
+        last_thread_ = thread;
+        for (size_t i = 0; i < threads_.size(); i += 2)
+            if (threads_[i] == process && threads_[i + 1] == thread) return last_number_ = static_cast<int32_t>(i / 2);
+        threads_.push_back(process);
+        threads_.push_back(thread);
+        return last_number_ = static_cast<int32_t>(threads_.size() / 2 - 1);
+    }
+
+    Tables tables_;
+    Interner names_, texts_, identities_, categories_;
+    std::vector<Category> category_codes_;
+    std::vector<int64_t> ignored_;
+    std::vector<int32_t> threads_;
+    int32_t last_process_ = -1, last_thread_ = -1, last_number_ = -1;
+    std::string odd_;
+    std::vector<int64_t> odd_ends_;
+    int64_t event_count_ = 0;
+};
+
+// ---------------------------------------------------------------- threads
+
+// Threads that take up tasks in the order in which they come. Tasks must not throw.
+class Workers {
+public:
+    // There are fewer, or none, where the system allows no more.
+    explicit Workers(size_t count) {
+        threads_.reserve(count);
+        try {
+            while (threads_.size() < count) threads_.emplace_back([this] { work(); });
+        } catch (const std::system_error&) {
+        }
+    }
+
+    Workers(const Workers&) = delete;
+    Workers& operator=(const Workers&) = delete;
+
+    // What nobody has taken up by now is left.
+    ~Workers() {
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            ending_ = true;
+        }
+        added_.notify_all();
+        for (std::thread& thread : threads_) thread.join();
+    }
+
+    size_t count() const { return threads_.size(); }
+
+    // `done` becomes true after the task; ask `is_done` for it.
+    void add(std::function<void()> task, bool& done) {
+        done = false;
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            tasks_.push_back({std::move(task), &done});
+        }
+        added_.notify_one();
+    }
+
+    bool is_done(const bool& done) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return done;
+    }
+
+    void wait(const bool& done) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        finished_.wait(lock, [&] { return done; });
+    }
+
+private:
+    struct Task {
+        std::function<void()> work;
+        bool* done;
+    };
+
+    void work() {
+        std::unique_lock<std::mutex> lock(mutex_);
+        for (;;) {
+            added_.wait(lock, [&] { return ending_ || !tasks_.empty(); });
+            if (ending_) return;
+            const Task task = std::move(tasks_.front());
+            tasks_.pop_front();
+            lock.unlock();
+            task.work();
+            lock.lock();
+            *task.done = true;
+            finished_.notify_all();
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable added_, finished_;
+    std::deque<Task> tasks_;
+    bool ending_ = false;
+    std::vector<std::thread> threads_;
+};
+
+// A stretch of the list of events, and what comes of it if an event begins where it begins.
+struct Block {
+    Block(size_t capacity, Store* table_stores) : text(new char[capacity]), stores(table_stores) {}
+
+    // Reads events up to what cannot be understood without what is before or behind the block.
+    void read() noexcept {
+        try {
+            Cursor cursor{text.get(), text.get() + size};
+            for (;;) {
+                const Rows::Stop stop = rows.read(cursor);
+                if (stop == Rows::Stop::kEnd) cursor.at = cursor.end;
+                const char* next = stop == Rows::Stop::kBroken ? next_event(cursor.at + 1, cursor.end) : nullptr;
+                if (next == nullptr) break;
+                has_broken = true;
+                rows.keep_odd(cursor.at, next);
+                cursor.at = next;
+            }
+            used = static_cast<size_t>(cursor.at - text.get());
+            part = rows.packed(stores);
+        } catch (...) {
+            failed = true;
+        }
+    }
+
+    void clear() {
+        size = used = 0;
+        ends.clear();
+        rows.clear();
+        part = Part();
+        has_broken = failed = false;
+    }
+
+    std::unique_ptr<char[]> text;
+    Store* stores;
+    size_t size = 0;
+    std::vector<size_t> ends;  // where pieces of the file end within it
+    Rows rows{false};
+    Part part;
+    size_t used = 0;
+    bool has_broken = false, failed = false, done = false;
+};
+
 // ---------------------------------------------------------------- the reader
 
 class Reader {
 public:
-    Reader() : tables_{{5, 7}, {4, 2}, {12, 5}, {2, 2}, {2, 2}, {5, 1}, {2, 1}} {
-        category_codes_.reserve(64);
-    }
+    Reader(size_t threads, size_t block_size)
+        : threads_(threads), block_size_(std::min(block_size, kLongestEvent / 2)) {}
 
     // Nothing that C++ throws may cross into C: there it would end the process.
     template <typename Work>
@@ -434,32 +1139,90 @@ public:
     }
 
     void feed(const char* data, size_t size) {
-        pending_.insert(pending_.end(), data, data + size);
-        parse(false);
+        if (!in_blocks_) {
+            pending_.insert(pending_.end(), data, data + size);
+            parse(false);
+            fed_ += size;
+            begin_blocks();
+            return;
+        }
+        while (size != 0) {
+            const size_t length = std::min(size, room());
+            std::memcpy(block_->text.get() + block_->size, data, length);
+            filled(length);
+            data += length;
+            size -= length;
+        }
+        end_piece();
+    }
+
+    // Feeds what a file has, in pieces of one size: at most `most` bytes, less only at its end. Returns how many they
+    // were, or the system's error, negative. So nobody has to wait for Python's lock between pieces.
+    int64_t read(int file, size_t piece_size, size_t most) {
+        size_t total = 0;
+        while (total < most) {
+            const size_t size = std::min(piece_size, most - total);
+            const bool in_blocks = in_blocks_;
+            // The same memory again and again: what is not new needs no page faults.
+            if (!in_blocks && piece_size_ < size) piece_.reset(new char[piece_size_ = size]);
+            size_t had = 0;
+            while (had < size) {
+                char* to = in_blocks ? block_->text.get() + block_->size : piece_.get() + had;
+                const ssize_t got = ::read(file, to, in_blocks ? std::min(size - had, room()) : size - had);
+                if (got < 0 && errno == EINTR) continue;
+                if (got < 0) return -errno;
+                if (got == 0) break;
+                had += static_cast<size_t>(got);
+                if (in_blocks) filled(static_cast<size_t>(got));
+            }
+            if (in_blocks) {
+                end_piece();
+            } else {
+                feed(piece_.get(), had);
+            }
+            total += had;
+            if (had < size) break;
+        }
+        return static_cast<int64_t>(total);
     }
 
     void finish() {
+        if (in_blocks_) end_blocks();
         parse(true);
         truncated_ = state_ != State::kFooter;
         if (state_ == State::kHeader && header_.empty()) give_up();
+        keep_rows();
+        pending_ = {};
+        piece_.reset();
+        piece_size_ = 0;
     }
 
-    const Columns& table(int which) const { return tables_[which]; }
-    void release(int which) { tables_[which] = Columns(0, 0); }
-    const Interner& names() const { return names_; }
-    const Interner& texts() const { return texts_; }
-    const Interner& identities() const { return identities_; }
-    const std::vector<int32_t>& threads() const { return threads_; }
+    size_t height(int table) const {
+        size_t height = 0;
+        for (const Part& part : parts_) height += part.heights[table];
+        return height;
+    }
+
+    // Writes a table's columns, in the order of columns.h. `columns` says where to.
+    void copy(int table, void* const* columns) {
+        together(kLayouts[table].count, [&](size_t column) {
+            if (Layout::width(kLayouts[table].kinds[column]) == sizeof(int32_t))
+                copy_codes(table, column, static_cast<int32_t*>(columns[column]));
+            else
+                copy_values(table, column, static_cast<char*>(columns[column]));
+        });
+    }
+
+    void release(int table) {
+        for (Part& part : parts_) part.heights[table] = 0;
+        stores_[table].clear();
+    }
+
+    const Rows& rows() const { return rows_; }
     const std::string& header() const { return header_; }
     const std::string& footer() const { return footer_; }
     size_t footer_size() const { return footer_size_; }
-    const std::string& odd() const { return odd_; }
-    const std::vector<int64_t>& odd_ends() const { return odd_ends_; }
-    void clear_odd() {
-        odd_.clear();
-        odd_ends_.clear();
-    }
-    int64_t event_count() const { return event_count_; }
+    void clear_odd() { rows_.clear_odd(); }
     bool truncated() const { return truncated_; }
     bool found_events() const { return state_ == State::kEvents || state_ == State::kFooter; }
 
@@ -482,6 +1245,7 @@ private:
             used = pending_.size();
         }
         pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(used));
+        if (rows_.height() >= kRowsOfPart) keep_rows();
     }
 
     // Walks the keys of the outermost object up to its "traceEvents"; what is before that key is the header.
@@ -525,7 +1289,7 @@ private:
 
     // What is no trace is not kept.
     size_t give_up() {
-        header_.assign(pending_.data(), pending_.size() < 4096 ? pending_.size() : 4096);
+        header_.assign(pending_.data(), std::min(pending_.size(), kBeginning));
         state_ = State::kNoTrace;
         return pending_.size();
     }
@@ -533,275 +1297,256 @@ private:
     size_t parse_events(size_t used, bool last) {
         Cursor cursor{pending_.data() + used, pending_.data() + pending_.size()};
         for (;;) {
-            const char* begin = cursor.at;
-            cursor.state = Parsed::kWhole;
-            cursor.plain = true;
-            if (!cursor.skip_space()) return pending_.size();  // blanks and commas between events mean nothing
-            if (*cursor.at == ',') {
-                ++cursor.at;
-                continue;
-            }
-            if (*cursor.at == ']') {
+            const Rows::Stop stop = rows_.read(cursor);
+            if (stop == Rows::Stop::kEnd) return pending_.size();
+            if (stop == Rows::Stop::kBracket) {
                 state_ = State::kFooter;
                 return offset(cursor.at) + 1;
             }
-            begin = cursor.at;
-            Event event;
-            const bool whole = *begin == '{' ? parse_event(cursor, event) : cursor.fail(Parsed::kBroken);
-            if (whole) {
-                ++event_count_;
-                if (!cursor.plain || !add(event)) keep_odd(begin, cursor.at);
-                continue;
-            }
+            const char* begin = cursor.at;
             const auto length = static_cast<size_t>(cursor.end - begin);
-            if (cursor.state == Parsed::kNeedsMore && !last && length < kLongestEvent) return offset(begin);
+            if (stop == Rows::Stop::kNeedsMore && !last && length < kLongestEvent) return offset(begin);
             // Looking on from inside a stretch without end may scan it once per event that seems to begin in it.
-            if (cursor.state == Parsed::kNeedsMore) rescanned_ += length;
+            if (stop == Rows::Stop::kNeedsMore) rescanned_ += length;
             const char* next = rescanned_ < kMostRescanned ? next_event(begin + 1, cursor.end) : nullptr;
             if (next == nullptr) {
                 if (!last && length < kLongestEvent && rescanned_ < kMostRescanned) return offset(begin);
                 if (const char* bracket = last ? end_of_list(begin + 1, cursor.end) : nullptr) {
-                    keep_odd(begin, bracket);
+                    rows_.keep_odd(begin, bracket);
                     cursor.at = bracket;
                     continue;
                 }
-                keep_odd(begin, cursor.end);
+                rows_.keep_odd(begin, cursor.end);
                 return pending_.size();
             }
-            keep_odd(begin, next);
+            rows_.keep_odd(begin, next);
             cursor.at = next;
         }
     }
 
-    // Finds where the next event begins after one that cannot be read: `}, {"` does not occur in a plain event.
-    static const char* next_event(const char* p, const char* end) {
-        for (; p < end; ++p) {
-            if (*p != '}') continue;
-            const char* q = p + 1;
-            while (q < end && is_space(*q)) ++q;
-            if (q >= end || *q != ',') continue;
-            ++q;
-            while (q < end && is_space(*q)) ++q;
-            if (q >= end || *q != '{') continue;
-            const char* found = q++;
-            while (q < end && is_space(*q)) ++q;
-            if (q < end && *q == '"') return found;
-        }
-        return nullptr;
-    }
-
-    // Finds the bracket that ends the list after a last event that cannot be read.
-    static const char* end_of_list(const char* p, const char* end) {
-        for (; p < end; ++p) {
-            if (*p != '}') continue;
-            const char* q = p + 1;
-            while (q < end && is_space(*q)) ++q;
-            if (q < end && *q == ']') return q;
-        }
-        return nullptr;
-    }
-
-    void keep_odd(const char* begin, const char* end) {
-        odd_.append(begin, end);
-        odd_ends_.push_back(static_cast<int64_t>(odd_.size()));
-    }
-
     size_t offset(const char* at) const { return static_cast<size_t>(at - pending_.data()); }
 
-    // Adds an event to its table, if it belongs to one. Returns false for one that Python has to look at.
-    bool add(const Event& event) {
-        const std::string_view ph = event.ph ? event.ph.text() : std::string_view();
-        if (ph == "\"X\"") return add_slice(event);
-        if (ph == "\"B\"" || ph == "\"E\"") return !event.cat || category_at(event.cat.text()) == kIgnored;
-        if (ph == "\"i\"" && event.name && event.name.text() == "\"[memory]\"") return add_allocation(event);
-        return true;
+    void keep_rows() {
+        if (rows_.height() != 0) parts_.push_back(rows_.packed(stores_));
     }
 
-    bool add_slice(const Event& event) {
-        Category category = event.cat ? category_at(event.cat.text()) : kIgnored;
-        if (category == kIgnored) return true;
-        int64_t start, duration;
-        if (event.ts.is_null() || event.dur.is_null()) return false;
-        if (!plain_identity(event.pid) || !plain_identity(event.tid)) return false;
-        if (event.odd_args || !nanoseconds(event.ts, start) || !nanoseconds(event.dur, duration)) return false;
-        if (start + duration <= -kLatest || start + duration >= kLatest) return false;
-        if (event.name && *event.name.begin != '"') return false;
-        const int32_t name = names_.code(event.name ? event.name.text() : std::string_view("\"\""));
-        if (category == kOperator && is_step(name)) category = kAnnotation;
-        switch (category) {
-            case kOperator: return add_operator(event, name, start, duration);
-            case kLaunch: return add_launch(event, name, start, duration);
-            case kAnnotation: tables_[kAnnotations].add({start, duration}, {thread(event), name}); return true;
-            case kFrame: tables_[kFrames].add({start, duration}, {thread(event), name}); return true;
-            case kOverhead: tables_[kOverheads].add({start, duration}, {name}); return true;
-            default: return add_activity(event, category, name, start, duration);
+    // ---- blocks
+
+    // Has text put into blocks from now on, if there is so much of it that this is worth the threads.
+    void begin_blocks() {
+        if (threads_ < 2 || state_ != State::kEvents || fed_ < kBlocksBefore * block_size_) return;
+        if (pending_.size() >= block_size_) return;
+        if (!workers_) workers_ = std::make_unique<Workers>(threads_);
+        if (workers_->count() < 2) {
+            threads_ = 1;
+            return;
+        }
+        in_blocks_ = true;
+        block_ = empty_block();
+        std::copy(pending_.begin(), pending_.end(), block_->text.get());
+        block_->size = pending_.size();
+        pending_.clear();
+    }
+
+    Block* empty_block() {
+        if (free_.empty() && blocks_.size() >= workers_->count() + kMoreBlocks) take_first();
+        if (free_.empty()) {
+            blocks_.push_back(std::make_unique<Block>(block_size_, stores_));
+            return blocks_.back().get();
+        }
+        Block* block = free_.back();
+        free_.pop_back();
+        return block;
+    }
+
+    size_t room() const { return block_size_ - block_->size; }
+
+    void filled(size_t size) {
+        block_->size += size;
+        if (room() != 0) return;
+        // What is behind the last place where an event seems to begin goes into the next block.
+        const char* text = block_->text.get();
+        const char* cut = last_event(text, text + block_->size);
+        const size_t kept = cut == nullptr ? block_->size : static_cast<size_t>(cut - text);
+        Block* next = empty_block();
+        next->size = block_->size - kept;
+        std::memcpy(next->text.get(), text + kept, next->size);
+        while (!block_->ends.empty() && block_->ends.back() > kept) {
+            next->ends.insert(next->ends.begin(), block_->ends.back() - kept);
+            block_->ends.pop_back();
+        }
+        block_->size = kept;
+        queue_.push_back(block_);
+        workers_->add([block = block_] { block->read(); }, block_->done);
+        block_ = next;
+    }
+
+    void end_piece() {
+        block_->ends.push_back(block_->size);
+        while (!queue_.empty() && workers_->is_done(queue_.front()->done)) take_first();
+        const bool in_vain = read_again_ > kMostInVain && read_again_ > read_ahead_;
+        if (in_vain) threads_ = 1;
+        if (in_vain || state_ != State::kEvents) end_blocks();
+    }
+
+    void end_blocks() {
+        while (!queue_.empty()) take_first();
+        read_on(*block_, 0);
+        in_blocks_ = false;
+        block_ = nullptr;
+        free_.clear();
+        blocks_.clear();
+    }
+
+    // Takes the first block's rows if an event begins where it begins, and reads what its thread could not.
+    void take_first() {
+        Block& block = *queue_.front();
+        workers_->wait(block.done);
+        queue_.pop_front();
+        if (block.failed) throw std::bad_alloc();
+        const bool fits = state_ == State::kEvents && pending_.empty();
+        if (fits && !(block.has_broken && rescanned_ >= kMostRescanned)) {
+            ++read_ahead_;
+            keep_rows();
+            block.part.codes = std::make_unique<const Part::Codes>(rows_.follow(block.rows));
+            parts_.push_back(std::move(block.part));
+            read_on(block, block.used);
+        } else {
+            ++read_again_;
+            read_on(block, 0);
+        }
+        block.clear();
+        free_.push_back(&block);
+    }
+
+    // Reads the rest of a block as one thread would have read it: what is to be given up depends on what had arrived.
+    void read_on(const Block& block, size_t from) {
+        for (size_t end : block.ends) {
+            if (end < from) continue;
+            append(block, from, end);
+            from = end;
+            parse(false);
+        }
+        append(block, from, block.size);
+        // Looking earlier than one thread would makes no difference as long as nothing can be given up.
+        if (state_ == State::kEvents && pending_.size() < kLongestEvent && rescanned_ < kMostRescanned) parse(false);
+    }
+
+    void append(const Block& block, size_t begin, size_t end) {
+        pending_.insert(pending_.end(), block.text.get() + begin, block.text.get() + end);
+    }
+
+    // ---- columns
+
+    // Does a number of things that do not throw, on all threads if they are many.
+    template <typename Work>
+    void together(size_t count, const Work& work) {
+        std::atomic<size_t> next{0};
+        const auto some = [&] {
+            for (size_t at; (at = next++) < count;) work(at);
+        };
+        const size_t most = workers_ ? std::min(workers_->count(), count) : 0;
+        const std::unique_ptr<bool[]> done(new bool[most]);
+        size_t helpers = 0;
+        try {
+            while (helpers < most) workers_->add(std::cref(some), done[helpers]), ++helpers;
+        } catch (const std::bad_alloc&) {  // those that were added have to end before this does
+        }
+        some();
+        while (helpers != 0) workers_->wait(done[--helpers]);
+    }
+
+    void copy_values(int table, size_t column, char* to) const {
+        const size_t before = kLayouts[table].before(column), width = Layout::width(kLayouts[table].kinds[column]);
+        for (const Part& part : parts_) {
+            const size_t height = part.heights[table];
+            if (height == 0) continue;
+            std::memcpy(to, part.values[table] + before * height, width * height);
+            to += width * height;
         }
     }
 
-    bool add_operator(const Event& event, int32_t name, int64_t start, int64_t duration) {
-        int64_t external, sequence, forward;
-        if (!integer(event.external_id, external) || !integer(event.sequence, sequence) ||
-            !integer(event.forward_thread, forward))
-            return false;
-        int32_t dims, types, strides, concrete;
-        if (!list(event.dims ? event.dims : event.old_dims, dims) || !list(event.types, types) || !list(event.strides, strides) ||
-            !list(event.concrete, concrete))
-            return false;
-        tables_[kOperators].add({start, duration, external, sequence, forward},
-                                {thread(event), name, dims, types, strides, concrete, string(event.kernel_file)});
-        return true;
-    }
-
-    bool add_launch(const Event& event, int32_t name, int64_t start, int64_t duration) {
-        int64_t correlation, external;
-        if (!ids(event, correlation, external)) return false;
-        tables_[kLaunches].add({start, duration, correlation, external}, {thread(event), name});
-        return true;
-    }
-
-    // Before PyTorch 1.13 the key was lower-case, and repeated the correlation id where there was no operator.
-    static bool ids(const Event& event, int64_t& correlation, int64_t& external) {
-        const bool old = !event.external_id && event.old_external_id;
-        if (!integer(event.correlation, correlation)) return false;
-        if (!integer(old ? event.old_external_id : event.external_id, external)) return false;
-        if (old && external == correlation) external = kNull;
-        return true;
-    }
-
-    bool add_activity(const Event& event, Category category, int32_t name, int64_t start, int64_t duration) {
-        int64_t device, stream, correlation, external, graph, node, bytes, registers, shared;
-        double occupancy;
-        if (!integer(event.device, device, kInt32) || !integer(event.stream, stream) ||
-            !ids(event, correlation, external) || !integer(event.graph, graph) || !integer(event.node, node) || !integer(event.bytes, bytes) ||
-            !integer(event.registers, registers, kInt32) || !integer(event.shared_memory, shared) ||
-            !decimal(event.occupancy, occupancy))
-            return false;
-        // Kineto repeats the device as the event's process and the stream as its thread; old traces have only those.
-        if (device == kNull && !integer(event.pid, device, kInt32)) return false;
-        if (stream == kNull && !integer(event.tid, stream)) return false;
-        int32_t grid, block;
-        if (!list(event.grid, grid) || !list(event.block, block)) return false;
-        Columns& table = tables_[kActivities];
-        table.add({device, stream, start, duration, correlation, external, graph, node, bytes, registers, shared, 0},
-                  {static_cast<int32_t>(category - kKernel), name, grid, block, string(event.collective)});
-        table.occupancy.push_back(occupancy);
-        return true;
-    }
-
-    bool add_allocation(const Event& event) {
-        int64_t time, type, device, bytes, total;
-        if (event.ts.is_null() || !plain_identity(event.pid) || !plain_identity(event.tid)) return false;
-        if (event.odd_args || !nanoseconds(event.ts, time) || !integer(event.device_type, type, kInt32) ||
-            !integer(event.device_id, device, kInt32) || !integer(event.memory_bytes, bytes) ||
-            !integer(event.total_allocated, total))
-            return false;
-        tables_[kAllocations].add({time, type, device, bytes, total}, {thread(event)});
-        return true;
-    }
-
-    int32_t string(const Token& token) {
-        return token && *token.begin == '"' ? texts_.code(token.text()) : kNoText;
-    }
-
-    bool list(const Token& token, int32_t& code) {
-        code = kNoText;
-        if (token.is_null()) return true;
-        if (*token.begin != '[') return false;
-        code = texts_.code(token.text());
-        return true;
-    }
-
-    Category category_at(std::string_view token) {
-        const auto code = static_cast<size_t>(categories_.code(token));
-        if (code == category_codes_.size()) category_codes_.push_back(category_of(token));
-        return category_codes_[code];
-    }
-
-    bool is_step(int32_t name) const { return names_.text(name).substr(0, 14) == "\"ProfilerStep#"; }
-
-    // Numbers and plain text name a process or thread as they are written; anything else has several spellings.
-    static bool plain_identity(const Token& token) {
-        if (token.is_null()) return true;
-        const std::string_view text = token.text();
-        if (text[0] == '"') {
-            for (char c : text.substr(1, text.size() - 2))
-                if (c < ' ' || c > '~' || c == '\\') return false;
-            return true;
+    void copy_codes(int table, size_t column, int32_t* to) const {
+        const ColumnKind kind = kLayouts[table].kinds[column];
+        const size_t before = kLayouts[table].before(column);
+        for (const Part& part : parts_) {
+            const size_t height = part.heights[table];
+            if (height == 0) continue;
+            std::memcpy(to, part.values[table] + before * height, sizeof(int32_t) * height);
+            if (part.codes && kind != ColumnKind::KIND) {
+                const int32_t* codes = codes_of(*part.codes, kind);
+                for (size_t row = 0; row < height; ++row)
+                    if (to[row] != kNoText) to[row] = codes[to[row]];
+            }
+            to += height;
         }
-        return text.find_first_not_of("-0123456789") == std::string_view::npos;
     }
 
-    // Numbers the pairs of process and thread from 0 as they appear. Neighbouring events mostly share theirs.
-    int32_t thread(const Event& event) {
-        const int32_t process = identities_.code(event.pid ? event.pid.text() : std::string_view("null"));
-        const int32_t thread = identities_.code(event.tid ? event.tid.text() : std::string_view("null"));
-        if (process == last_process_ && thread == last_thread_) return last_number_;
-        last_process_ = process;
-        last_thread_ = thread;
-        for (size_t i = 0; i < threads_.size(); i += 2)
-            if (threads_[i] == process && threads_[i + 1] == thread) return last_number_ = static_cast<int32_t>(i / 2);
-        threads_.push_back(process);
-        threads_.push_back(thread);
-        return last_number_ = static_cast<int32_t>(threads_.size() / 2 - 1);
+    static const int32_t* codes_of(const Part::Codes& all, ColumnKind kind) {
+        if (kind == ColumnKind::THREAD) return all.threads.data();
+        return (kind == ColumnKind::NAME ? all.names : all.texts).data();
     }
 
     State state_ = State::kHeader;
     std::vector<char> pending_;
-    size_t header_done_ = 0, header_retry_ = 0;
-    Columns tables_[kTables];
-    Interner names_, texts_, identities_, categories_;
-    std::vector<Category> category_codes_;
-    std::vector<int32_t> threads_;
-    int32_t last_process_ = -1, last_thread_ = -1, last_number_ = -1;
-    std::string header_, footer_, odd_;
-    std::vector<int64_t> odd_ends_;
-    int64_t event_count_ = 0;
+    std::unique_ptr<char[]> piece_;
+    size_t piece_size_ = 0;
+    size_t header_done_ = 0, header_retry_ = kBeginning;
+    Rows rows_{true};
+    Store stores_[kTables];
+    std::vector<Part> parts_;
+    std::string header_, footer_;
     size_t rescanned_ = 0, footer_size_ = 0;
     bool truncated_ = false;
+
+    size_t threads_, block_size_, fed_ = 0;
+    bool in_blocks_ = false;
+    Block* block_ = nullptr;    // that is being filled
+    std::deque<Block*> queue_;  // that are full, in the order of the file
+    std::vector<Block*> free_;
+    std::vector<std::unique_ptr<Block>> blocks_;
+    size_t read_ahead_ = 0, read_again_ = 0;  // how many blocks were read on several threads, and how many in vain
+    std::unique_ptr<Workers> workers_;        // the last member: its threads use the others
 };
 
 const Interner& strings(const Reader& reader, int which) {
-    return which == 0 ? reader.names() : which == 1 ? reader.texts() : reader.identities();
+    const Rows& rows = reader.rows();
+    if (which == 0) return rows.names();
+    if (which == 1) return rows.texts();
+    return which == 2 ? rows.identities() : rows.categories();
 }
 
 }  // namespace
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 5; }
-Reader* opscope_kineto_new() { return new Reader; }
+int32_t opscope_kineto_version() { return 7; }
+Reader* opscope_kineto_new(size_t threads, size_t block_size) { return new Reader(threads, block_size); }
 void opscope_kineto_free(Reader* reader) {
     delete reader;
 #ifdef __GLIBC__
-    malloc_trim(0);  // growing columns leave holes in the heap as large as themselves
+    malloc_trim(0);  // the heap keeps what is freed
 #endif
 }
 int32_t opscope_kineto_feed(Reader* reader, const char* data, size_t size) {
     return reader->guarded([&] { reader->feed(data, size); });
 }
+// Returns how many bytes there were, 0 at the end; or an error's number, negative.
+int64_t opscope_kineto_read(Reader* reader, int32_t file, size_t piece_size, size_t most) {
+    int64_t size = 0;
+    return reader->guarded([&] { size = reader->read(file, piece_size, most); }) ? size : -ENOMEM;
+}
 int32_t opscope_kineto_finish(Reader* reader) {
     return reader->guarded([&] { reader->finish(); });
 }
-int64_t opscope_kineto_event_count(const Reader* reader) { return reader->event_count(); }
+int64_t opscope_kineto_event_count(const Reader* reader) { return reader->rows().event_count(); }
 int32_t opscope_kineto_truncated(const Reader* reader) { return reader->truncated(); }
 int32_t opscope_kineto_found_events(const Reader* reader) { return reader->found_events(); }
 
-const int64_t* opscope_kineto_numbers(const Reader* reader, int32_t table, int32_t column, size_t* size) {
-    const auto& values = reader->table(table).numbers[static_cast<size_t>(column)];
-    *size = values.size();
-    return values.data();
-}
+size_t opscope_kineto_height(const Reader* reader, int32_t table) { return reader->height(table); }
 
-const int32_t* opscope_kineto_codes(const Reader* reader, int32_t table, int32_t column, size_t* size) {
-    const auto& values = reader->table(table).codes[static_cast<size_t>(column)];
-    *size = values.size();
-    return values.data();
-}
-
-const double* opscope_kineto_occupancy(const Reader* reader, size_t* size) {
-    const auto& values = reader->table(kActivities).occupancy;
-    *size = values.size();
-    return values.data();
+int32_t opscope_kineto_copy(Reader* reader, int32_t table, void* const* columns) {
+    return reader->guarded([&] { reader->copy(table, columns); });
 }
 
 void opscope_kineto_release(Reader* reader, int32_t table) { reader->release(table); }
@@ -815,8 +1560,13 @@ const char* opscope_kineto_string(const Reader* reader, int32_t which, size_t co
 }
 
 const int32_t* opscope_kineto_threads(const Reader* reader, size_t* size) {
-    *size = reader->threads().size();
-    return reader->threads().data();
+    *size = reader->rows().threads().size();
+    return reader->rows().threads().data();
+}
+
+const int64_t* opscope_kineto_ignored(const Reader* reader, size_t* size) {
+    *size = reader->rows().ignored().size();
+    return reader->rows().ignored().data();
 }
 
 const char* opscope_kineto_header(const Reader* reader, size_t* size) {
@@ -832,13 +1582,13 @@ const char* opscope_kineto_footer(const Reader* reader, size_t* size) {
 size_t opscope_kineto_footer_size(const Reader* reader) { return reader->footer_size(); }
 
 const char* opscope_kineto_odd(const Reader* reader, size_t* size) {
-    *size = reader->odd().size();
-    return reader->odd().data();
+    *size = reader->rows().odd().size();
+    return reader->rows().odd().data();
 }
 
 const int64_t* opscope_kineto_odd_ends(const Reader* reader, size_t* size) {
-    *size = reader->odd_ends().size();
-    return reader->odd_ends().data();
+    *size = reader->rows().odd_ends().size();
+    return reader->rows().odd_ends().data();
 }
 
 void opscope_kineto_clear_odd(Reader* reader) { reader->clear_odd(); }

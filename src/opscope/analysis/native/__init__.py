@@ -1,0 +1,28 @@
+"""The compiled pass over nested slices (``nesting.cpp``). Where it was not built, numpy does the same, and slowly."""
+
+import ctypes
+import functools
+from ctypes import c_int32, c_size_t
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+LIBRARY: Final = Path(__file__).with_name("libnesting.so")
+_VERSION: Final = 1
+
+
+@functools.cache
+def load() -> ctypes.CDLL | None:
+    """Return the compiled library; None where it was not built, or not for this version."""
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+        library.opscope_nesting_version.restype = c_int32
+        if library.opscope_nesting_version() != _VERSION:
+            return None
+    except (OSError, AttributeError):
+        return None
+    numbers = np.ctypeslib.ndpointer(np.int64, ndim=1, flags="C_CONTIGUOUS")
+    library.opscope_nesting.restype = c_int32
+    library.opscope_nesting.argtypes = (c_size_t, *[numbers] * 6, np.ctypeslib.ndpointer(np.bool_, ndim=1))
+    return library

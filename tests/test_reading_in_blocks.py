@@ -1,0 +1,178 @@
+"""The compiled reader with several threads against itself with one: whatever the text and the cuts, all is the same."""
+
+import gzip
+import json
+import os
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from opscope.columns import TABLES
+from opscope.readers import content, native, read
+from opscope.readers.native import CATEGORIES, IDENTITIES, NAMES, TEXTS, NativeReader
+from opscope.readers.native.columns import take
+from opscope.readers.source import Source
+from opscope.schema import SCHEMAS
+from tests.conftest import DATA
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason="the compiled reader was not built")
+
+TRACES = sorted(DATA.glob("*traces/*.json.gz"))
+# What makes blocks begin in the wrong place, events go on for ever, or the list end.
+_STRAYS = (
+    b'{"traceEvents": [', b'}, {"', b"]", b'"', b"\\", b"{", b"}", b",", b"[", b"]}", b"NaN", b"\x00\xff", b"null",
+    b"{}", b" " * 70, b'}  ,\n {  "', b'"args": {"list": [{"a": 1}, {"b": 2}, {"c": 3}]}', b'"' + b"y" * 3000 + b'"',
+    b'"' + b'z}, {"' * 100 + b'"',
+)  # fmt: skip
+_VALUES = (
+    None, 1, -1, "x", 1.5, '}, {"', {"a": [{"b": 1}, {"c": {}}, {"d": []}]}, [], True, "12", 2**70, float("nan"),
+    "\u00e9",
+)  # fmt: skip
+
+
+def everything(reader: NativeReader, odd: list[bytes]) -> dict[str, Any]:
+    odd = [*odd, *reader.finish()]
+    strings = {which: reader.strings(which) for which in (NAMES, TEXTS, IDENTITIES)}
+    columns = {table: {name: values.tobytes() for name, values in take(reader, table).items()} for table in TABLES}
+    ignored = {text: n for text, n in zip(reader.strings(CATEGORIES), reader.ignored(), strict=True) if n}
+    return {
+        "ignored": ignored,
+        "odd": odd,
+        "strings": strings,
+        "columns": columns,
+        "threads": reader.threads(),
+        "header": reader.header,
+        "footer": reader.footer,
+        "footer_size": reader.footer_size,
+        "truncated": reader.truncated,
+        "found_events": reader.found_events,
+        "event_count": reader.event_count,
+    }
+
+
+def fed(pieces: list[bytes], threads: int, block: int) -> dict[str, Any]:
+    library = native.load()
+    assert library is not None
+    reader = NativeReader(library, threads, block)
+    return everything(reader, [odd for piece in pieces for odd in reader.feed(piece)])
+
+
+def read_from(path: Path, piece: int, threads: int, block: int) -> dict[str, Any]:
+    library = native.load()
+    assert library is not None
+    reader = NativeReader(library, threads, block)
+    with mock.patch("opscope.readers.source._PIECE", piece):
+        return everything(reader, list(Source(path).feed(reader)))
+
+
+def odd_trace(document: Mapping[str, Any], chance: random.Random) -> bytes:
+    """Some events of a trace with odd values, then damaged."""
+    count = chance.choice((5, 20, 60, 200))
+    first = chance.randrange(max(1, len(document["traceEvents"]) - count))
+    events = [dict(event) for event in document["traceEvents"][first : first + count]]
+    for _ in range(chance.choice((0, 1, 5, 30))):
+        event = chance.choice(events)
+        event[chance.choice([*event, "args", "cat", "ts", "tid"])] = chance.choice(_VALUES)
+    if chance.random() < 0.3:
+        for event in events:
+            event["more"] = [{"x": i} for i in range(chance.randrange(12))]
+    text = json.dumps({**document, "traceEvents": events}, indent=chance.choice((None, None, 0, 2, 40))).encode()
+    for _ in range(chance.choice((0, 0, 1, 2, 6))):
+        at = chance.randrange(len(text))
+        text = text[:at] + chance.choice(_STRAYS) + text[at + chance.choice((0, 0, 1, 3, 40)) :]
+    return text[: chance.randrange(len(text))] if chance.random() < 0.1 else text
+
+
+def pieces_of(text: bytes, chance: random.Random) -> list[bytes]:
+    size = chance.choice((50, 300, 1000, 4096, 20000, len(text)))
+    ends = [*range(size, len(text), size), len(text)]
+    return [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
+def test_odd_and_damaged_traces_read_the_same_with_several_threads(path: Path, tmp_path: Path) -> None:
+    chance, target = random.Random(path.name), tmp_path / "trace.json"
+    document = json.loads(gzip.decompress(path.read_bytes()).decode("utf-8", "replace"), strict=False)
+    for _ in range(12):
+        text = odd_trace(document, chance)
+        pieces = pieces_of(text, chance)
+        expected = fed(pieces, 1, 1 << 20)
+        threads, block = chance.choice((2, 3, 4)), chance.choice((64, 100, 256, 700, 1024, 4096))
+        assert fed(pieces, threads, block) == expected
+        target.write_bytes(text)
+        assert read_from(target, len(pieces[0]), threads, block) == expected
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
+def test_recorded_traces_read_the_same_with_several_threads(path: Path) -> None:
+    text = gzip.decompress(path.read_bytes())
+    assert fed([text], 4, 1 << 14) == fed([text], 1, 1 << 14)
+
+
+def test_a_string_that_is_never_closed_ends_where_it_does_for_one_thread() -> None:
+    event = b'{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 1}, '
+    text = b'{"traceEvents": [' + event * 40_000 + b'{"ph": "X", "name": "' + event * 300_000 + b'{"ph": "i"}]}'
+    pieces = [text[at : at + (1 << 22)] for at in range(0, len(text), 1 << 22)]
+    expected = fed(pieces, 1, 1 << 20)
+    assert (expected["event_count"], len(expected["odd"])) != (340_001, 0)
+    assert fed(pieces, 4, 1 << 20) == expected
+
+
+def test_cuts_that_are_always_wrong_cost_no_more_than_their_own_reading() -> None:
+    # Only what is within an event looks like the beginning of one: after a while nobody tries any more.
+    event = b'{"ph":"i","more":[' + b'{"x": 1}, ' * 20 + b"1]}\n\n;\n"
+    text = b'{"traceEvents": [' + event * 5000 + b"]}"
+    assert fed([text], 2, 4096) == fed([text], 1, 4096)
+
+
+def test_without_threads_the_file_is_read_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(gzip.decompress((DATA / "traces" / "cdist.json.gz").read_bytes()))
+    whole = read(path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    alone = read(path)
+    assert all(getattr(whole, table).equals(getattr(alone, table)) for table in SCHEMAS)
+
+
+@pytest.fixture
+def small_blocks() -> Iterator[None]:
+    def reader(library: Any) -> NativeReader:
+        return NativeReader(library, 3, 2048)
+
+    with mock.patch.object(content.native, "NativeReader", reader):
+        yield
+
+
+@pytest.mark.parametrize("path", TRACES[:8], ids=lambda path: path.name)
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_trace_is_the_same_trace(path: Path, packed: bool, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    target = tmp_path / "trace.json"
+    target.write_bytes(path.read_bytes() if packed else gzip.decompress(path.read_bytes()))
+    expected = read(target)
+    request.getfixturevalue("small_blocks")
+    trace = read(target)
+    assert trace.source == expected.source
+    assert (trace.threads, trace.devices) == (expected.threads, expected.devices)
+    assert all(getattr(trace, table).equals(getattr(expected, table)) for table in SCHEMAS)
+
+
+def test_events_that_come_with_the_end_of_the_file_are_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("some text")
+    reader = mock.Mock(**{"feed.return_value": [b"1"], "read.side_effect": [(7, [b"2"]), (0, [b"3"])]})
+    assert list(Source(path).feed(reader)) == [b"1", b"2", b"3"]
+
+
+def test_a_folder_cannot_be_read(tmp_path: Path) -> None:
+    library = native.load()
+    assert library is not None
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(IsADirectoryError):
+            NativeReader(library).read(descriptor, 1 << 20)
+    finally:
+        os.close(descriptor)

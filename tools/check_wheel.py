@@ -1,0 +1,52 @@
+"""Build the wheel, install it into an empty environment, and run its commands there, away from the sources."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TRACE = ROOT / "tests" / "data" / "traces" / "bert4_bf16_compiled.json.gz"
+NEEDED = (
+    "opscope/columns.h",
+    "opscope/readers/native/libkineto.so",
+    "opscope/analysis/native/libnesting.so",
+)
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
+        (wheel,) = folder.glob("*.whl")
+        missing = set(NEEDED) - set(zipfile.ZipFile(wheel).namelist())
+        if missing:
+            sys.exit(f"{wheel.name} lacks {', '.join(sorted(missing))}")
+        venv.create(folder / "env", with_pip=True)
+        binaries = folder / "env" / "bin"
+        run(binaries / "python", "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel, cwd=folder)
+        opscope = binaries / "opscope"
+        print(run(opscope, "--version", cwd=folder).strip())
+        document = json.loads(run(opscope, "analyze", TRACE, "--format", "json", cwd=folder))
+        assert document["schema"] == "opscope.analysis/1", document["schema"]
+        run(opscope, "analyze", TRACE, "--by", "kernel", cwd=folder)
+        run(opscope, "explain", "aten::softmax", cwd=folder)
+        run(opscope, "convert", TRACE, "-o", folder / "store", cwd=folder)
+        assert "activities" in run(opscope, "sql", "--schema", cwd=folder)
+        run(opscope, "sql", "SELECT count(*) FROM activities", folder / "store", cwd=folder)
+        run(opscope, "export", folder / "store", "--chrome", folder / "out.json", cwd=folder)
+        print(f"{wheel.name}: installed, and its commands run")
+
+
+if __name__ == "__main__":
+    main()
