@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -15,10 +16,18 @@ from hypothesis import strategies as st
 from opscope.errors import BadInputError, UsageError
 from opscope.knowledge.binaries.elf import open_elf
 from opscope.knowledge.binaries.registrations import read_cuda_library
+from opscope.knowledge.kernels import shipped
 from opscope.knowledge.kernels.index import HostFile, IndexedKernel, Place, SourceIndex, build_index
 from opscope.knowledge.kernels.installed import library_index
 from opscope.knowledge.kernels.libraries import library_of
-from opscope.knowledge.kernels.shipped import by_nearness, parse_version, shipped_index, shipped_names
+from opscope.knowledge.kernels.shipped import (
+    by_nearness,
+    parse_version,
+    same_build,
+    shipped_builds,
+    shipped_index,
+    shipped_names,
+)
 from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver
 from opscope.knowledge.releases import TorchVersion
 from tests.conftest import DATA
@@ -160,6 +169,21 @@ def test_indexes_cover_the_releases_since_2_6() -> None:
         assert len(index.git) == 40
         assert index.kernel_count > 20_000
         assert set(index.build_ids) == {"libtorch_cuda.so", "libtorch_cuda_linalg.so"}
+
+
+def test_builds_that_differ_in_no_kernel_share_an_index_and_every_wheel_has_its_digest() -> None:
+    builds = shipped_builds()
+    folder = Path(shipped.__file__).parents[1] / "data" / "kernels"
+    stored = [path.read_bytes() for path in sorted(folder.glob("*.kernels"))]
+    assert len(set(stored)) == len(stored)
+    assert {build.index for build in builds.values()} == {path.name for path in folder.glob("*.kernels")}
+    assert builds["2.12.0+cu130"].index == builds["2.12.1+cu130"].index
+    assert builds["2.12.0+cu130"].build_ids != builds["2.12.1+cu130"].build_ids
+    for name, build in builds.items():
+        assert build.wheel.startswith(f"torch-{name.partition('+')[0]}-")
+        assert re.fullmatch("[0-9a-f]{64}", build.sha256)
+    assert len({build.sha256 for build in builds.values()}) == len(builds)
+    assert same_build(list(builds["2.12.1+cu130"].build_ids.values())) == "2.12.1+cu130"
 
 
 @pytest.mark.parametrize("version", ["2.11.0+cpu", "2.11.0+rocm6.4", "2.11.0a0+git70d99e9"])

@@ -1,12 +1,15 @@
 """Write the kernel-to-source index that opscope ships for a PyTorch release.
 
     pip download --no-deps torch==2.11.0 && python -m zipfile -e torch-*.whl unpacked
-    python tools/build_source_index.py unpacked -o src/opscope/knowledge/data/kernels
+    python tools/build_source_index.py unpacked --wheel torch-*.whl -o src/opscope/knowledge/data/kernels
+
+A release whose kernels are those of another one gets an entry in builds.json, and no file of its own.
 
 Needs capstone. PyTorch need not be installed.
 """
 
 import argparse
+import hashlib
 import re
 import sys
 from collections import defaultdict
@@ -14,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import msgspec
 from source_index.definitions import header_definitions
 from source_index.host_files import host_files
 from source_index.launch_sites import launch_sites
@@ -24,6 +28,8 @@ from opscope.knowledge.binaries.elf import open_elf
 from opscope.knowledge.binaries.paths import in_repository, repository_root, source_paths
 from opscope.knowledge.binaries.registrations import cuda_library
 from opscope.knowledge.kernels.index import HostFile, IndexedKernel, Place, SourceIndex, build_index
+from opscope.knowledge.kernels.shipped import BUILDS, ShippedBuild
+from opscope.knowledge.releases import TorchVersion
 
 _CUDA_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 _HOST_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_cpu.so")
@@ -31,14 +37,32 @@ _HOST_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_cpu.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheel", type=Path, help="folder of an unpacked CUDA wheel")
+    parser.add_argument("unpacked", type=Path, help="folder of an unpacked CUDA wheel")
+    parser.add_argument("--wheel", type=Path, required=True, help="the wheel itself, for its name and digest")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the index")
     arguments = parser.parse_args()
-    index = index_of_wheel(arguments.wheel)
-    content = index.packed()
-    path = arguments.output / f"torch-{index.torch}.kernels"
+    index = index_of_wheel(arguments.unpacked)
+    content = index.of_build(torch="", git=None, build_ids={}).packed()
+    same = [path for path in sorted(arguments.output.glob("*.kernels")) if path.read_bytes() == content]
+    path = same[0] if same else arguments.output / f"torch-{index.torch}.kernels"
     path.write_bytes(content)
+    with arguments.wheel.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    build = ShippedBuild(index.torch, index.git, dict(index.build_ids), path.name, arguments.wheel.name, digest)
+    _list(build, arguments.output / BUILDS)
     print(f"{path}: {index.kernel_count:,} kernels, {len(content):,} bytes")
+
+
+def _list(build: ShippedBuild, path: Path) -> None:
+    """Add a build to the list, or replace its entry."""
+    builds = {known.torch: known for known in msgspec.json.decode(path.read_bytes(), type=list[ShippedBuild])}
+    listed = sorted({**builds, build.torch: build}.values(), key=_release)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(listed), indent=1) + b"\n")
+
+
+def _release(build: ShippedBuild) -> tuple[int, ...]:
+    version = TorchVersion.parse(build.torch)
+    return version.release if version else ()
 
 
 def index_of_wheel(wheel: Path) -> SourceIndex:

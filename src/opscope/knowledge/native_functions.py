@@ -203,7 +203,7 @@ class NativeFunctions:
         Args:
             version: of the PyTorch that ran; None where it is unknown.
         """
-        files = data_files("", ".json.gz")
+        files = data_files(".json.gz")
         nearest = nearest_first(files, lambda file: version_in(file.name), version)
         return cls._unpacked(nearest[0].read_bytes())
 

@@ -42,11 +42,10 @@ class TorchVersion:
 DEFAULT = TorchVersion((2, 13, 0), None, final=True)
 
 
-def data_files(folder: str, ending: str) -> list[Traversable]:
-    """Return the shipped files of a folder with a name's ending."""
-    root = resources.files("opscope.knowledge").joinpath("data")
-    place = root.joinpath(folder) if folder else root
-    return sorted((file for file in place.iterdir() if file.name.endswith(ending)), key=lambda file: file.name)
+def data_files(ending: str) -> list[Traversable]:
+    """Return the shipped files with a name's ending."""
+    folder = resources.files("opscope.knowledge").joinpath("data")
+    return sorted((file for file in folder.iterdir() if file.name.endswith(ending)), key=lambda file: file.name)
 
 
 def nearest_first(
@@ -68,8 +67,8 @@ def _position(release: tuple[int, ...]) -> int:
 
 @cache
 def version_in(name: str) -> TorchVersion:
-    """Return the version in a shipped file's name: ``torch-2.11.0+cu130.kernels``."""
-    match = re.search(r"-(\d[^-]*?)\.(?:kernels|json\.gz)$", name)
+    """Return the version in a shipped file's name: ``native_functions-2.11.0.json.gz``."""
+    match = re.search(r"-(\d[^-]*?)\.json\.gz$", name)
     version = TorchVersion.parse(match[1]) if match else None
     if version is None:
         raise ValueError(f"{name} names no version of PyTorch")

@@ -116,7 +116,11 @@ class SourceIndex:
     def described(self, *, torch: str, git: str | None, library: str) -> "SourceIndex":
         """Return the index of one library with another description; kernels are the same whoever asks."""
         (build_id,) = self.build_ids.values()
-        changed = msgspec.structs.replace(self._stored, torch=torch, git=git, build_ids={library: build_id})
+        return self.of_build(torch=torch, git=git, build_ids={library: build_id})
+
+    def of_build(self, *, torch: str, git: str | None, build_ids: Mapping[str, str]) -> "SourceIndex":
+        """Return the same kernels as those of a build."""
+        changed = msgspec.structs.replace(self._stored, torch=torch, git=git, build_ids=dict(build_ids))
         return SourceIndex(changed)
 
     @property

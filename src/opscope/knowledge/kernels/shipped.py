@@ -1,27 +1,71 @@
-"""The kernel indexes that come with opscope: one per release of PyTorch (built by ``tools/build_source_index.py``)."""
+"""The kernel indexes that come with opscope, for every release of PyTorch (built by ``tools/build_source_index.py``).
 
-from collections.abc import Collection, Sequence
+``builds.json`` says which builds there are, and which index each has: releases that differ in no kernel share one.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from importlib import resources
+from typing import Final
+
+import msgspec
 
 from opscope.errors import UsageError
 from opscope.knowledge.kernels.index import SourceIndex
-from opscope.knowledge.releases import TorchVersion, data_files, nearest_first, version_in
+from opscope.knowledge.releases import TorchVersion, nearest_first
 
 _NOT_CUDA = ("cpu", "rocm", "xpu")  # builds that have other kernels, or none
-_FOLDER, _ENDING = "kernels", ".kernels"
+BUILDS: Final = "builds.json"
+
+
+class ShippedBuild(msgspec.Struct, frozen=True):
+    """A build of PyTorch that there is an index for.
+
+    Attributes:
+        torch: its version: ``2.11.0+cu130``.
+        git: the commit that it was made from.
+        build_ids: of its libraries.
+        index: the file with its kernels, beside ``builds.json``.
+        wheel: its wheel on PyPI, for Python 3.11 on x86-64 Linux.
+        sha256: that wheel's digest, as PyPI lists it.
+    """
+
+    torch: str
+    git: str | None
+    build_ids: dict[str, str]
+    index: str
+    wheel: str
+    sha256: str
+
+
+@cache
+def shipped_builds() -> Mapping[str, ShippedBuild]:
+    """Return the builds that indexes are shipped for, by version."""
+    content = _folder().joinpath(BUILDS).read_bytes()
+    return {build.torch: build for build in msgspec.json.decode(content, type=list[ShippedBuild])}
 
 
 @cache
 def shipped_names() -> tuple[str, ...]:
     """Return the versions that indexes are shipped for, as their names have them: ``2.11.0+cu130``."""
-    return tuple(file.name.removeprefix("torch-").removesuffix(_ENDING) for file in data_files(_FOLDER, _ENDING))
+    return tuple(shipped_builds())
 
 
 @cache
 def shipped_index(name: str) -> SourceIndex:
     """Read the index of a version that `shipped_names` lists."""
-    (file,) = (file for file in data_files(_FOLDER, _ENDING) if file.name == f"torch-{name}{_ENDING}")
-    return SourceIndex.unpacked(file.read_bytes())
+    build = shipped_builds()[name]
+    index = _kernels_of(build.index)
+    return index.of_build(torch=build.torch, git=build.git, build_ids=build.build_ids)
+
+
+@cache
+def _kernels_of(file: str) -> SourceIndex:
+    return SourceIndex.unpacked(_folder().joinpath(file).read_bytes())
+
+
+def _folder() -> resources.abc.Traversable:
+    return resources.files("opscope.knowledge").joinpath("data").joinpath("kernels")
 
 
 def same_release(version: TorchVersion) -> str | None:
@@ -35,10 +79,11 @@ def same_release(version: TorchVersion) -> str | None:
 
 
 def same_build(build_ids: Collection[str]) -> str | None:
-    """Return the shipped version that one of these build ids belongs to; None if it is none of them."""
-    return next(
-        (name for name in shipped_names() if set(shipped_index(name).build_ids.values()) & set(build_ids)), None
-    )
+    """Return the shipped version that most of these build ids belong to; None if none of them does."""
+    wanted = set(build_ids)
+    shared = {name: len(wanted & set(build.build_ids.values())) for name, build in shipped_builds().items()}
+    best = max(shared, key=lambda name: shared[name])
+    return best if shared[best] else None
 
 
 def by_nearness(version: TorchVersion | None) -> Sequence[str]:
@@ -59,4 +104,7 @@ def parse_version(text: str) -> TorchVersion:
 
 
 def _version(name: str) -> TorchVersion:
-    return version_in(f"torch-{name}{_ENDING}")
+    version = TorchVersion.parse(name)
+    if version is None:
+        raise ValueError(f"{name} is no version of PyTorch")
+    return version
