@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.zygote import ROOT, zygote
+from tests.zygote import ROOT, Command, zygote
 
 PYTHONPATH = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
 TOY = ROOT / "tests" / "workloads" / "toy.py"
@@ -26,6 +26,17 @@ def opscope(
     runs_script = any(word.endswith(".py") for word in args)  # a script imports PyTorch itself
     torch = args[:1] == ("profile",) and not runs_script and code is None and importlib.util.find_spec("torch")
     return zygote("torch" if torch else "plain").run(args, code, cwd, env or {}, stdin)
+
+
+def started(*args: str, env: Mapping[str, str] | None = None, terminal: str | None = None) -> Command:
+    """Start ``opscope profile ...`` like `opscope`, and go on meanwhile."""
+    return zygote("torch").start(args, None, None, env or {}, terminal=terminal)
+
+
+def example(script: Path, *args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a script of the repository's that profiles, in a process that has imported PyTorch."""
+    code = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
+    return zygote("torch").run(args, code, cwd, {}, None)
 
 
 def fresh_opscope(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import ROOT, WITHOUT_TORCH, opscope
+from tests.cli import ROOT, WITHOUT_TORCH, example, opscope
 from tests.conftest import DATA
 
 TOP_THREE = r"""
@@ -149,10 +149,7 @@ def test_the_guides_script_profiles(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     arguments = ["--batch-sizes", "1", "--seq-lens", "16", "--hidden-size", "32", "--layers", "1", "--skip-benchmark"]
     script = ROOT / "examples" / "profile_bert.py"
-    result = subprocess.run(
-        [sys.executable, script, *arguments, "--output-dir", "./profiling_results/quick"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    result = example(script, *arguments, "--output-dir", "./profiling_results/quick", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "profiling_results/quick/profiling_stats_bs1_seq16.json").is_file()
 
@@ -161,9 +158,7 @@ def test_the_guides_script_profiles(tmp_path: Path) -> None:
 def test_the_toggling_example_shows_its_combinations_side_by_side() -> None:
     pytest.importorskip("torch")
     script = ROOT / "examples" / "toggle_collection.py"
-    result = subprocess.run(
-        [sys.executable, script, "--device", "cpu"], capture_output=True, text=True, check=False, cwd=ROOT
-    )
+    result = example(script, "--device", "cpu", cwd=ROOT)
     assert result.returncode == 0, result.stderr
     rows = {line[:14].strip(): line[14:].split() for line in result.stdout.splitlines()[1:]}
     assert list(rows) == ["nothing", "CPU only", "CUDA only", "CPU and CUDA", "everything"]

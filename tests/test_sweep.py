@@ -1,6 +1,5 @@
 """Whole sweeps over tiny workloads on the CPU: outputs, failures, resuming. Each test runs the real command."""
 
-import contextlib
 import csv
 import io
 import json
@@ -23,7 +22,7 @@ from opscope.cli.results import print_sweep
 from opscope.documents.trace import TraceDocument
 from opscope.record.sweep import Manifest
 from opscope.store import RunDirectory
-from tests.cli import PYTHONPATH, ROOT, TOY, WITHOUT_TORCH, opscope, toy
+from tests.cli import PYTHONPATH, ROOT, TOY, WITHOUT_TORCH, opscope, started, toy
 
 jsonschema = pytest.importorskip("jsonschema")
 pytest.importorskip("torch")
@@ -350,37 +349,46 @@ def test_files_that_cannot_be_written_whole_are_an_error_and_not_half_a_result(t
     assert not [path.name for path in directory.rglob(".*")]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_an_interrupted_sweep_keeps_what_is_done_and_resumes(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_an_interrupted_sweep_keeps_what_is_done_and_resumes(tmp_path: Path) -> None:
     directory, marks = tmp_path / "r", tmp_path / "marks"
-    command = [
-        *(sys.executable, "-m", "opscope", "profile", toy("counts_its_builds"), "--skip-benchmark"),
-        *("--batch-sizes", "1", "2", "3", "--output-dir", str(directory)),
-    ]
+    command = [*(sys.executable, "-m", "opscope"), *counting_sweep(directory)]
     env = {**os.environ, "PYTHONPATH": PYTHONPATH, "TOY_MARKS": str(marks)}
-    process = subprocess.Popen(
-        command,
-        env=env,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # Where the tests run under nohup, a hangup is ignored, and children would inherit that.
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509  # this process has no other threads
-    )
+    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_for_the_second(marks)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    check_interrupted(directory, marks, errors)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_other_signals_interrupt_as_well(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    directory, marks = tmp_path / "r", tmp_path / "marks"
+    command = started(*counting_sweep(directory), env={"TOY_MARKS": str(marks)})
+    wait_for_the_second(marks)
+    os.kill(command.pid, number)
+    result = command.finish()
+    assert result.returncode == code, result.stderr
+    check_interrupted(directory, marks, result.stderr)
+
+
+def counting_sweep(directory: Path) -> list[str]:
+    sizes = ["--batch-sizes", "1", "2", "3"]
+    return ["profile", toy("counts_its_builds"), "--skip-benchmark", *sizes, "--output-dir", str(directory)]
+
+
+def wait_for_the_second(marks: Path) -> None:
     deadline = time.monotonic() + 120
     while not (marks.exists() and "2" in marks.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # a terminal sends it to the whole group
-    else:
-        process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code, errors
+
+
+def check_interrupted(directory: Path, marks: Path, errors: str) -> None:
     assert "interrupted" in errors
     assert "Traceback" not in errors
     statuses = [entry.status for entry in manifest(directory).entries]
     assert statuses == ["done", "pending", "pending"]
-    result = opscope(*command[3:], "--resume", env={"TOY_MARKS": str(marks)})
+    result = opscope(*counting_sweep(directory), "--resume", env={"TOY_MARKS": str(marks)})
     assert result.returncode == 0, result.stderr
     assert [entry.status for entry in manifest(directory).entries] == ["done"] * 3
     assert marks.read_text().split() == ["1", "2", "2", "3"]
@@ -557,17 +565,14 @@ def test_several_sweeps_are_one_document(sweep: Path, tmp_path: Path, capsys: py
 
 def test_a_terminal_shows_configuration_phase_and_time_left(tmp_path: Path) -> None:
     parent, child = pty.openpty()
-    command = [sys.executable, "-m", "opscope", "profile", toy("step"), "--batch-sizes", "1", "2"]
-    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "TERM": "xterm-256color", "COLUMNS": "150"}
-    with subprocess.Popen(
-        [*command, "--output-dir", str(tmp_path / "r")], env=env, stdout=subprocess.DEVNULL, stderr=child
-    ) as process:
-        os.close(child)
-        shown = bytearray()
-        with contextlib.suppress(OSError):  # how a terminal says that its other end is closed
-            while chunk := os.read(parent, 1 << 16):
-                shown += chunk
-        assert process.wait() == 0
+    sweep = ("profile", toy("step"), "--skip-benchmark", "--batch-sizes", "1", "2", "--output-dir", str(tmp_path / "r"))
+    env = {"TERM": "xterm-256color", "COLUMNS": "150"}
+    command = started(*sweep, env=env, terminal=os.ttyname(child))
+    shown = bytearray()
+    while b"[2/2] bs2: done (" not in shown:
+        shown += os.read(parent, 1 << 16)
+    assert command.finish().returncode == 0
+    os.close(child)
     os.close(parent)
     text = shown.decode()
     for expected in ("time left: after the first", "s left", "[2/2] bs2: done ("):

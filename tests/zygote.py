@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,18 +40,39 @@ class Zygote:
 
     def run(self, args: tuple[str, ...], code: str | None, cwd: Path | None, env: Mapping[str, str], stdin: bytes | None
             ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-        with tempfile.TemporaryDirectory() as folder:
-            if stdin is not None:
-                (Path(folder) / "in").write_bytes(stdin)
-            request = {"args": args, "code": code, "cwd": str(cwd or Path.cwd()), "env": dict(env), "folder": folder}
-            with self._lock:
-                assert self._process.stdin is not None
-                assert self._process.stdout is not None
-                self._process.stdin.write(json.dumps(request) + "\n")
-                self._process.stdin.flush()
-                returncode = json.loads(self._process.stdout.readline())
-            out, errors = ((Path(folder) / name).read_text(errors="surrogateescape") for name in ("out", "err"))
-        return subprocess.CompletedProcess(args, returncode, out, errors)
+        return self.start(args, code, cwd, env, stdin).finish()
+
+    def start(self, args: tuple[str, ...], code: str | None, cwd: Path | None, env: Mapping[str, str],
+              stdin: bytes | None = None, terminal: str | None = None) -> "Command":  # fmt: skip
+        """Start a command in a session of its own; its errors go to a terminal where one is named."""
+        folder = tempfile.mkdtemp()
+        if stdin is not None:
+            (Path(folder) / "in").write_bytes(stdin)
+        where = {"cwd": str(cwd or Path.cwd()), "folder": folder, "terminal": terminal}
+        pid = self.ask({"args": args, "code": code, "env": dict(env), **where})
+        return Command(self, args, pid, Path(folder))
+
+    def ask(self, request: Mapping[str, Any]) -> int:
+        with self._lock:
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            return int(json.loads(self._process.stdout.readline()))
+
+
+class Command:
+    """A command that was started."""
+
+    def __init__(self, parent: Zygote, args: tuple[str, ...], pid: int, folder: Path) -> None:
+        self._parent, self._args, self._folder, self.pid = parent, args, folder, pid
+
+    def finish(self) -> subprocess.CompletedProcess[str]:
+        """Wait until it ends."""
+        returncode = self._parent.ask({"wait": self.pid})
+        out, errors = ((self._folder / name).read_text(errors="surrogateescape") for name in ("out", "err"))
+        shutil.rmtree(self._folder)
+        return subprocess.CompletedProcess(self._args, returncode, out, errors)
 
 
 @functools.cache
@@ -120,6 +142,7 @@ def _reopen_streams() -> None:
 
 def _child(request: Mapping[str, Any]) -> None:
     """Become the command: the environment, folder, streams and arguments of the request."""
+    os.setsid()
     os.closerange(3, 1024)  # what the warm process has open is none of the command's business
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -127,11 +150,15 @@ def _child(request: Mapping[str, Any]) -> None:
     given = folder / "in"
     reading = os.open(given if given.exists() else os.devnull, os.O_RDONLY)
     streams = [reading, *(os.open(folder / name, os.O_WRONLY | os.O_CREAT) for name in ("out", "err"))]
+    if request["terminal"] is not None:
+        streams[2] = os.open(request["terminal"], os.O_RDWR | os.O_NOCTTY)
     for target, source in enumerate(streams):
         os.dup2(source, target)
     _reopen_streams()
     sys.argv = ["opscope", *request["args"]]
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # where the tests run under nohup, a hangup is ignored
+        signal.signal(number, signal.SIG_DFL)
     exec(compile(request["code"] or "from opscope.cli import main; main()", "<command>", "exec"), {})
 
 
@@ -171,10 +198,11 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     for line in sys.stdin:
         request = json.loads(line)
-        pid = os.fork()
-        if not pid:
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        elif not (answer := os.fork()):
             _run_child(request)
-        answers.write(json.dumps(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) + "\n")
+        answers.write(f"{answer}\n")
 
 
 if __name__ == "__main__":
