@@ -565,7 +565,7 @@ def test_several_sweeps_are_one_document(sweep: Path, tmp_path: Path, capsys: py
 
 def test_a_terminal_shows_configuration_phase_and_time_left(tmp_path: Path) -> None:
     parent, child = pty.openpty()
-    sweep = ("profile", toy("step"), "--skip-benchmark", "--batch-sizes", "1", "2", "--output-dir", str(tmp_path / "r"))
+    sweep = ("profile", toy("step"), "--batch-sizes", "1", "2", "--output-dir", str(tmp_path / "r"))
     env = {"TERM": "xterm-256color", "COLUMNS": "150"}
     command = started(*sweep, env=env, terminal=os.ttyname(child))
     shown = bytearray()

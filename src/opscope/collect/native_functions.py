@@ -63,7 +63,8 @@ def _derivatives(path: Path) -> Mapping[str, Mapping[str, str]]:
 
     if not path.is_file():
         return {}
-    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the former takes a tenth of the time, where it was built
+    entries = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
     return {
         entry["name"].partition("(")[0]: {
             inputs: " ".join(formula.split()) for inputs, formula in entry.items() if isinstance(formula, str)
