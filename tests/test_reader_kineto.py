@@ -220,7 +220,7 @@ def test_damage_after_an_unreadable_stretch_is_read_in_one_piece(tmp_path: Path)
     path = tmp_path / "trace.json.gz"
     path.write_bytes(content)
     pieces = mock.Mock(**{"feed.return_value": []})
-    assert list(Source(path).feed(pieces)) == []
+    assert list(Source(path).feed(lambda _: pieces)) == []
     assert pieces.feed.call_count == 1
     trace = read(path)
     assert (trace.activities.height, trace.source.unreadable_bytes) == (1, len(letters) + 1)

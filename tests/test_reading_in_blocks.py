@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from opscope.columns import TABLES
-from opscope.readers import content, native, read
+from opscope.readers import native, read
 from opscope.readers.native import CATEGORIES, IDENTITIES, NAMES, TEXTS, NativeReader
 from opscope.readers.native.columns import take
 from opscope.readers.source import Source
@@ -66,7 +66,7 @@ def read_from(path: Path, piece: int, threads: int, block: int) -> dict[str, Any
     assert library is not None
     reader = NativeReader(library, threads, block)
     with mock.patch("opscope.readers.source._PIECE", piece):
-        return everything(reader, list(Source(path).feed(reader)))
+        return everything(reader, list(Source(path).feed(lambda _: reader)))
 
 
 def odd_trace(document: Mapping[str, Any], chance: random.Random) -> bytes:
@@ -143,7 +143,7 @@ def small_blocks() -> Iterator[None]:
     def reader(library: Any) -> NativeReader:
         return NativeReader(library, 3, 2048)
 
-    with mock.patch.object(content.native, "NativeReader", reader):
+    with mock.patch.object(native, "NativeReader", reader):
         yield
 
 
@@ -164,7 +164,7 @@ def test_events_that_come_with_the_end_of_the_file_are_not_lost(tmp_path: Path) 
     path = tmp_path / "trace.json"
     path.write_text("some text")
     reader = mock.Mock(**{"feed.return_value": [b"1"], "read.side_effect": [(7, [b"2"]), (0, [b"3"])]})
-    assert list(Source(path).feed(reader)) == [b"1", b"2", b"3"]
+    assert list(Source(path).feed(lambda _: reader)) == [b"1", b"2", b"3"]
 
 
 def test_a_folder_cannot_be_read(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""Trace files -> `Trace`: one module per format.
+"""Trace files -> `Trace`: one module per format (``formats.py`` tells them apart).
 
 Imports nothing large by itself: a `Reading` goes on while its owner imports what is needed for the rest.
 """
 
+import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -89,14 +90,16 @@ class Reading:
 
 
 def _trace(source: Source, content: Callable[[], Content]) -> "Trace":
-    from opscope.readers import kineto, parquet
-
     path = source.path
     if os.path.isdir(path):
         if (path / STORE_MANIFEST).is_file():
+            from opscope.readers import parquet
+
             return parquet.read(path)
         raise BadInputError(f"{path} is a directory without {STORE_MANIFEST}: expected a trace, or a converted one")
     try:
-        return kineto.parse(content())
+        whole = content()
+        trace: Trace = importlib.import_module(whole.format.module).parse(whole)
+        return trace
     except MemoryError as error:
         raise EnvironmentLacksError(f"{path} does not fit in memory: read it on a larger machine") from error

@@ -2,43 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from opscope.readers import native
+from opscope.readers.formats import EventReader, Format, format_of
 from opscope.readers.odd import decode_event
-from opscope.readers.scan import PythonReader
-from opscope.readers.source import Source, Takes
-
-
-class EventReader(Takes, Protocol):
-    """What the compiled reader and the one in Python have in common."""
-
-    def finish(self) -> list[bytes]:
-        """Say that there is no more; return what was left that is no plain event."""
-
-    @property
-    def event_count(self) -> int:
-        """How many whole events were met, of any kind."""
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the list of events was not closed."""
-
-    @property
-    def found_events(self) -> bool:
-        """Whether there was a list of events at all."""
-
-    @property
-    def header(self) -> bytes:
-        """What stands before ``"traceEvents"``; the beginning of a file that has none."""
-
-    @property
-    def footer(self) -> bytes:
-        """What stands after the list of events, or its beginning."""
-
-    @property
-    def footer_size(self) -> int:
-        """How many bytes stand after the list of events."""
+from opscope.readers.source import Source
 
 
 @dataclass(slots=True)
@@ -47,6 +15,7 @@ class Content:
 
     Attributes:
         source: the file; how much was read, and what ended it early.
+        format: what kind of file it is.
         reader: what stands before and after the events. The compiled one also holds the columns of plain events.
         events: the other events, decoded.
         replaced_bytes: how many bytes of these had to be replaced.
@@ -54,6 +23,7 @@ class Content:
     """
 
     source: Source
+    format: Format
     reader: EventReader
     events: list[Mapping[str, Any]] = field(default_factory=list)
     replaced_bytes: int = 0
@@ -67,18 +37,41 @@ def read_content(source: Source) -> Content:
         BadInputError: the file cannot be opened or read, or unpacks to more than its limit.
         MemoryError: there is no room for its columns.
     """
-    library = native.load()
-    content = Content(source, PythonReader() if library is None else native.NativeReader(library))
-    for raw in _fed(content.reader, source):
+    reading = _Reading(source)
+    events: list[Mapping[str, Any]] = []
+    replaced_bytes = unreadable_bytes = 0
+    for raw in reading.texts():
         event, replaced = decode_event(raw)
-        content.replaced_bytes += replaced
+        replaced_bytes += replaced
         if event is None:
-            content.unreadable_bytes += len(raw)
+            unreadable_bytes += len(raw)
         else:
-            content.events.append(event)
-    return content
+            events.append(event)
+    form, reader = reading.chosen
+    return Content(source, form, reader, events, replaced_bytes, unreadable_bytes)
 
 
-def _fed(reader: EventReader, source: Source) -> Iterator[bytes]:
-    yield from source.feed(reader)
-    yield from reader.finish()
+class _Reading:
+    """Chooses the format by the file's beginning, and yields what its reader returns."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._chosen: tuple[Format, EventReader] | None = None
+
+    @property
+    def chosen(self) -> tuple[Format, EventReader]:
+        """The format and its reader; of a file without any content, those that say so."""
+        if self._chosen is None:
+            self._choose(b"")
+        assert self._chosen is not None
+        return self._chosen
+
+    def texts(self) -> Iterator[bytes]:
+        """Yield the events that are not plain, and the stretches that are no events."""
+        yield from self._source.feed(self._choose)
+        yield from self.chosen[1].finish()
+
+    def _choose(self, beginning: bytes) -> EventReader:
+        form = format_of(beginning, self._source.path)
+        self._chosen = form, form.reader()
+        return self._chosen[1]

@@ -16,8 +16,9 @@ import polars as pl
 from opscope.errors import BadInputError
 from opscope.files import path_text
 from opscope.model import DeviceProperties, Trace, TraceSource
-from opscope.readers.content import Content, EventReader
+from opscope.readers.content import Content
 from opscope.readers.events import KINDS, add_event, device_of, dim3, list_text, not_understood, text_of
+from opscope.readers.formats import EXPECTED, EventReader
 from opscope.readers.metadata import known_metadata
 from opscope.readers.native import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, NativeReader
 from opscope.readers.native.columns import Array, take
@@ -30,15 +31,8 @@ from opscope.threads import together
 
 _MANY = 300_000  # events: their tables are made on several threads
 
-_KINDS_OF_FILES: tuple[tuple[bytes, str], ...] = (
-    (b"SQLite format 3", "an SQLite database, such as Nsight Systems exports"),
-    (b"PK\x03\x04", "a ZIP archive"),
-    (b"PAR1", "a Parquet file"),
-    (b"\x7fELF", "a program or library"),
-    (b"\xff\xfe", "UTF-16 text"),
-    (b"\xfe\xff", "UTF-16 text"),
-    (b"\x0a", "a Perfetto trace in its binary form, or text that begins with an empty line"),
-)
+# How Perfetto's binary traces begin; so may text, after an empty line.
+_LIKE_PERFETTO = b"\x0a"
 
 
 @dataclass(slots=True)
@@ -82,16 +76,16 @@ def parse(content: Content) -> Trace:
         rows, frames = _python_frames(content.events, oddities)
     header = _header(reader, oddities)
     devices = tuple(_devices(header.get("deviceProperties", header.get("computeProperties"))))
-    return build(_described(source, reader, oddities, header), devices, rows.threads(), frames)
+    return build(_described(content, oddities, header), devices, rows.threads(), frames)
 
 
-def _described(source: Source, reader: EventReader, oddities: _Oddities, header: Mapping[str, Any]) -> TraceSource:
-    damage = source.damage
+def _described(content: Content, oddities: _Oddities, header: Mapping[str, Any]) -> TraceSource:
+    source, reader, damage = content.source, content.reader, content.source.damage
     if damage is None and reader.truncated:
         damage = "it ends in the middle of its events"
     return TraceSource(
         path=path_text(source.path),
-        format="kineto",
+        format=content.format.name,
         size_bytes=source.size_bytes,
         event_count=reader.event_count,
         replaced_bytes=oddities.replaced_bytes,
@@ -253,20 +247,19 @@ def _devices(entries: Any) -> Iterator[DeviceProperties]:
 def _no_trace(source: Source, reader: EventReader) -> str:
     """Say what a file is that holds no trace events."""
     beginning = reader.header
-    expected = "Expected a Chrome trace from torch.profiler (.json, also packed with gzip, xz or Zstandard)."
     if source.damage is not None:
         return f"{source.path}: {source.damage}, and no event of a trace is whole. Copy or capture it again."
     if not source.size_bytes:
-        return f"{source.path} is empty. {expected}"
+        return f"{source.path} is empty. {EXPECTED}"
     if reader.found_events:
-        return f"{source.path} is not a trace that opscope knows: nothing in its list of events is an event. {expected}"
-    for magic, kind in _KINDS_OF_FILES:
-        if beginning.startswith(magic) and not beginning.lstrip().startswith((b"{", b"[")):
-            return f"{source.path} is {kind}, and no trace that opscope knows. {expected}"
+        return f"{source.path} is not a trace that opscope knows: nothing in its list of events is an event. {EXPECTED}"
+    if beginning.startswith(_LIKE_PERFETTO) and not beginning.lstrip().startswith((b"{", b"[")):
+        kind = "a Perfetto trace in its binary form, or text that begins with an empty line"
+        return f"{source.path} is {kind}, and no trace that opscope knows. {EXPECTED}"
     # What stands in it is not shown: it may be anything, and messages are passed on.
     kind = (
         "JSON without a list 'traceEvents', or cut off before it"
         if beginning.lstrip().startswith(b"{")
         else "no JSON object"
     )
-    return f"{source.path} is not a trace that opscope knows: it is {kind}. {expected}"
+    return f"{source.path} is not a trace that opscope knows: it is {kind}. {EXPECTED}"

@@ -21,7 +21,7 @@ MAX_UNPACKED_BYTES = 16 << 30
 _PIECE = 1 << 22
 _PACKED_PIECE = 1 << 18
 STANDARD_INPUT: Final = Path("-")
-_MAGIC_SIZE = 6  # bytes that tell how a file is packed
+_BEGINNING: Final = 4096  # bytes that tell how a file is packed, and what it is
 _GZIP = b"\x1f\x8b"
 _XZ = b"\xfd7zXZ\x00"
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
@@ -54,15 +54,18 @@ class Source:
     size_bytes: int = 0
     damage: str | None = None
 
-    def feed(self, reader: Takes) -> Iterator[bytes]:
+    def feed(self, choose: Callable[[bytes], Takes]) -> Iterator[bytes]:
         """Feed the content to a reader; yield what that returns. Damaged packed data end it early: ``damage`` says so.
+
+        Args:
+            choose: called with the beginning of the content, unpacked, returns the reader; not called if there is none.
 
         Raises:
             BadInputError: the file cannot be opened or read, or unpacks to more than ``max_bytes``.
         """
         try:
             with self._opened() as file:
-                for size, returned in _fed(reader, file):
+                for size, returned in _fed(choose, file):
                     self._count(size)
                     yield from returned
         except _DamageError as error:
@@ -89,15 +92,15 @@ class _DamageError(Exception):
     """Packed data end early, or are no such data."""
 
 
-def _fed(reader: Takes, file: FileIO) -> Iterator[tuple[int, list[bytes]]]:
+def _fed(choose: Callable[[bytes], Takes], file: FileIO) -> Iterator[tuple[int, list[bytes]]]:
     """Feed the content to a reader, unpacked; yield how many bytes that were, and what the reader returned."""
-    first = _read(file, _MAGIC_SIZE)
+    first = _read(file, _BEGINNING)
     if first.startswith(_GZIP):
-        return _unpacked_to(reader, _gunzipped(file, first))
+        return _unpacked_to(choose, _gunzipped(file, first))
     for magic, (kind, unpacker) in _STREAMS.items():
         if first.startswith(magic):
-            return _unpacked_to(reader, _unpacked(file, first, kind, unpacker))
-    return _as_is_to(reader, file, first)
+            return _unpacked_to(choose, _unpacked(file, first, kind, unpacker))
+    return _as_is_to(choose(first), file, first) if first else iter(())
 
 
 def _read(file: FileIO, size: int) -> bytes:
@@ -116,8 +119,11 @@ def _as_is_to(reader: Takes, file: FileIO, first: bytes) -> Iterator[tuple[int, 
         yield size, returned
 
 
-def _unpacked_to(reader: Takes, pieces: Iterator[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+def _unpacked_to(choose: Callable[[bytes], Takes], pieces: Iterator[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    reader: Takes | None = None
     for piece in pieces:
+        if reader is None:
+            reader = choose(piece)
         yield len(piece), reader.feed(piece)
 
 

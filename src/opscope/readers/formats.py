@@ -1,0 +1,95 @@
+"""The kinds of files, told by how they begin. Needs neither numpy nor polars.
+
+A format that is added has an entry here, a reader that takes the file's content piece by piece, and a module that makes
+a trace of what that holds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from opscope.errors import BadInputError
+from opscope.readers import native
+from opscope.readers.scan import PythonReader
+from opscope.readers.source import Takes
+
+EXPECTED: Final = "Expected a Chrome trace from torch.profiler (.json, also packed with gzip, xz or Zstandard)."
+
+
+class EventReader(Takes, Protocol):
+    """What the compiled reader of Kineto's events and the one in Python have in common."""
+
+    def finish(self) -> list[bytes]:
+        """Say that there is no more; return what was left that is no plain event."""
+
+    @property
+    def event_count(self) -> int:
+        """How many whole events were met, of any kind."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the list of events was not closed."""
+
+    @property
+    def found_events(self) -> bool:
+        """Whether there was a list of events at all."""
+
+    @property
+    def header(self) -> bytes:
+        """What stands before ``"traceEvents"``; the beginning of a file that has none."""
+
+    @property
+    def footer(self) -> bytes:
+        """What stands after the list of events, or its beginning."""
+
+    @property
+    def footer_size(self) -> int:
+        """How many bytes stand after the list of events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of file that traces are read from.
+
+    Attributes:
+        name: as `TraceSource.format` has it.
+        recognises: tells by the first bytes, unpacked, whether a file is of this kind.
+        reader: makes what takes its content.
+        module: the module whose ``parse`` makes a trace of that; imported when all is read, as it needs polars.
+    """
+
+    name: str
+    recognises: Callable[[bytes], bool]
+    reader: Callable[[], EventReader]
+    module: str
+
+
+def _kineto_reader() -> EventReader:
+    library = native.load()
+    return PythonReader() if library is None else native.NativeReader(library)
+
+
+# Kineto's is JSON text, which may be damaged at its beginning: it says itself what is wrong with a file that is none.
+KINETO: Final = Format("kineto", lambda _: True, _kineto_reader, "opscope.readers.kineto")
+FORMATS: Final = (KINETO,)
+_OTHER_KINDS: Final[tuple[tuple[bytes, str], ...]] = (
+    (b"SQLite format 3", "an SQLite database, such as Nsight Systems exports"),
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"PAR1", "a Parquet file"),
+    (b"\x7fELF", "a program or library"),
+    (b"\xff\xfe", "UTF-16 text"),
+    (b"\xfe\xff", "UTF-16 text"),
+)
+
+
+def format_of(beginning: bytes, path: Path) -> Format:
+    """Return the format of a file that begins so.
+
+    Raises:
+        BadInputError: it is of another kind.
+    """
+    for magic, kind in _OTHER_KINDS:
+        if beginning.startswith(magic):
+            raise BadInputError(f"{path} is {kind}, and no trace that opscope knows. {EXPECTED}")
+    return next(known for known in FORMATS if known.recognises(beginning))
