@@ -96,10 +96,10 @@ def _fed(choose: Callable[[bytes], Takes], file: FileIO) -> Iterator[tuple[int, 
     """Feed the content to a reader, unpacked; yield how many bytes that were, and what the reader returned."""
     first = _read(file, _BEGINNING)
     if first.startswith(_GZIP):
-        return _unpacked_to(choose, _gunzipped(file, first))
+        return _unpacked_to(choose, _gunzipped(file, first + file.read(_PACKED_PIECE)))
     for magic, (kind, unpacker) in _STREAMS.items():
         if first.startswith(magic):
-            return _unpacked_to(choose, _unpacked(file, first, kind, unpacker))
+            return _unpacked_to(choose, _unpacked(file, first + file.read(_PACKED_PIECE), kind, unpacker))
     return _as_is_to(choose(first), file, first) if first else iter(())
 
 
