@@ -16,12 +16,12 @@ from opscope.model import Trace
 class IdleCause(enum.StrEnum):
     """Why a device idled, judged by the launch of the activity that ended the gap.
 
-    Until that call began, the host was late: inside a blocking call (``SYNC``) or doing something else (``HOST``).
-    From the beginning of the call on it is ``LATENCY``. Where the call had returned before the gap began, the work was
-    queued and waited for something else (``DEPENDENCY``).
+    Until that call began, the device waited for the host: inside a blocking call (``SYNC``) or doing something else
+    (``HOST``). From the beginning of the call on it is ``LATENCY``. Where the call had returned before the gap began,
+    the work was queued and waited for something else (``DEPENDENCY``).
     """
 
-    HOST = "host late"
+    HOST = "host wait"
     SYNC = "synchronisation"
     LATENCY = "launch latency"
     DEPENDENCY = "dependency"

@@ -1,6 +1,6 @@
 """From a device activity to the call that launched it, the operator around that call, and that operator's parents.
 
-METRICS: an activity's launch is the API call with the same correlation id; a launch belongs to the innermost operator
+An activity's launch is the API call with the same correlation id; a launch belongs to the innermost operator
 that encloses its *start* on the same thread; where no operator does, the recorded ``External id`` decides. What has
 neither stays unlinked: it is never given to an operator by guess.
 """

@@ -10,6 +10,7 @@ HISTORY: Final[Mapping[int, str]] = {
     1: "the analysis of a trace; documents of this version do not say their version",
     2: "what was measured beside the trace (capture, measurement, step_count, trace, memory, device_times_reason), the "
     "details of operators and kernels (detail, summary, source_file, ...), annotations; the statistics file of "
-    "'opscope profile' is this document, with the first reports' keys in milliseconds beside its own",
+    "'opscope profile' is this document, with the first reports' keys in milliseconds beside its own; idle time that "
+    "the host caused is 'host wait' (it was 'host late')",
 }
 CURRENT: Final = max(HISTORY)

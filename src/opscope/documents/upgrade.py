@@ -1,10 +1,12 @@
 """Documents of every earlier version -> today's types.
 
-Version 1 of ``opscope.analysis/1`` lacks fields, which have defaults. Before that document took its place, statistics
-files had a schema of their own, ``opscope.profile/1``, in milliseconds: its figures are read back to the nanosecond.
+Version 1 of ``opscope.analysis/1`` lacks fields, which have defaults, and has another name for a cause of idle time.
+Before that document took its place, statistics files had a schema of their own, ``opscope.profile/1``, in milliseconds:
+its figures are read back to the nanosecond.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -17,8 +19,12 @@ _NS_PER_MS: Final = 1_000_000
 _NS_PER_US: Final = 1_000
 
 
+_CAUSES_1: Final = {"host late": "host wait"}
+
+
 class _Versioned(msgspec.Struct):
     schema: str = ""
+    version: int = 1
 
 
 def read_trace_document(content: bytes) -> TraceDocument:
@@ -27,9 +33,24 @@ def read_trace_document(content: bytes) -> TraceDocument:
     Raises:
         msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError: it is none.
     """
-    if msgspec.json.decode(content, type=_Versioned).schema == "opscope.profile/1":
+    known = msgspec.json.decode(content, type=_Versioned)
+    if known.schema == "opscope.profile/1":
         return msgspec.convert(_from_profile_1(msgspec.json.decode(content)), type=TraceDocument)
-    return msgspec.json.decode(content, type=TraceDocument)
+    document = msgspec.json.decode(content, type=TraceDocument)
+    return _from_version_1(document) if known.version == 1 else document
+
+
+def _from_version_1(document: TraceDocument) -> TraceDocument:
+    bound = replace(document.bound, idle_cause=_cause(document.bound.idle_cause))
+    devices = tuple(
+        replace(device, idle_by_cause_ns={_CAUSES_1.get(c, c): ns for c, ns in device.idle_by_cause_ns.items()})
+        for device in document.devices
+    )
+    return replace(document, bound=bound, devices=devices)
+
+
+def _cause(old: str | None) -> str | None:
+    return None if old is None else _CAUSES_1.get(old, old)
 
 
 def _ns(milliseconds: float | None) -> int | None:
@@ -49,7 +70,7 @@ def _from_profile_1(old: Mapping[str, Any]) -> _Json:
             "odd_events": 0, "unreadable_bytes": 0, "damage": None, "metadata": {},
         },
         "window": window,
-        "bound": summary["bound"],
+        "bound": {**summary["bound"], "idle_cause": _cause(summary["bound"]["idle_cause"])},
         "devices": [_device(device) for device in old["devices"]],
         "operators": [_operator(operator) for operator in old["operators"]],
         "kernels": [_kernel(kernel) for kernel in old["cuda_kernels"]],
@@ -90,7 +111,7 @@ def _device(old: Mapping[str, Any]) -> _Json:
         "name": old["name"],
         "activities": old["activities"],
         "window": {"kind": old["window"], "start_ns": 0, "end_ns": 0, "duration_ns": _ns(old["window_ms"])},
-        "idle_by_cause_ns": {cause: _ns(value) for cause, value in old["idle_by_cause_ms"].items()},
+        "idle_by_cause_ns": {_cause(cause): _ns(value) for cause, value in old["idle_by_cause_ms"].items()},
     }
 
 

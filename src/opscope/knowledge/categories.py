@@ -1,8 +1,9 @@
 """What kind of work an operator does.
 
-The seven categories of the project's first guide, and named others where none of them fits. A category follows from
-what PyTorch says of the operator (tags, schema, aliasing, dispatch) wherever that decides it; a name decides only
-where the facts are silent, and `Classification.by_fact` says which it was. Rules are tried in order: first hit wins.
+The seven that statistics files had from the first version on, and named others where none of them fits. A category
+follows from what PyTorch says of the operator (tags, schema, aliasing, dispatch) wherever that decides it; a name
+decides only where the facts are silent, and `Classification.by_fact` says which it was. Rules are tried in order: first
+hit wins.
 
 A backward operator is what its forward is, an in-place, ``out`` or ``_foreach_`` variant what its functional form is.
 """

@@ -1,8 +1,8 @@
-"""The keys that the project's first guide promised, in milliseconds, beside those of the statistics file's own schema.
+"""Keys in milliseconds that statistics files had from the first version on, beside those of their schema.
 
 ``top_aten_operators`` (with ``cuda_time_total_ms``, ``potential_cuda_file`` and ``native_function``),
-``category_statistics`` and ``summary`` (with ``total_cuda_time_ms``) keep the names and meanings that they had from the
-first version on. Times are over all profiled steps; what was not measured is null. Nothing of opscope reads them.
+``category_statistics`` and ``summary`` (with ``total_cuda_time_ms``) keep their names and meanings. Times are over all
+profiled steps; what was not measured is null. Nothing of opscope reads them.
 """
 
 from typing import TypedDict
@@ -10,7 +10,7 @@ from typing import TypedDict
 import msgspec
 
 from opscope.documents.source import SourceEntry
-from opscope.documents.trace import OperatorRow, TraceDocument
+from opscope.documents.trace import BoundEntry, OperatorRow, TraceDocument
 from opscope.knowledge.kernels.source import How
 from opscope.units import NS_PER_MS
 
@@ -53,6 +53,9 @@ class GuideSummary(TypedDict):
     cuda_time_per_step_ms: float | None
     device_busy_ms: float | None
     device_idle_ms: float | None
+    window: str
+    window_ms: float
+    bound: BoundEntry
     total_cpu_self_time_ms: float
     device_times_reason: str | None
 
@@ -93,12 +96,16 @@ def statistics_json(document: TraceDocument) -> bytes:
 
 def _summary(document: TraceDocument) -> GuideSummary:
     steps, devices = document.step_count, document.devices
+    window = devices[0].window if devices else document.window
     return GuideSummary(
         steps=steps,
         total_cuda_time_ms=_device_ms(document.device_sum_ns, document),
         cuda_time_per_step_ms=_device_ms(document.device_sum_ns / steps, document) if steps else None,
         device_busy_ms=_device_ms(sum(d.busy_ns - d.outside_window_ns for d in devices), document),
         device_idle_ms=_device_ms(sum(d.idle_ns for d in devices), document),
+        window=window.kind,
+        window_ms=window.duration_ns / NS_PER_MS,
+        bound=document.bound,
         total_cpu_self_time_ms=document.cpu_self_ns / NS_PER_MS,
         device_times_reason=document.device_times_reason,
     )
