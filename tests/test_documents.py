@@ -78,7 +78,12 @@ def test_the_keys_in_milliseconds_are_what_they_were(tmp_path: Path) -> None:
     new = json.loads((tmp_path / "run" / "profiling_stats_bs1_seq128.json").read_text())
     assert old["summary"]["bound"].pop("idle_cause") == "host late"
     assert new["summary"]["bound"].pop("idle_cause") == "host wait"  # the same cause by the field's name
-    for key in ("summary", "top_aten_operators", "category_statistics"):
+    promised = {"name", "cuda_time_total_ms", "cpu_time_total_ms", "native_function", "potential_cuda_file", "source"}
+    for was, row in zip(old["top_aten_operators"], new["top_aten_operators"], strict=True):
+        assert promised <= row.keys()
+        # The rest of what stood there is in 'operators', in nanoseconds.
+        assert same({key: value for key, value in was.items() if key in row}, row), row["name"]
+    for key in ("summary", "category_statistics"):
         assert same(old[key], new[key]), key
 
 

@@ -43,6 +43,7 @@ class GuideCategory(TypedDict):
     self_cuda_time_ms: float | None
     percent_of_device_sum: float | None
     self_cpu_time_ms: float
+    percent_of_cpu_self_sum: float | None
 
 
 class GuideSummary(TypedDict):
@@ -82,6 +83,7 @@ def guide_keys(document: TraceDocument) -> GuideKeys:
                 self_cuda_time_ms=_device_ms(row.self_device_ns, document),
                 percent_of_device_sum=_percent(row.self_device_ns, document),
                 self_cpu_time_ms=row.self_cpu_ns / NS_PER_MS,
+                percent_of_cpu_self_sum=100 * row.self_cpu_ns / document.cpu_self_ns if document.cpu_self_ns else None,
             )
             for row in document.categories
         ],
