@@ -229,3 +229,11 @@ def test_default_capture_is_a_short_schedule_with_a_benchmark() -> None:
         1,
     )
     assert options.benchmark
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("analyse", "analyze"), ("profle", "profile"), ("explan", "explain")])
+def test_a_command_that_is_nearly_one_gets_a_hint(typed: str, meant: str) -> None:
+    result = opscope(typed, "trace.json")
+    assert result.returncode == 2
+    assert f"No such command '{typed}'. Did you mean '{meant}'?" in result.stderr
+    assert "Did you mean" not in opscope("zzz").stderr
