@@ -28,9 +28,12 @@ def opscope(
     return zygote("torch" if torch else "plain").run(args, code, cwd, env or {}, stdin)
 
 
-def started(*args: str, env: Mapping[str, str] | None = None, terminal: str | None = None) -> Command:
-    """Start ``opscope profile ...`` like `opscope`, and go on meanwhile."""
-    return zygote("torch").start(args, None, None, env or {}, terminal=terminal)
+def started(
+    *args: str, env: Mapping[str, str] | None = None, terminal: str | None = None, output: bool = False
+) -> Command:
+    """Start a command like `opscope`, and go on meanwhile; errors, and ``output`` too, go to a terminal if given."""
+    kind = "torch" if args[:1] == ("profile",) else "plain"
+    return zygote(kind).start(args, None, None, env or {}, terminal=terminal, output=output)
 
 
 def example(script: Path, *args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -43,12 +43,12 @@ class Zygote:
         return self.start(args, code, cwd, env, stdin).finish()
 
     def start(self, args: tuple[str, ...], code: str | None, cwd: Path | None, env: Mapping[str, str],
-              stdin: bytes | None = None, terminal: str | None = None) -> "Command":  # fmt: skip
-        """Start a command in a session of its own; its errors go to a terminal where one is named."""
+              stdin: bytes | None = None, terminal: str | None = None, output: bool = False) -> "Command":  # fmt: skip
+        """Start a command in a session of its own; a terminal that is named gets its errors, or all its output."""
         folder = tempfile.mkdtemp()
         if stdin is not None:
             (Path(folder) / "in").write_bytes(stdin)
-        where = {"cwd": str(cwd or Path.cwd()), "folder": folder, "terminal": terminal}
+        where = {"cwd": str(cwd or Path.cwd()), "folder": folder, "terminal": terminal, "output": output}
         pid = self.ask({"args": args, "code": code, "env": dict(env), **where})
         return Command(self, args, pid, Path(folder))
 
@@ -152,6 +152,8 @@ def _child(request: Mapping[str, Any]) -> None:
     streams = [reading, *(os.open(folder / name, os.O_WRONLY | os.O_CREAT) for name in ("out", "err"))]
     if request["terminal"] is not None:
         streams[2] = os.open(request["terminal"], os.O_RDWR | os.O_NOCTTY)
+        if request["output"]:
+            streams[1] = streams[2]
     for target, source in enumerate(streams):
         os.dup2(source, target)
     _reopen_streams()

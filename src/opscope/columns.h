@@ -45,7 +45,7 @@
     COLUMN(bytes, INT64, "how much a copy or fill moved") \
     COLUMN(grid, TEXT, "thread blocks, x,y,z") \
     COLUMN(block, TEXT, "threads of a block, x,y,z") \
-    COLUMN(registers_per_thread, INT32, "registers") \
+    COLUMN(registers_per_thread, INT32, "registers of a thread") \
     COLUMN(shared_memory_bytes, INT64, "shared memory of a thread block") \
     COLUMN(theoretical_occupancy_percent, FLOAT64, "from launch and device (Kineto: est. achieved occupancy %)") \
     COLUMN(collective, TEXT, "the collective operation that it is a part of")

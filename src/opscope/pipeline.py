@@ -7,8 +7,6 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
 from opscope.documents.comparison import Comparison
@@ -24,7 +22,7 @@ from opscope.knowledge.releases import TorchVersion
 from opscope.model import Trace
 from opscope.readers import read
 from opscope.record.capture import CaptureRecord
-from opscope.record.codec import encode
+from opscope.record.codec import UNREADABLE, encode
 from opscope.record.sweep import CycleFiles, Entry, Manifest
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_report
@@ -121,7 +119,7 @@ def read_documents(directory: RunDirectory, manifest: Manifest) -> Iterator[Trac
         path = directory.inside(entry.files.cycles[0].statistics)
         try:
             yield read_trace_document(path.read_bytes())
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise BadInputError(
                 f"cannot read {path}: {error}. 'opscope report {directory.path}' writes it anew."
             ) from error

@@ -12,6 +12,8 @@ from opscope.model import Trace
 
 SEPARATOR = " / "
 NO_RANGE = "(in no range)"
+_DEEPEST = 64  # ranges in a path; deeper ones are told by their names, as paths would grow without bounds
+_CUT = f"...{SEPARATOR}"
 
 
 def annotation_table(trace: Trace, links: Links) -> pl.DataFrame:
@@ -105,6 +107,8 @@ def _paths(ranges: pl.DataFrame, nesting: Nesting) -> tuple[pl.Series, Ints]:
     paths = list(names)
     for row in np.argsort(depth, kind="stable").tolist():
         above = int(nesting.parent[row])
-        if above >= 0:
+        if above >= 0 and depth[row] < _DEEPEST:
             paths[row] = f"{paths[above]}{SEPARATOR}{names[row]}"
+        elif above >= 0:
+            paths[row] = f"{_CUT}{names[row]}"
     return pl.Series(paths, dtype=pl.String), depth

@@ -41,9 +41,10 @@ class Measured:
     def step_count(self) -> int:
         """How many steps the trace holds; 0 if unknown.
 
-        Without CPU activities the profiler marks none, but the schedule knows.
+        Without CPU activities the profiler marks none, but the schedule knows; of a script only the marks tell.
         """
-        schedule = self.record.options.schedule if self.record else None
+        by_schedule = self.record is not None and self.record.steady_state is None
+        schedule = self.record.options.schedule if self.record and by_schedule else None
         return self.analysis.step_count or (schedule.active if schedule else 0)
 
     @property
@@ -119,7 +120,11 @@ class Measured:
     def _benchmark_reason(self) -> str | None:
         if self.record is None:
             return "a trace holds no unprofiled steps"
-        return None if self._benchmark else "they were not run (--skip-benchmark, or a with block)"
+        if self._benchmark:
+            return None
+        if self.record.steady_state is not None:
+            return "the script ended too soon, or its steps were marked afterwards, or --skip-benchmark was given"
+        return "they were not run (--skip-benchmark, or a with block)"
 
     def _throughput(self) -> tuple[float | None, float | None]:
         """Return sequences and tokens per second."""

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -45,6 +46,8 @@ def command(input_path: Path, output: Path, steps: str | None, max_size: int | N
     files = [file.path for file in files_of([input_path])]
     if len(files) > 1:
         raise UsageError(f"{input_path} holds {len(files)} traces: name one, such as {files[0]}")
+    if os.path.realpath(output) == os.path.realpath(files[0]):
+        raise UsageError(f"--chrome {output} is the trace itself: write the export somewhere else")
     trace = read(files[0], max_bytes=max_input)
     if steps is not None:
         trace = select_steps(trace, *_range(steps))

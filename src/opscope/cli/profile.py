@@ -203,7 +203,7 @@ def command(
     sys.exit(_exit_code([manifest for _, manifest in finished]))
 
 
-_NOT_OF_SCRIPTS: Final = ("device", "wait", "warmup", "repeat", "preset")
+_NOT_OF_SCRIPTS: Final = ("device", "mode", "wait", "warmup", "repeat", "preset")
 
 
 def _check_script(target: str, arguments: tuple[str, ...], *, run_on: bool, in_process: bool) -> None:
@@ -263,6 +263,8 @@ def _values(target: str, settings: Mapping[str, Any], own: Sequence[str]) -> dic
             raise UsageError(f"--set takes NAME=VALUE, not {assignment!r}")
         if name in SETTINGS:
             raise UsageError(f"{name} has an option of its own: {option_of(name)}")
+        if name in values:
+            raise UsageError(f"--set {name} is given twice: write all its values as {name}=1,2")
         values[name] = tuple(_value(part) for part in text.split(","))
     return values
 

@@ -86,9 +86,10 @@ def _operator(row: OperatorRow, document: TraceDocument) -> str:
         time, all_, whole = row.self_device_ns, document.device_sum_ns, "device sum"
     else:
         time, all_, whole = row.self_cpu_ns, document.cpu_self_ns, "operators' CPU self time"
-    per_step = format_ns(time / (document.step_count or 1))
+    steps = document.step_count
+    took = f"{format_ns(time / steps)} per step" if steps else f"{format_ns(time)} in the recording"
     where = f", {row.cpp_function}" if row.cpp_function else ""
-    return f"{row.name}: {per_step} per step, {format_share(time, all_)} of the {whole} ({row.category}{where})"
+    return f"{row.name}: {took}, {format_share(time, all_)} of the {whole} ({row.category}{where})"
 
 
 def _files(manifest: Manifest) -> Iterator[str]:

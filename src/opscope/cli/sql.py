@@ -86,6 +86,8 @@ def _print(table: Table, output_format: str, title: str) -> None:
 def _answer(query: str, inputs: tuple[Path, ...], max_input: int) -> pl.DataFrame:
     if not re.match(r"\s*(select|with)\b", query, re.IGNORECASE):
         raise UsageError("only queries can be run: they begin with SELECT or WITH")
+    if reads := re.search(r"\b(read_\w+|scan_\w+)\s*\(", query, re.IGNORECASE):
+        raise UsageError(f"a query reads the tables of its traces, and no other files: {reads[1]}")
     wanted = [name for name in table_names() if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
     if not wanted:
         raise UsageError(f"the query names no table; there are {', '.join(table_names())}")
@@ -110,7 +112,6 @@ def _run(query: str, frames: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         return result
     except pl.exceptions.PolarsError as error:
         # polars adds its plan of the query; what is wrong stands before it.
-        said = str(error).partition("Resolved plan until failure")[0]
-        columns = "; ".join(f"{name} has {', '.join(frame.columns)}" for name, frame in frames.items())
-        missing = f" ({columns})" if isinstance(error, pl.exceptions.ColumnNotFoundError) else ""
-        raise UsageError(f"the query cannot be run: {' '.join(said.split())}{missing}") from error
+        said = " ".join(str(error).partition("Resolved plan until failure")[0].split())
+        said = said.partition(" This error occurred in the following expression")[0]
+        raise UsageError(f"the query cannot be run: {said}. 'opscope sql --schema' lists the columns") from error

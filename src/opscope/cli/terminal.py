@@ -35,16 +35,24 @@ def echo_lines(lines: Iterable[str]) -> None:
 def echo_table(table: Table) -> None:
     """Print a table: aligned, and on a terminal no wider than that.
 
-    Numbers are never cut. Where there is no room, optional columns are left out (and named), and text is wrapped.
+    Numbers are never cut. Where there is no room, optional columns are left out (and named), and text is wrapped; where
+    that does not do, rows are written one below the other, a line per column.
     """
-    if not on_terminal() or not table.rows:
+    if not on_terminal():
         click.echo(as_text(table))
+        return
+    if not table.rows:
+        echo_lines(["  ".join(table.columns)])
         return
     width = shutil.get_terminal_size().columns
     fitting, hidden = _without_optional(table, width)
-    _print_fitted(fitting, width)
+    if _width_needed(fitting) <= width:
+        _print_fitted(fitting, width)
+    else:
+        fitting, hidden = table, []
+        _print_rows_below_each_other(fitting)
     if hidden:
-        click.echo(f"(not shown for want of room: {', '.join(hidden)}; --format csv has all)")
+        echo_lines([f"(not shown for want of room: {', '.join(hidden)}; --format csv has all)"])
 
 
 def _without_optional(table: Table, width: int) -> tuple[Table, list[str]]:
@@ -58,6 +66,20 @@ def _without_optional(table: Table, width: int) -> tuple[Table, list[str]]:
         shown.remove(i)
         hidden.append(i)
     return _columns(table, shown), [table.columns[i] for i in sorted(hidden)]
+
+
+def _width_needed(table: Table) -> int:
+    return sum(_needed(table, i) for i in range(len(table.columns))) + _GAP * (len(table.columns) - 1)
+
+
+def _print_rows_below_each_other(table: Table) -> None:
+    longest = max(map(len, table.columns))
+    for number, row in enumerate(table.rows):
+        if number:
+            click.echo()
+        echo_lines(
+            f"{heading:<{longest}}  {' '.join(cell.split())}" for heading, cell in zip(table.columns, row, strict=True)
+        )
 
 
 def _needed(table: Table, position: int) -> int:
@@ -84,7 +106,7 @@ def _print_fitted(table: Table, width: int) -> None:
         if i in table.numeric:
             grid.add_column(heading, justify="right", no_wrap=True, min_width=_needed(table, i))
         else:
-            grid.add_column(heading, overflow="fold")
+            grid.add_column(heading, overflow="fold", min_width=_needed(table, i))
     for row in table.rows:
         grid.add_row(*(Text(" ".join(printable(cell).split())) for cell in row))
     Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False).print(grid)

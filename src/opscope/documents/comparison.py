@@ -46,7 +46,7 @@ class ComparisonRow:
     device_sum_ms: float | None
     device_busy_ms: float | None
     device_share: float | None
-    cpu_self_ms: float
+    cpu_self_ms: float | None
     sequences_per_second: float | None
     tokens_per_second: float | None
     peak_memory_bytes: int | None

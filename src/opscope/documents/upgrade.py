@@ -31,7 +31,7 @@ def read_trace_document(content: bytes) -> TraceDocument:
     """Read the document of a trace, of any version.
 
     Raises:
-        msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError: it is none.
+        One of `opscope.record.codec.UNREADABLE`: it is none.
     """
     known = msgspec.json.decode(content, type=_Versioned)
     if known.schema == "opscope.profile/1":
@@ -87,7 +87,7 @@ def _from_profile_1(old: Mapping[str, Any]) -> _Json:
         "graph_nodes": [],
         "backward": [],
         "launches": _launches(old["launches"]),
-        "steps": [_step(index, step) for index, step in enumerate(old["steps"])],
+        "steps": _steps(old["steps"]),
         "phases_ns": None if old["phases_ms"] is None else {k: _ns(v) for k, v in old["phases_ms"].items()},
         "unlinked": {"activities": accounting["unlinked_activities"], "device_ns": _ns(accounting["unlinked_ms"])},
         "trust": {
@@ -165,6 +165,12 @@ def _launches(old: Mapping[str, Any]) -> _Json:
     ]
     spreads = {"api": "launch_call", "latency": "launch_latency", "backlog": "backlog"}
     return {**{new: spread(old[name]) for new, name in spreads.items()}, "without_activity": None, "calls": calls}
+
+
+def _steps(old: list[_Json]) -> list[_Json]:
+    """Number the steps in the order in which they first appear; devices share them."""
+    order = list(dict.fromkeys(step["step"] for step in old))
+    return [_step(order.index(step["step"]), step) for step in old]
 
 
 def _step(index: int, old: Mapping[str, Any]) -> _Json:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from opscope.errors import BadInputError, EnvironmentLacksError
 
@@ -23,8 +23,8 @@ _PACKED_PIECE = 1 << 18
 STANDARD_INPUT: Final = Path("-")
 _BEGINNING: Final = 4096  # bytes that tell how a file is packed, and what it is
 _GZIP = b"\x1f\x8b"
-_XZ = b"\xfd7zXZ\x00"
-_ZSTANDARD = b"\x28\xb5\x2f\xfd"
+_XZ_MAGIC = b"\xfd7zXZ\x00"
+_ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_BITS = 16 + zlib.MAX_WBITS
 
 
@@ -128,34 +128,69 @@ def _unpacked_to(choose: Callable[[bytes], Takes], pieces: Iterator[bytes]) -> I
 
 
 class _Unpacker(Protocol):
-    """What the decompressors of xz and Zstandard have in common."""
+    """What unpacks one stream of a file. However well it is packed, little is unpacked at a time."""
 
     @property
-    def eof(self) -> bool: ...
+    def eof(self) -> bool:
+        """Whether the stream has ended."""
 
     @property
-    def unused_data(self) -> bytes: ...
+    def unused_data(self) -> bytes:
+        """What followed its end."""
 
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-def _xz() -> _Unpacker:
-    return lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """Unpack on."""
 
 
-def _zstandard() -> _Unpacker:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise EnvironmentLacksError(f"Zstandard data need the package zstandard: {error}") from error
-    unpacker: _Unpacker = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
-    return unpacker
+class _Xz:
+    def __init__(self) -> None:
+        self._stream = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        yield self._stream.decompress(data, _PIECE)
+        while not (self._stream.eof or self._stream.needs_input):
+            yield self._stream.decompress(b"", _PIECE)
 
 
+class _Zstandard:
+    def __init__(self) -> None:
+        try:
+            import zstandard
+        except ImportError as error:
+            raise EnvironmentLacksError(f"Zstandard data need the package zstandard: {error}") from error
+        self._stream: Any = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
+        self._rest = b""
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._stream.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._stream.unused_data) + self._rest
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        # The library has no limit on what it returns, and three bytes can stand for 128 KiB.
+        for at in range(0, len(data), _ZSTANDARD_SLICE):
+            yield self._stream.decompress(data[at : at + _ZSTANDARD_SLICE])
+            if self._stream.eof:
+                self._rest = data[at + _ZSTANDARD_SLICE :]
+                return
+
+
+_ZSTANDARD_SLICE: Final = 2048
 _LARGEST_WINDOW: Final = 1 << 27  # what Zstandard may ask to be kept in memory
 _STREAMS: Final[Mapping[bytes, tuple[str, Callable[[], _Unpacker]]]] = {
-    _XZ: ("xz", _xz),
-    _ZSTANDARD: ("Zstandard", _zstandard),
+    _XZ_MAGIC: ("xz", _Xz),
+    _ZSTANDARD_MAGIC: ("Zstandard", _Zstandard),
 }
 
 
@@ -167,8 +202,7 @@ def _unpacked(file: FileIO, packed: bytes, kind: str, unpacker: Callable[[], _Un
             while packed:
                 if frame.eof:
                     frame = unpacker()
-                if piece := frame.decompress(packed):
-                    yield piece
+                yield from filter(None, frame.pieces(packed))
                 packed = frame.unused_data if frame.eof else b""
             packed = file.read(_PACKED_PIECE)
     except (lzma.LZMAError, EOFError, ValueError, RuntimeError) as error:

@@ -17,6 +17,10 @@ T = TypeVar("T")
 _Json = dict[str, Any]  # a record of an older version on its way to today's types
 
 
+# What a file that is no record, or a damaged one, makes decoding raise.
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, AttributeError)
+
+
 def encode(value: object) -> bytes:
     """Encode a record as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
@@ -32,7 +36,7 @@ def decode(path: Path, kind: type[T]) -> T:
         return decode_bytes(path.read_bytes(), kind)
     except OSError as error:
         raise BadInputError(f"cannot read {path}: {error.strerror or error}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         raise BadInputError(f"{path} is not what opscope wrote there: {error}") from error
 
 

@@ -7,7 +7,7 @@ from opscope.record.capture import Clocks
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine
 
-FailureKind = Literal["usage", "environment", "out of memory", "error", "killed", "interrupted", "timeout"]
+FailureKind = Literal["usage", "environment", "out of memory", "error", "killed", "timeout"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,11 @@ def compare(documents: Sequence[TraceDocument], manifest: Manifest) -> Compariso
 
 
 def _row(document: TraceDocument) -> ComparisonRow:
-    measurement, steps = document.measurement, document.step_count or 1
+    measurement, steps = document.measurement, document.step_count
     axes: Mapping[str, Value] = document.capture.configuration.axes if document.capture else {}
     wall, memory = measurement.wall, measurement.memory
     allocated = memory.allocated_bytes if memory else None
+    busy = sum(d.busy_ns - d.outside_window_ns for d in document.devices)
     return ComparisonRow(
         id=document.name,
         **{name: _number(axes.get(name)) for name, setting in SETTINGS.items() if setting.is_size},
@@ -61,10 +62,10 @@ def _row(document: TraceDocument) -> ComparisonRow:
         wall_high_ms=_ms(wall.median_high_ns if wall else None),
         event_ms=_ms(measurement.event.median_ns if measurement.event else None),
         profiled_step_ms=_ms(measurement.profiled_step.median_ns if measurement.profiled_step else None),
-        device_sum_ms=_device_ms(document, document.device_sum_ns / steps if document.step_count else None),
-        device_busy_ms=_device_ms(document, sum(d.busy_ns - d.outside_window_ns for d in document.devices) / steps),
+        device_sum_ms=_device_ms(document, document.device_sum_ns / steps if steps else None),
+        device_busy_ms=_device_ms(document, busy / steps if steps else None),
         device_share=document.bound.device_share,
-        cpu_self_ms=document.cpu_self_ns / steps / NS_PER_MS,
+        cpu_self_ms=document.cpu_self_ns / steps / NS_PER_MS if steps else None,
         sequences_per_second=measurement.sequences_per_second,
         tokens_per_second=measurement.tokens_per_second,
         peak_memory_bytes=allocated if allocated is not None else (memory.resident_bytes if memory else None),
@@ -94,6 +95,8 @@ def _categories(document: TraceDocument, steps: int) -> dict[str, float]:
         row.category: row.self_device_ns if document.has_device_times else row.self_cpu_ns
         for row in document.categories
     }
+    if not steps:
+        return {}
     return {category: time / steps / NS_PER_MS for category, time in times.items() if time}
 
 

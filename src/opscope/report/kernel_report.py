@@ -100,7 +100,7 @@ def _sizes(configuration: Configuration) -> Iterator[tuple[str, str]]:
     for name, value in configuration.items():
         if name in shown_apart or (name in SETTINGS and SETTINGS[name].is_size):
             continue
-        yield heading_of(name), str(value) or "from the local cache or the hub"
+        yield heading_of(name), str(value) or ("from the local cache or the hub" if name == "pretrained" else "none")
 
 
 def _work(workload: WorkloadInfo) -> str:

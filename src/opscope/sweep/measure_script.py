@@ -1,13 +1,16 @@
 """Measure a script in this process: run it as it is, profile steps of its steady state, write its raw files."""
 
+import atexit
+import contextlib
 import os
 import shlex
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from opscope.collect.script.running import run_script
 from opscope.collect.script.signals import install
-from opscope.collect.script.watchdog import start_watchdog
+from opscope.collect.script.watchdog import listen_to_watchdog, start_watchdog
 from opscope.collect.script.watcher import EnoughMeasured, Found, Watcher, current_device
 from opscope.errors import OpscopeError, UsageError
 from opscope.record.capture import Benchmark, WorkloadInfo
@@ -42,9 +45,14 @@ def measure_script(
     if not script.is_file():
         raise UsageError(f"there is no file {script}")
     written: list[Found] = []
+    failures: list[Exception] = []
 
     def keep(found: Found) -> None:
-        _write(configuration, options, directory, files, found)
+        try:
+            _write(configuration, options, directory, files, found)
+        except Exception as error:  # it is not the script's, which may catch whatever is raised in it
+            failures.append(error)
+            return
         written.append(found)
         kept()
 
@@ -58,22 +66,36 @@ def measure_script(
         start_watchdog(watcher)
 
     phase("running the script")
+    listen_to_watchdog(watcher)
     arguments = shlex.split(str(configuration.get("arguments") or ""))
     error = run_script(script, arguments, torch_imported)
     failed = error is not None and not isinstance(error, EnoughMeasured) and not _is_plain_exit(error)
-    watcher.finish(f"The script itself failed then ({_reason(error)})" if failed else None)
+    if failed:  # as python would have done, into the log
+        traceback.print_exception(error)
+    watcher.finish(f"The script itself failed then ({_reason(error)}; the log has more)" if failed else None)
+    _run_exit_functions()
+    if failures:
+        raise failures[0]
     if written:
         return
     if not failed:
-        raise UsageError(f"{script} ended, and PyTorch did nothing in it that could be recorded")
+        raise UsageError(f"{script} ended, and PyTorch did nothing in it that could be recorded{watcher.missed}")
     if isinstance(error, SystemExit):
         raise OpscopeError(f"{script} ended with exit code {error.code} before anything was measured") from error
     assert error is not None
     raise error
 
 
+def _run_exit_functions() -> None:
+    """Run what the script registered with atexit: this process ends in another way than a script's."""
+    with contextlib.suppress(Exception):
+        atexit._run_exitfuncs()
+
+
 def _reason(error: BaseException | None) -> str:
-    return f"exit code {error.code}" if isinstance(error, SystemExit) else type(error).__name__
+    if isinstance(error, SystemExit):
+        return f"exit code {error.code}" if isinstance(error.code, int) else "exit code 1"
+    return type(error).__name__
 
 
 def _is_plain_exit(error: BaseException) -> bool:

@@ -22,6 +22,7 @@ from opscope.store import RunDirectory
 from opscope.sweep.worker import Message, Request, Sender
 
 _POLL_SECONDS = 0.5
+_AFTER_END_SECONDS = 0.02
 _GRACE_SECONDS = 5
 _HINTS = {
     "SIGKILL": "; the system does this when memory runs out",
@@ -161,10 +162,13 @@ def _received(process: Worker, messages: IO[bytes]) -> Iterator[Message | None]:
                 yield None
                 continue
             chunk = os.read(messages.fileno(), 1 << 16)
-            if not chunk:
-                return
+            if not chunk:  # closed: by its end, or by a program that closes all that it inherited
+                break
             *lines, pending = (pending + chunk).split(b"\n")
             yield from _decoded(lines)
+    while process.poll() is None:
+        time.sleep(_AFTER_END_SECONDS)
+        yield None
 
 
 def _decoded(lines: list[bytes]) -> Iterator[Message]:

@@ -88,9 +88,10 @@ def check(configuration: Configuration) -> None:
     Raises:
         UsageError: the target does not exist, or a setting does not apply to it.
     """
-    target, given = configuration.target, {name for name, _ in configuration.items()} - _EVERYWHERE
+    target, named = configuration.target, {name for name, _ in configuration.items()}
+    given = named - _EVERYWHERE
     if not is_built_in(target):
-        _check_own(target, given)
+        _check_own(target, named if is_script(target) else given)
         return
     foreign = sorted(given - BUILT_IN[target].settings)
     if foreign:

@@ -5,6 +5,7 @@ import importlib.machinery
 import importlib.util
 import io
 import sys
+import traceback
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,26 +13,41 @@ from typing import Any
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function right after the first import of a package, before its importer goes on."""
+    """Calls a function right after the first import of a package, before its importer goes on.
+
+    Specs that somebody only looks for (``importlib.util.find_spec``) change nothing.
+    """
 
     def __init__(self, package: str, function: Callable[[], None]) -> None:
         self.package, self.function = package, function
+        self._looking = False
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:  # noqa: ARG002 (the protocol's arguments)
-        if name != self.package:
+        if name != self.package or self._looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
         if spec is None or spec.loader is None:
             return None
-        execute, function = spec.loader.exec_module, self.function
+        execute = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
             execute(module)
-            function()
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._tell()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+    def _tell(self) -> None:
+        try:
+            self.function()
+        except Exception:  # it must not look as if the script's import had failed
+            traceback.print_exc()
 
 
 def as_main(script: str) -> types.ModuleType:

@@ -13,12 +13,16 @@ _FIRST_WINDOW_S: Final = 3.0
 _LONGEST_WINDOW_S: Final = 60.0
 
 
+def listen_to_watchdog(watcher: Watcher) -> None:
+    """Have the main thread listen; to be called there, before the script runs."""
+    signal.signal(_SIGNAL, lambda _number, _frame: watcher.window_over())
+
+
 def start_watchdog(watcher: Watcher) -> None:
     """Have `Watcher.window_over` called in the main thread: between two bytecodes, never inside an operator.
 
     No real signal is sent, so system calls of the script are not interrupted.
     """
-    signal.signal(_SIGNAL, lambda _number, _frame: watcher.window_over())
 
     def watch() -> None:
         window = _FIRST_WINDOW_S

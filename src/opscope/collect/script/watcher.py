@@ -32,6 +32,9 @@ _ENDINGS: Final = 3  # how often a script is asked to end
 _PATIENCE_AT_THE_END_S: Final = 30.0
 
 
+_DRIVER: Final = Path("/dev/nvidiactl")
+
+
 class Phase(Enum):
     """Where the watcher stands."""
 
@@ -77,14 +80,19 @@ class Found:
             )
         else:
             shown = ", ".join(self.pattern[:4]) + (", ..." if len(self.pattern) > 4 else "")
+            seen = f"seen {self.seen} times before; " if self.seen else ""
             of = "" if len(self.pattern) < 2 else f" of {len(self.pattern)} events"
             found = (
                 f"Steps were found by themselves: a repeating cycle{of} ({self.source}: {shown}), "
-                f"seen {self.seen} times; {len(self.profiled_ns)} steps after that were profiled"
+                f"{seen}{_steps(len(self.profiled_ns))} profiled"
             )
             if self.settled is False:
                 found += "; their durations had not settled"
         return ". ".join([found, *self.notes]) + "."
+
+
+def _steps(count: int) -> str:
+    return "1 step was" if count == 1 else f"{count} steps were"
 
 
 class EnoughMeasured(SystemExit):  # it is no error: it ends the script as sys.exit() does
@@ -134,6 +142,13 @@ class Watcher:
         self._raised, self._busy = 0, False
 
     @property
+    def missed(self) -> str:
+        """What a reader may have expected to be recorded, where CUDA could be used and was not."""
+        if self._early.began or "torch" not in sys.modules:
+            return ""
+        return ": it used no CUDA device, and ended before it was looked at on the CPU (after some seconds)"
+
+    @property
     def _active_steps(self) -> int:
         return (self._options.schedule or Schedule()).active
 
@@ -142,12 +157,13 @@ class Watcher:
     def torch_imported(self) -> None:
         """PyTorch is there: record from here on, for scripts that end soon.
 
-        Before the script's own first use of CUDA nothing may touch it: it may fork, or choose devices.
+        Before the script's own first use of CUDA nothing may touch it: it may fork, or choose devices. Where there is
+        no driver it cannot be used.
         """
         import torch
 
         self._began = time.monotonic()
-        if torch.version.cuda is None:
+        if torch.version.cuda is None or not _DRIVER.exists():
             self._start_early()
         else:
             torch.cuda._lazy_call(self._start_early)

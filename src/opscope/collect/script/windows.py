@@ -29,6 +29,7 @@ class EarlyWindow:
 
     def __init__(self, options: CaptureOptions, trace: Path) -> None:
         self.starting = False
+        self.began = False
         self.replaced_bytes = 0
         self._options, self._path = options, trace
         self._profiler: Any = None
@@ -48,7 +49,7 @@ class EarlyWindow:
         from opscope.collect.torch_profiler import TorchProfiler
 
         collector = TorchProfiler(self._options, current_device())
-        self.starting = True
+        self.starting = self.began = True
         self._profiler = collector.profiler()
         self._profiler.start()
         self.starting, self._held = False, None
@@ -117,12 +118,33 @@ class EarlyWindow:
         return WindowSteps([f"{kind} boundary"], len(marks) - 1 - len(complete), 0, _durations(spans))
 
     def _write_steps(self, trace: dict[str, Any], spans: Sequence[tuple[float, float]]) -> None:
+        """Write the steps, and of the trace what belongs to them: what came before would be charged to them."""
         host = next(e for e in trace["traceEvents"] if e.get("cat") in ("cpu_op", "user_annotation"))
+        trace["traceEvents"] = within(trace["traceEvents"], spans[0][0], spans[-1][1])
         for number, (begin, end) in enumerate(spans, 1):
             step = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}"}
             place = {"pid": host["pid"], "tid": host["tid"], "ts": begin, "dur": end - begin}
             trace["traceEvents"].append({**step, **place, "args": {"opscope": "found afterwards"}})
         self._path.write_text(json.dumps(trace))
+
+
+def within(events: Sequence[dict[str, Any]], begin: float, end: float) -> list[dict[str, Any]]:
+    """Return the events of a stretch of the host's time, and the activities that were launched in it."""
+    kept = [e for e in events if e.get("ph") not in _TIMED or (not _on_device(e) and begin <= e["ts"] < end)]
+    launched = {_correlation(e) for e in kept} - {None}
+    return [e for e in events if e.get("ph") in _TIMED and _on_device(e) and _correlation(e) in launched] + kept
+
+
+_TIMED: Final = frozenset("XiIsftBE")
+_OF_DEVICES: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"})
+
+
+def _on_device(event: dict[str, Any]) -> bool:
+    return event.get("cat") in _OF_DEVICES
+
+
+def _correlation(event: dict[str, Any]) -> Any:
+    return (event.get("args") or {}).get("correlation")
 
 
 def _durations(spans: Sequence[tuple[float, float]]) -> list[int]:

@@ -78,6 +78,8 @@ class NativeReader:
         self._library = library
         threads = min(cores(), _MOST_THREADS) if threads is None else threads
         self._reader = c_void_p(library.opscope_kineto_new(threads, block))
+        if self._reader.value is None:
+            raise MemoryError
 
     def __del__(self) -> None:
         self._library.opscope_kineto_free(self._reader)

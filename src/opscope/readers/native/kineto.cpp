@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -579,7 +580,7 @@ bool decimal(const Token& token, double& value) {
     const std::string text(token.text());
     char* end = nullptr;
     value = std::strtod(text.c_str(), &end);
-    return end == text.c_str() + text.size();
+    return end == text.c_str() + text.size() && std::isfinite(value);
 }
 
 constexpr int64_t kInt32 = INT32_MAX;
@@ -1012,6 +1013,7 @@ public:
         try {
             while (threads_.size() < count) threads_.emplace_back([this] { work(); });
         } catch (const std::system_error&) {
+        } catch (const std::bad_alloc&) {
         }
     }
 
@@ -1521,7 +1523,13 @@ const Interner& strings(const Reader& reader, int which) {
 extern "C" {
 
 int32_t opscope_kineto_version() { return 7; }
-Reader* opscope_kineto_new(size_t threads, size_t block_size) { return new Reader(threads, block_size); }
+Reader* opscope_kineto_new(size_t threads, size_t block_size) {
+    try {
+        return new Reader(threads, block_size);
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
 void opscope_kineto_free(Reader* reader) {
     delete reader;
 #ifdef __GLIBC__
