@@ -40,13 +40,15 @@ def test_the_installed_library_and_the_shipped_index_agree() -> None:
 def test_kernels_of_a_run_are_verified_and_operators_have_findings(tmp_path: Path) -> None:
     run = profile_small(tmp_path)
     statistics = json.loads((run / "profiling_stats_bs8_seq128.json").read_text())
-    kernels = [k for k in statistics["cuda_kernels"] if k["kind"] == "kernel"]
+    kernels = [k for k in statistics["kernels"] if k["kind"] == "kernel"]
     aten = [k for k in kernels if k["library"] is None]
     assert aten
     assert {k["source_how"] for k in aten} == {"verified"}
-    assert sum(operator["findings"] is not None for operator in statistics["operators"]) == 3
+    assert (
+        sum(row["detail"] is not None and row["detail"]["findings"] is not None for row in statistics["operators"]) == 3
+    )
     top = statistics["operators"][0]
-    assert top["source"]["how"] in ("library", "verified")
+    assert top["detail"]["source"]["how"] in ("library", "verified")
     assert json.loads((run / "manifest.json").read_text())["framework"]["torch_libraries"]
 
 

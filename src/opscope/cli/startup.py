@@ -6,8 +6,11 @@ import os
 import sys
 from typing import Final
 
+from opscope.threads import cores
+
 _SWITCH_INTERVAL_S: Final = 0.0005  # Python's own is 0.005
 _OBJECTS_PER_COLLECTION: Final = 100_000
+_POLARS_THREADS: Final = 4
 
 
 def tune_for_one_analysis() -> None:
@@ -17,6 +20,8 @@ def tune_for_one_analysis() -> None:
     atexit.register(gc.freeze)
     # A thread that reads a file needs a moment of Python between its pieces, while this one imports.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    # More threads wait for each other: 1 GB took a seventh less with 4 of them than with 16, on 16 cores.
+    os.environ.setdefault("POLARS_MAX_THREADS", str(min(cores(), _POLARS_THREADS)))
 
 
 def import_numpy_without_threads() -> None:

@@ -40,7 +40,7 @@ COMPUTED: Final[Mapping[str, _Computed]] = {
         name="the kernel",
     ),
     "category_costs": _computed("operators by kind of work", lambda analysis: analysis.categories),
-    "streams": _computed("streams", lambda analysis: analysis.streams),
+    "streams": _computed("streams of devices", lambda analysis: analysis.streams),
     "graph_nodes": _computed("nodes of replayed CUDA graphs", lambda analysis: analysis.graph_nodes, name="the kernel"),
     "backward_costs": _computed("nodes of the backward pass by forward operator", lambda analysis: analysis.backward),
     "annotation_costs": _computed(

@@ -72,12 +72,16 @@ def measure_script(
     failed = error is not None and not isinstance(error, EnoughMeasured) and not _is_plain_exit(error)
     if failed:  # as python would have done, into the log
         traceback.print_exception(error)
-    watcher.finish(f"The script itself failed then ({_reason(error)}; the log has more)" if failed else None)
+    try:
+        watcher.finish(f"The script itself failed then ({_reason(error)}; the log has more)" if failed else None)
+    except Exception as failure:  # the script's own error, if there is one, says more
+        traceback.print_exc()
+        failures.append(failure)
     _run_exit_functions()
-    if failures:
-        raise failures[0]
     if written:
         return
+    if failures and not failed:
+        raise failures[0]
     if not failed:
         raise UsageError(f"{script} ended, and PyTorch did nothing in it that could be recorded{watcher.missed}")
     if isinstance(error, SystemExit):
@@ -120,6 +124,6 @@ def _write(
     benchmark = None
     if found.wall_ns and options.benchmark:
         reason = "clocks are not sampled while a script runs"
-        benchmark = Benchmark(0, tuple(found.wall_ns), None, None, reason, synchronised=False)
+        benchmark = Benchmark(0, tuple(found.wall_ns), None, None, reason, synchronised=found.synchronised)
     outcome = Outcome(None, benchmark, peak_memory(device), (found.trace,), found.sentence())
     write_record(Task(configuration, options, directory, files), device, info, outcome)

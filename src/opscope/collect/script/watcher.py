@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -28,6 +29,10 @@ _CALL_CYCLES: Final = 6
 _PATIENCE_S: Final = 20.0  # in which a program that has an optimizer is expected to use it
 _INFERS: Final = 12  # module calls that record gradients tell that no optimizer will follow
 _MOST_CALLS: Final = 256  # module calls within a step that are compared
+_BLOCKS: Final = 6  # as many samples as a confidence interval of their median takes
+_BLOCK_NS: Final = 50_000_000
+_LEAST_CYCLES_OF_BLOCK: Final = 2
+_MOST_CYCLES_OF_BLOCK: Final = 100
 _ENDINGS: Final = 3  # how often a script is asked to end
 _PATIENCE_AT_THE_END_S: Final = 30.0
 
@@ -55,7 +60,8 @@ class Found:
         first: events before the first cycle.
         level: how much of the events repeated (``opscope.collect.script.events.LEVELS``).
         settled: whether the steps before took alike; None where too few were seen.
-        wall_ns: times of unprofiled steps, from boundary to boundary.
+        wall_ns: times of unprofiled steps, from boundary to boundary; where a device works, means of blocks of steps.
+        synchronised: whether each of them ends with a wait for the device.
         profiled_ns: of the profiled ones.
         trace: the trace that was written.
         notes: what a reader must know.
@@ -68,6 +74,7 @@ class Found:
     level: str = LEVELS[0]
     settled: bool | None = None
     wall_ns: list[int] = field(default_factory=list)
+    synchronised: bool = False
     profiled_ns: list[int] = field(default_factory=list)
     trace: RawTrace | None = None
     notes: list[str] = field(default_factory=list)
@@ -93,6 +100,15 @@ class Found:
 
 def _steps(count: int) -> str:
     return "1 step was" if count == 1 else f"{count} steps were"
+
+
+@dataclass(slots=True)
+class _Block:
+    """Cycles that are timed together, between two waits for the device."""
+
+    cycles: int
+    left: int
+    began: int
 
 
 class EnoughMeasured(SystemExit):  # it is no error: it ends the script as sys.exit() does
@@ -136,6 +152,7 @@ class Watcher:
         self._pattern: Pattern | None = None
         self._place, self._partial, self._upcoming = 0, False, 0
         self._cycle_began, self._graphs = 0, 0
+        self._block: _Block | None = None
         self._profiler: Any = None
         self._starting = False
         self._early = EarlyWindow(options, trace)
@@ -292,11 +309,38 @@ class Watcher:
         if graphs != self._graphs:  # something was compiled meanwhile: begin again
             self._graphs = graphs
             self.found.wall_ns.clear()
+            self._block = None
+            return
+        if self._block is not None:
+            self._timed(self._block)
             return
         self.found.wall_ns.append(now - self._cycle_began)
         state = settled(self.found.wall_ns)
         if state is not None and not profiler_running():
             self.found.settled = state
+            if on_device():
+                self._begin_timing()
+            else:
+                self._start()
+
+    def _begin_timing(self) -> None:
+        """Where a device works on after the host, times of single cycles are of the host: time blocks, and wait."""
+        typical = max(1, sorted(self.found.wall_ns)[len(self.found.wall_ns) // 2])
+        self.found.wall_ns.clear()
+        cycles = min(_MOST_CYCLES_OF_BLOCK, max(_LEAST_CYCLES_OF_BLOCK, _BLOCK_NS // typical))
+        synchronize()
+        self._block = _Block(cycles, cycles, time.perf_counter_ns())
+
+    def _timed(self, block: "_Block") -> None:
+        block.left -= 1
+        if block.left:
+            return
+        synchronize()
+        self.found.wall_ns.append((time.perf_counter_ns() - block.began) // block.cycles)
+        if len(self.found.wall_ns) < _BLOCKS:
+            self._block = _Block(block.cycles, block.cycles, time.perf_counter_ns())
+        else:
+            self._block, self.found.synchronised = None, True
             self._start()
 
     def _broken(self) -> None:
@@ -309,7 +353,8 @@ class Watcher:
         self._watch_again()
 
     def _watch_again(self) -> None:
-        self.phase, self._pattern = Phase.WATCH, None
+        self.phase, self._pattern, self._block = Phase.WATCH, None, None
+        self.found.wall_ns.clear()
         self.found.source, self.found.pattern, self.found.profiled_ns = None, [], []
 
     # ---------------------------------------------------------------- profiling
@@ -357,12 +402,16 @@ class Watcher:
     # ---------------------------------------------------------------- the early window
 
     def _start_early(self) -> None:
-        if self.active and not profiler_running() and threading.get_ident() == self._main:
+        if not self.active or profiler_running() or threading.get_ident() != self._main:
+            return
+        try:
             self._early.start()
+        except Exception:  # a script must not fail because it is watched
+            traceback.print_exc()
 
     def window_over(self) -> None:
         """In the main thread, asked for by the watchdog: look for steps among the operators."""
-        if self._busy or not self.active or self.phase is not Phase.WATCH or capturing():
+        if self._busy or not self.active or self.phase is not Phase.WATCH or self._early.starting or capturing():
             return
         self._busy = True
         try:
@@ -447,12 +496,19 @@ class Watcher:
         self._finished()
 
 
+def on_device() -> bool:
+    """Tell whether the script works on a CUDA device."""
+    import torch
+
+    return bool(torch.cuda.is_initialized())
+
+
 def current_device() -> Any:
     """Return the device that the script works on, as far as it has chosen one."""
     import torch
 
-    if torch.cuda.is_initialized():
-        return torch.device("cuda", torch.cuda.current_device())
+    if torch.cuda.is_initialized() or getattr(torch.cuda._tls, "is_initializing", False):
+        return torch.device("cuda", torch._C._cuda_getDevice())
     return torch.device("cpu")
 
 

@@ -49,11 +49,14 @@ class EarlyWindow:
         from opscope.collect.torch_profiler import TorchProfiler
 
         collector = TorchProfiler(self._options, current_device())
-        self.starting = self.began = True
-        self._profiler = collector.profiler()
-        self._profiler.start()
-        self.starting, self._held = False, None
-        collector.describe(self._profiler)
+        self.starting = True
+        try:
+            profiler = collector.profiler()
+            profiler.start()
+        finally:
+            self.starting = False
+        collector.describe(profiler)
+        self._profiler, self._held, self.began = profiler, None, True
         self._marks = 0
 
     def mark(self, kind: str) -> None:
