@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from opscope.collect.script.events import Identities, StepEvents
 from opscope.collect.script.period import candidate_periods, find_pattern, settled
-from opscope.collect.script.windows import outermost, steps_by_operators
+from opscope.collect.script.windows import outermost, steps_by_operators, within
 from tests.cli import ROOT, opscope
 
 SCRIPTS = ROOT / "tests" / "workloads" / "scripts"
@@ -144,6 +144,21 @@ def test_steps_are_found_among_operators_by_hand() -> None:
     assert pattern.keys == ("aten::mm", "aten::tanh")
     assert spans == [(100.0, 150.0), (150.0, 200.0), (200.0, 250.0), (250.0, 300.0), (300.0, 330.0)]
     assert steps_by_operators({"traceEvents": []}) is None
+    assert steps_by_operators({"traceEvents": events}, 4, at_end=True, least_us=200.0) is not None
+    assert steps_by_operators({"traceEvents": events}, 4, least_us=1_000.0) is None  # too little of the recording
+    later = {"ph": "X", "cat": "cpu_op", "name": "aten::copy_", "pid": 1, "tid": 1, "ts": 340.0, "dur": 2.0}
+    assert steps_by_operators({"traceEvents": [*events, later]}, 4, at_end=True) is None  # it is over
+
+
+def test_what_was_before_the_steps_is_not_charged_to_them() -> None:
+    def event(cat: str, ts: float, **args: int) -> dict[str, Any]:
+        return {"ph": "X", "cat": cat, "name": "n", "pid": 1, "tid": 1, "ts": ts, "dur": 1.0, "args": args}
+
+    meta = {"ph": "M", "name": "process_name", "pid": 1}
+    early = [event("cpu_op", 5.0), event("cuda_runtime", 6.0, correlation=1), event("kernel", 12.0, correlation=1)]
+    inside = [event("cpu_op", 10.0), event("cuda_runtime", 11.0, correlation=2), event("kernel", 40.0, correlation=2)]
+    kept = within([meta, *early, *inside, event("cpu_op", 20.0)], 10.0, 20.0)
+    assert sorted(map(str, kept)) == sorted(map(str, [meta, *inside]))
     assert [name for name, _, _ in outermost([("b", 1, 2), ("a", 0, 5), ("c", 5, 6)])] == ["a", "c"]
 
 

@@ -163,7 +163,7 @@ class Watcher:
         """What a reader may have expected to be recorded, where CUDA could be used and was not."""
         if self._early.began or "torch" not in sys.modules:
             return ""
-        return ": it used no CUDA device, and ended before it was looked at on the CPU (after some seconds)"
+        return ": it ended before steps were found, or within the first seconds, in which nothing is recorded on a GPU"
 
     @property
     def _active_steps(self) -> int:
@@ -174,16 +174,15 @@ class Watcher:
     def torch_imported(self) -> None:
         """PyTorch is there: record from here on, for scripts that end soon.
 
-        Before the script's own first use of CUDA nothing may touch it: it may fork, or choose devices. Where there is
-        no driver it cannot be used.
+        Before the script's own first use of CUDA nothing may touch it: it may fork, or choose devices; and a profiler
+        that starts within that first use has crashed programs. So where there is a driver, the first window is the
+        watchdog's, after some seconds.
         """
         import torch
 
         self._began = time.monotonic()
         if torch.version.cuda is None or not _DRIVER.exists():
             self._start_early()
-        else:
-            torch.cuda._lazy_call(self._start_early)
 
     def optimizer_made(self) -> None:
         """An optimizer's class was set up."""
@@ -377,6 +376,8 @@ class Watcher:
         if len(self.found.profiled_ns) > self._active_steps:
             self._stop()
         else:
+            if len(self.found.profiled_ns) == 1:
+                synchronize()  # what the warm-up cycle launched must not run within the first step
             self._profiler.step()
 
     def _stop(self) -> None:
@@ -419,16 +420,16 @@ class Watcher:
                 self._start_early()
                 return
             self._early.stop()
-            self._by_operators(5)
+            self._by_operators(5, going_on=True)
         finally:
             self._busy = False
         self._end_script()
 
-    def _by_operators(self, minimum: int) -> None:
+    def _by_operators(self, minimum: int, *, going_on: bool) -> None:
         """Take steps from the operators of the early window, where hardly any boundary was seen."""
-        if len(self._optimizer.ends) + len(self._call.ends) > 2:
+        if len(self._optimizer.ends) + len(self._call.ends) > 2 or (going_on and self._optimizers_made):
             return
-        steps = self._early.steps_by_operators(minimum, self._active_steps)
+        steps = self._early.steps_by_operators(minimum, self._active_steps, going_on=going_on)
         if steps is None:
             return
         self.found.source, self.found.pattern = "operators", steps.pattern
@@ -477,7 +478,7 @@ class Watcher:
             self._keep_early(whole=failure is None)
 
     def _keep_early(self, *, whole: bool) -> None:
-        self._by_operators(4)
+        self._by_operators(4, going_on=False)
         if self.phase is Phase.DONE:
             return
         kind = "optimizer" if self._optimizer.ends else "call"
@@ -507,7 +508,7 @@ def current_device() -> Any:
     """Return the device that the script works on, as far as it has chosen one."""
     import torch
 
-    if torch.cuda.is_initialized() or getattr(torch.cuda._tls, "is_initializing", False):
+    if torch.cuda.is_initialized():
         return torch.device("cuda", torch._C._cuda_getDevice())
     return torch.device("cpu")
 

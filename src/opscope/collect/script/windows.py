@@ -1,6 +1,7 @@
 """A window of recording from a script's beginning on: for scripts that end soon, and for those without boundaries."""
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ class EarlyWindow:
         self._written = False
         self._mark: Any = None
         self._marks = 0
+        self._started, self._recorded_us = 0, 0.0
 
     @property
     def running(self) -> bool:
@@ -57,6 +59,7 @@ class EarlyWindow:
             self.starting = False
         collector.describe(profiler)
         self._profiler, self._held, self.began = profiler, None, True
+        self._started = time.perf_counter_ns()
         self._marks = 0
 
     def mark(self, kind: str) -> None:
@@ -81,6 +84,7 @@ class EarlyWindow:
             return
         self._held, self._profiler = self._profiler, None
         self._close_mark()
+        self._recorded_us = (time.perf_counter_ns() - self._started) / 1000
         self._held.stop()
 
     def write(self) -> bool:
@@ -93,12 +97,14 @@ class EarlyWindow:
             self._written = True
         return self._written
 
-    def steps_by_operators(self, minimum: int, active: int) -> WindowSteps | None:
+    def steps_by_operators(self, minimum: int, active: int, *, going_on: bool) -> WindowSteps | None:
         """Find a repetition of operators, and mark its last cycles as steps; None if there is none."""
         if not self.write():
             return None
         trace = json.loads(self._path.read_bytes())
-        found = steps_by_operators(trace, minimum)
+        found = steps_by_operators(
+            trace, minimum, at_end=going_on, least_us=self._recorded_us / 2 if going_on else None
+        )
         if found is None:
             return None
         pattern, spans = found
@@ -163,8 +169,18 @@ def outermost(slices: Sequence[Slice]) -> list[Slice]:
     return found
 
 
-def steps_by_operators(trace: dict[str, Any], minimum: int = 4) -> tuple[Pattern, list[tuple[float, float]]] | None:
-    """Find a repetition in the outermost operators of the busiest thread, and the times of its complete cycles."""
+def steps_by_operators(
+    trace: dict[str, Any], minimum: int = 4, *, at_end: bool = False, least_us: float | None = None
+) -> tuple[Pattern, list[tuple[float, float]]] | None:
+    """Find a repetition in the outermost operators of the busiest thread, and the times of its complete cycles.
+
+    Args:
+        trace: as Kineto writes it.
+        minimum: how often a cycle must be seen.
+        at_end: only a repetition that goes on at the end.
+        least_us: how long it must last; half of the time from the first operator to the last one if left out. What
+            lasts less is a loop of the program's beginning, such as moving parameters to a device.
+    """
     threads: dict[Any, list[Slice]] = {}
     for event in trace.get("traceEvents", ()):
         if event.get("ph") == "X" and event.get("cat") == "cpu_op":
@@ -175,8 +191,8 @@ def steps_by_operators(trace: dict[str, Any], minimum: int = 4) -> tuple[Pattern
     calls = outermost(max(threads.values(), key=len))[-_MOST_CALLS:]
     keys = [name for name, _, _ in calls]
     periods = candidate_periods(keys, repeats=minimum)
-    pattern = find_pattern(keys, [end for _, _, end in calls], repeats=minimum, periods=periods)
-    if pattern is None:
+    pattern = find_pattern(keys, [end for _, _, end in calls], repeats=minimum, periods=periods, at_end=at_end)
+    if pattern is None or pattern.covered < ((calls[-1][2] - calls[0][1]) / 2 if least_us is None else least_us):
         return None
     starts = [pattern.first + cycle * pattern.period for cycle in range(pattern.count)]
     following = [*starts[1:], starts[-1] + pattern.period]
