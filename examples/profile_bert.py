@@ -1,4 +1,4 @@
-"""The guide's script: every option is one of ``opscope profile`` (``python3 profile_bert.py --help``)."""
+"""Profiles BERT: every option is one of ``opscope profile`` (``python3 profile_bert.py --help``)."""
 
 import importlib.util
 import os

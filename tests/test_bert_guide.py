@@ -1,4 +1,4 @@
-"""The first guide's own commands, unchanged, on what ``opscope profile bert`` writes: on the CPU and on an H200."""
+"""Commands that users have written down, unchanged, on what ``opscope profile bert`` writes: on the CPU and on an H200."""
 
 import json
 import re
@@ -54,14 +54,14 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_headings_of_the_top_three_on_the_cpu(on_cpu: Path) -> None:
     result = shell(HEADINGS, on_cpu)
     assert result.returncode == 0
-    # Three of each of the two reports; the guide's pattern also finds the tenth operator, 4.10.
+    # Three of each of the two reports; their pattern also finds the tenth operator, 4.10.
     top = [line for line in result.stdout.splitlines() if re.fullmatch(r"### 4\.[1-3] aten::\S+", line)]
     assert [line[:7] for line in top] == ["### 4.1", "### 4.2", "### 4.3"] * 2
 
 
 @pytest.mark.torch
 def test_the_statistics_name_the_same_operators_and_leave_device_times_open(on_cpu: Path) -> None:
-    """Without a GPU ``cuda_time_total_ms`` is null, so the guide's format ends there: nothing prints as 0.00ms."""
+    """Without a GPU ``cuda_time_total_ms`` is null, so their format ends there: nothing prints as 0.00ms."""
     document = json.loads((on_cpu / "profiling_results/quick/profiling_stats_bs8_seq128.json").read_text())
     headings = shell("grep -h '### 4' profiling_results/quick/*bs8_seq128.md", on_cpu).stdout
     for operator in document["top_aten_operators"][:3]:

@@ -1,4 +1,4 @@
-"""Kinds of work: the guide's seven, the named others, and where the answer comes from."""
+"""Kinds of work: the first seven, the named others, and where the answer comes from."""
 
 import pytest
 

@@ -91,7 +91,7 @@ def guide_keys(document: TraceDocument) -> GuideKeys:
 
 
 def statistics_json(document: TraceDocument) -> bytes:
-    """Return the statistics file: the document, with the guide's keys beside its own."""
+    """Return the statistics file: the document, with the keys in milliseconds beside its own."""
     content = {**msgspec.to_builtins(document), **guide_keys(document)}
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
