@@ -1,4 +1,4 @@
-"""Commands that users have written down, unchanged, on what ``opscope profile bert`` writes: on a CPU and an H200.
+"""Commands that users have written down, unchanged, on what ``opscope profile bert`` writes: on a CPU and an H200."""
 
 import json
 import re
