@@ -35,3 +35,9 @@ def compiled_graphs() -> int:
     """Return how many graphs torch.compile has made; a step in which it made one is not steady."""
     utils = sys.modules.get("torch._dynamo.utils")
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
+
+
+def compiling() -> bool:
+    """Tell whether torch.compile is at work in this thread."""
+    guards = sys.modules.get("torch._guards")
+    return guards is not None and guards.CompileContext.try_get() is not None

@@ -19,7 +19,14 @@ from typing import Any, Final
 
 from opscope.collect.script.events import ANCHOR, LEVELS, Identities, StepEvents
 from opscope.collect.script.period import Pattern, settled
-from opscope.collect.script.questions import capturing, compiled_graphs, grad_enabled, profiler_running, synchronize
+from opscope.collect.script.questions import (
+    capturing,
+    compiled_graphs,
+    compiling,
+    grad_enabled,
+    profiler_running,
+    synchronize,
+)
 from opscope.collect.script.windows import EarlyWindow
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import CaptureOptions, Schedule
@@ -412,15 +419,20 @@ class Watcher:
 
     def window_over(self) -> None:
         """In the main thread, asked for by the watchdog: look for steps among the operators."""
-        if self._busy or not self.active or self.phase is not Phase.WATCH or self._early.starting or capturing():
+        if self._busy or not self.active or self.phase is not Phase.WATCH or self._early.starting:
+            return
+        if capturing() or compiling():
             return
         self._busy = True
         try:
             if not self._early.running:
-                self._start_early()
+                if not self._optimizers_made:  # its steps will tell
+                    self._start_early()
                 return
             self._early.stop()
             self._by_operators(5, going_on=True)
+        except Exception:  # this is called in the midst of the script, which must not fail because it is watched
+            traceback.print_exc()
         finally:
             self._busy = False
         self._end_script()
