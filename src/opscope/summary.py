@@ -1,5 +1,6 @@
 """How an object shows itself in a prompt and in a notebook: in a few lines, whatever it holds."""
 
+import abc
 import html
 import textwrap
 from dataclasses import dataclass
@@ -40,14 +41,14 @@ class Summary:
         return f"<div><strong>{html.escape(self.title)}</strong><table>{''.join(rows)}</table></div>"
 
 
-class Summarised:
+class Summarised(abc.ABC):
     """Shows its `summary` instead of everything in it."""
 
     __slots__ = ()
 
+    @abc.abstractmethod
     def summary(self) -> Summary:
         """Return what is worth seeing at a glance."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return self.summary().text()

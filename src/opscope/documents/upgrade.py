@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from opscope.documents.trace import TraceDocument
-from opscope.record.codec import environment_1, named_settings_1
+from opscope.record.codec import Versioned, environment_1, named_settings_1
 
 _Json = dict[str, Any]
 _NS_PER_MS: Final = 1_000_000
@@ -22,18 +22,13 @@ _NS_PER_US: Final = 1_000
 _CAUSES_1: Final = {"host late": "host wait"}
 
 
-class _Versioned(msgspec.Struct):
-    schema: str = ""
-    version: int = 1
-
-
 def read_trace_document(content: bytes) -> TraceDocument:
     """Read the document of a trace, of any version.
 
     Raises:
         One of `opscope.record.codec.UNREADABLE`: it is none.
     """
-    known = msgspec.json.decode(content, type=_Versioned)
+    known = msgspec.json.decode(content, type=Versioned)
     if known.schema == "opscope.profile/1":
         return msgspec.convert(_from_profile_1(msgspec.json.decode(content)), type=TraceDocument)
     document = msgspec.json.decode(content, type=TraceDocument)

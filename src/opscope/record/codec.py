@@ -46,14 +46,17 @@ def decode_bytes(content: bytes, kind: type[T]) -> T:
     Raises:
         msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, AttributeError: it is none.
     """
-    upgrade = _UPGRADES.get(msgspec.json.decode(content, type=_Versioned).schema)
+    upgrade = _UPGRADES.get(msgspec.json.decode(content, type=Versioned).schema)
     if upgrade is None:
         return msgspec.json.decode(content, type=kind)
     return msgspec.convert(upgrade(msgspec.json.decode(content)), type=kind)
 
 
-class _Versioned(msgspec.Struct):
+class Versioned(msgspec.Struct):
+    """What every document says of itself; those that do not say their version are of the first."""
+
     schema: str = ""
+    version: int = 1
 
 
 # ---------------------------------------------------------------- version 1

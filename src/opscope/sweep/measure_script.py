@@ -8,10 +8,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from opscope.collect.script.found import Found
+from opscope.collect.script.questions import current_device
 from opscope.collect.script.running import run_script
 from opscope.collect.script.signals import install
 from opscope.collect.script.watchdog import listen_to_watchdog, start_watchdog
-from opscope.collect.script.watcher import EnoughMeasured, Found, Watcher, current_device
+from opscope.collect.script.watcher import EnoughMeasured, Watcher
 from opscope.errors import OpscopeError, UsageError
 from opscope.record.capture import Benchmark, WorkloadInfo
 from opscope.record.configuration import CaptureOptions, Configuration

@@ -1,6 +1,7 @@
 """Small questions to PyTorch, asked while somebody else's program runs in it."""
 
 import sys
+from typing import Any
 
 
 def grad_enabled() -> bool:
@@ -41,3 +42,19 @@ def compiling() -> bool:
     """Tell whether torch.compile is at work in this thread."""
     guards = sys.modules.get("torch._guards")
     return guards is not None and guards.CompileContext.try_get() is not None
+
+
+def on_device() -> bool:
+    """Tell whether the script works on a CUDA device."""
+    import torch
+
+    return bool(torch.cuda.is_initialized())
+
+
+def current_device() -> Any:
+    """Return the device that the script works on, as far as it has chosen one."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        return torch.device("cuda", torch._C._cuda_getDevice())
+    return torch.device("cpu")

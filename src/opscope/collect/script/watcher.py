@@ -12,18 +12,21 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 from opscope.collect.script.events import ANCHOR, LEVELS, Identities, StepEvents
+from opscope.collect.script.found import Found
 from opscope.collect.script.period import Pattern, settled
 from opscope.collect.script.questions import (
     capturing,
     compiled_graphs,
     compiling,
+    current_device,
     grad_enabled,
+    on_device,
     profiler_running,
     synchronize,
 )
@@ -54,59 +57,6 @@ class Phase(Enum):
     SETTLE = "repetition found; unprofiled cycles are timed"
     RECORD = "profiling"
     DONE = "done"
-
-
-@dataclass(slots=True)
-class Found:
-    """What was found and measured.
-
-    Attributes:
-        source: what the steps are made of; None for the whole run, where nothing repeated.
-        pattern: the events of one cycle, by name.
-        seen: complete cycles before the profiled ones.
-        first: events before the first cycle.
-        level: how much of the events repeated (``opscope.collect.script.events.LEVELS``).
-        settled: whether the steps before took alike; None where too few were seen.
-        wall_ns: times of unprofiled steps, from boundary to boundary; where a device works, means of blocks of steps.
-        synchronised: whether each of them ends with a wait for the device.
-        profiled_ns: of the profiled ones.
-        trace: the trace that was written.
-        notes: what a reader must know.
-    """
-
-    source: str | None = None
-    pattern: list[str] = field(default_factory=list)
-    seen: int = 0
-    first: int = 0
-    level: str = LEVELS[0]
-    settled: bool | None = None
-    wall_ns: list[int] = field(default_factory=list)
-    synchronised: bool = False
-    profiled_ns: list[int] = field(default_factory=list)
-    trace: RawTrace | None = None
-    notes: list[str] = field(default_factory=list)
-
-    def sentence(self) -> str:
-        """Say which steps were profiled, and how they were found."""
-        if self.source is None:
-            found = (
-                "No repetition of steps was found: the recording is of the run from its beginning, first uses included"
-            )
-        else:
-            shown = ", ".join(self.pattern[:4]) + (", ..." if len(self.pattern) > 4 else "")
-            seen = f"seen {self.seen} times before; " if self.seen else ""
-            of = "" if len(self.pattern) < 2 else f" of {len(self.pattern)} events"
-            found = (
-                f"Steps were found by themselves: a repeating cycle{of} ({self.source}: {shown}), "
-                f"{seen}{_steps(len(self.profiled_ns))} profiled"
-            )
-            if self.settled is False:
-                found += "; their durations had not settled"
-        return ". ".join([found, *self.notes]) + "."
-
-
-def _steps(count: int) -> str:
-    return "1 step was" if count == 1 else f"{count} steps were"
 
 
 @dataclass(slots=True)
@@ -507,22 +457,6 @@ class Watcher:
             return
         self.found.trace = RawTrace(self._trace.name, self._early.replaced_bytes)
         self._finished()
-
-
-def on_device() -> bool:
-    """Tell whether the script works on a CUDA device."""
-    import torch
-
-    return bool(torch.cuda.is_initialized())
-
-
-def current_device() -> Any:
-    """Return the device that the script works on, as far as it has chosen one."""
-    import torch
-
-    if torch.cuda.is_initialized():
-        return torch.device("cuda", torch._C._cuda_getDevice())
-    return torch.device("cpu")
 
 
 def end_process() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from opscope.collect.script.period import Pattern, candidate_periods, find_pattern
+from opscope.collect.script.questions import current_device
 from opscope.record.configuration import CaptureOptions
 
 _MARK: Final = "opscope: after "
@@ -47,7 +48,6 @@ class EarlyWindow:
 
     def start(self) -> None:
         """Begin to record."""
-        from opscope.collect.script.watcher import current_device
         from opscope.collect.torch_profiler import TorchProfiler
 
         collector = TorchProfiler(self._options, current_device())
