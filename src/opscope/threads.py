@@ -3,7 +3,9 @@
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
+
+_WORTH_IT: Final = 300_000  # events
 
 
 def cores() -> int:
@@ -11,15 +13,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def together(works: Iterable[Callable[[], Any]], *, worth_it: bool) -> list[Any]:
+def together(works: Iterable[Callable[[], Any]], *, events: int) -> list[Any]:
     """Return what each piece of work returns, in order, and raise what the first one that fails does.
 
     Args:
         works: pieces that change nothing that another one uses.
-        worth_it: whether there is so much to do that threads pay; without, one follows the other.
+        events: of the trace that they work on; of small ones one work follows the other, as threads would not pay.
     """
     pieces = list(works)
-    threads = min(cores(), len(pieces)) if worth_it else 1
+    threads = min(cores(), len(pieces)) if events > _WORTH_IT else 1
     if threads < 2:
         return [work() for work in pieces]
     with ThreadPoolExecutor(threads) as pool:

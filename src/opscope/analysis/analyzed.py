@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from opscope.analysis.annotations import annotation_table
-from opscope.analysis.autograd import backward_table
+from opscope.analysis.autograd import BackwardPass, backward_table
 from opscope.analysis.bounds import Bound, StepEvidence, bound_of
 from opscope.analysis.checks import Evidence, check_trace
 from opscope.analysis.graphs import graph_table
@@ -16,7 +16,7 @@ from opscope.analysis.launches import LaunchSummary, summarise_launches
 from opscope.analysis.links import Links, link
 from opscope.analysis.memory import MemoryUse, memory_use
 from opscope.analysis.modules import module_table
-from opscope.analysis.plausible import plausible
+from opscope.analysis.plausible import Implausible, plausible
 from opscope.analysis.stacks import callers
 from opscope.analysis.steps import operator_time_on_host, phase_times, steps_of
 from opscope.analysis.streams import stream_table
@@ -30,6 +30,7 @@ from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace, TraceSource
 from opscope.readers import read
 from opscope.summary import Summarised, Summary
+from opscope.threads import together
 from opscope.units import format_ns, format_share
 
 _SHOWN = 5  # operators in a summary
@@ -118,10 +119,21 @@ class Analysis(Summarised):
             )
         )
 
+    def compute_for_documents(self) -> None:
+        """Compute what every document needs beside the attributes, in two lanes where there is much of it."""
+        together(
+            (lambda: (self.backward, self.annotations), lambda: (self.memory, self.graph_nodes)),
+            events=self.source.event_count,
+        )
+
+    @functools.cached_property
+    def _backward_pass(self) -> BackwardPass:
+        return BackwardPass.of(self.trace, self.links)
+
     @functools.cached_property
     def callers(self) -> pl.DataFrame | None:
         """Python places that operators were called from; None where no stacks were recorded."""
-        return callers(self.trace, self.links)
+        return callers(self.trace, self.links, self._backward_pass)
 
     @functools.cached_property
     def memory(self) -> tuple[MemoryUse, ...]:
@@ -131,17 +143,17 @@ class Analysis(Summarised):
     @functools.cached_property
     def modules(self) -> pl.DataFrame | None:
         """Device time per ``nn.Module`` instance; None where no modules were recorded."""
-        return module_table(self.trace, self.links)
+        return module_table(self.trace, self.links, self._backward_pass)
 
     @functools.cached_property
     def annotations(self) -> pl.DataFrame:
         """Device time per named range of the program, nested; empty where none was recorded."""
-        return annotation_table(self.trace, self.links)
+        return annotation_table(self.trace, self.links, self._backward_pass)
 
     @functools.cached_property
     def backward(self) -> pl.DataFrame:
         """Device time per forward operator and the backward node that belongs to it; empty without a backward pass."""
-        return backward_table(self.trace, self.links)
+        return backward_table(self.trace, self.links, self._backward_pass)
 
     @functools.cached_property
     def streams(self) -> pl.DataFrame:
@@ -218,32 +230,50 @@ def analyze(
         graph_capture = read(graph_capture)
     trace, implausible = plausible(trace)
     links = link(trace)
-    tables = operator_tables(trace, links, Classifier(functions or NativeFunctions.shipped()))
-    timelines = device_timelines(trace, links)
-    launches = summarise_launches(trace, links)
-    window = window_of(trace, None)
+    window, classifier = window_of(trace, None), Classifier(functions or NativeFunctions.shipped())
+    # Two lanes of like length: with more, what each keeps meanwhile takes more memory than the time is worth.
+    (tables, kernels, operator_time_ns, phases), (timelines, launches, steps, trust) = together(
+        (
+            lambda: (
+                operator_tables(trace, links, classifier),
+                kernel_table(trace),
+                operator_time_on_host(trace, window),
+                phase_times(trace, links),
+            ),
+            lambda: _of_devices(trace, links, implausible, expect_device_work=expect_device_work),
+        ),
+        events=trace.source.event_count,
+    )
     unlinked = trace.activities.filter(pl.Series(links.activity_operator, dtype=pl.Int64) < 0)
     return Analysis(
         source=trace.source,
         trace=trace,
         links=links,
         window=window,
-        operator_time_ns=operator_time_on_host(trace, window),
+        operator_time_ns=operator_time_ns,
         devices=timelines,
         operators=tables.operators,
         shapes=tables.shapes,
-        kernels=kernel_table(trace),
+        kernels=kernels,
         kernels_of=tables.kernels_of,
         categories=tables.categories,
         launches=launches,
-        steps=steps_of(trace, links, timelines),
-        phases=phase_times(trace, links),
+        steps=steps,
+        phases=phases,
         accounting=Accounting(
             operators_ns=int(tables.operators["self_device_ns"].sum()),
             unlinked_ns=int(unlinked["duration_ns"].sum()),
             unlinked_activities=unlinked.height,
             activities_ns=int(trace.activities["duration_ns"].sum()),
         ),
-        trust=check_trace(Evidence(trace, links, launches, timelines, implausible, expect_device_work)),
+        trust=trust,
         graph_capture=graph_capture,
     )
+
+
+def _of_devices(
+    trace: Trace, links: Links, implausible: Implausible, *, expect_device_work: bool | None
+) -> tuple[tuple[DeviceTimeline, ...], LaunchSummary, tuple[Step, ...], Trust]:
+    timelines, launches = device_timelines(trace, links), summarise_launches(trace, links)
+    trust = check_trace(Evidence(trace, links, launches, timelines, implausible, expect_device_work))
+    return timelines, launches, steps_of(trace, links, timelines), trust

@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from opscope.analysis.autograd import in_backward, through_forward
+from opscope.analysis.autograd import BackwardPass
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints, Nesting
@@ -16,7 +16,7 @@ _DEEPEST = 64  # ranges in a path; deeper ones are told by their names, as paths
 _CUT = f"...{SEPARATOR}"
 
 
-def annotation_table(trace: Trace, links: Links) -> pl.DataFrame:
+def annotation_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataFrame:
     """Return one row per path of nested ranges, in the order in which they first began.
 
     Columns: ``path`` (the names from the outermost range inwards), ``name``, ``depth``, ``calls``, ``span_ns`` (host
@@ -34,7 +34,7 @@ def annotation_table(trace: Trace, links: Links) -> pl.DataFrame:
         return _empty()
     nesting = Nesting.of(column(ranges, "thread"), column(ranges, "start_ns"), end_of(ranges))
     duration = trace.activities["duration_ns"].to_numpy()
-    owner = _range_of_activities(trace, links, nesting)
+    owner = _range_of_activities(trace, links, nesting, backward)
     own = np.zeros(ranges.height, np.int64)
     np.add.at(own, owner[owner >= 0], duration[owner >= 0])
     path, depth = _paths(ranges, nesting)
@@ -76,7 +76,7 @@ def _empty() -> pl.DataFrame:
     return pl.DataFrame(schema={"path": pl.String, "name": pl.String, **dict.fromkeys(numbers, pl.Int64)})
 
 
-def _range_of_activities(trace: Trace, links: Links, ranges: Nesting) -> Ints:
+def _range_of_activities(trace: Trace, links: Links, ranges: Nesting, backward: BackwardPass) -> Ints:
     """Return per activity the row of the innermost range around its launch, or -1."""
     launch, operator = links.activity_launch, links.activity_operator
     thread, time = np.full(len(launch), -1, np.int64), np.full(len(launch), -1, np.int64)
@@ -86,18 +86,12 @@ def _range_of_activities(trace: Trace, links: Links, ranges: Nesting) -> Ints:
         time[known] = column(table, "start_ns")[rows[known]]
     found = ranges.innermost_at(thread, time)
     missing = np.flatnonzero((found < 0) & (operator >= 0))
-    forward = _forward_thread(trace, links)[operator[missing]]
-    found[missing] = ranges.innermost_at(forward, time[missing])
+    missing = missing[backward.inside[operator[missing]]]
+    every = np.arange(trace.operators.height)
+    forward = backward.through_forward(np.where(backward.inside, -1, every), operator[missing])
+    missing, forward = missing[forward >= 0], forward[forward >= 0]
+    found[missing] = ranges.innermost_at(backward.thread[forward], time[missing])
     return found
-
-
-def _forward_thread(trace: Trace, links: Links) -> Ints:
-    """Return per operator of a backward pass the thread of its forward operator, -1 for others."""
-    backward = in_backward(trace)
-    known = np.where(backward, -1, np.arange(trace.operators.height))
-    forward = np.where(backward, through_forward(trace, links, known), -1)
-    threads = column(trace.operators, "thread")
-    return np.where(forward >= 0, threads[np.maximum(forward, 0)], -1) if len(threads) else threads
 
 
 def _paths(ranges: pl.DataFrame, nesting: Nesting) -> tuple[pl.Series, Ints]:

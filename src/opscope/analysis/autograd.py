@@ -1,18 +1,19 @@
 """Which forward operator a backward operator belongs to: by sequence number, as autograd assigned it."""
 
+from dataclasses import dataclass
+
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.links import Links, device_time_of_operators
-from opscope.analysis.nesting import Ints, Nesting
+from opscope.analysis.nesting import Bools, Ints, Nesting
 from opscope.model import Trace
 
 _ENGINE = "autograd::engine::evaluate_function: "
 
 
-def backward_table(trace: Trace, links: Links) -> pl.DataFrame:
+def backward_table(trace: Trace, links: Links, backward: "BackwardPass") -> pl.DataFrame:
     """Return what the backward pass of each forward operator cost.
 
     One row per ``forward`` operator (null where no sequence number leads to one, as for gradient accumulation) and
@@ -20,13 +21,12 @@ def backward_table(trace: Trace, links: Links) -> pl.DataFrame:
     ``backward_device_ns`` (of what the engine launched while it ran the node; nodes that run others inside, as
     checkpointing does, do not count them). Empty where no backward pass was recorded.
     """
-    engine_of = _innermost_engine_range(trace)
-    nodes = np.flatnonzero(engine_of == np.arange(trace.operators.height))
-    forward_of = through_forward(trace, links, np.where(engine_of < 0, np.arange(trace.operators.height), -1))
+    every = np.arange(trace.operators.height)
+    nodes = np.flatnonzero(backward.node == every)
     own = device_time_of_operators(trace, links)
     in_node = np.zeros(trace.operators.height, np.int64)
-    np.add.at(in_node, engine_of[engine_of >= 0], own[engine_of >= 0])
-    forward = forward_of[nodes]
+    np.add.at(in_node, backward.node[backward.inside], own[backward.inside])
+    forward = backward.through_forward(np.where(backward.inside, -1, every), nodes)
     total = links.operators.subtree_sums(own)
     first_use = np.zeros(len(nodes), np.bool_)
     first_use[np.unique(forward, return_index=True)[1]] = True
@@ -48,43 +48,64 @@ def backward_table(trace: Trace, links: Links) -> pl.DataFrame:
     )
 
 
-def in_backward(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Tell per operator whether autograd's engine runs it."""
-    inside: npt.NDArray[np.bool_] = _innermost_engine_range(trace) >= 0
-    return inside
+@dataclass(frozen=True, slots=True)
+class BackwardPass:
+    """What autograd's engine ran, and which forward operators it belongs to.
+
+    Attributes:
+        node: per operator the row of the node that the engine evaluates around it, itself included; or -1.
+        sequence: per operator the sequence number that it or the next operator around it carries; or -1.
+        own_sequence: per operator the one that it carries itself; or -1.
+        thread: per operator its thread.
+    """
+
+    node: Ints
+    sequence: Ints
+    own_sequence: Ints
+    thread: Ints
+
+    @classmethod
+    def of(cls, trace: Trace, links: Links) -> "BackwardPass":
+        """Find the backward pass in a trace."""
+        sequence = column(trace.operators, "sequence_number")
+        around = np.where(sequence >= 0, np.arange(len(sequence)), links.operators.parent)
+        climbing = np.flatnonzero(around >= 0)
+        while len(climbing):
+            climbing = climbing[sequence[around[climbing]] < 0]
+            around[climbing] = links.operators.parent[around[climbing]]
+            climbing = climbing[around[climbing] >= 0]
+        nearest = np.where(around >= 0, sequence[np.maximum(around, 0)], -1) if len(around) else around
+        return cls(_innermost_engine_range(trace), nearest, sequence, column(trace.operators, "thread"))
+
+    @property
+    def inside(self) -> Bools:
+        """Tell per operator whether autograd's engine runs it."""
+        found: Bools = self.node >= 0
+        return found
+
+    def through_forward(self, known: Ints, rows: Ints | None = None) -> Ints:
+        """Return per operator what the forward operator with the sequence number around it has, or -1.
+
+        Args:
+            known: what is asked about, per operator: a number that forward operators have, and -1 for all others.
+                Where it is known it stays.
+            rows: the operators that are asked for; without, all.
+        """
+        keys, values = _by_sequence_number(self.own_sequence, self.thread, known)
+        wanted, own = (self.sequence, known) if rows is None else (self.sequence[rows], known[rows])
+        if not len(keys):
+            return own.copy()
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(own >= 0, own, np.where(keys[place] == wanted, values[place], -1))
 
 
 def _innermost_engine_range(trace: Trace) -> Ints:
-    """Return per operator the row of the node that the engine evaluates around it, itself included; or -1."""
     rows = trace.operators.with_row_index("row").filter(pl.col("name").cat.starts_with(_ENGINE))
     ranges = Nesting.of(column(rows, "thread"), column(rows, "start_ns"), end_of(rows))
     found = ranges.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
     result = np.full(len(found), -1, np.int64)
     result[found >= 0] = column(rows, "row")[found[found >= 0]]
     return result
-
-
-def through_forward(trace: Trace, links: Links, known: Ints) -> Ints:
-    """Return per operator what the forward operator with the sequence number around it has, or -1.
-
-    Args:
-        trace: with its operators.
-        links: of the same trace.
-        known: what is asked about, per operator: a number that forward operators have, and -1 for all others. Where it
-            is known it stays.
-    """
-    sequence = column(trace.operators, "sequence_number")
-    keys, values = _by_sequence_number(sequence, column(trace.operators, "thread"), known)
-    around = np.where(sequence >= 0, np.arange(len(sequence)), links.operators.parent)
-    climbing = np.flatnonzero(around >= 0)
-    while len(climbing):
-        climbing = climbing[sequence[around[climbing]] < 0]
-        around[climbing] = links.operators.parent[around[climbing]]
-        climbing = climbing[around[climbing] >= 0]
-    wanted = np.where(around >= 0, sequence[np.maximum(around, 0)], -1)
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1) if len(keys) else np.full(len(wanted), -1)
-    found = np.where(keys[place] == wanted, values[place], -1) if len(keys) else place
-    return np.where(known >= 0, known, found)
 
 
 def _by_sequence_number(sequence: Ints, thread: Ints, known: Ints) -> tuple[Ints, Ints]:

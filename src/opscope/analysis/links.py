@@ -13,6 +13,7 @@ import polars as pl
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.nesting import Bools, Ints, Nesting
 from opscope.model import Trace
+from opscope.threads import together
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +44,32 @@ def link(trace: Trace) -> Links:
     # The profiler numbers operators as they begin; 0 stands for no number.
     number = column(trace.operators, "external_id")
     began = np.where(number > 0, number, -1)
-    operators = _nesting(trace.operators, began)
-    launch_thread, launch_start = column(trace.launches, "thread"), column(trace.launches, "start_ns")
-    launch_operator = operators.innermost_at(launch_thread, launch_start)
-    activity_launch = _match(trace.activities["correlation"], trace.launches["correlation"])
-    # Of an annotation and an operator with the same rounded times, the annotation is rather around the operator.
-    tables = (trace.annotations, trace.operators)
-    ranges = _nesting(
-        pl.concat([table.select("thread", "start_ns", "duration_ns") for table in tables]),
-        np.concatenate([np.full(trace.annotations.height, -1), began]),
+
+    def nesting_and_owners() -> tuple[Nesting, Ints]:
+        operators = _nesting(trace.operators, began)
+        thread, start = column(trace.launches, "thread"), column(trace.launches, "start_ns")
+        return operators, operators.innermost_at(thread, start)
+
+    def self_time_and_crossing() -> tuple[Ints, Bools]:
+        # Of an annotation and an operator with the same rounded times, the annotation is rather around the operator.
+        tables = (trace.annotations, trace.operators)
+        ranges = _nesting(
+            pl.concat([table.select("thread", "start_ns", "duration_ns") for table in tables]),
+            np.concatenate([np.full(trace.annotations.height, -1), began]),
+        )
+        return _self_time(ranges, _nesting(trace.launches)), ranges.crossing()
+
+    (operators, launch_operator), (self_time, crossing) = together(
+        (nesting_and_owners, self_time_and_crossing), events=trace.source.event_count
     )
-    first, crossing = trace.annotations.height, ranges.crossing()
+    activity_launch = _match(trace.activities["correlation"], trace.launches["correlation"])
+    first = trace.annotations.height
     return Links(
         activity_launch,
         _operators_of(trace, activity_launch, launch_operator),
         launch_operator,
         operators,
-        _self_time(ranges, _nesting(trace.launches))[first:],
+        self_time[first:],
         crossing[first:],
         int(crossing[:first].sum()),
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from opscope.analysis.autograd import in_backward, through_forward
+from opscope.analysis.autograd import BackwardPass
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Nesting
@@ -12,7 +12,7 @@ from opscope.model import Trace
 _MODULE = "nn.Module: "
 
 
-def module_table(trace: Trace, links: Links) -> pl.DataFrame | None:
+def module_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataFrame | None:
     """Return the device time per module instance: ``module``, ``calls``, ``self_device_ns``, ``total_device_ns``.
 
     An activity belongs to the innermost module around its operator; one of the backward pass to the module of the
@@ -24,7 +24,7 @@ def module_table(trace: Trace, links: Links) -> pl.DataFrame | None:
         return None
     nesting = Nesting.of(column(modules, "thread"), column(modules, "start_ns"), end_of(modules))
     own = nesting.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
-    module_of = through_forward(trace, links, np.where(in_backward(trace), -1, own))
+    module_of = backward.through_forward(np.where(backward.inside, -1, own))
     launched = np.flatnonzero(links.activity_operator >= 0)
     module = module_of[links.activity_operator[launched]]
     self_device = np.zeros(modules.height, np.int64)

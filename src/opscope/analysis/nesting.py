@@ -57,8 +57,9 @@ class Nesting:
             order = np.lexsort((number, -end, start, thread)).astype(np.int64)
             if began is not None:
                 order = _early_first(order, thread, start, empty, began)
+        thread, start, end = (np.ascontiguousarray(one, np.int64) for one in (thread, start, end))
         if (library := native.load()) is not None:
-            return cls._compiled(library, order, *(np.ascontiguousarray(one, np.int64) for one in (thread, start, end)))
+            return cls._compiled(library, order, thread, start, end)
         parent = np.full(len(order), -1, np.int64)
         parent[order] = _with_outer(order, _sorted_parents(thread[order], end[order], empty[order]))
         return cls(parent, order, thread, start, end)
@@ -75,6 +76,8 @@ class Nesting:
 
         A slice contains its start and not its end, so back-to-back slices never both contain a point.
         """
+        if (library := native.load()) is not None:
+            return self._innermost_compiled(library, thread, time)
         latest = self._latest_started(thread, time)
         climbing = np.flatnonzero(latest >= 0)
         while len(climbing):
@@ -82,6 +85,13 @@ class Nesting:
             latest[climbing] = self.parent[latest[climbing]]
             climbing = climbing[latest[climbing] >= 0]
         return latest
+
+    def _innermost_compiled(self, library: CDLL, thread: Ints, time: Ints) -> Ints:
+        slices = (self.order, self.thread, self.start, self.end, self.parent)
+        asked = [np.ascontiguousarray(one, np.int64) for one in (thread, time)]
+        answer = np.empty(len(time), np.int64)
+        library.opscope_innermost(len(self.order), *slices, len(time), *asked, answer)
+        return answer
 
     def _latest_started(self, thread: Ints, time: Ints) -> Ints:
         result = np.full(len(time), -1, np.int64)

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import polars as pl
 
-from opscope.analysis.autograd import in_backward, through_forward
+from opscope.analysis.autograd import BackwardPass
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.links import Links, device_time_of_operators, operator_self_cpu
 from opscope.analysis.nesting import Ints, Nesting
@@ -18,7 +18,7 @@ _NOT_THE_USERS = re.compile(
 )
 
 
-def callers(trace: Trace, links: Links) -> pl.DataFrame | None:
+def callers(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataFrame | None:
     """Return where operators were called from: ``name``, ``called_from``, ``calls`` and their self times.
 
     The place is the innermost Python frame around the call that is neither PyTorch's nor opscope's; a backward
@@ -28,9 +28,7 @@ def callers(trace: Trace, links: Links) -> pl.DataFrame | None:
         return None
     frame = _user_frame_of_operators(trace)
     # On a CPU the backward pass runs on the caller's own thread, under the frame that called ``backward``.
-    backward = in_backward(trace)
-    forward = np.where(backward, -1, frame)
-    through = through_forward(trace, links, forward)
+    through = backward.through_forward(np.where(backward.inside, -1, frame))
     frame = np.where(through >= 0, through, frame)
     places = trace.frames["name"].cast(pl.String).gather(pl.Series(frame).replace(-1, None))
     return (

@@ -29,8 +29,6 @@ from opscope.readers.tables import Rows, build, sorted_by_start
 from opscope.schema import SCHEMAS
 from opscope.threads import together
 
-_MANY = 300_000  # events: their tables are made on several threads
-
 # How Perfetto's binary traces begin; so may text, after an empty line.
 _LIKE_PERFETTO = b"\x0a"
 
@@ -137,7 +135,7 @@ def _frames(
         )
 
     works = [functools.partial(frame, table) for table in SCHEMAS]
-    made = together(works, worth_it=reader.event_count > _MANY)
+    made = together(works, events=reader.event_count)
     for _, replaced_bytes, unreadable_bytes in made:
         oddities.replaced_bytes += replaced_bytes
         oddities.unreadable_bytes += unreadable_bytes

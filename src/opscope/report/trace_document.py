@@ -57,6 +57,7 @@ def build_trace_document(
         trace: the trace's name relative to its run directory.
     """
     builder, analysis = _Builder(measured, functions, lookup), measured.analysis
+    analysis.compute_for_documents()
     launches = analysis.launches
     return doc.TraceDocument(
         version=CURRENT,
