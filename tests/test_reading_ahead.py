@@ -30,19 +30,23 @@ def no_garbage_collection() -> Iterator[None]:
     gc.enable()
 
 
-def test_a_trace_read_ahead_is_the_trace() -> None:
-    ahead, trace = Reading(TRACE).trace(), read(TRACE)
+@pytest.mark.parametrize("tables_ahead", [False, True])
+def test_a_trace_read_ahead_is_the_trace(tables_ahead: bool) -> None:
+    ahead, trace = Reading(TRACE, libraries_imported=threading.Event() if tables_ahead else None).trace(), read(TRACE)
     assert ahead.source == trace.source
     assert ahead.activities.equals(trace.activities)
 
 
+@pytest.mark.parametrize("tables_ahead", [False, True])
 @pytest.mark.parametrize("content", ["", "SQLite format 3", None])
-def test_what_cannot_be_read_is_said_by_the_one_who_waits(tmp_path: Path, content: str | None) -> None:
+def test_what_cannot_be_read_is_said_by_the_one_who_waits(
+    tmp_path: Path, content: str | None, tables_ahead: bool
+) -> None:
     path = tmp_path / "trace.json"
     if content is not None:
         path.write_text(content)
     with pytest.raises(BadInputError):
-        Reading(path).trace()
+        Reading(path, libraries_imported=threading.Event() if tables_ahead else None).trace()
 
 
 @pytest.mark.usefixtures("no_garbage_collection")

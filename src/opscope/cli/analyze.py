@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from threading import Event
 
 import click
 
@@ -56,9 +57,13 @@ def command(
     --format json prints everything, by the schema opscope.analysis/1.
     """
     tune_for_one_analysis()
-    traces = traces_of(inputs, max_input)
+    libraries_imported = Event()
+    traces = traces_of(inputs, max_input, libraries_imported)
     # The imports take as long as reading 50 MB does, and go on meanwhile.
     import_numpy_without_threads()
+    import polars  # noqa: F401
+
+    libraries_imported.set()
     from opscope.cli.analysis_output import Analysed, Rows, print_analyses
     from opscope.documents.trust import Verdict
     from opscope.knowledge.native_functions import NativeFunctions

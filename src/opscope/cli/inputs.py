@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -119,10 +120,13 @@ def _of_folder(folder: Path) -> Iterator[TraceFile]:
         yield TraceFile(path)
 
 
-def traces_of(paths: Iterable[Path], max_bytes: int) -> Iterator[tuple[TraceFile, "Trace"]]:
+def traces_of(
+    paths: Iterable[Path], max_bytes: int, libraries_imported: Event | None = None
+) -> Iterator[tuple[TraceFile, "Trace"]]:
     """Yield every trace of the inputs with its file, one after the other; none is read twice.
 
-    The first one is being read from this call on, so call it before importing what the analysis needs.
+    The first one is being read from this call on, so call it before importing what the analysis needs; for
+    ``libraries_imported`` see `Reading`.
 
     Raises:
         BadInputError: a run directory is damaged, or there is no trace at all.
@@ -131,7 +135,7 @@ def traces_of(paths: Iterable[Path], max_bytes: int) -> Iterator[tuple[TraceFile
     first = next(files, None)
     if first is None:
         raise BadInputError("the inputs hold no trace")
-    return _read(first, Reading(first.path, max_bytes), files, max_bytes)
+    return _read(first, Reading(first.path, max_bytes, libraries_imported), files, max_bytes)
 
 
 def measured_of(

@@ -7,7 +7,7 @@ import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from opscope.errors import BadInputError, EnvironmentLacksError
@@ -37,7 +37,7 @@ def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> "Trace":
     if not os.path.isfile(path):  # a pipe may be silent, and only a `Reading` can be interrupted then
         return Reading(Path(path), max_bytes).trace()
     source = Source(Path(path), max_bytes)
-    return _trace(source, lambda: read_content(source))
+    return _trace(source, lambda: _parsed(read_content(source)))
 
 
 class Reading:
@@ -46,9 +46,20 @@ class Reading:
     The compiled reader and zlib do not hold Python's lock, so whatever else the caller does meanwhile goes on.
     """
 
-    def __init__(self, path: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> None:
-        self._source = Source(path, max_bytes)
+    def __init__(
+        self, path: Path, max_bytes: int = MAX_UNPACKED_BYTES, libraries_imported: Event | None = None
+    ) -> None:
+        """Begin to read.
+
+        Args:
+            path: as for `read`.
+            max_bytes: refuse a file that unpacks to more.
+            libraries_imported: is set once numpy and polars are imported. From then on the tables are made on the
+                thread too; without, `trace` makes them.
+        """
+        self._source, self._libraries_imported = Source(path, max_bytes), libraries_imported
         self._content: Content | None = None
+        self._made: Trace | None = None
         self._error: Exception | None = None
         self._thread: Thread | None = None
         if not os.path.isdir(path):  # where `Path.is_dir` raises, opening the file says why
@@ -56,6 +67,8 @@ class Reading:
 
     def trace(self) -> "Trace":
         """Wait until all is read and return the trace; raises what `read` does. To be called once."""
+        if self._libraries_imported is not None:
+            self._libraries_imported.set()
         return _trace(self._source, self._whole)
 
     def _begin(self) -> None:
@@ -69,27 +82,39 @@ class Reading:
 
     def _read(self) -> None:
         try:
-            self._content = read_content(self._source)
+            content = read_content(self._source)
+            if self._libraries_imported is None:
+                self._content = content
+            else:
+                self._libraries_imported.wait()
+                self._made = _parsed(content)
         except Exception as error:
             self._error = error
 
-    def _whole(self) -> Content:
+    def _whole(self) -> "Trace":
         if self._thread is None:
-            return read_content(self._source)
+            return _parsed(read_content(self._source))
         # A wait without an end cannot be interrupted: polars has system calls restarted.
         while self._thread.is_alive():
             self._thread.join(_PATIENCE_S)
-        content, error = self._content, self._error
-        self._content = self._error = None  # neither outlives this call, the error's frames included
-        if content is None:
-            try:
-                raise error or RuntimeError("a reading has one trace")
-            finally:
-                del error
-        return content
+        made, content, error = self._made, self._content, self._error
+        self._made = self._content = self._error = None  # none outlives this call, the error's frames included
+        if made is not None:
+            return made
+        if content is not None:
+            return _parsed(content)
+        try:
+            raise error or RuntimeError("a reading has one trace")
+        finally:
+            del error
 
 
-def _trace(source: Source, content: Callable[[], Content]) -> "Trace":
+def _parsed(content: Content) -> "Trace":
+    trace: Trace = importlib.import_module(content.format.module).parse(content)
+    return trace
+
+
+def _trace(source: Source, of_file: Callable[[], "Trace"]) -> "Trace":
     path = source.path
     if os.path.isdir(path):
         if (path / STORE_MANIFEST).is_file():
@@ -98,8 +123,6 @@ def _trace(source: Source, content: Callable[[], Content]) -> "Trace":
             return parquet.read(path)
         raise BadInputError(f"{path} is a directory without {STORE_MANIFEST}: expected a trace, or a converted one")
     try:
-        whole = content()
-        trace: Trace = importlib.import_module(whole.format.module).parse(whole)
-        return trace
+        return of_file()
     except MemoryError as error:
         raise EnvironmentLacksError(f"{path} does not fit in memory: read it on a larger machine") from error
