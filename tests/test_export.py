@@ -1,5 +1,6 @@
 """Traces written for viewers: nothing that they would drop, nothing that is lost, in parts if asked."""
 
+import contextlib
 import gzip
 import itertools
 import json
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -16,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opscope.analysis import native
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.lanes import lanes_of
 from opscope.errors import UsageError
@@ -73,8 +76,13 @@ def test_lanes_hold_only_slices_that_nest(slices: list[tuple[int, int, int]]) ->
     assert_drawable(events)
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 15)), max_size=40))
-def test_every_slice_goes_to_the_first_lane_in_which_it_fits(slices: list[tuple[int, int, int]]) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+@given(slices=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 15)), max_size=40))
+def test_every_slice_goes_to_the_first_lane_in_which_it_fits(
+    compiled: bool, slices: list[tuple[int, int, int]]
+) -> None:
+    if compiled and native.load() is None:
+        pytest.skip("the compiled pass was not built")
     track, start, length = np.array(slices, np.int64).reshape(-1, 3).T
     end, expected = start + length, np.zeros(len(slices), np.int64)
     open_ends: dict[int, list[list[int]]] = defaultdict(list)
@@ -85,7 +93,8 @@ def test_every_slice_goes_to_the_first_lane_in_which_it_fits(slices: list[tuple[
         lanes += [[]] * all(not fit for fit in fits)
         lanes[expected[row]] = [*lanes[expected[row]], end[row]]
         open_ends[track[row]] = lanes
-    assert lanes_of(track, start, end).tolist() == expected.tolist()
+    with contextlib.nullcontext() if compiled else mock.patch.object(native, "load", return_value=None):
+        assert lanes_of(track, start, end).tolist() == expected.tolist()
 
 
 def test_thousands_of_lanes_do_not_reach_the_next_track(load: Load) -> None:

@@ -1,11 +1,16 @@
 """Several independent pieces of work at once. numpy and polars do not hold Python's lock while they compute."""
 
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 _WORTH_IT: Final = 300_000  # events
+_MOST_AHEAD: Final = 8
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def cores() -> int:
@@ -26,3 +31,25 @@ def together(works: Iterable[Callable[[], Any]], *, events: int) -> list[Any]:
         return [work() for work in pieces]
     with ThreadPoolExecutor(threads) as pool:
         return [future.result() for future in [pool.submit(work) for work in pieces]]
+
+
+def ahead(function: Callable[[T], R], arguments: Iterable[T], *, events: int) -> Iterator[R]:
+    """Yield what a function makes of each argument, in order, while the next ones are at work on threads.
+
+    Args:
+        function: changes nothing that another call of it uses.
+        arguments: what it is called with; only a few results are kept ahead.
+        events: as for `together`.
+    """
+    threads = min(cores(), _MOST_AHEAD) if events > _WORTH_IT else 1
+    if threads < 2:
+        yield from map(function, arguments)
+        return
+    waiting: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for argument in arguments:
+            waiting.append(pool.submit(function, argument))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from opscope.analysis import native
 from opscope.analysis.nesting import Ints, Nesting
 
 _AT_ONCE = 64  # slices looked at, to begin with; every further time twice as many
@@ -22,6 +23,10 @@ def lanes_of(track: Ints, start: Ints, end: Ints) -> Ints:
     lanes = np.zeros(len(track), np.int64)
     crossing = np.flatnonzero(nesting.crossing()[nesting.order])
     if not len(crossing):
+        return lanes
+    if (library := native.load()) is not None:
+        if not library.opscope_lanes(len(lanes), nesting.order, nesting.thread, nesting.start, nesting.end, lanes):
+            raise MemoryError
         return lanes
     slices = _Slices(nesting, track[nesting.order], start[nesting.order], end[nesting.order])
     # Up to a slice that crosses another all are in lane 0. One by one they are placed only until the further lanes

@@ -8,7 +8,7 @@ import click
 
 from opscope.cli.inputs import input_option, measured_of, traces_of
 from opscope.cli.options import format_option
-from opscope.cli.startup import import_numpy_without_threads, tune_for_one_analysis
+from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.readers import read
 from opscope.report.by import SHOWN_ROWS, By
 from opscope.report.tables import Format
@@ -60,10 +60,7 @@ def command(
     libraries_imported = Event()
     traces = traces_of(inputs, max_input, libraries_imported)
     # The imports take as long as reading 50 MB does, and go on meanwhile.
-    import_numpy_without_threads()
-    import polars  # noqa: F401
-
-    libraries_imported.set()
+    import_libraries(libraries_imported)
     from opscope.cli.analysis_output import Analysed, Rows, print_analyses
     from opscope.documents.trust import Verdict
     from opscope.knowledge.native_functions import NativeFunctions

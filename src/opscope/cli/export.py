@@ -7,18 +7,20 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from threading import Event
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from opscope.cli.inputs import Size, files_of, input_option
+from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.errors import UsageError
 from opscope.files import written_whole
-from opscope.knowledge.categories import Classifier
-from opscope.knowledge.native_functions import NativeFunctions
-from opscope.readers import read
-from opscope.report.chrome import Piece, chrome_parts, select_steps
+from opscope.readers import Reading
 from opscope.report.text import printable
+
+if TYPE_CHECKING:
+    from opscope.report.chrome import Piece
 
 _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quarter smaller
 _STEPS = re.compile(r"(\d+)(?:\.\.(\d+))?")
@@ -48,7 +50,15 @@ def command(input_path: Path, output: Path, steps: str | None, max_size: int | N
         raise UsageError(f"{input_path} holds {len(files)} traces: name one, such as {files[0]}")
     if os.path.realpath(output) == os.path.realpath(files[0]):
         raise UsageError(f"--chrome {output} is the trace itself: write the export somewhere else")
-    trace = read(files[0], max_bytes=max_input)
+    tune_for_one_analysis()
+    libraries_imported = Event()
+    reading = Reading(files[0], max_input, libraries_imported)
+    import_libraries(libraries_imported)
+    from opscope.knowledge.categories import Classifier
+    from opscope.knowledge.native_functions import NativeFunctions
+    from opscope.report.chrome import chrome_parts, select_steps
+
+    trace = reading.trace()
     if steps is not None:
         trace = select_steps(trace, *_range(steps))
     pieces = chrome_parts(trace, Classifier(NativeFunctions.shipped()), max_size)
@@ -58,7 +68,7 @@ def command(input_path: Path, output: Path, steps: str | None, max_size: int | N
         click.echo(printable(f"{target}: {events:,} events, {size:,} bytes unpacked"))
 
 
-def _write(target: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
+def _write(target: Path, pieces: "Iterable[Piece]") -> tuple[int, int]:
     """Write a file piece by piece; return how many events and bytes it holds."""
     events = size = 0
     with written_whole(target) as partial, _opened(partial, packed=target.suffix == ".gz") as file:

@@ -5,6 +5,7 @@ import ctypes
 import gc
 import os
 import sys
+from threading import Event
 from typing import Final
 
 from opscope.threads import cores
@@ -37,15 +38,20 @@ def _one_heap() -> None:
         mallopt(_M_ARENA_MAX, 1)
 
 
-def import_numpy_without_threads() -> None:
-    """Import numpy without the threads of its BLAS: nothing here multiplies matrices, and they spin while they wait.
+def import_libraries(imported: Event) -> None:
+    """Import numpy and polars, and say when they are there (see `Reading`).
 
-    Processes that are started later do not inherit the setting.
+    numpy without the threads of its BLAS: nothing here multiplies matrices, and they spin while they wait. Processes
+    that are started later do not inherit the setting.
     """
     if "OPENBLAS_NUM_THREADS" in os.environ:
-        return
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    try:
-        import numpy  # noqa: F401
-    finally:
-        del os.environ["OPENBLAS_NUM_THREADS"]
+        import numpy
+    else:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+        try:
+            import numpy  # noqa: F401
+        finally:
+            del os.environ["OPENBLAS_NUM_THREADS"]
+    import polars  # noqa: F401
+
+    imported.set()

@@ -9,6 +9,7 @@ Traces of gigabytes are written piece by piece: what is in memory besides the ta
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -24,11 +25,14 @@ from opscope.knowledge.categories import Classifier
 from opscope.model import Trace
 from opscope.report.chrome_events import DEVICE, HOST, OVERHEAD, SEPARATOR, Events, Tracks, events_of
 from opscope.report.text import printable
+from opscope.threads import ahead
 
 _LANES = 1_000_000  # thread ids of a track's lanes are apart from the next track's
 _HOST_TABLES = ("frames", "annotations", "operators", "launches")  # outer before inner where times are equal
 _TAIL = b"\n]}\n"
 _EVENTS_AT_ONCE = 16_384
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +93,13 @@ def chrome_parts(trace: Trace, classifier: Classifier, max_bytes: int | None) ->
     order = _Order.of(tables)
     if max_bytes is None:
         yield opening
-        for texts in order.texts():
-            yield Piece(1, len(texts), _joined(texts))
+        yield from order.each(lambda texts: Piece(1, len(texts), _joined(texts)))
         yield Piece(1, 0, _TAIL)
     else:
         least = len(opening.content) + _longest(order, max_bytes - len(opening.content) - len(_TAIL)) + len(_TAIL)
         if max_bytes < least:
             raise UsageError(f"--max-size: a part of this trace takes at least {least:,} bytes")
-        yield from _in_parts(order.texts(), opening, max_bytes - len(_TAIL))
+        yield from _in_parts(order.each(lambda texts: texts), opening, max_bytes - len(_TAIL))
 
 
 def _longest(order: "_Order", room: int) -> int:
@@ -105,7 +108,7 @@ def _longest(order: "_Order", room: int) -> int:
     if at_most <= room:
         return at_most
     # Only the texts themselves tell. Parts that small are rare, and then all is encoded twice.
-    return max((int(texts.str.len_bytes().to_numpy().max()) for texts in order.texts()), default=len(SEPARATOR))
+    return max(order.each(lambda texts: int(texts.str.len_bytes().to_numpy().max())), default=len(SEPARATOR))
 
 
 def _in_parts(windows: Iterator[pl.Series], opening: Piece, limit: int) -> Iterator[Piece]:
@@ -153,10 +156,11 @@ class _Order:
         # Of sorted runs, which tables mostly are, a stable sort is a merge.
         return cls(tables, bounds, np.argsort(np.concatenate([table.start for table in tables]), kind="stable"))
 
-    def texts(self) -> Iterator[pl.Series]:
-        """Yield the encoded events by time, some at once."""
-        for first in range(0, len(self.numbers), _EVENTS_AT_ONCE):
-            yield self._encoded(self.numbers[first : first + _EVENTS_AT_ONCE])
+    def each(self, make: Callable[[pl.Series], T]) -> Iterator[T]:
+        """Encode the events by time, some at once, and yield what is made of each lot."""
+        starts = range(0, len(self.numbers), _EVENTS_AT_ONCE)
+        lots = (self.numbers[first : first + _EVENTS_AT_ONCE] for first in starts)
+        return ahead(lambda numbers: make(self._encoded(numbers)), lots, events=len(self.numbers))
 
     def _encoded(self, numbers: Ints) -> pl.Series:
         """Encode table by table, then bring what was encoded back into the order of the numbers."""

@@ -46,7 +46,7 @@ size_t begins_after(const Section& section, const int64_t* order, const int64_t*
 
 extern "C" {
 
-int32_t opscope_nesting_version() { return 2; }
+int32_t opscope_nesting_version() { return 3; }
 
 // Per slice: the innermost one around it or -1, the place in the order behind all that lie below it, and whether it
 // overlaps the innermost earlier one around its start. Returns whether there was room.
@@ -95,6 +95,31 @@ void opscope_innermost(size_t count, const int64_t* order, const int64_t* thread
         int64_t slice = section.place == section.first ? -1 : order[section.place - 1];
         while (slice >= 0 && end[slice] <= time) slice = parent[slice];
         answer[question] = slice;
+    }
+}
+
+// Per slice the first lane of its track in which it nests or touches nothing: lanes.py's rule. Returns whether there
+// was room.
+int32_t opscope_lanes(size_t count, const int64_t* order, const int64_t* track, const int64_t* start,
+                      const int64_t* end, int64_t* lane) {
+    try {
+        std::vector<std::vector<int64_t>> open;  // per lane the ends of the slices that are open, outermost first
+        for (size_t place = 0; place < count; ++place) {
+            const int64_t slice = order[place];
+            if (place && track[order[place - 1]] != track[slice]) open.clear();
+            size_t chosen = 0;
+            for (; chosen < open.size(); ++chosen) {
+                std::vector<int64_t>& ends = open[chosen];
+                while (!ends.empty() && ends.back() <= start[slice]) ends.pop_back();
+                if (ends.empty() || ends.back() >= end[slice]) break;
+            }
+            if (chosen == open.size()) open.emplace_back();
+            open[chosen].push_back(end[slice]);
+            lane[slice] = static_cast<int64_t>(chosen);
+        }
+        return true;
+    } catch (const std::bad_alloc&) {
+        return false;
     }
 }
 }
