@@ -292,6 +292,9 @@ def test_an_operator_without_a_trace_has_candidate_files_of_its_device_kernels()
     assert "aten/src/ATen/native/cuda/" in json.dumps(answer["device_kernels"])
     shown = opscope("explain", "aten::cumsum", "--torch", "2.11.0").stdout
     assert "candidate" in shown
+    # One that decomposes has those of the operator that does its work, which it names.
+    shown = opscope("explain", "aten::softmax", "--torch", "2.11.0").stdout
+    assert "native/cuda/SoftMax.cu (candidate: of aten::_softmax" in shown
 
 
 # ---------------------------------------------------------------- devices

@@ -27,7 +27,7 @@ from opscope.documents.explain import (
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.errors import UsageError
 from opscope.knowledge.categories import Category, Classification, Classifier
-from opscope.knowledge.kernels.candidates import kernel_candidates
+from opscope.knowledge.kernels.candidates import KernelCandidates, kernel_candidates, namesakes
 from opscope.knowledge.kernels.categories import kernel_classification
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import DecodedKernel
@@ -217,15 +217,22 @@ class Lookup:
         """Return where the kernels of an operator may be of which none is recorded; None without an index."""
         if self.index is None:
             return None
-        index, overloads = self.index, self.functions.overloads(name)
-        found = kernel_candidates([self.functions.on_device(one, "CUDA") for one in overloads], index)
+        found, of = self._candidates(name, self.index), ""
+        if found.decomposes:
+            for namesake in namesakes(name):
+                if (other := self._candidates(namesake, self.index)).files:
+                    found, of = other, f"of {namesake}, which is named like it: "
+                    break
         entries = (
-            CandidateEntry(
-                one.file, f"{one.basis} ({one.named})" if one.named else str(one.basis), self._link(one.file)
-            )
+            CandidateEntry(one.file, f"{of}{one.basis}{f' ({one.named})' if one.named else ''}", self._link(one.file))
             for one in found.files
         )
         return DeviceKernelsEntry(tuple(entries), found.reason or None)
+
+    def _candidates(self, name: str, index: SourceIndex) -> KernelCandidates:
+        return kernel_candidates(
+            [self.functions.on_device(one, "CUDA") for one in self.functions.overloads(name)], index
+        )
 
     def _native_function(self, name: str) -> NativeFunctionEntry | None:
         detail, listed = self._resolved(name)

@@ -43,10 +43,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class KernelCandidates:
-    """The candidates, or why there are none."""
+    """The candidates, or why there are none. ``decomposes``: other operators do its work."""
 
     files: tuple[Candidate, ...]
     reason: str = ""
+    decomposes: bool = False
 
 
 # ------------------------------------------------------------ names
@@ -113,6 +114,12 @@ def _own_name(cpp_function: str) -> str:
     return cpp_function.removesuffix("::impl").rpartition("::")[2]
 
 
+def namesakes(operator: str) -> tuple[str, ...]:
+    """Return what the operator may be called that does the work of one that decomposes: ``aten::_softmax``."""
+    base = operator.removeprefix("aten::")
+    return tuple(f"aten::{before}{base}" for before in ("_", "native_"))
+
+
 # ------------------------------------------------------------ the answer
 
 
@@ -129,7 +136,8 @@ def kernel_candidates(
     known = [resolved for resolved in overloads if resolved.function is not None]
     own = [resolved for resolved in known if resolved.dispatch_key == device_key and resolved.cpp_function]
     if not own:
-        return KernelCandidates((), _why_none(known))
+        reason = _why_none(known)
+        return KernelCandidates((), reason, decomposes=reason in (_DECOMPOSES, _FOR_ALL))
     if all(resolved.function.is_view for resolved in own if resolved.function):
         return KernelCandidates((), _VIEW)
     assert own[0].function is not None
@@ -142,6 +150,8 @@ def kernel_candidates(
     return KernelCandidates((), "nothing in the index is named like it; a trace tells which kernels it launches")
 
 
+_DECOMPOSES = "it decomposes into other operators and has no kernels of its own"
+_FOR_ALL = "one function serves all devices; a trace tells which operators and kernels it calls"
 _VIEW = "it returns a view and launches no kernel"
 
 
@@ -151,11 +161,11 @@ def _why_none(known: Sequence[Resolution]) -> str:
         return "it is not an operator of this PyTorch"
     keys = {resolved.dispatch_key or "" for resolved in known}
     if "CompositeImplicitAutograd" in keys:
-        return "it decomposes into other operators and has no kernels of its own"
+        return _DECOMPOSES
     if all(resolved.function.is_view for resolved in known if resolved.function):
         return _VIEW
     if any(key.startswith("CompositeExplicit") for key in keys):
-        return "one function serves all devices; a trace tells which operators and kernels it calls"
+        return _FOR_ALL
     return "no function of the device is listed for it"
 
 
