@@ -16,7 +16,7 @@ from opscope.analysis.launches import LaunchSummary, summarise_launches
 from opscope.analysis.links import Links, link
 from opscope.analysis.memory import MemoryUse, memory_use
 from opscope.analysis.modules import module_table
-from opscope.analysis.plausible import Implausible, plausible
+from opscope.analysis.plausible import plausible
 from opscope.analysis.stacks import callers
 from opscope.analysis.steps import operator_time_on_host, phase_times, steps_of
 from opscope.analysis.streams import stream_table
@@ -231,16 +231,16 @@ def analyze(
     trace, implausible = plausible(trace)
     links = link(trace)
     window, classifier = window_of(trace, None), Classifier(functions or NativeFunctions.shipped())
-    # Two lanes of like length: with more, what each keeps meanwhile takes more memory than the time is worth.
-    (tables, kernels, operator_time_ns, phases), (timelines, launches, steps, trust) = together(
+    tables, (timelines, steps), (launches, kernels, operator_time_ns, phases) = together(
         (
+            lambda: operator_tables(trace, links, classifier),
+            lambda: _of_devices(trace, links),
             lambda: (
-                operator_tables(trace, links, classifier),
+                summarise_launches(trace, links),
                 kernel_table(trace),
-                operator_time_on_host(trace, window),
+                operator_time_on_host(links, window),
                 phase_times(trace, links),
             ),
-            lambda: _of_devices(trace, links, implausible, expect_device_work=expect_device_work),
         ),
         events=trace.source.event_count,
     )
@@ -266,14 +266,11 @@ def analyze(
             unlinked_activities=unlinked.height,
             activities_ns=int(trace.activities["duration_ns"].sum()),
         ),
-        trust=trust,
+        trust=check_trace(Evidence(trace, links, launches, timelines, implausible, expect_device_work)),
         graph_capture=graph_capture,
     )
 
 
-def _of_devices(
-    trace: Trace, links: Links, implausible: Implausible, *, expect_device_work: bool | None
-) -> tuple[tuple[DeviceTimeline, ...], LaunchSummary, tuple[Step, ...], Trust]:
-    timelines, launches = device_timelines(trace, links), summarise_launches(trace, links)
-    trust = check_trace(Evidence(trace, links, launches, timelines, implausible, expect_device_work))
-    return timelines, launches, steps_of(trace, links, timelines), trust
+def _of_devices(trace: Trace, links: Links) -> tuple[tuple[DeviceTimeline, ...], tuple[Step, ...]]:
+    timelines = device_timelines(trace, links)
+    return timelines, steps_of(trace, links, timelines)

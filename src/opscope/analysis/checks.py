@@ -75,7 +75,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     yield _time_resolution(trace, links)
     yield _devices_understood(trace)
     if not trace.activities.height:
-        yield _host_time_covered(trace)
+        yield _host_time_covered(trace, links)
         return
     yield _launch_recorded(trace, links)
     yield _operator_recorded(trace, links)
@@ -130,9 +130,9 @@ def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
     return Check(name, verdict, 0, sentence, waited_ns, "host")
 
 
-def _host_time_covered(trace: Trace) -> Check:
+def _host_time_covered(trace: Trace, links: Links) -> Check:
     name, window = CheckName.HOST_TIME_COVERED, window_of(trace, None)
-    covered, whole = operator_time_on_host(trace, window), window.duration_ns
+    covered, whole = operator_time_on_host(links, window), window.duration_ns
     share = f"Operators account for {format_share(covered, whole)} of the {window.kind}"
     if not whole or covered >= _LEAST_COVERED * whole:
         return Check(name, Verdict.PASS, 0, f"{share}.", covered, "host")

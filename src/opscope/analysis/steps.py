@@ -160,7 +160,8 @@ def _training_ranges(trace: Trace) -> Iterator[tuple[str, Nesting]]:
         yield name, Nesting.of(column(chosen, "thread"), column(chosen, "start_ns"), end_of(chosen))
 
 
-def operator_time_on_host(trace: Trace, window: Window) -> int:
+def operator_time_on_host(links: Links, window: Window) -> int:
     """Return how long any operator was running on the host within a window, over all threads (union of the slices)."""
-    running = Intervals.union_of(column(trace.operators, "start_ns"), end_of(trace.operators))
-    return running.within(window.spans).length
+    operators = links.operators
+    outermost = np.flatnonzero(operators.parent < 0)  # they hold all others
+    return Intervals.union_of(operators.start[outermost], operators.end[outermost]).within(window.spans).length

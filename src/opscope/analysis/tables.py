@@ -40,15 +40,15 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
     """
     count = trace.operators.height
     owner = links.activity_operator[links.activity_operator >= 0]
-    self_device = device_time_of_operators(trace, links)
     name_code = trace.operators["name"].to_physical().cast(pl.Int64).to_numpy()
-    call = _calls(links.operators.parent, name_code)
+    outermost, call = ~links.operators.inside_same(name_code), _calls(links.operators.parent, name_code)
+    self_device = device_time_of_operators(trace, links)
     return trace.operators.with_columns(
         self_device_ns=self_device,
         total_device_ns=links.operators.subtree_sums(self_device),
         self_cpu_ns=operator_self_cpu(links),
-        activities=np.bincount(owner, minlength=count).astype(np.int64),
-        outermost=~links.operators.inside_same(name_code),
+        activities=np.bincount(owner, minlength=count).astype(np.int64, copy=False),
+        outermost=outermost,
         call=call,
         is_call=call == np.arange(count),
     )
