@@ -133,6 +133,40 @@ def test_launches_without_activity_are_counted(analyzed: Analyze, lost: int, ver
     assert (found.verdict, found.count) == (verdict, lost)
 
 
+def test_fills_of_no_bytes_launch_nothing(analyzed: Analyze) -> None:
+    """cuBLAS clears workspaces of no bytes before some kernels: on an H200, the unrecorded ones were just those."""
+    trace = healthy()
+    for number in range(400):
+        trace.launch(910_000 + 10 * number, 5, name="cudaMemsetAsync")
+    # That fills are recorded at all must be seen.
+    assert check(analyzed(trace), "launches_without_activity").verdict is Verdict.WARN
+    trace.kernel(
+        "Memset (Device)", 921_000, 500, trace.launch(920_000, 500, name="cudaMemsetAsync"), category="gpu_memset"
+    )
+    found = check(analyzed(trace), "launches_without_activity")
+    assert (found.verdict, found.count) == (Verdict.PASS, 400)
+    # Where a kernel is missing too, records were lost.
+    trace.launch(940_000, 500)
+    assert check(analyzed(trace), "launches_without_activity").verdict is not Verdict.PASS
+
+
+def test_missing_launches_are_judged_by_the_time_that_they_can_hide(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::mm", 0, 2_000_000)
+    for number in range(10):
+        trace.launched_kernel("gemm", (number * 10_000, 1_000), (number * 100_000 + 5_000, 100_000))
+    # The device is busy from 5 us to 1,005 us; a thousand lost launches in that time can hide nothing.
+    for number in range(1_000):
+        trace.launch(90_000 + 1_500 + number, 1)
+    trace.launched_kernel("last", (800_000, 1_000), (1_005_000, 1_000))
+    found = check(analyzed(trace), "launches_without_activity")
+    assert (found.verdict, found.count, found.time_ns) == (Verdict.WARN, 1_000, 0)
+    # One that nothing follows on its thread can hide all that is left: up to the last record's end.
+    trace.launch(1_100_000, 900_000)
+    found = check(analyzed(trace), "launches_without_activity")
+    assert (found.verdict, found.time_ns) == (Verdict.FAIL, 900_000)
+
+
 def test_launches_are_not_missed_where_activities_carry_no_ids_of_them(analyzed: Analyze) -> None:
     # At first, Kineto wrote no arguments of ROCm's activities (device, stream, correlation), only the operator's id.
     trace = KinetoTrace(deviceProperties=[{"id": 2, "name": "AMD Instinct MI250X", "computeMajor": 9}])

@@ -29,3 +29,7 @@ class BadInputError(OpscopeError):
     """A file cannot be read as what it should be (exit code 4)."""
 
     exit_code: ClassVar[int] = 4
+
+
+class DamagedInputError(BadInputError):
+    """A file is damaged: what is whole was read and shown (exit code 4)."""

@@ -20,7 +20,7 @@ from opscope.analysis.plausible import plausible
 from opscope.analysis.stacks import callers
 from opscope.analysis.steps import operator_time_on_host, phase_times, steps_of
 from opscope.analysis.streams import stream_table
-from opscope.analysis.tables import kernel_table, operator_tables
+from opscope.analysis.tables import kernel_table, operator_tables, with_unlinked
 from opscope.analysis.timeline import DeviceTimeline, device_timelines
 from opscope.analysis.window import Window, window_of
 from opscope.documents.trace import Step
@@ -115,7 +115,6 @@ class Analysis(Summarised):
                 steps=steps,
                 wall_ns=wall_ns,
                 ran_on_gpu=ran_on_gpu,
-                damage=self.source.damage,
             )
         )
 
@@ -164,6 +163,16 @@ class Analysis(Summarised):
     def graph_nodes(self) -> pl.DataFrame:
         """One row per node of a replayed CUDA graph, with the operators that were captured where that was recorded."""
         return graph_table(self.trace, self.links, self.graph_capture)
+
+    @property
+    def operators_and_unlinked(self) -> pl.DataFrame:
+        """`operators` with a row for what no operator launched: ``self_device_ns`` adds up to the device sum."""
+        return with_unlinked(self.operators, self.accounting.unlinked_activities, self.accounting.unlinked_ns)
+
+    @property
+    def shapes_and_unlinked(self) -> pl.DataFrame:
+        """`shapes` with such a row."""
+        return with_unlinked(self.shapes, self.accounting.unlinked_activities, self.accounting.unlinked_ns)
 
     @functools.cached_property
     def launch_shapes(self) -> pl.DataFrame:

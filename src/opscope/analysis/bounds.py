@@ -14,6 +14,7 @@ from opscope.units import format_ns, format_share
 _BUSY_SHARE = 0.8
 _STARVED_SHARE = 0.5
 _WITHHOLDING = (
+    CheckName.FILE_IS_VALID,
     CheckName.WORK_OUTSIDE_WINDOW,
     CheckName.IMPOSSIBLE_DURATIONS,
     CheckName.LAUNCHES_WITHOUT_ACTIVITY,
@@ -72,7 +73,6 @@ class StepEvidence:
         wall_ns: median wall time of an unprofiled step in nanoseconds, if measured. The profiler slows the host down,
             so without it the device's share is a lower limit.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
-        damage: why the file ended before its end, if it did.
     """
 
     trust: Trust
@@ -82,7 +82,6 @@ class StepEvidence:
     steps: int
     wall_ns: float | None = None
     ran_on_gpu: bool | None = None
-    damage: str | None = None
 
 
 def bound_of(evidence: StepEvidence) -> Bound:
@@ -159,8 +158,6 @@ def _without_device(evidence: StepEvidence) -> Bound:
         return withheld("The workload ran on a GPU, but no device activity was recorded.")
     if (nothing := evidence.trust.failed(CheckName.DEVICE_WORK_RECORDED)) is not None:
         return withheld(nothing.sentence)
-    if evidence.damage is not None:
-        return withheld(f"The file is incomplete ({evidence.damage}): whether a device worked cannot be told.")
     if (unknown := evidence.trust.failed(CheckName.DEVICES_UNDERSTOOD)) is not None:
         return withheld(unknown.sentence)
     share = format_share(evidence.operator_time_ns, evidence.window.duration_ns)

@@ -18,7 +18,7 @@ from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.window import window_of
 from opscope.documents.trust import Check, CheckName, Trust, Verdict
 from opscope.knowledge.api_calls import ApiKind
-from opscope.model import Trace
+from opscope.model import Trace, TraceSource
 from opscope.units import NS_PER_US, format_ns, format_share
 
 # Up to this share of the device sum a defect leaves the totals usable, and is a warning.
@@ -68,7 +68,7 @@ def check_trace(evidence: Evidence) -> Trust:
 def _checks(evidence: Evidence) -> Iterator[Check]:
     trace, links = evidence.trace, evidence.links
     yield _anything(evidence)
-    yield _file_is_valid(trace)
+    yield check_file(trace.source)
     yield _impossible_durations(evidence.implausible)
     yield _self_times(links)
     yield _one_process(trace)
@@ -79,7 +79,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
         return
     yield _launch_recorded(trace, links)
     yield _operator_recorded(trace, links)
-    yield _launches_without_activity(evidence.launches)
+    yield _launches_without_activity(evidence.launches, sum(timeline.busy_ns for timeline in evidence.timelines))
     yield _launched_outside_steps(trace, links)
     yield _outside_window(trace, evidence.timelines)
     yield _stream_overlaps(trace)
@@ -166,8 +166,8 @@ def _anything(evidence: Evidence) -> Check:
     return Check(name, Verdict.PASS, activities, sentence)
 
 
-def _file_is_valid(trace: Trace) -> Check:
-    source = trace.source
+def check_file(source: TraceSource) -> Check:
+    """Judge whether a trace's file could be read whole."""
     count = source.replaced_bytes + source.odd_events + source.unreadable_bytes
     if source.damage is not None:
         sentence = (
@@ -315,7 +315,7 @@ def _operator_recorded(trace: Trace, links: Links) -> Check:
     return _at_most_warn(check)
 
 
-def _launches_without_activity(launches: LaunchSummary) -> Check:
+def _launches_without_activity(launches: LaunchSummary, busy_ns: int) -> Check:
     name, count = CheckName.LAUNCHES_WITHOUT_ACTIVITY, launches.without_activity
     if count is None:
         sentence = (
@@ -325,13 +325,28 @@ def _launches_without_activity(launches: LaunchSummary) -> Check:
         return Check(name, Verdict.WARN, 0, sentence)
     if not count:
         return Check(name, Verdict.PASS, 0, "Every launch has its activity.")
+    moves, hidden = launches.moves_without_activity, launches.hidden_ns
+    if count == moves and launches.moves_recorded:
+        sentence = (
+            f"{count:,} copying or filling calls have no activity, and every other launch has one: of zero bytes they "
+            "launch nothing."
+        )
+        return Check(name, Verdict.PASS, count, sentence)
     total = launches.api.count if launches.api else count
-    verdict = Verdict.WARN if count <= _TOLERATED_SHARE * total else Verdict.FAIL
+    share = format_share(hidden, busy_ns + hidden)
+    at_most = f"In the device's idle time they can hide at most {format_ns(hidden)}, {share} of its busy time then."
+    if count == moves:
+        sentence = (
+            f"All {count:,} copying or filling calls have no recorded activity, and every other launch has one: they "
+            f"were of zero bytes, or such activities are not recorded here. {at_most}"
+        )
+        return Check(name, Verdict.WARN, count, sentence, hidden, "device")
+    verdict = Verdict.WARN if hidden <= _TOLERATED_SHARE * (busy_ns + hidden) else Verdict.FAIL
     sentence = (
         f"{count:,} of {total:,} launching calls have no recorded activity: records were dropped or fell outside the "
-        "window, so device times are too low by an unknown amount."
+        f"window, so device times are too low. {at_most}"
     )
-    return Check(name, verdict, count, sentence)
+    return Check(name, verdict, count, sentence, hidden, "device")
 
 
 def _launched_outside_steps(trace: Trace, links: Links) -> Check:

@@ -8,8 +8,9 @@ import polars as pl
 
 from opscope.analysis.api import calls_of, calls_that
 from opscope.analysis.columns import column, end_of
+from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
-from opscope.analysis.nesting import Ints
+from opscope.analysis.nesting import Bools, Ints
 from opscope.documents.trace import Spread
 from opscope.knowledge.api_calls import ApiKind
 from opscope.model import Trace
@@ -29,6 +30,10 @@ class LaunchSummary:
         backlog: delays behind earlier work in the stream.
         without_activity: launching calls, other than those captured into a graph, without a recorded activity; None
             where no activity carries a correlation id, as in early ROCm traces.
+        moves_without_activity: those of them that copy or fill. Of zero bytes they launch nothing.
+        moves_recorded: copying and filling calls with an activity.
+        hidden_ns: the longest that all missing activities together can have kept a device busy: idle time between a
+            call and the next recorded activity that its thread launched.
     """
 
     calls: pl.DataFrame
@@ -36,6 +41,9 @@ class LaunchSummary:
     latency: Spread | None
     backlog: Spread | None
     without_activity: int | None
+    moves_without_activity: int = 0
+    moves_recorded: int = 0
+    hidden_ns: int = 0
 
 
 def _spread(values: Ints) -> Spread | None:
@@ -52,6 +60,8 @@ def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
     launching = calls_that(launches, lambda call: call.enqueues)
     has_activity = np.zeros(launches.height, np.bool_)
     has_activity[links.activity_launch[links.activity_launch >= 0]] = True
+    lonely = _lonely(trace, launching & ~has_activity)
+    moves = calls_that(launches, lambda call: call.kind in (ApiKind.COPY, ApiKind.FILL))
     delay, queued = _delays(trace, links)
     return LaunchSummary(
         calls=launches.group_by("name")
@@ -61,15 +71,40 @@ def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
         api=_spread(launches["duration_ns"].to_numpy()[launching]),
         latency=_spread(np.maximum(delay[~queued], 0)),
         backlog=_spread(delay[queued]),
-        without_activity=_without_activity(trace, launching & ~has_activity),
+        without_activity=None if lonely is None else int(lonely.sum()),
+        moves_without_activity=0 if lonely is None else int((lonely & moves).sum()),
+        moves_recorded=int((has_activity & moves).sum()),
+        hidden_ns=0 if lonely is None or not lonely.any() else _hidden_ns(trace, links, lonely),
     )
 
 
-def _without_activity(trace: Trace, lonely: npt.NDArray[np.bool_]) -> int | None:
+def _lonely(trace: Trace, unmatched: Bools) -> Bools | None:
+    """Tell per call whether an activity of it is missing; None where ids do not tell."""
     if trace.activities.height and trace.activities["correlation"].null_count() == trace.activities.height:
         return None
     matchable = trace.launches["correlation"].is_not_null().to_numpy()
-    return int((lonely & matchable & ~captured_into_graph(trace.launches)).sum())
+    lonely: Bools = unmatched & matchable & ~captured_into_graph(trace.launches)
+    return lonely
+
+
+def _hidden_ns(trace: Trace, links: Links, lonely: Bools) -> int:
+    """Return how much idle time lies between the calls and the next recorded activities that their threads launched."""
+    thread, start = column(trace.launches, "thread"), column(trace.launches, "start_ns")
+    never = np.iinfo(np.int64).max
+    began = np.full(len(start), never)  # per call when its first activity did
+    launched = np.flatnonzero(links.activity_launch >= 0)
+    np.minimum.at(began, links.activity_launch[launched], column(trace.activities, "start_ns")[launched])
+    order = np.lexsort((start, thread))
+    known = np.where(began[order] < never, np.arange(len(order)), len(order))
+    following = np.minimum.accumulate(known[::-1])[::-1]  # per call, in order, the next one with an activity
+    place = np.flatnonzero(lonely[order])
+    after = np.minimum(following[place], len(order) - 1)
+    found = (following[place] < len(order)) & (thread[order[after]] == thread[order[place]])
+    last = max(int(end_of(table).max()) for table in (trace.launches, trace.activities) if table.height)
+    until = np.where(found, began[order[after]], last)
+    busy = Intervals.union_of(column(trace.activities, "start_ns"), end_of(trace.activities))
+    room = Intervals.union_of(start[order[place]], until)
+    return room.length - busy.within(room).length
 
 
 def captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:

@@ -10,14 +10,15 @@ from opscope.analysis.nesting import Nesting
 from opscope.model import Trace
 
 _MODULE = "nn.Module: "
+NO_MODULE = "(in no module)"
 
 
 def module_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataFrame | None:
     """Return the device time per module instance: ``module``, ``calls``, ``self_device_ns``, ``total_device_ns``.
 
     An activity belongs to the innermost module around its operator; one of the backward pass to the module of the
-    forward operator with its sequence number. ``total_device_ns`` adds the modules inside. What no module launched is
-    in no row. None where no modules were recorded.
+    forward operator with its sequence number. ``total_device_ns`` adds the modules inside. What no module launched is a
+    row of its own, so that ``self_device_ns`` adds up to the device sum. None where no modules were recorded.
     """
     modules = trace.frames.filter(pl.col("name").cat.starts_with(_MODULE))
     if not modules.height:
@@ -28,11 +29,11 @@ def module_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataF
     launched = np.flatnonzero(links.activity_operator >= 0)
     module = module_of[links.activity_operator[launched]]
     self_device = np.zeros(modules.height, np.int64)
-    durations = trace.activities["duration_ns"].to_numpy()[launched]
-    np.add.at(self_device, module[module >= 0], durations[module >= 0])
+    durations = trace.activities["duration_ns"].to_numpy()
+    np.add.at(self_device, module[module >= 0], durations[launched][module >= 0])
     code = modules["name"].to_physical().cast(pl.Int64).to_numpy()
     outermost = ~nesting.inside_same(code)
-    return (
+    rows = (
         pl.DataFrame(
             {
                 "module": modules["name"].cast(pl.String).str.strip_prefix(_MODULE),
@@ -45,3 +46,8 @@ def module_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataF
         .agg(pl.col("outermost").sum().alias("calls"), pl.col("self_device_ns", "total_device_ns").sum())
         .sort("total_device_ns", "self_device_ns", "module", descending=[True, True, False])
     )
+    elsewhere = int(durations.sum()) - int(self_device.sum())
+    if not elsewhere:
+        return rows
+    rest = pl.DataFrame([(NO_MODULE, 0, elsewhere, elsewhere)], schema=rows.schema, orient="row")
+    return pl.concat([rows, rest]).sort("total_device_ns", descending=True, maintain_order=True)

@@ -11,6 +11,7 @@ from opscope.knowledge.categories import Category, Classifier
 from opscope.model import Trace
 
 UNLINKED = "Unlinked"
+NO_OPERATOR = "(no operator)"
 GEOMETRY = ("grid", "block", "registers_per_thread", "shared_memory_bytes", "theoretical_occupancy_percent")
 
 
@@ -80,6 +81,22 @@ def operator_tables(trace: Trace, links: Links, classifier: Classifier) -> Opera
         .sort("total_ns", "name", descending=[True, False]),
         categories=_by_category(operators, launched),
     )
+
+
+def with_unlinked(rows: pl.DataFrame, activities: int, device_ns: int) -> pl.DataFrame:
+    """Return rows of operators with one for what no operator launched, by its cost: they add up to the device sum.
+
+    Args:
+        rows: by name, or by name and inputs; the most expensive first.
+        activities: how many no operator launched. Without any there is no such row.
+        device_ns: how long they took.
+    """
+    if not activities:
+        return rows
+    counts = {"calls": 0, "activities": activities, "self_cpu_ns": 0, "total_cpu_ns": 0}
+    row = {"name": NO_OPERATOR, "category": UNLINKED, **dict.fromkeys(("self_device_ns", "total_device_ns"), device_ns)}
+    extra = pl.DataFrame({name: [(row | counts).get(name)] for name in rows.columns}, schema=rows.schema)
+    return pl.concat([rows, extra]).sort("self_device_ns", "self_cpu_ns", descending=True, maintain_order=True)
 
 
 def kernel_table(trace: Trace) -> pl.DataFrame:

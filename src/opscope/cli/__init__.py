@@ -63,7 +63,7 @@ def cli(debug: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 something is missing, 4 bad input file."""
+    """Run the command line. Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 something is missing, 4 bad input."""
     # polars' allocator keeps freed memory for ten seconds, longer than most commands run; it reads this when loaded.
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
     try:

@@ -9,6 +9,7 @@ import click
 from opscope.cli.inputs import input_option, measured_of, traces_of
 from opscope.cli.options import format_option
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
+from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
 from opscope.readers import read
 from opscope.report.by import SHOWN_ROWS, By
 from opscope.report.tables import Format
@@ -36,6 +37,7 @@ from opscope.report.tables import Format
 @click.option("--full-names", is_flag=True, help="Whole kernel names on a terminal too, not what they mean in short.")
 @click.option("--strict", is_flag=True, help="End with exit code 1 if a trust check fails.")
 @input_option
+@damage_option
 @format_option
 def command(
     inputs: tuple[Path, ...],
@@ -46,6 +48,7 @@ def command(
     full_names: bool,
     strict: bool,
     max_input: int,
+    allow_damaged: bool,
     output_format: str,
 ) -> None:
     """Analyse traces of torch.profiler (.json or .json.gz), of any PyTorch from 1.13 on, NVIDIA or AMD.
@@ -70,5 +73,9 @@ def command(
     analysed = tuple(Analysed(str(file), *measured_of(file, trace, shipped, capture)) for file, trace in traces)
     rows = Rows(None if by is None else By(by), sort, top, full_names)
     print_analyses(analysed, Format(output_format), rows)
+    doubted = tuple(Doubted.of(one.path, one.measured.trust) for one in analysed)
+    if Format(output_format) is not Format.TABLE:  # which shows them
+        tell(doubted)
+    refuse_damaged(doubted, allowed=allow_damaged)
     if strict and any(one.measured.trust.verdict is Verdict.FAIL for one in analysed):
         sys.exit(1)

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import click
 
+from opscope.analysis.checks import check_file
 from opscope.cli.inputs import files_of, input_option
+from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
+from opscope.documents.trust import Trust
 from opscope.errors import UsageError
 from opscope.readers import parquet, read
 from opscope.report.text import printable
@@ -20,7 +23,8 @@ from opscope.report.text import printable
     help="Where the files go; several traces get folders of their own in it.",
 )
 @input_option
-def command(inputs: tuple[Path, ...], output_dir: Path, max_input: int) -> None:
+@damage_option
+def command(inputs: tuple[Path, ...], output_dir: Path, max_input: int, allow_damaged: bool) -> None:
     """Write the tables of traces as Parquet files.
 
     INPUT is a trace (.json or .json.gz) or a run directory. Every command takes the result where it takes a trace.
@@ -30,10 +34,15 @@ def command(inputs: tuple[Path, ...], output_dir: Path, max_input: int) -> None:
     targets = [output_dir] if len(files) == 1 else [output_dir / _name(path) for path in files]
     if len(set(targets)) < len(targets):
         raise UsageError("two of the traces have the same name: convert them into directories of their own")
+    doubted = []
     for path, target in zip(files, targets, strict=True):
-        manifest = parquet.write(read(path, max_bytes=max_input), target)
+        trace = read(path, max_bytes=max_input)
+        manifest = parquet.write(trace, target)
+        doubted.append(Doubted.of(str(path), Trust.of((check_file(trace.source),))))
         size = sum(file.stat().st_size for file in target.glob("*.parquet"))
         click.echo(printable(f"{target}: {sum(manifest.rows.values()):,} rows, {size:,} bytes"))
+    tell(doubted)
+    refuse_damaged(doubted, allowed=allow_damaged)
 
 
 def _name(path: Path) -> str:

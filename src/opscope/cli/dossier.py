@@ -9,6 +9,7 @@ from opscope.cli.inputs import input_option
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_section
+from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
 from opscope.documents.dossier import DossierDocument
 from opscope.record.codec import encode
 from opscope.report.blocks import Name, Table
@@ -28,6 +29,7 @@ from opscope.report.tables import as_csv
 )
 @lookup_options
 @input_option
+@damage_option
 @format_option
 def command(
     input_path: Path,
@@ -37,6 +39,7 @@ def command(
     torch: str | None,
     libraries: tuple[Path, ...],
     max_input: int,
+    allow_damaged: bool,
     output_format: str,
 ) -> None:
     """Show why the most expensive operators run in parallel, how they cover the device, and what could be gained.
@@ -54,6 +57,10 @@ def command(
         click.echo(render(dossier_section(document)))
     else:
         echo_section(dossier_section(document))
+    doubted = (Doubted(document.trace, document.failed_checks),)
+    if output_format in ("json", "csv"):  # the others show them
+        tell(doubted)
+    refuse_damaged(doubted, allowed=allow_damaged)
 
 
 def _measure() -> Measure:

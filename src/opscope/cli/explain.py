@@ -12,6 +12,7 @@ from opscope.cli.inputs import input_option
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_section
+from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
 from opscope.documents.explain import ExplainDocument
 from opscope.errors import UsageError
 from opscope.report.blocks import Name, Table
@@ -55,6 +56,7 @@ def lookup_options(function: F) -> F:
 )
 @lookup_options
 @input_option
+@damage_option
 @format_option
 def command(
     names: tuple[str, ...],
@@ -63,6 +65,7 @@ def command(
     torch: str | None,
     libraries: tuple[Path, ...],
     max_input: int,
+    allow_damaged: bool,
     output_format: str,
 ) -> None:
     """Say what an operator or a kernel is, where its source is, and how that is known.
@@ -92,6 +95,10 @@ def command(
     for document in unknown:
         meant = f": did you mean {', '.join(document.did_you_mean)}?" if document.did_you_mean else ""
         click.echo(printable(f"opscope: nothing is known of {document.name!r}{meant}"), err=True)
+    doubted = (Doubted(lookup.trace_name or "", lookup.failed_checks),)
+    if output_format in ("json", "csv"):  # the others show them
+        tell(doubted)
+    refuse_damaged(doubted, allowed=allow_damaged)
     if unknown:
         sys.exit(1)
 

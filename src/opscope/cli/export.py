@@ -14,6 +14,8 @@ import click
 
 from opscope.cli.inputs import Size, files_of, input_option
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
+from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
+from opscope.documents.trust import Trust
 from opscope.errors import UsageError
 from opscope.files import written_whole
 from opscope.readers import Reading
@@ -38,7 +40,10 @@ _STEPS = re.compile(r"(\d+)(?:\.\.(\d+))?")
 @click.option("--steps", metavar="FIRST[..LAST]", help="Only these steps, by the profiler's numbers.")
 @click.option("--max-size", type=Size(), help="Split into parts of at most this size, unpacked: 200MB.")
 @input_option
-def command(input_path: Path, output: Path, steps: str | None, max_size: int | None, max_input: int) -> None:
+@damage_option
+def command(
+    input_path: Path, output: Path, steps: str | None, max_size: int | None, max_input: int, allow_damaged: bool
+) -> None:
     """Write a trace for ui.perfetto.dev or chrome://tracing.
 
     Viewers silently drop slices that overlap without nesting; here they get lanes of their own. Names are escaped,
@@ -54,6 +59,7 @@ def command(input_path: Path, output: Path, steps: str | None, max_size: int | N
     libraries_imported = Event()
     reading = Reading(files[0], max_input, libraries_imported)
     import_libraries(libraries_imported)
+    from opscope.analysis.checks import check_file
     from opscope.knowledge.categories import Classifier
     from opscope.knowledge.native_functions import NativeFunctions
     from opscope.report.chrome import chrome_parts, select_steps
@@ -66,6 +72,9 @@ def command(input_path: Path, output: Path, steps: str | None, max_size: int | N
         target = _target(output, number)
         events, size = _write(target, part)
         click.echo(printable(f"{target}: {events:,} events, {size:,} bytes unpacked"))
+    doubted = (Doubted.of(str(files[0]), Trust.of((check_file(trace.source),))),)
+    tell(doubted)
+    refuse_damaged(doubted, allowed=allow_damaged)
 
 
 def _write(target: Path, pieces: "Iterable[Piece]") -> tuple[int, int]:

@@ -7,16 +7,18 @@ import click
 
 from opscope.cli.options import format_option
 from opscope.cli.results import print_sweep
+from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
 from opscope.errors import BadInputError
-from opscope.pipeline import write_comparison
+from opscope.pipeline import read_documents, write_comparison
 from opscope.store import RunDirectory, with_entry
 from opscope.sweep.runner import failed_entries, reported, worthless_entries
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@damage_option
 @format_option
-def command(run: Path, output_format: str) -> None:
+def command(run: Path, allow_damaged: bool, output_format: str) -> None:
     """Write the reports of RUN, a directory made by opscope profile, anew from its raw traces.
 
     Every figure is computed again from the trace files. Neither PyTorch nor a GPU is needed, so results can be
@@ -33,8 +35,13 @@ def command(run: Path, output_format: str) -> None:
     directory.write_manifest(manifest)
     write_comparison(directory, manifest)
     print_sweep([(directory, manifest)], output_format)
+    documents = read_documents(directory, manifest)
+    doubted = tuple(Doubted.of(f"{run}: {document.name}", document.trust) for document in documents)
+    if output_format != "table":  # which shows them
+        tell(doubted)
     tried = {entry.configuration for entry in measured}
     if any(entry.configuration in tried for entry in failed_entries(manifest)):
         sys.exit(BadInputError.exit_code)
+    refuse_damaged(doubted, allowed=allow_damaged)
     if worthless_entries(manifest):
         sys.exit(1)

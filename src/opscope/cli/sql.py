@@ -2,18 +2,22 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 import polars as pl
 
-from opscope.cli.inputs import input_option, traces_of
+from opscope.analysis.analyzed import analyze
+from opscope.cli.inputs import input_option, measured_of, traces_of
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_table
+from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
 from opscope.columns import TABLES
+from opscope.documents.trust import Check
 from opscope.errors import UsageError
+from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers.tables import empty_trace
 from opscope.record.codec import encode
 from opscope.report.blocks import Name, Table
@@ -23,12 +27,13 @@ from opscope.report.tables import as_csv, as_markdown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
-    """The answer to a query: the schema ``opscope.sql/1``."""
+    """The answer to a query: the schema ``opscope.sql/1``. ``failed_checks``: those that a trace fails, by trace."""
 
     schema: Literal["opscope.sql/1"] = "opscope.sql/1"
     query: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    failed_checks: dict[str, tuple[Check, ...]] = field(default_factory=dict)
 
 
 _HELP = f"""Run a SQL query over traces, converted traces, run directories and folders of traces.
@@ -49,8 +54,16 @@ Examples:
 @click.argument("inputs", metavar="INPUT...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--schema", "show_schema", is_flag=True, help="List the tables and their columns, with what they mean.")
 @input_option
+@damage_option
 @format_option
-def command(query: str | None, inputs: tuple[Path, ...], show_schema: bool, max_input: int, output_format: str) -> None:
+def command(
+    query: str | None,
+    inputs: tuple[Path, ...],
+    show_schema: bool,
+    max_input: int,
+    allow_damaged: bool,
+    output_format: str,
+) -> None:
     """Run a query; see ``_HELP``."""
     if show_schema:
         if query is not None:
@@ -59,15 +72,19 @@ def command(query: str | None, inputs: tuple[Path, ...], show_schema: bool, max_
         return
     if query is None or not inputs:
         raise UsageError("a query and a trace are needed: opscope sql 'select ...' trace.json (--schema lists tables)")
-    result = _answer(query, inputs, max_input)
+    result, doubted = _answer(query, inputs, max_input)
     if output_format == "json":
-        click.echo(encode(QueryResult(query=query, columns=tuple(result.columns), rows=tuple(result.rows()))), nl=False)
+        failed = {one.trace: one.failed for one in doubted if one.failed}
+        columns, rows = tuple(result.columns), tuple(result.rows())
+        click.echo(encode(QueryResult(query=query, columns=columns, rows=rows, failed_checks=failed)), nl=False)
     else:
         _print(_table(result), output_format, "Result")
+    tell(doubted)
+    refuse_damaged(doubted, allowed=allow_damaged)
 
 
 def _print_schema(output_format: str) -> None:
-    table = schema_table(frames_of(empty_trace(), table_names()))
+    table = schema_table(frames_of(analyze(empty_trace()), table_names()))
     if output_format == "json":
         click.echo(encode([dict(zip(table.columns, row, strict=True)) for row in table.rows]), nl=False)
     else:
@@ -83,7 +100,7 @@ def _print(table: Table, output_format: str, title: str) -> None:
         echo_table(table)
 
 
-def _answer(query: str, inputs: tuple[Path, ...], max_input: int) -> pl.DataFrame:
+def _answer(query: str, inputs: tuple[Path, ...], max_input: int) -> tuple[pl.DataFrame, tuple[Doubted, ...]]:
     if not re.match(r"\s*(select|with)\b", query, re.IGNORECASE):
         raise UsageError("only queries can be run: they begin with SELECT or WITH")
     if reads := re.search(r"\b(read_\w+|scan_\w+)\s*\(", query, re.IGNORECASE):
@@ -92,12 +109,15 @@ def _answer(query: str, inputs: tuple[Path, ...], max_input: int) -> pl.DataFram
     if not wanted:
         raise UsageError(f"the query names no table; there are {', '.join(table_names())}")
     parts: dict[str, list[pl.DataFrame]] = {name: [] for name in wanted}
+    doubted, shipped = [], NativeFunctions.shipped()
     for file, trace in traces_of(inputs, max_input):
-        for name, frame in frames_of(trace, wanted).items():
+        measured, _ = measured_of(file, trace, shipped)
+        doubted.append(Doubted.of(str(file), measured.trust))
+        for name, frame in frames_of(measured.analysis, wanted).items():
             # Differences of unsigned counts would wrap around.
             signed = frame.with_columns(pl.col(pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64).cast(pl.Int64))
             parts[name].append(signed.select(pl.lit(str(file)).alias("trace"), pl.all()))
-    return _run(query, {name: pl.concat(frames) for name, frames in parts.items()})
+    return _run(query, {name: pl.concat(frames) for name, frames in parts.items()}), tuple(doubted)
 
 
 def _table(result: pl.DataFrame) -> Table:

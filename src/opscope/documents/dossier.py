@@ -5,6 +5,7 @@ from typing import Literal
 
 from opscope.documents.explain import ExplainDocument
 from opscope.documents.findings import Findings
+from opscope.documents.trust import Check
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,10 @@ class Dossier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DossierDocument:
-    """The most expensive operators of a trace, and what bounds its steps."""
+    """The most expensive operators of a trace, what bounds its steps, and the trust checks that the trace fails."""
 
     schema: Literal["opscope.dossier/1"] = "opscope.dossier/1"
     trace: str
     bound: str
     operators: tuple[Dossier, ...]
+    failed_checks: tuple[Check, ...] = ()

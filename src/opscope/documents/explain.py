@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
+from opscope.documents.trust import Check
 from opscope.knowledge.kernels.decoded import DecodedKernel
 from opscope.knowledge.kernels.source import How
 
@@ -91,11 +92,12 @@ class CostEntry:
 
 @dataclass(frozen=True, slots=True)
 class ContextEntry:
-    """What the answer was looked up in. ``trace`` is null without one."""
+    """What the answer was looked up in. ``trace`` is null without one; ``failed_checks`` are those that it fails."""
 
     trace: str | None
     torch: str | None
     installed_libraries: dict[str, str]
+    failed_checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,10 @@ class Trust:
         """Return the check of this name if it failed."""
         return next((c for c in self.checks if c.name is name and c.verdict is Verdict.FAIL), None)
 
+    def failures(self) -> tuple[Check, ...]:
+        """Return the checks that fail."""
+        return tuple(check for check in self.checks if check.verdict is Verdict.FAIL)
+
     def doubts(self) -> tuple[Check, ...]:
         """Return the checks that do not pass."""
         return tuple(check for check in self.checks if check.verdict is not Verdict.PASS)

@@ -203,8 +203,8 @@ def weight_of(by: By) -> str:
 
 def _table(analysis: Analysis, by: By) -> pl.DataFrame:
     tables: Mapping[By, Callable[[], pl.DataFrame]] = {
-        By.OPERATOR: lambda: analysis.operators,
-        By.SHAPE: lambda: analysis.shapes,
+        By.OPERATOR: lambda: analysis.operators_and_unlinked,
+        By.SHAPE: lambda: analysis.shapes_and_unlinked,
         By.KERNEL: lambda: analysis.kernels.with_columns(pl.col("name", "kind").cast(pl.String)),
         By.MODULE: lambda: _modules(analysis),
         By.CATEGORY: lambda: analysis.categories,

@@ -56,6 +56,7 @@ def build_dossier(lookup: Lookup, top: int, measure: Measure | None = None) -> D
     return DossierDocument(
         trace=lookup.trace_name or analysis.source.path,
         bound=f"{lookup.step_bound.kind}. {lookup.step_bound.sentence}",
+        failed_checks=lookup.failed_checks,
         operators=tuple(Dossier(lookup.explain(name), findings_of(lookup, name, measure)) for name in names),
     )
 

@@ -2,7 +2,7 @@
 
 from opscope.documents.dossier import DossierDocument
 from opscope.report.blocks import Name, Paragraph, Section
-from opscope.report.explain_sections import explain_section
+from opscope.report.explain_sections import explain_section, failed_checks
 from opscope.report.findings_sections import findings_blocks
 
 
@@ -13,9 +13,10 @@ def dossier_section(document: DossierDocument) -> Section:
         Section(
             (f"{number}. ", Name(dossier.explanation.name)),
             tuple(findings_blocks(dossier.findings)),
-            (explain_section(dossier.explanation),),
+            (explain_section(dossier.explanation, with_trust=False),),
         )
         for number, dossier in enumerate(document.operators, 1)
     )
+    doubts = failed_checks(document.failed_checks)
     nothing = () if sections else (Paragraph.of("No operator of the trace launched work on a device."),)
-    return Section(("Operator dossier",), (intro, *nothing), sections)
+    return Section(("Operator dossier",), (intro, *doubts, *nothing), sections)

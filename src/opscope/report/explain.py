@@ -25,6 +25,7 @@ from opscope.documents.explain import (
     OccupancyEntry,
 )
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
+from opscope.documents.trust import Check
 from opscope.errors import UsageError
 from opscope.knowledge.categories import Category, Classification, Classifier
 from opscope.knowledge.kernels.candidates import KernelCandidates, kernel_candidates, namesakes
@@ -70,6 +71,11 @@ class Lookup:
     def analysis(self) -> Analysis | None:
         """The trace's analysis."""
         return self.measured.analysis if self.measured else None
+
+    @property
+    def failed_checks(self) -> tuple[Check, ...]:
+        """The trust checks that the trace fails."""
+        return self.measured.trust.failures() if self.measured else ()
 
     @property
     def device_key(self) -> str:
@@ -391,7 +397,7 @@ class Lookup:
 
     def _context(self) -> ContextEntry:
         installed: Mapping[str, str] = {k: v for index in self.resolver.installed for k, v in index.build_ids.items()}
-        return ContextEntry(self.trace_name, self.functions.torch_version, dict(installed))
+        return ContextEntry(self.trace_name, self.functions.torch_version, dict(installed), self.failed_checks)
 
 
 def _summary_of_operator(name: str, native_function: NativeFunctionEntry | None) -> str:

@@ -1,9 +1,10 @@
 """An explanation as people read it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from opscope.documents.explain import ExplainDocument, LaunchRow, NativeFunctionEntry
-from opscope.report.blocks import Block, Bullets, Inline, Name, Section, Table
+from opscope.documents.trust import Check
+from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.shapes import input_shapes
 from opscope.report.source import source_facts
 from opscope.units import format_bytes, format_count, format_ns, format_share
@@ -28,12 +29,21 @@ _DECODED = {
 }
 
 
-def explain_section(document: ExplainDocument) -> Section:
-    """Build the section on one operator or kernel."""
+def explain_section(document: ExplainDocument, *, with_trust: bool = True) -> Section:
+    """Build the section on one operator or kernel; ``with_trust`` unless the failed checks stand somewhere else."""
     blocks: list[Block] = [Bullets(tuple(_facts(document)))]
+    if with_trust:
+        blocks.extend(failed_checks(document.context.failed_checks))
     if document.launches:
         blocks.append(_launches(document.launches[:_LAUNCHES_SHOWN]))
     return Section((f"{document.kind.capitalize()} ", Name(document.name)), tuple(blocks))
+
+
+def failed_checks(checks: Sequence[Check]) -> Iterator[Block]:
+    """Say which trust checks the trace fails."""
+    if checks:
+        yield Paragraph.of("Do not rely on the figures before these are cleared up:")
+        yield Bullets(tuple((f"FAIL {check.name}: ", Name(check.sentence)) for check in checks))
 
 
 def _facts(document: ExplainDocument) -> Iterator[Inline]:

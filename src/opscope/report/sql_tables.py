@@ -6,10 +6,9 @@ from typing import Final
 
 import polars as pl
 
-from opscope.analysis.analyzed import Analysis, analyze
+from opscope.analysis.analyzed import Analysis
 from opscope.analysis.linked import linked_activities
 from opscope.columns import TABLES
-from opscope.model import Trace
 from opscope.report.blocks import Table
 
 
@@ -32,8 +31,14 @@ COMPUTED: Final[Mapping[str, _Computed]] = {
         lambda analysis: linked_activities(analysis.trace, analysis.links),
         operator="the operator that launched it",
     ),
-    "operator_costs": _computed("operators by name", lambda analysis: analysis.operators, name="the operator"),
-    "shape_costs": _computed("operators by name and inputs", lambda analysis: analysis.shapes, name="the operator"),
+    "operator_costs": _computed(
+        "operators by name", lambda analysis: analysis.operators_and_unlinked, name="the operator, or (no operator)"
+    ),
+    "shape_costs": _computed(
+        "operators by name and inputs",
+        lambda analysis: analysis.shapes_and_unlinked,
+        name="the operator, or (no operator)",
+    ),
     "kernel_costs": _computed(
         "kernels, copies and fills by name and device",
         lambda analysis: analysis.kernels.with_columns(pl.col("name", "kind").cast(pl.String)),
@@ -97,16 +102,15 @@ def table_names() -> tuple[str, ...]:
     return (*TABLES, *COMPUTED)
 
 
-def frames_of(trace: Trace, wanted: Iterable[str]) -> dict[str, pl.DataFrame]:
-    """Return the tables of a trace that are wanted; it is only analysed if one of them needs that."""
-    names = list(wanted)
+def frames_of(analysis: Analysis, wanted: Iterable[str]) -> dict[str, pl.DataFrame]:
+    """Return the tables of a trace that are wanted. Records that cannot be true are in none of them."""
     as_strings = pl.col(pl.Categorical).cast(pl.String)
-    frames = {name: getattr(trace, name).with_columns(as_strings) for name in names if name in TABLES}
-    computed = [name for name in names if name in COMPUTED]
-    if computed:
-        analysis = analyze(trace)
-        frames |= {name: COMPUTED[name].frame(analysis) for name in computed}
-    return frames
+    return {
+        name: COMPUTED[name].frame(analysis)
+        if name in COMPUTED
+        else getattr(analysis.trace, name).with_columns(as_strings)
+        for name in wanted
+    }
 
 
 def schema_table(examples: Mapping[str, pl.DataFrame]) -> Table:

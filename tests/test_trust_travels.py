@@ -1,0 +1,99 @@
+"""Whatever a command prints of a trace, the checks that it fails come along, and what no operator launched is a row."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli import opscope
+from tests.kineto import KinetoTrace
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Path:
+    """A trace whose file ends in the middle, with work that no operator launched."""
+    trace = KinetoTrace()
+    trace.operator("aten::mm", 0, 10_000)
+    trace.launched_kernel("gemm", (1_000, 1_000), (3_000, 7_000))
+    trace.launched_kernel("lonely", (20_000, 1_000), (30_000, 5_000))
+    path = trace.write(tmp_path / "cut.json")
+    text = path.read_text()
+    path.write_text(text[: text.rindex("]")])
+    return path
+
+
+COMMANDS = {
+    "analyze csv": ("analyze", "--format", "csv", "{}"),
+    "analyze md": ("analyze", "--format", "md", "{}"),
+    "analyze json": ("analyze", "--format", "json", "{}"),
+    "analyze": ("analyze", "{}"),
+    "sql": ("sql", "select name from operators", "{}"),
+    "sql csv": ("sql", "--format", "csv", "select name from operators", "{}"),
+    "sql json": ("sql", "--format", "json", "select name from operators", "{}"),
+    "dossier": ("dossier", "{}"),
+    "dossier json": ("dossier", "--format", "json", "{}"),
+    "dossier csv": ("dossier", "--format", "csv", "{}"),
+    "explain": ("explain", "aten::mm", "--in", "{}"),
+    "explain json": ("explain", "aten::mm", "--format", "json", "--in", "{}"),
+    "explain md": ("explain", "aten::mm", "--format", "md", "--in", "{}"),
+    "convert": ("convert", "{}", "-o", "{}.store"),
+    "export": ("export", "{}", "--chrome", "{}.export.json"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_damaged_file_is_told_by_every_command_and_its_exit_code(command: str, cut: Path) -> None:
+    words = [word.format(cut) for word in COMMANDS[command]]
+    result = opscope(*words)
+    assert result.returncode == 4, result.stderr
+    assert "file_is_valid" in result.stdout + result.stderr
+    assert "--allow-damaged" in result.stderr
+    if command not in ("convert", "export"):
+        assert "aten::mm" in result.stdout  # what is whole is shown
+    allowed = opscope(*words, "--allow-damaged")
+    assert allowed.returncode == 0, allowed.stderr
+    assert "file_is_valid" in allowed.stdout + allowed.stderr
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if "csv" in name or "json" in name or name == "sql"])
+def test_what_programs_read_has_the_failed_checks_on_standard_error(command: str, cut: Path) -> None:
+    result = opscope(*(word.format(cut) for word in COMMANDS[command]))
+    assert "FAIL file_is_valid: The file is incomplete" in result.stderr
+
+
+def test_documents_hold_the_checks_that_a_trace_fails(cut: Path) -> None:
+    dossier = json.loads(opscope("dossier", "--format", "json", str(cut)).stdout)
+    explanation = json.loads(opscope("explain", "aten::mm", "--format", "json", "--in", str(cut)).stdout)
+    answer = json.loads(opscope("sql", "--format", "json", "select 1 as one from operators", str(cut)).stdout)
+    for failed in (
+        dossier["failed_checks"],
+        explanation["context"]["failed_checks"],
+        answer["failed_checks"][str(cut)],
+    ):
+        assert [check["name"] for check in failed] == ["file_is_valid"]
+
+
+def test_half_a_file_has_no_verdict(cut: Path) -> None:
+    document = json.loads(opscope("analyze", "--format", "json", str(cut)).stdout)
+    assert document["bound"]["kind"] == "unknown"
+    assert "The file is incomplete" in document["bound"]["sentence"]
+
+
+@pytest.mark.parametrize("by", ["operator", "shape", "category", "kernel", "stream"])
+def test_the_rows_of_a_table_add_up_to_the_device_sum(by: str, cut: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(opscope("analyze", "--format", "csv", "--by", by, str(cut)).stdout)))
+    column = {"kernel": "total_ns", "stream": "sum_ns"}.get(by, "self_device_ns")
+    assert sum(int(row[column]) for row in rows) == 12_000
+    if by in ("operator", "shape"):
+        assert [(row["name"], row["self_device_ns"]) for row in rows] == [
+            ("aten::mm", "7000"),
+            ("(no operator)", "5000"),
+        ]
+
+
+def test_sql_sees_that_row_too(cut: Path) -> None:
+    query = "select sum(self_device_ns) as ns, sum(activities) as n from operator_costs"
+    answer = json.loads(opscope("sql", "--format", "json", query, str(cut)).stdout)
+    assert answer["rows"] == [[12_000, 2]]
