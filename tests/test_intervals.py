@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.analysis.intervals import Intervals
+from opscope.analysis.intervals import Intervals, latest_around
 
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(-3, 10)).map(lambda p: (p[0], p[0] + p[1])), max_size=20)
 
@@ -52,3 +52,14 @@ def test_within_covers_what_both_cover(first: list[tuple[int, int]], second: lis
     assert held == [set(range(low, high)) <= covered(one) for low, high in pairs]
     mine, start, end = one.overlaps(other)
     assert ((one.start[mine] <= start) & (end <= one.end[mine]) & (start < end)).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), max_size=12),
+    st.lists(st.integers(-3, 55), min_size=1, max_size=20),
+)
+def test_latest_around_is_the_latest_begun_that_holds_a_moment(spans: list[tuple[int, int]], asked: list[int]) -> None:
+    start, length = np.array(sorted(spans), np.int64).reshape(-1, 2).T
+    end = start + length
+    expected = [max((i for i in range(len(start)) if start[i] <= t < end[i]), default=-1) for t in asked]
+    assert latest_around(start, end, np.array(asked, np.int64)).tolist() == expected

@@ -279,7 +279,7 @@ def test_an_extension_library_answers_for_its_kernels(own_cache: Path) -> None:
     assert (source.how, source.file, source.url) == (How.VERIFIED, "axpy.cu", None)
     twins = found.resolve("(anonymous namespace)::fill_kernel(float*, float, int)")
     assert (twins.how, twins.candidates) == (How.CANDIDATE, ("axpy.cu", "scale.cu"))
-    (cached,) = (own_cache / "kernels").iterdir()
+    (cached,) = (own_cache / "kernels").glob("*.kernels")
     cached.write_bytes(b"damaged")
     assert library_index(LIBRARY, torch="", git=None).kernel_count == index.kernel_count
 
@@ -302,7 +302,20 @@ def test_what_is_cached_does_not_depend_on_who_asked_first(own_cache: Path) -> N
     library_index(LIBRARY, torch="", git=None)
     again = library_index(LIBRARY, torch="2.6.0+cu124", git="1" * 40)
     assert (again.torch, again.git) == ("2.6.0+cu124", "1" * 40)
-    assert len(list((own_cache / "kernels").iterdir())) == 1
+    assert len(list((own_cache / "kernels").glob("*.kernels"))) == 1
+
+
+def test_a_library_that_claims_anothers_build_id_does_not_answer_for_it(own_cache: Path, tmp_path: Path) -> None:
+    forged = tmp_path / LIBRARY.name
+    forged.write_bytes(LIBRARY.read_bytes().replace(b"axpy.cu", b"evil.cu"))
+    kernel = "void axpy<float>(float, float const*, float*, int)"
+    for library, file in ((forged, "evil.cu"), (LIBRARY, "axpy.cu"), (forged, "evil.cu")):
+        index = library_index(library, torch="", git=None)
+        assert SourceResolver(installed=[index]).resolve(kernel).file == file
+    assert len(list((own_cache / "kernels").glob("*.kernels"))) == 2
+    # Nor does it once it stands in the other's place.
+    forged.write_bytes(LIBRARY.read_bytes())
+    assert SourceResolver(installed=[library_index(forged, torch="", git=None)]).resolve(kernel).file == "axpy.cu"
 
 
 def test_an_extensions_kernel_is_not_defined_where_pytorchs_of_the_same_name_is() -> None:

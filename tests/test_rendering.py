@@ -120,3 +120,12 @@ def test_other_figures() -> None:
         "-", "0 B", "1023 B", "1.000 KiB", "5.000 MiB", "3.000 GiB"]  # fmt: skip
     assert [format_share(p, w) for p, w in ((1, 4), (0, 5), (1, 0), (None, 1))] == ["25.0 %", "0.0 %", "-", "-"]
     assert [format_count(v) for v in (None, 0, 7, 1234.6, 0.123456)] == ["-", "0", "7", "1,235", "0.1235"]
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+cmd", "-x()", "@SUM(A1)", "=HYPERLINK(0)"])
+def test_csv_holds_no_formulas(name: str) -> None:
+    from opscope.report.blocks import Table
+    from opscope.report.tables import as_csv
+
+    rows = list(csv.reader(io.StringIO(as_csv(Table(("name", "ns"), ((name, "-5"), ("-", "+1.5e3")))))))
+    assert rows[1:] == [[f"'{name}", "-5"], ["-", "+1.5e3"]]

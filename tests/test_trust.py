@@ -413,3 +413,17 @@ def test_the_verdict_is_withheld_where_the_window_does_not_hold_the_work(analyze
     bound = analyzed(trace).bound_with(steps=1, wall_ns=60_000, ran_on_gpu=True)
     assert bound.kind is BoundKind.UNKNOWN
     assert bound.sentence.startswith("Withheld")
+
+
+def test_a_step_is_the_one_around_a_launch_and_not_the_latest_begun(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.step(0, 0, 100_000)
+    trace.slice("user_annotation", "ProfilerStep#5", 10_000, 5_000, tid=200)  # a short one of another thread
+    trace.operator("aten::mm", 40_000, 10_000)
+    trace.launched_kernel("gemm", (41_000, 1_000), (43_000, 7_000))
+    trace.operator("aten::add", 11_000, 2_000)
+    trace.launched_kernel("own thread's", (11_500, 500), (12_500, 100))
+    trace.launched_kernel("other thread's", (12_000, 500), (13_500, 100), tid=300)
+    analysis = analyzed(trace)
+    assert check(analysis, "launched_outside_steps").verdict is Verdict.PASS
+    assert {step.number: step.activities for step in analysis.steps} == {0: 2, 5: 1}

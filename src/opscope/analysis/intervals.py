@@ -71,3 +71,26 @@ class Intervals:
 
     def __len__(self) -> int:
         return len(self.start)
+
+
+def latest_around(start: Ints, end: Ints, time: Ints) -> Ints:
+    """Return per moment the latest begun of the intervals that hold it (their start, not their end), or -1.
+
+    Args:
+        start: of the intervals, ascending; they may overlap.
+        end: of the intervals.
+        time: the moments.
+    """
+    moments = np.unique(np.concatenate([start, end]))
+    owner = np.full(len(moments) + 1, -1, np.int64)  # from each of these moments on
+    open_: list[int] = []  # the latest begun last
+    begun = 0
+    for place, moment in enumerate(moments.tolist()):
+        while begun < len(start) and start[begun] <= moment:
+            open_.append(begun)
+            begun += 1
+        # One that lies below others may have ended too; it is looked at once those above it have.
+        while open_ and end[open_[-1]] <= moment:
+            open_.pop()
+        owner[place] = open_[-1] if open_ else -1
+    return owner[np.searchsorted(moments, time, side="right") - 1]

@@ -9,7 +9,7 @@ import polars as pl
 from opscope.analysis.api import names_that
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleTime
-from opscope.analysis.intervals import Intervals
+from opscope.analysis.intervals import Intervals, latest_around
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints, Nesting
 from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
@@ -39,7 +39,7 @@ def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) ->
         np.add.at(sums, launched_in[mine], duration[mine])
         on_device.append((timeline.device, counts, sums, *_idle_of_steps(timeline.idle, spans)))
     steps: list[Step] = []
-    for row, (number, start, end) in enumerate(table.iter_rows()):
+    for row, (number, start, end, _) in enumerate(table.iter_rows()):
         first, last = np.searchsorted(loading, [start, end])
         cold = bool(last > first)
         if not on_device:
@@ -74,15 +74,21 @@ def _idle_of_steps(idle: IdleTime, spans: Intervals) -> tuple[Ints, Ints]:
 
 
 def step_of_activities(trace: Trace, links: Links, table: pl.DataFrame) -> Ints:
-    """Return per activity the row of the step that launched it, or -1."""
+    """Return per activity the row of the step that launched it, or -1.
+
+    That is the step around the call on its thread; else, as for autograd's threads, the latest begun step of another
+    thread that the call lies in.
+    """
     result = np.full(trace.activities.height, -1, np.int64)
     if not table.height:
         return result
     launched = np.flatnonzero(links.activity_launch >= 0)
-    time = column(trace.launches, "start_ns")[links.activity_launch[launched]]
-    row = np.searchsorted(table["start_ns"].to_numpy(), time, side="right") - 1
-    inside = (row >= 0) & (table["end_ns"].to_numpy()[row] > time)
-    result[launched[inside]] = row[inside]
+    thread, time = (column(trace.launches, name)[links.activity_launch[launched]] for name in ("thread", "start_ns"))
+    start, end = column(table, "start_ns"), column(table, "end_ns")
+    found = Nesting.of(column(table, "thread"), start, end).innermost_at(thread, time)
+    elsewhere = np.flatnonzero(found < 0)
+    found[elsewhere] = latest_around(start, end, time[elsewhere])
+    result[launched] = found
     return result
 
 
@@ -95,8 +101,7 @@ def activities_of_steps(trace: Trace, links: Links, steps: pl.DataFrame) -> Ints
         steps: rows of `step_table`. An activity without a recorded launch belongs to the step that it begins in.
     """
     start = column(trace.activities, "start_ns")
-    row = np.searchsorted(steps["start_ns"].to_numpy(), start, side="right") - 1
-    begins_inside = (row >= 0) & (steps["end_ns"].to_numpy()[row] > start)
+    begins_inside = latest_around(column(steps, "start_ns"), column(steps, "end_ns"), start) >= 0
     launched_inside = step_of_activities(trace, links, steps) >= 0
     return np.flatnonzero(np.where(links.activity_launch >= 0, launched_inside, begins_inside))
 

@@ -56,7 +56,7 @@ def is_step(annotations: pl.DataFrame) -> pl.Series:
 
 
 def step_table(trace: Trace) -> pl.DataFrame:
-    """Return the recorded steps in order: ``step`` (its number), ``start_ns`` and ``end_ns`` of its host range."""
+    """Return the recorded steps in order: ``step``, its number; ``start_ns``, ``end_ns``, ``thread`` of its range."""
     named = trace.annotations.with_columns(
         step=pl.col("name").cast(pl.String).str.extract(_STEP.pattern).cast(pl.Int64),
         end_ns=pl.col("start_ns") + pl.col("duration_ns"),
@@ -64,7 +64,7 @@ def step_table(trace: Trace) -> pl.DataFrame:
     steps = named.drop_nulls("step").sort("start_ns", "duration_ns", descending=[False, True])
     # A range of that name within another is the workload's own, and no step of the profiler's.
     ended = pl.col("end_ns").cum_max().shift(1).fill_null(-(1 << 62)).over("thread")
-    return steps.filter(pl.col("end_ns") > ended).select("step", "start_ns", "end_ns").sort("start_ns")
+    return steps.filter(pl.col("end_ns") > ended).select("step", "start_ns", "end_ns", "thread").sort("start_ns")
 
 
 def window_of(trace: Trace, device: int | None) -> Window:

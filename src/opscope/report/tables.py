@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from enum import StrEnum
 
 from opscope.report.blocks import Section, Table
@@ -40,8 +41,19 @@ def as_csv(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for row in (table.columns, *table.rows):
-        writer.writerow([printable(cell) for cell in row])
+        writer.writerow([_no_formula(printable(cell)) for cell in row])
     return out.getvalue().rstrip("\n")
+
+
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_MAY_BE_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def _no_formula(cell: str) -> str:
+    """Keep spreadsheets from computing a name: what may be a formula gets an apostrophe before it, numbers none."""
+    if cell.startswith(_MAY_BE_FORMULAS) and cell != "-" and not _NUMBER.fullmatch(cell):
+        return f"'{cell}"
+    return cell
 
 
 def as_markdown(table: Table, title: str) -> str:

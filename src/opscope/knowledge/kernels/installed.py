@@ -1,5 +1,6 @@
-"""The kernels of libraries on this machine: PyTorch's own and extensions, cached by build id."""
+"""The kernels of libraries on this machine: PyTorch's own and extensions, cached by their content."""
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -16,6 +17,7 @@ from opscope.knowledge.binaries.paths import by_file_name, repository_root, sour
 from opscope.knowledge.binaries.registrations import CudaLibrary, cuda_library
 from opscope.knowledge.kernels.index import FORMAT, IndexedKernel, SourceIndex, build_index
 
+_DIGEST = r"[0-9a-f]{64}"
 TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 
 
@@ -78,16 +80,15 @@ def library_index(path: Path, *, torch: str, git: str | None) -> SourceIndex:
         EnvironmentLacksError: C++ names cannot be read on this system.
     """
     with open_elf(path) as elf:
-        cached = _cache_file(elf)
-        if cached is not None and (index := _read_cache(cached)) is not None:
+        cached = _cache_file(path)
+        if (index := _read_cache(cached)) is not None:
             return index.described(torch=torch, git=git, library=path.name)
         library = cuda_library(elf)
         if not library.kernels:
             raise BadInputError(f"{path} registers no CUDA kernels")
         paths = _unit_paths(elf, library)
     index = _index(path.name, library, paths, torch=torch, git=git)
-    if cached is not None:
-        _write_cache(cached, index)
+    _write_cache(cached, index.packed())
     return index
 
 
@@ -122,12 +123,30 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opscope"
 
 
-def _cache_file(elf: Elf) -> Path | None:
-    """Return the file for a library: its build id names its content, `FORMAT` how it is read. None without an id."""
-    build_id = elf.build_id()
-    if build_id is None:
-        return None
-    return cache_folder() / "kernels" / f"{build_id}-{FORMAT}.kernels"
+def _cache_file(library: Path) -> Path:
+    """Return the file for a library's index: named after the library's content, and `FORMAT` for how it is read.
+
+    Not after its build id, which a library claims: another one that claims it would answer in its place.
+    """
+    return cache_folder() / "kernels" / f"{_digest(library)}-{FORMAT}.kernels"
+
+
+def _digest(library: Path) -> str:
+    """Return the digest of a file's content, which is kept for as long as the system says that the file is the same."""
+    state = library.stat()
+    identity = (os.path.realpath(library), state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
+    name = hashlib.blake2b(repr((*identity, state.st_ctime_ns)).encode(), digest_size=16).hexdigest()
+    kept = cache_folder() / "kernels" / f"{name}.digest"
+    try:
+        digest = kept.read_text(encoding="ascii")
+        if re.fullmatch(_DIGEST, digest):
+            return digest
+    except (OSError, ValueError):
+        pass
+    with library.open("rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+    _write_cache(kept, digest.encode())
+    return digest
 
 
 def _read_cache(path: Path) -> SourceIndex | None:
@@ -137,11 +156,11 @@ def _read_cache(path: Path) -> SourceIndex | None:
         return None
 
 
-def _write_cache(path: Path, index: SourceIndex) -> None:
-    """Keep an index. A cache that cannot be written costs time, nothing else."""
+def _write_cache(path: Path, content: bytes) -> None:
+    """Keep something. A cache that cannot be written costs time, nothing else."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, index.packed())
+        write_whole(path, content)
     except (OSError, OpscopeError):
         return
 
