@@ -107,10 +107,10 @@ def test_sql_counts_are_signed_and_no_trace_counts_twice() -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("drop table operators", "only queries can be run"),
-        ("select 1", "names no table; there are operators, launches, "),
+        ("drop table operators", "one query is run"),
+        ("select 1", "reads no table; there are operators, launches, "),
         ("select nothing from operators", "cannot be run: "),
-        ("select count(*) fro operators", "cannot be run: "),
+        ("select count(*) fro operators", "cannot be "),
     ],
 )
 def test_wrong_queries_are_wrong_usage(query: str, message: str) -> None:
@@ -118,3 +118,52 @@ def test_wrong_queries_are_wrong_usage(query: str, message: str) -> None:
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+HOSTILE = {
+    "select * from read_csv('{secret}') -- operators": "no other files",
+    "select * from operators, read_csv('{secret}')": "no other files",
+    "select name from operators where name in (select * from scan_csv('{secret}'))": "no other files",
+    "select * from '{secret}' -- operators": "there is no table",
+    'select * from "{secret}" /* operators */': "there is no table",
+    "select * from operators, 'http://127.0.0.1:9/x.csv'": "there is no table",
+    "select * from main.operators": "nothing else",
+    "select 1 as operators": "reads no table",
+    "drop table operators": "one query is run",
+    "select name from operators; select name from operators": "one query is run",
+    "with t as (select * from t) select * from t, operators": "not defined before it",
+    "with recursive t as (select 1 as x union all select x + 1 from t) select * from t, operators": "may never end",
+    "select E'\\' from read_csv(''{secret}'') --' from operators": "single quotes",
+    "select $$x$$ from operators": "single quotes",
+    "select cast(duration_ns as decimal(100,50)) as x from operators": "cannot be run",
+    "select " + "(" * 300 + "duration_ns" + ")" * 300 + " as x from operators": "cannot be",
+    "select " + "+".join(["duration_ns"] * 20_000) + " as x from operators": "characters",
+    "select " + "+".join(["1"] * 20_000) + " as x from operators": "words",
+}
+
+
+@pytest.mark.parametrize("query", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_query_reads_the_tables_of_its_traces_and_nothing_else(query: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.csv"
+    secret.write_text("a\ntop secret\n")
+    result = opscope("sql", query.format(secret=secret), RUN)
+    assert result.returncode == 2
+    assert HOSTILE[query] in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "panicked" not in result.stderr
+    assert "top secret" not in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(("option", "limit"), [("--timeout", "0.05"), ("--max-memory", "50MB")])
+def test_a_query_that_takes_too_much_is_ended(option: str, limit: str) -> None:
+    tables = " cross join ".join(f"operators t{i}" for i in range(3))
+    query = f"select t0.start_ns, t1.name, t2.name as other from {tables} order by t2.start_ns, t0.name"
+    result = opscope("sql", "--timeout", "60", option, limit, query, RUN)
+    assert result.returncode == 2
+    assert f"({option}), and was ended" in result.stderr
+
+
+def test_text_in_a_query_may_look_like_a_comment_or_a_file() -> None:
+    query = "select 'it''s -- read_csv(1)' as \"a name\" from operators limit 1 -- the end"
+    answer = json.loads(opscope("sql", "--format", "json", query, RUN).stdout)
+    assert (answer["columns"], answer["rows"]) == (["a name"], [["it's -- read_csv(1)"]])
