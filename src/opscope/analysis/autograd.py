@@ -7,7 +7,7 @@ import polars as pl
 
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.links import Links, device_time_of_operators
-from opscope.analysis.nesting import Bools, Ints, Nesting
+from opscope.analysis.nesting import Bools, Ints, Nesting, nearest
 from opscope.model import Trace
 
 _ENGINE = "autograd::engine::evaluate_function: "
@@ -68,14 +68,9 @@ class BackwardPass:
     def of(cls, trace: Trace, links: Links) -> "BackwardPass":
         """Find the backward pass in a trace."""
         sequence = column(trace.operators, "sequence_number")
-        around = np.where(sequence >= 0, np.arange(len(sequence)), links.operators.parent)
-        climbing = np.flatnonzero(around >= 0)
-        while len(climbing):
-            climbing = climbing[sequence[around[climbing]] < 0]
-            around[climbing] = links.operators.parent[around[climbing]]
-            climbing = climbing[around[climbing] >= 0]
-        nearest = np.where(around >= 0, sequence[np.maximum(around, 0)], -1) if len(around) else around
-        return cls(_innermost_engine_range(trace), nearest, sequence, column(trace.operators, "thread"))
+        around = nearest(links.operators.parent, sequence >= 0)
+        numbers = np.where(around >= 0, sequence[np.maximum(around, 0)], -1) if len(around) else around
+        return cls(_innermost_engine_range(trace), numbers, sequence, column(trace.operators, "thread"))
 
     @property
     def inside(self) -> Bools:

@@ -87,10 +87,11 @@ class Nesting:
         return latest
 
     def _innermost_compiled(self, library: CDLL, thread: Ints, time: Ints) -> Ints:
-        slices = (self.order, self.thread, self.start, self.end, self.parent)
+        slices = (self.order, self.thread, self.start, self.end)
         asked = [np.ascontiguousarray(one, np.int64) for one in (thread, time)]
         answer = np.empty(len(time), np.int64)
-        library.opscope_innermost(len(self.order), *slices, len(time), *asked, answer)
+        if not library.opscope_innermost(len(self.order), *slices, len(time), *asked, answer):
+            raise MemoryError
         return answer
 
     def _latest_started(self, thread: Ints, time: Ints) -> Ints:
@@ -169,6 +170,20 @@ class Nesting:
         result = np.zeros(len(order), np.bool_)
         result[order[1:]] = reach[:-1] > (position[order] + offset)[1:]
         return result
+
+
+def nearest(parent: Ints, holds: Bools) -> Ints:
+    """Return per slice the nearest of itself and those around it of which something holds, or -1.
+
+    Every round doubles the distance that was looked at, so depth costs little.
+    """
+    found = np.where(holds, np.arange(len(parent)), parent)
+    climbing = np.flatnonzero((found >= 0) & ~holds)
+    while len(climbing):
+        climbing = climbing[~holds[found[climbing]]]
+        found[climbing] = found[found[climbing]]
+        climbing = climbing[found[climbing] >= 0]
+    return found
 
 
 def _by_group_and_start(group: Ints, start: Ints) -> Ints:

@@ -8,7 +8,7 @@ import polars as pl
 from opscope.analysis.autograd import BackwardPass
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.links import Links, device_time_of_operators, operator_self_cpu
-from opscope.analysis.nesting import Ints, Nesting
+from opscope.analysis.nesting import Ints, Nesting, nearest
 from opscope.model import Trace
 
 # Frames that every model shares say nothing about this one.
@@ -53,9 +53,5 @@ def _user_frame_of_operators(trace: Trace) -> Ints:
     names = trace.frames["name"].cast(pl.String)
     skipped = {name: _NOT_THE_USERS.search(name) is not None for name in names.unique()}
     foreign = names.replace_strict(skipped, return_dtype=pl.Boolean).to_numpy()
-    climbing = np.flatnonzero(frame >= 0)
-    while len(climbing):
-        climbing = climbing[foreign[frame[climbing]]]
-        frame[climbing] = frames.parent[frame[climbing]]
-        climbing = climbing[frame[climbing] >= 0]
-    return frame
+    own = nearest(frames.parent, ~foreign)
+    return np.where(frame >= 0, own[np.maximum(frame, 0)], -1)

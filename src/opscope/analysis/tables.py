@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.links import Links, device_time_of_operators, operator_self_cpu
-from opscope.analysis.nesting import Ints
+from opscope.analysis.nesting import Ints, nearest
 from opscope.knowledge.categories import Category, Classifier
 from opscope.model import Trace
 
@@ -56,14 +56,9 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
 
 
 def _calls(parent: Ints, name_code: Ints) -> Ints:
-    call = np.arange(len(parent))
-    redispatched = np.flatnonzero((parent >= 0) & (name_code == name_code[np.maximum(parent, 0)]))
-    while len(redispatched):
-        call[redispatched] = parent[call[redispatched]]
-        outer = parent[call[redispatched]]
-        again = (outer >= 0) & (name_code[np.maximum(outer, 0)] == name_code[redispatched])
-        redispatched = redispatched[again]
-    return call
+    if not len(parent):
+        return parent
+    return nearest(parent, (parent < 0) | (name_code != name_code[np.maximum(parent, 0)]))
 
 
 def operator_tables(trace: Trace, links: Links, classifier: Classifier) -> OperatorTables:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 LIBRARY: Final = Path(__file__).with_name("libnesting.so")
-_VERSION: Final = 3
+_VERSION: Final = 4
 
 
 @functools.cache
@@ -25,8 +25,8 @@ def load() -> ctypes.CDLL | None:
     numbers = np.ctypeslib.ndpointer(np.int64, ndim=1, flags="C_CONTIGUOUS")
     library.opscope_nesting.restype = c_int32
     library.opscope_nesting.argtypes = (c_size_t, *[numbers] * 6, np.ctypeslib.ndpointer(np.bool_, ndim=1))
-    library.opscope_innermost.restype = None
-    library.opscope_innermost.argtypes = (c_size_t, *[numbers] * 5, c_size_t, *[numbers] * 3)
+    library.opscope_innermost.restype = c_int32
+    library.opscope_innermost.argtypes = (c_size_t, *[numbers] * 4, c_size_t, *[numbers] * 3)
     library.opscope_lanes.restype = c_int32
     library.opscope_lanes.argtypes = (c_size_t, *[numbers] * 5)
     return library

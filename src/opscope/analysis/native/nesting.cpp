@@ -8,45 +8,53 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <unordered_map>
 #include <vector>
 
 namespace {
 
-// The part of the order that one thread's slices take, and where the last question to it ended.
+// One thread's slices in the order, and how far questions that ascend have come: which slices are open then.
 struct Section {
-    size_t first = 0;
-    size_t last = 0;
     size_t place = 0;
+    size_t last = 0;
+    int64_t time = INT64_MIN;
+    std::vector<int64_t> open;
 };
 
-// The first place in [section.first, section.last) whose slice begins after a time. Questions mostly ascend: looks from
-// the last answer on, in steps that double.
-size_t begins_after(const Section& section, const int64_t* order, const int64_t* start, int64_t time) {
-    const auto later = [&](size_t place) { return start[order[place]] > time; };
-    size_t low = section.first;
-    size_t high = section.last;
-    if (section.place == low || !later(section.place - 1)) {
-        low = section.place;
-        for (size_t step = 1; low + step < section.last; step *= 2) {
-            if (later(low + step)) {
-                high = low + step + 1;
-                break;
-            }
-            low += step;
-        }
-    } else {
-        high = section.place;
+struct Slices {
+    size_t count;
+    const int64_t *order, *thread, *start, *end;
+
+    Section section(int64_t wanted) const {
+        const int64_t* const stop = order + count;
+        const auto* first = std::partition_point(order, stop, [&](int64_t one) { return thread[one] < wanted; });
+        const auto* last = std::partition_point(first, stop, [&](int64_t one) { return thread[one] == wanted; });
+        Section section;
+        section.place = static_cast<size_t>(first - order);
+        section.last = static_cast<size_t>(last - order);
+        return section;
     }
-    const int64_t* found =
-        std::partition_point(order + low, order + high, [&](int64_t slice) { return start[slice] <= time; });
-    return static_cast<size_t>(found - order);
-}
+
+    // Opens what has begun by a time, and closes what has ended.
+    int64_t innermost(Section& section, int64_t time) const {
+        std::vector<int64_t>& open = section.open;
+        section.time = time;
+        for (; section.place < section.last && start[order[section.place]] <= time; ++section.place) {
+            const int64_t slice = order[section.place];
+            while (!open.empty() && (end[open.back()] <= start[slice] || end[open.back()] < end[slice]))
+                open.pop_back();
+            open.push_back(slice);
+        }
+        while (!open.empty() && end[open.back()] <= time) open.pop_back();
+        return open.empty() ? -1 : open.back();
+    }
+};
 
 }  // namespace
 
 extern "C" {
 
-int32_t opscope_nesting_version() { return 3; }
+int32_t opscope_nesting_version() { return 4; }
 
 // Per slice: the innermost one around it or -1, the place in the order behind all that lie below it, and whether it
 // overlaps the innermost earlier one around its start. Returns whether there was room.
@@ -76,25 +84,42 @@ int32_t opscope_nesting(size_t count, const int64_t* order, const int64_t* threa
 }
 
 // Per question (a thread and a time) the innermost slice that contains it, or -1. A slice contains its start and not
-// its end.
-void opscope_innermost(size_t count, const int64_t* order, const int64_t* thread, const int64_t* start,
-                       const int64_t* end, const int64_t* parent, size_t questions, const int64_t* asked_thread,
-                       const int64_t* asked_time, int64_t* answer) {
-    Section section;
-    for (size_t question = 0; question < questions; ++question) {
-        const int64_t wanted = asked_thread[question];
-        if (section.first == section.last || thread[order[section.first]] != wanted) {
-            const int64_t* const stop = order + count;
-            const auto* first = std::partition_point(order, stop, [&](int64_t one) { return thread[one] < wanted; });
-            const auto* last = std::partition_point(first, stop, [&](int64_t one) { return thread[one] == wanted; });
-            section.first = section.place = static_cast<size_t>(first - order);
-            section.last = static_cast<size_t>(last - order);
+// its end. Returns whether there was room.
+int32_t opscope_innermost(size_t count, const int64_t* order, const int64_t* thread, const int64_t* start,
+                          const int64_t* end, size_t questions, const int64_t* asked_thread, const int64_t* asked_time,
+                          int64_t* answer) {
+    try {
+        const Slices slices{count, order, thread, start, end};
+        std::unordered_map<int64_t, Section> sections;
+        Section* section = nullptr;
+        int64_t current = 0;
+        std::vector<size_t> late;  // questions about an earlier time than the one before them
+        for (size_t question = 0; question < questions; ++question) {
+            const int64_t wanted = asked_thread[question];
+            if (!section || wanted != current) {
+                const auto found = sections.find(wanted);
+                section = found != sections.end() ? &found->second
+                                                  : &sections.emplace(wanted, slices.section(wanted)).first->second;
+                current = wanted;
+            }
+            if (asked_time[question] < section->time)
+                late.push_back(question);
+            else
+                answer[question] = slices.innermost(*section, asked_time[question]);
         }
-        const int64_t time = asked_time[question];
-        section.place = begins_after(section, order, start, time);
-        int64_t slice = section.place == section.first ? -1 : order[section.place - 1];
-        while (slice >= 0 && end[slice] <= time) slice = parent[slice];
-        answer[question] = slice;
+        std::sort(late.begin(), late.end(), [&](size_t left, size_t right) {
+            return asked_thread[left] != asked_thread[right] ? asked_thread[left] < asked_thread[right]
+                                                             : asked_time[left] < asked_time[right];
+        });
+        for (size_t number = 0; number < late.size(); ++number) {
+            const int64_t wanted = asked_thread[late[number]];
+            Section& again = sections[wanted];
+            if (!number || asked_thread[late[number - 1]] != wanted) again = slices.section(wanted);
+            answer[late[number]] = slices.innermost(again, asked_time[late[number]]);
+        }
+        return true;
+    } catch (const std::bad_alloc&) {
+        return false;
     }
 }
 

@@ -33,6 +33,7 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -766,6 +767,7 @@ public:
         texts_.clear();
         identities_.clear();
         threads_.clear();
+        thread_numbers_.clear();
         last_process_ = last_thread_ = last_number_ = -1;
         event_count_ = 0;
         clear_odd();
@@ -984,11 +986,14 @@ private:
         if (process == last_process_ && thread == last_thread_) return last_number_;
         last_process_ = process;
         last_thread_ = thread;
-        for (size_t i = 0; i < threads_.size(); i += 2)
-            if (threads_[i] == process && threads_[i + 1] == thread) return last_number_ = static_cast<int32_t>(i / 2);
-        threads_.push_back(process);
-        threads_.push_back(thread);
-        return last_number_ = static_cast<int32_t>(threads_.size() / 2 - 1);
+        const uint64_t pair =
+            static_cast<uint64_t>(static_cast<uint32_t>(process)) << 32 | static_cast<uint32_t>(thread);
+        const auto [found, is_new] = thread_numbers_.try_emplace(pair, static_cast<int32_t>(threads_.size() / 2));
+        if (is_new) {
+            threads_.push_back(process);
+            threads_.push_back(thread);
+        }
+        return last_number_ = found->second;
     }
 
     Tables tables_;
@@ -996,6 +1001,7 @@ private:
     std::vector<Category> category_codes_;
     std::vector<int64_t> ignored_;
     std::vector<int32_t> threads_;
+    std::unordered_map<uint64_t, int32_t> thread_numbers_;
     int32_t last_process_ = -1, last_thread_ = -1, last_number_ = -1;
     std::string odd_;
     std::vector<int64_t> odd_ends_;
