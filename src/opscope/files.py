@@ -1,12 +1,14 @@
 """Writing files whole: under a temporary name, then renamed. And the names of files as text."""
 
+import gzip
+import io
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from opscope.errors import EnvironmentLacksError
+from opscope.errors import BadInputError, EnvironmentLacksError
 
 PARTIAL = ".opscope-partial-"  # begins the name of what is being written
 
@@ -49,6 +51,31 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def regular(path: Path) -> Path:
+    """Return a path, unless a pipe, a device or a socket stands there, which may never end.
+
+    Raises:
+        BadInputError: it does.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise BadInputError(f"{path} is no regular file")
+    return path
+
+
+def unpacked_gzip(packed: bytes, most: int) -> bytes:
+    """Unpack gzip data.
+
+    Raises:
+        BadInputError: they unpack to more than ``most`` bytes.
+        EOFError, zlib.error, OSError: they are damaged.
+    """
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise BadInputError(f"it unpacks to more than {most:,} bytes")
+    return content
 
 
 def path_text(path: Path) -> str:

@@ -22,13 +22,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opscope.errors import BadInputError, EnvironmentLacksError
-from opscope.files import PARTIAL, write_whole
+from opscope.files import PARTIAL, regular, write_whole
 from opscope.record.capture import CaptureRecord
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import Configuration
 from opscope.record.sweep import CycleFiles, Entry, EntryFiles, Manifest
+from opscope.units import NS_PER_S
 
 COMPARISON, COMPARISON_REPORT = "comparison.json", "comparison.md"
+_LONGEST_STEP_NS = 30 * 24 * 3_600 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class RunDirectory:
         record = decode(path, CaptureRecord)
         if record.configuration != entry.configuration:
             raise BadInputError(f"{path} is of another configuration than {self.manifest} says")
-        if not record.traces or (record.benchmark and min(record.benchmark.wall_ns, default=0) <= 0):
+        if not record.traces or not _plausible_times(record):
             raise BadInputError(f"{path} names no trace, or step times that cannot be true")
         return record
 
@@ -124,14 +126,24 @@ class RunDirectory:
             BadInputError: the name leads out of the directory. Names come from a manifest, which may be anyone's.
         """
         path = self.path / name
-        if not path.resolve().is_relative_to(self.path.resolve()):
-            raise BadInputError(f"{self.manifest} names a file outside its directory: {name}")
-        return path
+        try:
+            if not path.resolve().is_relative_to(self.path.resolve()):
+                raise BadInputError(f"{self.manifest} names a file outside its directory: {name}")
+            return regular(path)
+        except (OSError, ValueError, RuntimeError) as error:  # loops of links, names that no file can have
+            raise BadInputError(f"{self.manifest} names a file that there cannot be, {name!r}: {error}") from error
 
     def trace_path(self, name: str) -> Path:
         """Return the path of a trace, packed where only that is there."""
         path, packed = self.inside(name), self.inside(_packed(name))
         return packed if packed.is_file() and not path.is_file() else path
+
+
+def _plausible_times(record: CaptureRecord) -> bool:
+    measured = record.benchmark
+    steps = () if measured is None else (*measured.wall_ns, *(measured.event_ns or ()))
+    known = steps if record.cold_step_ns is None else (*steps, record.cold_step_ns)
+    return (measured is None or bool(measured.wall_ns)) and all(0 < time < _LONGEST_STEP_NS for time in known)
 
 
 def _packed(name: str) -> str:

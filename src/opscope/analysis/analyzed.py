@@ -239,7 +239,7 @@ def analyze(
         graph_capture = read(graph_capture)
     trace, implausible = plausible(trace)
     links = link(trace)
-    window, classifier = window_of(trace, None), Classifier(functions or NativeFunctions.shipped())
+    window, classifier = window_of(trace), Classifier(functions or NativeFunctions.shipped())
     tables, (timelines, steps), (launches, kernels, operator_time_ns, phases) = together(
         (
             lambda: operator_tables(trace, links, classifier),

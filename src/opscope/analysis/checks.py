@@ -131,7 +131,7 @@ def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
 
 
 def _host_time_covered(trace: Trace, links: Links) -> Check:
-    name, window = CheckName.HOST_TIME_COVERED, window_of(trace, None)
+    name, window = CheckName.HOST_TIME_COVERED, window_of(trace)
     covered, whole = operator_time_on_host(links, window), window.duration_ns
     share = f"Operators account for {format_share(covered, whole)} of the {window.kind}"
     if not whole or covered >= _LEAST_COVERED * whole:

@@ -6,6 +6,7 @@ import polars as pl
 
 from opscope.analysis.api import calls_that
 from opscope.analysis.columns import column, end_of
+from opscope.errors import BadInputError
 from opscope.model import Trace
 from opscope.units import NS_PER_S
 
@@ -31,6 +32,9 @@ def plausible(trace: Trace) -> tuple[Trace, Implausible]:
     Negative durations are impossible, and so are activities of an hour and host records of a month. So is an activity
     that began before the host's last blocking call returned and claims to be longer than all host records together
     span: the host waited for it, and recorded that it had.
+
+    Raises:
+        BadInputError: what is left adds up to more than 64 bits of nanoseconds hold.
     """
     host = (trace.operators, trace.launches, trace.annotations, trace.frames, trace.overheads)
     operators, launches, annotations, frames, overheads = (table.filter(_NOT_NEGATIVE) for table in host)
@@ -46,12 +50,16 @@ def plausible(trace: Trace) -> tuple[Trace, Implausible]:
         activities_claimed_ns=sum(out["duration_ns"].to_list()),
         host_records=sum(table.height for table in host) - kept,
     )
+    for table in (operators, launches, annotations, frames, overheads, activities):
+        if float(table["duration_ns"].cast(pl.Float64).sum()) > _LARGEST_SUM_NS:
+            raise BadInputError(f"{trace.source.path}: durations add up to more than a century, which no program ran")
     return replace(cleaned, activities=activities), implausible
 
 
 # No kernel runs for an hour, and no recording lasts a month; sums of such claims would not even fit into 64 bits.
 _LONGEST_ACTIVITY_NS = 3_600 * NS_PER_S
 _LONGEST_RECORD_NS = 30 * 24 * 3_600 * NS_PER_S
+_LARGEST_SUM_NS = 1 << 62
 _NOT_NEGATIVE = pl.col("duration_ns").is_between(0, _LONGEST_RECORD_NS)
 
 

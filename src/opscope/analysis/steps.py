@@ -18,49 +18,67 @@ from opscope.documents.trace import Step
 from opscope.knowledge.api_calls import loads_code
 from opscope.model import Trace
 
+_ALL_ENTRIES = 65_536  # steps times devices
 LAUNCH_UNKNOWN = "launch not recorded"
 _BACKWARD_RANGE = re.compile("autograd::engine::evaluate_function")
 _OPTIMIZER_RANGE = re.compile(r"Optimizer\.(step|zero_grad)#")
 
 
 def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> tuple[Step, ...]:
-    """Return the recorded steps in order, one entry per device that worked in the trace."""
+    """Return the recorded steps in order, one entry per device that worked in the trace.
+
+    Where that would be very many, of each step only the devices that it launched work on.
+    """
     table = step_table(trace)
-    loading = column(module_loading(trace), "start_ns")
+    starts, ends = column(table, "start_ns"), column(table, "end_ns")
+    loading = np.sort(column(module_loading(trace), "start_ns"))
+    cold = np.searchsorted(loading, ends) > np.searchsorted(loading, starts)
+    numbers = table["step"].to_list()
+    if not timelines:
+        spans = (ends - starts).tolist()
+        return tuple(
+            Step(row, number, None, spans[row], 0, None, None, None, None, None, bool(cold[row]))
+            for row, number in enumerate(numbers)
+        )
+    every = len(timelines) * table.height <= _ALL_ENTRIES
+    found: list[tuple[int, int, Step]] = []
+    for place, (timeline, launched_in, duration) in enumerate(_launched_on(trace, links, table, timelines)):
+        counts = np.bincount(launched_in, minlength=table.height)
+        sums = np.zeros(table.height, np.int64)
+        np.add.at(sums, launched_in, duration)
+        idle, waiting = _idle_of_steps(timeline.idle, Intervals(starts, ends))
+        for row in range(table.height) if every else np.flatnonzero(counts).tolist():
+            span = int(ends[row] - starts[row])
+            step = Step(
+                index=row,
+                number=numbers[row],
+                device=timeline.device,
+                span_ns=span,
+                activities=int(counts[row]),
+                device_sum_ns=int(sums[row]),
+                busy_ns=span - int(idle[row]),
+                idle_ns=int(idle[row]),
+                launch_bound_ns=int(waiting[row]),
+                launch_bound_share=int(waiting[row]) / span if span else None,
+                cold=bool(cold[row]),
+            )
+            found.append((row, place, step))
+    return tuple(step for *_, step in sorted(found, key=lambda item: item[:2]))
+
+
+def _launched_on(
+    trace: Trace, links: Links, table: pl.DataFrame, timelines: Sequence[DeviceTimeline]
+) -> Iterator[tuple[DeviceTimeline, Ints, Ints]]:
+    """Yield per device the steps that launched its activities, and how long these took."""
     launched_in = step_of_activities(trace, links, table)
     device = trace.activities["device"].fill_null(NO_DEVICE).to_numpy()
-    duration = trace.activities["duration_ns"].to_numpy()
-    spans = Intervals(table["start_ns"].to_numpy(), table["end_ns"].to_numpy())
-    on_device = []
-    for timeline in timelines:
-        mine = (launched_in >= 0) & (device == timeline.device)
-        counts = np.bincount(launched_in[mine], minlength=table.height)
-        sums = np.zeros(table.height, np.int64)
-        np.add.at(sums, launched_in[mine], duration[mine])
-        on_device.append((timeline.device, counts, sums, *_idle_of_steps(timeline.idle, spans)))
-    steps: list[Step] = []
-    for row, (number, start, end, _) in enumerate(table.iter_rows()):
-        first, last = np.searchsorted(loading, [start, end])
-        cold = bool(last > first)
-        if not on_device:
-            steps.append(Step(row, number, None, end - start, 0, None, None, None, None, None, cold))
-        for name, counts, sums, idle, launch_bound in on_device:
-            steps.append(
-                Step(
-                    index=row,
-                    number=number,
-                    device=name,
-                    span_ns=end - start,
-                    activities=int(counts[row]),
-                    device_sum_ns=int(sums[row]),
-                    busy_ns=end - start - int(idle[row]),
-                    idle_ns=int(idle[row]),
-                    launch_bound_ns=int(launch_bound[row]),
-                    launch_bound_share=int(launch_bound[row]) / (end - start) if end > start else None,
-                    cold=cold,
-                )
-            )
-    return tuple(steps)
+    duration = column(trace.activities, "duration_ns")
+    order = np.argsort(device, kind="stable")
+    order = order[launched_in[order] >= 0]
+    bounds = np.searchsorted(device[order], [[line.device, line.device + 1] for line in timelines])
+    for timeline, (first, last) in zip(timelines, bounds, strict=True):
+        rows = order[first:last]
+        yield timeline, launched_in[rows], duration[rows]
 
 
 def _idle_of_steps(idle: IdleTime, spans: Intervals) -> tuple[Ints, Ints]:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from opscope.analysis.api import names_that
@@ -12,7 +11,8 @@ from opscope.analysis.columns import column, end_of
 from opscope.analysis.idle import IdleTime, idle_time
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
-from opscope.analysis.window import Window, window_of
+from opscope.analysis.nesting import Bools, Ints
+from opscope.analysis.window import Window, device_window, step_window
 from opscope.knowledge.kernels.communication import communicates
 from opscope.model import DeviceProperties, Trace
 
@@ -52,8 +52,12 @@ class DeviceTimeline:
 
 def device_timelines(trace: Trace, links: Links) -> tuple[DeviceTimeline, ...]:
     """Return the timeline of every device that worked, by device number."""
-    devices = trace.activities["device"].fill_null(NO_DEVICE).unique().sort()
-    return tuple(_timeline(trace, links, device) for device in devices)
+    device = trace.activities["device"].fill_null(NO_DEVICE).to_numpy()
+    order = np.argsort(device, kind="stable")
+    # Each device's rows are taken once, however many devices there are.
+    groups = np.split(order, np.flatnonzero(np.diff(device[order])) + 1) if len(order) else []
+    steps, communicating = step_window(trace), communication_mask(trace.activities)
+    return tuple(_timeline(trace, links, int(device[rows[0]]), rows, steps, communicating[rows]) for rows in groups)
 
 
 def device_name(devices: Sequence[DeviceProperties], index: int) -> str:
@@ -65,22 +69,22 @@ def device_name(devices: Sequence[DeviceProperties], index: int) -> str:
     return f"{others.pop()}, by the other devices" if len(others) == 1 and index != NO_DEVICE else "unknown device"
 
 
-def communication_mask(activities: pl.DataFrame) -> npt.NDArray[np.bool_]:
+def communication_mask(activities: pl.DataFrame) -> Bools:
     """Tell per activity whether it moves data between devices."""
     is_kernel = (activities["kind"] == "kernel").to_numpy()
     by_arguments = activities["collective"].is_not_null().to_numpy()
-    mask: npt.NDArray[np.bool_] = is_kernel & (by_arguments | names_that(activities["name"], communicates))
+    mask: Bools = is_kernel & (by_arguments | names_that(activities["name"], communicates))
     return mask
 
 
-def _timeline(trace: Trace, links: Links, device: int) -> DeviceTimeline:
-    on_device = trace.activities["device"].fill_null(NO_DEVICE) == device
-    rows = np.flatnonzero(on_device.to_numpy())
-    activities = trace.activities.filter(on_device)
+def _timeline(
+    trace: Trace, links: Links, device: int, rows: Ints, steps: Window | None, communicating: Bools
+) -> DeviceTimeline:
+    activities = trace.activities[rows]
     start, end = column(activities, "start_ns"), end_of(activities)
-    window = window_of(trace, device)
+    window = steps or device_window(start, end)
     moves = (activities["kind"] == "memcpy").to_numpy()
-    computes = ~moves & ~communication_mask(activities)
+    computes = ~moves & ~communicating
     busy = Intervals.union_of(start, end)
     in_window = busy.within(window.spans).length
     not_memcpy = Intervals.union_of(start[~moves], end[~moves]).within(window.spans).length

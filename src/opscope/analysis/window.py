@@ -9,6 +9,7 @@ import polars as pl
 
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.intervals import Intervals
+from opscope.analysis.nesting import Ints
 from opscope.model import Trace
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
@@ -67,20 +68,27 @@ def step_table(trace: Trace) -> pl.DataFrame:
     return steps.filter(pl.col("end_ns") > ended).select("step", "start_ns", "end_ns", "thread").sort("start_ns")
 
 
-def window_of(trace: Trace, device: int | None) -> Window:
-    """Return the window that a device's figures refer to; for ``None`` that of the host's figures.
+def window_of(trace: Trace) -> Window:
+    """Return the window that the host's figures refer to: the steps, else the recorded operators."""
+    if (steps := step_window(trace)) is not None:
+        return steps
+    return _from_first_to_last(WindowKind.HOST, column(trace.operators, "start_ns"), end_of(trace.operators))
 
-    Args:
-        trace: the trace.
-        device: a device number; -1 for activities whose device was not recorded.
-    """
+
+def step_window(trace: Trace) -> Window | None:
+    """Return the window of the recorded steps; None where there are none."""
     steps = step_table(trace)
-    if steps.height:
-        return Window(WindowKind.STEPS, Intervals.union_of(column(steps, "start_ns"), column(steps, "end_ns")))
-    table, kind = trace.operators, WindowKind.HOST
-    if device is not None:
-        table, kind = trace.activities.filter(pl.col("device").fill_null(-1) == device), WindowKind.DEVICE
-    if not table.height:
+    if not steps.height:
+        return None
+    return Window(WindowKind.STEPS, Intervals.union_of(column(steps, "start_ns"), column(steps, "end_ns")))
+
+
+def device_window(start: Ints, end: Ints) -> Window:
+    """Return the window of a device in a trace without steps: from its first activity to its last one's end."""
+    return _from_first_to_last(WindowKind.DEVICE, start, end)
+
+
+def _from_first_to_last(kind: WindowKind, start: Ints, end: Ints) -> Window:
+    if not len(start):
         return Window(kind, Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64)))
-    first, last = column(table, "start_ns").min(keepdims=True), end_of(table).max(keepdims=True)
-    return Window(kind, Intervals.union_of(first, last))
+    return Window(kind, Intervals.union_of(start.min(keepdims=True), end.max(keepdims=True)))

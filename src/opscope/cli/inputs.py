@@ -111,7 +111,7 @@ def _of_folder(folder: Path) -> Iterator[TraceFile]:
     found = [
         path
         for path in sorted(folder.iterdir())
-        if path.name.endswith(TRACE_ENDINGS) or (path / STORE_MANIFEST).is_file()
+        if (path.name.endswith(TRACE_ENDINGS) and path.is_file()) or (path / STORE_MANIFEST).is_file()
     ]
     if not found:
         endings = ", ".join(TRACE_ENDINGS)

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from opscope.errors import BadInputError
+from opscope.files import regular, unpacked_gzip
 from opscope.knowledge.releases import TorchVersion, data_files, nearest_first, version_in
 
 # What serves a device that has no kernel of its own registered, in the dispatcher's order.
@@ -152,6 +153,7 @@ def _fits(arguments: Sequence[Argument], input_types: Sequence[str]) -> bool:
     return all(_fits_one(argument.type, seen) for argument, seen in zip(arguments, input_types, strict=True))
 
 
+_LARGEST_TABLE = 32 << 20  # ten times the largest that PyTorch gives
 _TENSOR_LIST = re.compile(r"^Tensor\??(\(.*?\))?\[")
 _TENSOR = re.compile(r"^Tensor(\(.*?\))?\??$")
 
@@ -191,7 +193,7 @@ class NativeFunctions:
             BadInputError: the file is missing or damaged.
         """
         try:
-            return cls._unpacked(path.read_bytes())
+            return cls._unpacked(unpacked_gzip(regular(path).read_bytes(), _LARGEST_TABLE))
         except (OSError, EOFError, zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadInputError(f"cannot read the operator table {path}: {error}") from error
 
@@ -205,11 +207,10 @@ class NativeFunctions:
         """
         files = data_files(".json.gz")
         nearest = nearest_first(files, lambda file: version_in(file.name), version)
-        return cls._unpacked(nearest[0].read_bytes())
+        return cls._unpacked(gzip.decompress(nearest[0].read_bytes()))
 
     @classmethod
-    def _unpacked(cls, packed: bytes) -> "NativeFunctions":
-        content = gzip.decompress(packed)
+    def _unpacked(cls, content: bytes) -> "NativeFunctions":
         stored = msgspec.json.decode(content, type=_Stored)
         names = (function.name for function in msgspec.json.decode(content, type=_Names).functions)
         return cls(stored.torch_version, zip(names, stored.functions, strict=True))

@@ -120,7 +120,7 @@ def _trace(source: Source, of_file: Callable[[], "Trace"]) -> "Trace":
         if (path / STORE_MANIFEST).is_file():
             from opscope.readers import parquet
 
-            return parquet.read(path)
+            return parquet.read(path, source.max_bytes)
         raise BadInputError(f"{path} is a directory without {STORE_MANIFEST}: expected a trace, or a converted one")
     try:
         return of_file()

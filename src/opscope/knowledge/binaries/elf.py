@@ -15,8 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from opscope.errors import BadInputError
+from opscope.files import regular
 
 _X86_64 = 62
+_LONGEST_NAME = 1 << 20
+_NAMES_PER_BYTE = 4  # names may share their ends; that they fill the file several times over is no library
 _FILE, _FUNCTION = 4, 2  # symbol types
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -58,6 +61,7 @@ class Elf:
             BadInputError: the file is no x86-64 ELF file, or is damaged.
         """
         self.path, self.data = path, data
+        self._read_in_names = 0
         if data[:4] != b"\x7fELF":
             raise BadInputError(f"{path} is no ELF library")
         if len(data) < 64 or data[4:6] != b"\x02\x01":
@@ -84,9 +88,12 @@ class Elf:
 
     def string(self, offset: int) -> str:
         """Return the zero-terminated text at a file offset."""
-        end = self.data.find(b"\0", offset)
+        end = self.data.find(b"\0", offset, offset + _LONGEST_NAME)
         if not 0 <= offset <= end:
-            raise self._damaged("a name lies outside the file")
+            raise self._damaged("a name lies outside the file, or never ends")
+        self._read_in_names += end - offset
+        if self._read_in_names > _NAMES_PER_BYTE * len(self.data) + _LONGEST_NAME:
+            raise self._damaged("its names overlap")
         return self.data[offset:end].decode("latin-1")
 
     def section(self, name: str) -> ElfSection:
@@ -160,7 +167,7 @@ def open_elf(path: Path) -> Iterator[Elf]:
         BadInputError: it is missing, no x86-64 ELF file, or damaged.
     """
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     except (OSError, ValueError) as error:
         raise BadInputError(f"cannot read the library {path}: {error}") from error

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from opscope.errors import BadInputError
 from opscope.knowledge.binaries.elf import Elf, Symbols, open_elf
 from opscope.knowledge.binaries.linkage import Linkage
 
@@ -84,11 +85,15 @@ def _registrations(elf: Elf, symbols: Symbols, files: npt.NDArray[np.intp]) -> I
     targets |= {int(symbols.table["value"][index]) for index in elf.named(symbols, _REGISTER)} - {0}
     if not targets:
         return
+    followed = 0
     for name in _REGISTERING:
         for index in elf.named(symbols, name):
             unit = int(np.searchsorted(files, index)) - 1
             entry = symbols.table[index]
             if unit >= 0 and linkage.in_code(int(entry["value"])):
+                followed += int(entry["size"])
+                if followed > len(elf.data):
+                    raise BadInputError(f"{elf.path} is damaged: its registering functions overlap")
                 for kernel, stub in _registered_by(linkage, int(entry["value"]), int(entry["size"]), targets):
                     yield Registration(kernel, unit, stub)
 

@@ -17,7 +17,7 @@ _SPACE = re.compile(r"\s+")
 _QUALIFIED = re.compile(r"(?:[A-Za-z_~]\w*|\{anonymous\})(?:::(?:[A-Za-z_~]\w*|\{anonymous\}))*")
 _RETURN_TYPE = re.compile(r"^(?:static )?(?:void|int|float|bool) ")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
-_LENGTH = re.compile(r"\d+")
+_LENGTH = re.compile(r"\d{1,9}")
 
 
 def canonical(name: str) -> str:
