@@ -14,8 +14,8 @@ from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints
 from opscope.analysis.plausible import Implausible
 from opscope.analysis.steps import activities_launched_outside_steps, module_loading, operator_time_on_host
-from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
-from opscope.analysis.window import window_of
+from opscope.analysis.timeline import DeviceTimeline
+from opscope.analysis.window import Window, WindowKind, window_of
 from opscope.documents.trust import Check, CheckName, Trust, Verdict
 from opscope.knowledge.api_calls import ApiKind
 from opscope.model import Trace, TraceSource
@@ -368,7 +368,7 @@ def _outside_window(trace: Trace, timelines: Sequence[DeviceTimeline]) -> Check:
     if not outside:
         return Check(name, Verdict.PASS, 0, "All device work lies in the window.", 0, "device", 0.0, "device busy")
     verdict = Verdict.WARN if share <= _TOLERATED_SHARE else Verdict.FAIL
-    count = sum(_outside_count(trace, timeline) for timeline in timelines)
+    count = _outside_count(trace, timelines[0].window)
     sentence = (
         f"{format_ns(outside)} of device work ({format_share(outside, whole)} of busy time) ran outside the window: it "
         "was launched between steps, or the steps did not wait for it. Shares of the window do not describe it."
@@ -376,9 +376,11 @@ def _outside_window(trace: Trace, timelines: Sequence[DeviceTimeline]) -> Check:
     return Check(name, verdict, count, sentence, outside, "device", share, "device busy")
 
 
-def _outside_count(trace: Trace, timeline: DeviceTimeline) -> int:
-    mine = trace.activities.filter(pl.col("device").fill_null(NO_DEVICE) == timeline.device)
-    return int((~timeline.window.spans.holds(column(mine, "start_ns"), end_of(mine))).sum())
+def _outside_count(trace: Trace, window: Window) -> int:
+    """Count the activities outside the steps; of a trace without, none lies outside its device's window."""
+    if window.kind is not WindowKind.STEPS:
+        return 0
+    return int((~window.spans.holds(column(trace.activities, "start_ns"), end_of(trace.activities))).sum())
 
 
 def _stream_overlaps(trace: Trace) -> Check:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from opscope.analysis.api import calls_that
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.intervals import Intervals
-from opscope.analysis.nesting import Ints
+from opscope.analysis.nesting import Bools, Ints
 from opscope.model import Trace
 
 
@@ -50,12 +50,29 @@ class IdleTime:
         return IdleTime(Intervals(start, end), self.cause[mine])
 
 
-def idle_time(trace: Trace, launch: Ints, start: Ints, gaps: Intervals) -> IdleTime:
+@dataclass(frozen=True, slots=True)
+class HostCalls:
+    """The API calls of a trace, row by row: thread, start, end, and whether the host waits in them."""
+
+    thread: Ints
+    start: Ints
+    end: Ints
+    blocks: Bools
+
+    @classmethod
+    def of(cls, trace: Trace) -> "HostCalls":
+        """Take the calls of a trace."""
+        launches = trace.launches
+        blocks = calls_that(launches, lambda call: call.blocks)
+        return cls(column(launches, "thread"), column(launches, "start_ns"), end_of(launches), blocks)
+
+
+def idle_time(calls: HostCalls, launch: Ints, start: Ints, gaps: Intervals) -> IdleTime:
     """Divide the gaps of a device into pieces with one cause each.
 
     Args:
-        trace: the trace.
-        launch: per activity of the device its row in ``trace.launches``, or -1.
+        calls: of the trace.
+        launch: per activity of the device its row among the calls, or -1.
         start: per activity of the device its start.
         gaps: when the device did nothing.
     """
@@ -63,8 +80,8 @@ def idle_time(trace: Trace, launch: Ints, start: Ints, gaps: Intervals) -> IdleT
     launch_row = np.where(ended, launch[ending], -1) if len(launch) else np.full(len(gaps), -1)
     known = launch_row >= 0
     began, returned = gaps.end.copy(), gaps.end.copy()
-    began[known] = column(trace.launches, "start_ns")[launch_row[known]]
-    returned[known] = end_of(trace.launches)[launch_row[known]]
+    began[known] = calls.start[launch_row[known]]
+    returned[known] = calls.end[launch_row[known]]
     queued = known & (returned <= gaps.start)
     # A late launch divides its gap: the host was late until the call, from the call on it is latency.
     late = known & ~queued
@@ -73,7 +90,7 @@ def idle_time(trace: Trace, launch: Ints, start: Ints, gaps: Intervals) -> IdleT
         [~ended, ~known, queued], [IdleCause.TAIL, IdleCause.UNKNOWN, IdleCause.DEPENDENCY], default=IdleCause.LATENCY
     )
     return _sorted_pieces(
-        *_host_pieces(trace, Intervals(gaps.start[late], division[late]), launch_row[late]),
+        *_host_pieces(calls, Intervals(gaps.start[late], division[late]), launch_row[late]),
         (Intervals(division, gaps.end), after.astype(np.str_)),
     )
 
@@ -92,19 +109,17 @@ def _activity_after(start: Ints, gaps: Intervals) -> tuple[Ints, npt.NDArray[np.
 _Pieces = tuple[Intervals, npt.NDArray[np.str_]]
 
 
-def _host_pieces(trace: Trace, late: Intervals, launch_row: Ints) -> list[_Pieces]:
+def _host_pieces(calls: HostCalls, late: Intervals, launch_row: Ints) -> list[_Pieces]:
     """Tell, where the host was late, the time it spent in blocking calls of the launching thread from the rest."""
-    blocking = calls_that(trace.launches, lambda call: call.blocks)
-    thread = column(trace.launches, "thread")
-    start, end = column(trace.launches, "start_ns"), end_of(trace.launches)
     pieces: list[_Pieces] = []
-    for number in np.unique(thread[launch_row]):
-        mine = thread[launch_row] == number
+    threads = calls.thread[launch_row]
+    for number in np.unique(threads):
+        mine = threads == number
         waited = Intervals(late.start[mine], late.end[mine])
-        theirs = blocking & (thread == number)
-        calls = Intervals.union_of(start[theirs], end[theirs])
-        inside = waited.within(calls)
-        outside = waited.within(calls.gaps(int(waited.start[0]), int(waited.end[-1])))
+        theirs = calls.blocks & (calls.thread == number)
+        blocked = Intervals.union_of(calls.start[theirs], calls.end[theirs])
+        inside = waited.within(blocked)
+        outside = waited.within(blocked.gaps(int(waited.start[0]), int(waited.end[-1])))
         pieces.append((inside, np.full(len(inside), IdleCause.SYNC.value)))
         pieces.append((outside, np.full(len(outside), IdleCause.HOST.value)))
     return pieces

@@ -8,7 +8,7 @@ import polars as pl
 
 from opscope.analysis.api import names_that
 from opscope.analysis.columns import column, end_of
-from opscope.analysis.idle import IdleTime, idle_time
+from opscope.analysis.idle import HostCalls, IdleTime, idle_time
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
@@ -52,12 +52,38 @@ class DeviceTimeline:
 
 def device_timelines(trace: Trace, links: Links) -> tuple[DeviceTimeline, ...]:
     """Return the timeline of every device that worked, by device number."""
-    device = trace.activities["device"].fill_null(NO_DEVICE).to_numpy()
+    activities = trace.activities
+    device = activities["device"].fill_null(NO_DEVICE).to_numpy()
     order = np.argsort(device, kind="stable")
-    # Each device's rows are taken once, however many devices there are.
+    # What is of the whole trace is computed once, however many devices there are.
+    work = _Work(
+        column(activities, "start_ns"),
+        end_of(activities),
+        moves=(activities["kind"] == "memcpy").to_numpy(),
+        communicates=communication_mask(activities),
+        launch=links.activity_launch,
+    )
     groups = np.split(order, np.flatnonzero(np.diff(device[order])) + 1) if len(order) else []
-    steps, communicating = step_window(trace), communication_mask(trace.activities)
-    return tuple(_timeline(trace, links, int(device[rows[0]]), rows, steps, communicating[rows]) for rows in groups)
+    steps, calls = step_window(trace), HostCalls.of(trace)
+    numbers = [int(device[rows[0]]) for rows in groups]
+    return tuple(
+        _timeline(number, device_name(trace.devices, number), work.of(rows), steps, calls)
+        for number, rows in zip(numbers, groups, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Activities as arrays: when, what kind, and the rows of their launches."""
+
+    start: Ints
+    end: Ints
+    moves: Bools
+    communicates: Bools
+    launch: Ints
+
+    def of(self, rows: Ints) -> "_Work":
+        return _Work(self.start[rows], self.end[rows], self.moves[rows], self.communicates[rows], self.launch[rows])
 
 
 def device_name(devices: Sequence[DeviceProperties], index: int) -> str:
@@ -77,14 +103,10 @@ def communication_mask(activities: pl.DataFrame) -> Bools:
     return mask
 
 
-def _timeline(
-    trace: Trace, links: Links, device: int, rows: Ints, steps: Window | None, communicating: Bools
-) -> DeviceTimeline:
-    activities = trace.activities[rows]
-    start, end = column(activities, "start_ns"), end_of(activities)
+def _timeline(device: int, name: str, work: _Work, steps: Window | None, calls: HostCalls) -> DeviceTimeline:
+    start, end, moves = work.start, work.end, work.moves
     window = steps or device_window(start, end)
-    moves = (activities["kind"] == "memcpy").to_numpy()
-    computes = ~moves & ~communicating
+    computes = ~moves & ~work.communicates
     busy = Intervals.union_of(start, end)
     in_window = busy.within(window.spans).length
     not_memcpy = Intervals.union_of(start[~moves], end[~moves]).within(window.spans).length
@@ -92,8 +114,8 @@ def _timeline(
     gaps = busy.gaps(window.start_ns, window.end_ns)
     return DeviceTimeline(
         device=device,
-        name=device_name(trace.devices, device),
-        activities=len(rows),
+        name=name,
+        activities=len(start),
         sum_ns=int((end - start).sum()),
         busy_ns=busy.length,
         window=window,
@@ -102,5 +124,5 @@ def _timeline(
         exposed_communication_ns=not_memcpy - compute,
         exposed_memcpy_ns=in_window - not_memcpy,
         idle_ns=window.duration_ns - in_window,
-        idle=idle_time(trace, links.activity_launch[rows], start, gaps).within(window.spans),
+        idle=idle_time(calls, work.launch, start, gaps).within(window.spans),
     )

@@ -8,9 +8,13 @@
         allocations.parquet, overheads.parquet
 """
 
+import hashlib
 import io
+import os
+import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,13 +22,15 @@ import msgspec
 import polars as pl
 
 from opscope._version import __version__
-from opscope.errors import BadInputError, EnvironmentLacksError
-from opscope.files import path_text, regular, write_whole, written_whole
+from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
+from opscope.files import PARTIAL, path_text, regular, write_whole
 from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.events import KINDS
 from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST
 from opscope.schema import SCHEMAS
 
+_STORE_FILES: Final = frozenset({STORE_MANIFEST, *(f"{name}.parquet" for name in SCHEMAS)})
+_ATTEMPTS: Final = 100
 _ROW_BYTES: Final = {
     name: sum(4 if dtype in (pl.Int32, pl.Categorical) else 8 for dtype in schema.values())
     for name, schema in SCHEMAS.items()
@@ -37,7 +43,7 @@ _LISTS: Final = frozenset({"input_dims", "input_types", "input_strides", "concre
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreManifest:
-    """What a directory of Parquet files holds. ``rows`` is the number of rows of each table."""
+    """What a directory of Parquet files holds: of each table the number of rows, and the BLAKE2b digest of its file."""
 
     schema: Literal["opscope.store/1"] = "opscope.store/1"
     opscope: str
@@ -45,33 +51,69 @@ class StoreManifest:
     devices: tuple[DeviceProperties, ...]
     threads: tuple[tuple[str, str], ...]
     rows: dict[str, int]
+    digests: dict[str, str] = field(default_factory=dict)
 
 
 def write(trace: Trace, directory: Path) -> StoreManifest:
-    """Write a trace's tables. The manifest comes last, so a directory that has one is whole.
+    """Write a trace's tables, into a folder of their own that takes the place of ``directory`` once it is whole.
 
     Raises:
-        EnvironmentLacksError: a file cannot be written.
+        EnvironmentLacksError: a file cannot be written; what stood there before still does.
+        UsageError: the directory holds something else than a store.
     """
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=PARTIAL) as scratch:
+            whole = Path(scratch) / "new"
+            whole.mkdir()
+            manifest = _written(trace, whole)
+            _put(whole, directory, Path(scratch))
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise EnvironmentLacksError(f"cannot write to {directory}: {error}") from error
+    return manifest
+
+
+def _written(trace: Trace, directory: Path) -> StoreManifest:
     frames: dict[str, pl.DataFrame] = {name: getattr(trace, name) for name in SCHEMAS}
+    digests = {}
+    for name, frame in frames.items():
+        path = directory / f"{name}.parquet"
+        with path.open("wb+") as file:  # polars takes no names that are not UTF-8, but open files
+            frame.write_parquet(file, compression="zstd", compression_level=1)
+            file.flush()
+            os.fsync(file.fileno())
+        digests[name] = _digest(path)
     manifest = StoreManifest(
         opscope=__version__,
         source=trace.source,
         devices=trace.devices,
         threads=trace.threads,
         rows={name: frame.height for name, frame in frames.items()},
+        digests=digests,
     )
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / STORE_MANIFEST).unlink(missing_ok=True)
-        for name, frame in frames.items():
-            # polars takes no names that are not UTF-8, but open files.
-            with written_whole(directory / f"{name}.parquet") as partial, partial.open("wb") as file:
-                frame.write_parquet(file, compression="zstd", compression_level=1)
-        write_whole(directory / STORE_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise EnvironmentLacksError(f"cannot write to {directory}: {error}") from error
+    write_whole(directory / STORE_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     return manifest
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+
+
+def _put(whole: Path, directory: Path, scratch: Path) -> None:
+    """Move a folder to where it belongs. An older store there is moved away first; others may do the same at once."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            whole.rename(directory)  # over nothing, or an empty folder
+            return
+        except OSError:
+            if not whole.is_dir():
+                raise
+        with suppress(FileNotFoundError):  # another one may have moved it away meanwhile
+            if foreign := {path.name for path in directory.iterdir()} - _STORE_FILES:
+                raise UsageError(f"{directory} holds other files than a store's, such as {min(foreign)}: name another")
+            directory.rename(scratch / f"old{attempt}")
+    raise EnvironmentLacksError(f"cannot write to {directory}: others write there all the time")
 
 
 def read(directory: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
@@ -86,7 +128,10 @@ def read(directory: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
     """
     try:
         manifest = msgspec.json.decode(regular(directory / STORE_MANIFEST).read_bytes(), type=StoreManifest)
-        files = {name: _Table(regular(directory / f"{name}.parquet"), name, manifest.rows[name]) for name in SCHEMAS}
+        files = {
+            name: _Table(regular(directory / f"{name}.parquet"), name, manifest.rows[name], manifest.digests.get(name))
+            for name in SCHEMAS
+        }
         _check_size(directory, files.values(), max_bytes)
         frames = {name: file.read(len(manifest.threads)) for name, file in files.items()}
     except (OSError, KeyError, msgspec.DecodeError, pl.exceptions.PolarsError) as error:
@@ -108,13 +153,16 @@ def _check_size(directory: Path, files: Iterable["_Table"], max_bytes: int) -> N
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The file of one table; ``rows`` is how many its manifest says."""
+    """The file of one table, and what its manifest says: how many rows, and the digest if it says one."""
 
     path: Path
     name: str
     rows: int
+    digest: str | None
 
     def read(self, threads: int) -> pl.DataFrame:
+        if self.digest is not None and _digest(self.path) != self.digest:
+            raise self._unlike("content than its manifest says")
         content = self.path if path_text(self.path) == str(self.path) else io.BytesIO(self.path.read_bytes())
         lazy = pl.scan_parquet(content)
         if dict(lazy.collect_schema()) != dict(SCHEMAS[self.name]) or self._counted(lazy) != self.rows:
