@@ -1,5 +1,6 @@
 """Inputs that somebody made to do harm: refused with a sentence, or read at a cost that grows with their size."""
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -18,6 +19,7 @@ from opscope.analysis.analyzed import analyze
 from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.knowledge.kernels.installed import library_index
 from opscope.readers import parquet, read
+from opscope.record.counters import OperatorCall
 from opscope.schema import SCHEMAS
 from tests.cli import opscope
 from tests.conftest import DATA
@@ -280,3 +282,40 @@ def test_a_name_of_digits_is_a_name(tmp_path: Path) -> None:
     path = trace_with(tmp_path, build)
     for words in (("analyze",), ("dossier",), ("explain", name, "--in")):
         assert opscope(*words, str(path)).returncode == 0
+
+
+# ---------------------------------------------------------------- replays
+
+CALLS = {
+    "aten::mm": ("default", [[64, 64], [64, 64]], ["float", "float"], ["", ""], None),
+    "aten::gelu": ("default", [[64], []], ["float", ""], ["", "tanh"], None),
+    "aten::add_": ("Tensor", [[64], [64], []], ["float", "float", "Scalar"], ["", "", "1"], None),
+    "aten::linear": ("default", [[8, 64], [64, 64], [64]], ["float"] * 3, [""] * 3, None),
+    "aten::layer_norm": ("default", [[8, 64], [], [64], [64]], ["float", "ScalarList", "float", "float"],
+                         ["", "[64]", "", ""], None),
+    "aten::from_file": ("default", [[], [], []], ["", "", ""], ["/tmp/x", "True", "1000"], "behind a tensor"),
+    "aten::empty": ("memory_format", [[]], ["ScalarList"], ["[8]"], "takes no tensor"),
+    "aten::set_": ("source_Tensor", [[8], [8]], ["float", "float"], ["", ""], "behind a tensor"),
+    "aten::resize_": ("default", [[8], []], ["float", "ScalarList"], ["", "[1000000]"], "behind a tensor"),
+    "aten::record_stream": ("default", [[8]], ["float"], [""], "no kernel"),
+    "aten::bernoulli": ("default", [[8], []], ["float", ""], ["", ""], "neither a tensor nor a plain value"),
+    "aten::repeat": ("default", [[64], []], ["float", "ScalarList"], ["", "[100000, 10000000]"], "too much"),
+    "aten::relu": ("default", [[1 << 20, 1 << 20]], ["float"], [""], "more than are built"),
+    "aten::sum": ("default", [["x"], []], ["float", ""], ["", ""], "not recorded whole"),
+    "prim::Print": ("default", [[8]], ["float"], [""], "not an operator of PyTorch itself"),
+    "aten::div": ("Tensor_mode", [[8], [8], []], ["float", "float", ""], ["", "", "/etc/passwd"], "no option"),
+}  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("operator", CALLS)
+def test_only_calls_without_effects_are_made_again(operator: str) -> None:
+    torch = pytest.importorskip("torch")
+    from opscope.collect.replay import refuse
+
+    overload, dims, kinds, values, why = CALLS[operator]
+    namespace, _, name = operator.partition("::")
+    function = getattr(getattr(getattr(torch.ops, namespace), name), overload) if namespace == "aten" else None
+    call = OperatorCall(operator, overload, json.dumps(dims), json.dumps(kinds), None, json.dumps(values))
+    with contextlib.nullcontext() if why is None else pytest.raises(UsageError, match=why):
+        refuse(call, function, torch.device("cpu"))

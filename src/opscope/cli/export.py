@@ -72,9 +72,17 @@ def command(
         target = _target(output, number)
         events, size = _write(target, part)
         click.echo(printable(f"{target}: {events:,} events, {size:,} bytes unpacked"))
+    _remove_parts_from(output, number + 1)
     doubted = (Doubted.of(str(files[0]), Trust.of((check_file(trace.source),))),)
     tell(doubted)
     refuse_damaged(doubted, allowed=allow_damaged)
+
+
+def _remove_parts_from(output: Path, number: int) -> None:
+    """Remove the further parts that an earlier export of the same name left: they are of another trace."""
+    while (stale := _target(output, number)).is_file():
+        stale.unlink()
+        number += 1
 
 
 def _write(target: Path, pieces: "Iterable[Piece]") -> tuple[int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import torch
 
+from opscope.collect.replayable import refuse_unsafe
 from opscope.errors import UsageError
 from opscope.knowledge.dtypes import DataType, recorded_dtype
 from opscope.record.counters import OperatorCall
@@ -25,16 +26,38 @@ def arguments_of(call: OperatorCall, device: torch.device) -> list[Any]:
     Raises:
         UsageError: an argument was not recorded in a form that it can be built from.
     """
-    dims, types = json.loads(call.input_dims), json.loads(call.input_types)
-    strides = json.loads(call.input_strides) if call.input_strides else [None] * len(dims)
-    values = json.loads(call.concrete_inputs) if call.concrete_inputs else [""] * len(dims)
-    if not len(dims) == len(types) == len(strides) == len(values):
-        raise UsageError(f"the inputs of {call.operator} were not recorded whole")
+    dims, types, strides, values = _recorded(call)
     rows = next((shape[0] for shape in dims if shape and isinstance(shape[0], int)), 1)
     return [
         _argument(call.operator, *recorded, rows=rows, device=device)
         for recorded in zip(dims, types, strides, values, strict=True)
     ]
+
+
+def _recorded(call: OperatorCall) -> tuple[list[Any], list[str], list[Any], list[str]]:
+    """Return per argument shape, type, strides and value."""
+    dims, types = json.loads(call.input_dims), json.loads(call.input_types)
+    strides = json.loads(call.input_strides) if call.input_strides else [None] * len(dims)
+    values = json.loads(call.concrete_inputs) if call.concrete_inputs else [""] * len(dims)
+    if not len(dims) == len(types) == len(strides) == len(values):
+        raise UsageError(f"the inputs of {call.operator} were not recorded whole")
+    return dims, types, strides, values
+
+
+def refuse(call: OperatorCall, function: Any, device: torch.device) -> None:
+    """Check that a call may be made again; see `refuse_unsafe`.
+
+    Args:
+        call: what was recorded.
+        function: the overload, of ``torch.ops``.
+        device: what it would run on.
+
+    Raises:
+        UsageError: it may not.
+    """
+    dims, types, _, values = _recorded(call)
+    plain = [_value(value) for value, kind in zip(values, types, strict=True) if recorded_dtype(kind) is None]
+    refuse_unsafe(call.operator, function, dims, types, plain, device.type.upper())
 
 
 def _argument(operator: str, dims: Any, kind: str, strides: Any, value: str, *, rows: int, device: torch.device) -> Any:
@@ -82,7 +105,9 @@ def run(call: OperatorCall) -> None:
         function = getattr(getattr(getattr(torch.ops, namespace), name), call.overload or "default")
     except AttributeError as error:
         raise UsageError(f"this PyTorch has no operator {call.operator}.{call.overload or 'default'}") from error
-    arguments = arguments_of(call, torch.device("cuda", 0))
+    device = torch.device("cuda", 0)
+    refuse(call, function, device)
+    arguments = arguments_of(call, device)
     positional, keywords = _split(function, arguments)
     if call.precision is not None:
         torch.set_float32_matmul_precision(call.precision.float32_matmul)
