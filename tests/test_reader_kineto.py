@@ -464,3 +464,26 @@ def test_repaired_content_is_text_without_control_characters(content: bytes) -> 
     text = clean.decode()
     assert not set(text) & {chr(code) for code in range(0x20)}
     assert (count == 0) == (clean == content.translate(bytes.maketrans(b"\t\n\r", b"   ")))
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "-nan", "Infinity", "NaN", "INF"])
+def test_a_number_that_is_none_costs_no_event(tmp_path: Path, value: str) -> None:
+    """Profilers print such values of arguments as C does."""
+    event = (
+        '{"ph": "X", "cat": "kernel", "name": "k \\"nan\\" inf", "pid": 0, "tid": 7, "ts": 1.000, "dur": 2.000, '
+        f'"args": {{"device": 0, "stream": 7, "est. achieved occupancy %": {value}, "more": [1, {value}]}}}}'
+    )
+    path = tmp_path / "trace.json"
+    path.write_text(f'{{"traceEvents": [{event}]}}')
+    trace = read(path)
+    assert trace.activities["duration_ns"].to_list() == [2_000]
+    assert trace.activities["name"].to_list() == ['k "nan" inf']
+    assert trace.source.unreadable_bytes == 0
+
+
+@pytest.mark.parametrize("escaped", ['"c\\u0061t": "kernel"', '"cat": "k\\u0065rnel"', '"\\u0063at": "\\u006bernel"'])
+def test_keys_and_values_may_be_spelled_with_escapes(tmp_path: Path, escaped: str) -> None:
+    event = f'{{"\\u0070h": "\\u0058", {escaped}, "name": "k", "pid": 0, "tid": 7, "ts": 1.000, "d\\u0075r": 2.000}}'
+    path = tmp_path / "trace.json"
+    path.write_text(f'{{"traceEvents": [{event}]}}')
+    assert read(path).activities["duration_ns"].to_list() == [2_000]

@@ -11,14 +11,15 @@ _LONGEST_EVENT: Final = 1 << 20  # what is longer is no event that could be mend
 # A name with quotes that were not escaped reaches to the next key.
 _NAME_BEGIN: Final = re.compile(rb'"name"\s*:\s*"')
 _NAME_END: Final = re.compile(rb'"\s*[,}]\s*(?:"(?:ph|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:|$)')
+_TEXT_OR_NO_NUMBER: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+]?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE)
 _BACKSLASH: Final = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
 
 def decode_event(raw: bytes) -> tuple[dict[str, Any] | None, int]:
     """Decode an event that may not be quite JSON.
 
-    NaN and Infinity, control characters, bytes that are no UTF-8, stray backslashes and quotes within the name are
-    understood.
+    NaN and Infinity (also as C writes them: nan, -inf), control characters, bytes that are no UTF-8, stray backslashes
+    and quotes within the name are understood.
 
     Returns:
         The event, or None for what cannot be read; and how many bytes of it were replaced.
@@ -26,13 +27,27 @@ def decode_event(raw: bytes) -> tuple[dict[str, Any] | None, int]:
     if len(raw) > _LONGEST_EVENT:
         return None, 0
     clean, replaced = repaired(raw.rstrip(b" \r\n\t,"))
-    for text in (clean, _BACKSLASH.sub(rb"\\\\", clean), _with_escaped_name(clean)):
+    for mend in (_as_it_is, _with_numbers, _with_backslashes, _with_escaped_name):
+        text = mend(clean)
         try:
             event = json.loads(text, parse_float=Decimal)
         except (ValueError, ArithmeticError, RecursionError):
             continue
         return (event if isinstance(event, dict) else None), replaced
     return None, replaced
+
+
+def _as_it_is(raw: bytes) -> bytes:
+    return raw
+
+
+def _with_numbers(raw: bytes) -> bytes:
+    """Write numbers that are none as JSON's readers in Python know them; what stands in texts stays."""
+    return _TEXT_OR_NO_NUMBER.sub(lambda match: match[0] if match[0][:1] == b'"' else b"NaN", raw)
+
+
+def _with_backslashes(raw: bytes) -> bytes:
+    return _BACKSLASH.sub(rb"\\\\", _with_numbers(raw))
 
 
 def _with_escaped_name(raw: bytes) -> bytes:

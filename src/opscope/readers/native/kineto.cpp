@@ -324,7 +324,8 @@ struct Cursor {
     const char* at;
     const char* end;
     Parsed state = Parsed::kWhole;
-    bool plain = true;  // whether every bare value so far was a number, true, false or null
+    bool plain = true;     // whether every bare value so far was a number, true, false or null
+    bool escaped = false;  // whether the last string had a backslash
 
     bool fail(Parsed why) {
         state = why;
@@ -352,7 +353,10 @@ struct Cursor {
                 ++at;
                 return true;
             }
-            if (*at == '\\') ++at;
+            if (*at == '\\') {
+                ++at;
+                escaped = true;
+            }
         }
         return fail(Parsed::kNeedsMore);
     }
@@ -399,7 +403,9 @@ struct Cursor {
             }
             if (*at != '"') return fail(Parsed::kBroken);
             const char* key = at + 1;
+            escaped = false;
             if (!skip_string()) return false;
+            plain = plain && !escaped;  // a key may be spelled in several ways
             const std::string_view name(key, static_cast<size_t>(at - 1 - key));
             if (!skip_space()) return false;
             if (*at != ':') return fail(Parsed::kBroken);
@@ -797,9 +803,15 @@ public:
     int64_t event_count() const { return event_count_; }
 
 private:
+    static bool has_escape(const Token& token) {
+        return token && std::memchr(token.begin, '\\', static_cast<size_t>(token.end - token.begin)) != nullptr;
+    }
+
     // Adds an event to its table, if it belongs to one. Returns false for one that Python has to look at.
     bool add(const Event& event) {
         const std::string_view ph = event.ph ? event.ph.text() : std::string_view();
+        if (has_escape(event.ph) || has_escape(event.cat)) return false;
+        if (is(ph, "\"i\"") && has_escape(event.name)) return false;
         if (is(ph, "\"X\"")) return add_slice(event);
         if (is(ph, "\"B\"") || is(ph, "\"E\""))
             return !event.cat || category_codes_[category_at(event.cat.text())] == kIgnored;
