@@ -75,6 +75,11 @@ def test_documents_hold_the_checks_that_a_trace_fails(cut: Path) -> None:
         assert [check["name"] for check in failed] == ["file_is_valid"]
 
 
+def test_markdown_of_a_query_has_them_too(cut: Path) -> None:
+    result = opscope("sql", "--format", "md", "select name from operators", str(cut), "--allow-damaged")
+    assert "FAIL file_is_valid: " in result.stdout
+
+
 def test_half_a_file_has_no_verdict(cut: Path) -> None:
     document = json.loads(opscope("analyze", "--format", "json", str(cut)).stdout)
     assert document["bound"]["kind"] == "unknown"

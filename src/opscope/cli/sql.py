@@ -23,7 +23,9 @@ from opscope.errors import UsageError
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers.tables import empty_trace
 from opscope.record.codec import encode
-from opscope.report.blocks import Name, Table
+from opscope.report.blocks import Name, Section, Table
+from opscope.report.explain_sections import failed_checks
+from opscope.report.markdown import render
 from opscope.report.sql_query import checked
 from opscope.report.sql_tables import COMPUTED, frames_of, schema_table, table_names
 from opscope.report.tables import as_csv, as_markdown
@@ -98,6 +100,11 @@ def command(
         click.echo(encode(QueryResult(query=query, columns=columns, rows=rows, failed_checks=failed)), nl=False)
     else:
         _print(_table(result), output_format, "Result")
+    if output_format == "md":
+        for one in doubted:
+            if one.failed:
+                click.echo()
+                click.echo(render(Section((Name(one.trace),), tuple(failed_checks(one.failed))), level=3).rstrip("\n"))
     tell(doubted)
     refuse_damaged(doubted, allowed=allow_damaged)
 
