@@ -78,7 +78,10 @@ def test_any_text_keeps_a_table_at_its_size(cells: list[str]) -> None:
 def test_csv_reads_back_as_it_was(rows: list[tuple[str, str]]) -> None:
     text = as_csv(Table(("a", "b"), tuple(rows)))
     _, *read_back = csv.reader(io.StringIO(text, newline=""))
-    assert read_back == [[printable(cell) for cell in row] for row in rows]
+    for row, found in zip(rows, read_back, strict=True):
+        for cell, cell_found in zip(map(printable, row), found, strict=True):
+            # What a spreadsheet may take for a formula has an apostrophe before it.
+            assert cell_found in ((cell, f"'{cell}") if cell.startswith(("=", "+", "-", "@")) else (cell,))
 
 
 def test_text_tables_are_aligned_and_never_cut() -> None:
