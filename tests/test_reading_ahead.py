@@ -88,10 +88,10 @@ def test_a_reading_can_be_interrupted() -> None:
 def test_of_several_inputs_each_is_read_once_and_in_order(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text('{"traceEvents": []}')
-    found = [file.path for file, _ in traces_of([TRACE, other, TRACE], 1 << 30)]
+    found = [file.path for file, _ in traces_of([TRACE, other, TRACE], 1 << 30, [])]
     assert found == [TRACE, other]
     with pytest.raises(BadInputError, match="hold no trace"):
-        traces_of([], 1 << 30)
+        traces_of([], 1 << 30, [])
 
 
 @pytest.mark.parametrize("packed", [True, False])

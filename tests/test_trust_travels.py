@@ -102,3 +102,23 @@ def test_sql_sees_that_row_too(cut: Path) -> None:
     query = "select sum(self_device_ns) as ns, sum(activities) as n from operator_costs"
     answer = json.loads(opscope("sql", "--format", "json", query, str(cut)).stdout)
     assert answer["rows"] == [[12_000, 2]]
+
+
+@pytest.mark.parametrize("command", [("analyze",), ("sql", "select trace, name from operators")])
+def test_a_file_of_a_folder_that_is_no_trace_is_named_and_stops_nothing(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name in ("a", "z"):
+        trace = KinetoTrace()
+        trace.operator(f"aten::{name}", 0, 10_000)
+        trace.write(tmp_path / f"{name}.json")
+    (tmp_path / "results.json").write_text('{"accuracy": 0.9}')
+    result = opscope(*command, str(tmp_path))
+    assert result.returncode == 4
+    assert "results.json is not a trace that opscope knows" in result.stderr
+    assert "aten::a" in result.stdout
+    assert "aten::z" in result.stdout
+    assert opscope(*command, str(tmp_path), "--allow-damaged").returncode == 0
+    # One that was named is an error of its own.
+    named = opscope(*command, str(tmp_path / "a.json"), str(tmp_path / "results.json"), "--allow-damaged")
+    assert named.returncode == 4

@@ -141,9 +141,15 @@ class RunDirectory:
 
 def _plausible_times(record: CaptureRecord) -> bool:
     measured = record.benchmark
-    steps = () if measured is None else (*measured.wall_ns, *(measured.event_ns or ()))
-    known = steps if record.cold_step_ns is None else (*steps, record.cold_step_ns)
-    return (measured is None or bool(measured.wall_ns)) and all(0 < time < _LONGEST_STEP_NS for time in known)
+    wall = (1,) if measured is None else measured.wall_ns
+    others = ((measured and measured.event_ns) or ()) + (
+        record.cold_step_ns or 0,
+    )  # on a device, nothing takes no time
+    return (
+        bool(wall)
+        and all(0 < time < _LONGEST_STEP_NS for time in wall)
+        and all(0 <= time < _LONGEST_STEP_NS for time in others)
+    )
 
 
 def _packed(name: str) -> str:

@@ -61,7 +61,8 @@ def command(
     """
     tune_for_one_analysis()
     libraries_imported = Event()
-    traces = traces_of(inputs, max_input, libraries_imported)
+    unreadable: list[str] = []
+    traces = traces_of(inputs, max_input, unreadable, libraries_imported)
     # The imports take as long as reading 50 MB does, and go on meanwhile.
     import_libraries(libraries_imported)
     from opscope.cli.analysis_output import Analysed, Rows, print_analyses
@@ -76,6 +77,6 @@ def command(
     doubted = tuple(Doubted.of(one.path, one.measured.trust) for one in analysed)
     if Format(output_format) is not Format.TABLE:  # which shows them
         tell(doubted)
-    refuse_damaged(doubted, allowed=allow_damaged)
+    refuse_damaged(doubted, unreadable, allowed=allow_damaged)
     if strict and any(one.measured.trust.verdict is Verdict.FAIL for one in analysed):
         sys.exit(1)

@@ -1,5 +1,6 @@
 """What commands read: traces, directories that ``opscope convert`` made, and run directories of ``opscope profile``."""
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import click
 from opscope.errors import BadInputError
 from opscope.readers import Reading
 from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST, TRACE_ENDINGS
+from opscope.report.text import printable
 
 if TYPE_CHECKING:
     from opscope.analysis.measured import Measured
@@ -62,10 +64,17 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """A trace to read; ``capture`` is what was recorded beside it, where it is one of opscope's own."""
+    """A trace to read.
+
+    Attributes:
+        path: the file.
+        capture: what was recorded beside it, where it is one of opscope's own.
+        guessed: whether only its name, among others in a folder, says that it is a trace.
+    """
 
     path: Path
     capture: Capture | None = None
+    guessed: bool = False
 
     def __str__(self) -> str:
         return str(self.path)
@@ -117,25 +126,31 @@ def _of_folder(folder: Path) -> Iterator[TraceFile]:
         endings = ", ".join(TRACE_ENDINGS)
         raise BadInputError(f"{folder} holds no trace: no file ends in {endings}, and nothing in it is a converted one")
     for path in found:
-        yield TraceFile(path)
+        yield TraceFile(path, guessed=True)
 
 
 def traces_of(
-    paths: Iterable[Path], max_bytes: int, libraries_imported: Event | None = None
+    paths: Iterable[Path], max_bytes: int, unreadable: list[str], libraries_imported: Event | None = None
 ) -> Iterator[tuple[TraceFile, "Trace"]]:
     """Yield every trace of the inputs with its file, one after the other; none is read twice.
+
+    A file of a folder that is no trace stops nothing: it is told on standard error, and goes to ``unreadable``.
 
     The first one is being read from this call on, so call it before importing what the analysis needs; for
     ``libraries_imported`` see `Reading`.
 
     Raises:
-        BadInputError: a run directory is damaged, or there is no trace at all.
+        BadInputError: a run directory is damaged, a file that was named cannot be read, or there is no trace at all.
     """
     files = _distinct(files_of(paths))
     first = next(files, None)
     if first is None:
         raise BadInputError("the inputs hold no trace")
-    return _read(first, Reading(first.path, max_bytes, libraries_imported), files, max_bytes)
+    readings = itertools.chain(
+        [(first, Reading(first.path, max_bytes, libraries_imported))],
+        ((file, Reading(file.path, max_bytes)) for file in files),
+    )
+    return _read(readings, unreadable)
 
 
 def measured_of(
@@ -167,9 +182,18 @@ def _distinct(files: Iterable[TraceFile]) -> Iterator[TraceFile]:
             yield file
 
 
-def _read(
-    first: TraceFile, reading: Reading, others: Iterable[TraceFile], max_bytes: int
-) -> Iterator[tuple[TraceFile, "Trace"]]:
-    yield first, reading.trace()
-    for file in others:
-        yield file, Reading(file.path, max_bytes).trace()
+def _read(readings: Iterable[tuple[TraceFile, Reading]], unreadable: list[str]) -> Iterator[tuple[TraceFile, "Trace"]]:
+    found = False
+    for file, reading in readings:
+        try:
+            trace = reading.trace()
+        except BadInputError as error:
+            if not file.guessed:
+                raise
+            unreadable.append(str(file))
+            click.echo(printable(f"opscope: {error}"), err=True)
+        else:
+            found = True
+            yield file, trace
+    if not found:
+        raise BadInputError("no file of the folder is a trace")

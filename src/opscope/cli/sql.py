@@ -93,20 +93,21 @@ def command(
         return
     if query is None or not inputs:
         raise UsageError("a query and a trace are needed: opscope sql 'select ...' trace.json (--schema lists tables)")
-    result, doubted = _answer(query, inputs, max_input, timeout, max_memory)
+    runnable, wanted = checked(query, table_names())
+    tables = _read(inputs, wanted, max_input)
+    with limited("the query", timeout, max_memory):
+        result = _run(runnable, tables.frames)
+    failed = {one.trace: one.failed for one in tables.doubted if one.failed}
     if output_format == "json":
-        failed = {one.trace: one.failed for one in doubted if one.failed}
         columns, rows = tuple(result.columns), tuple(result.rows())
         click.echo(encode(QueryResult(query=query, columns=columns, rows=rows, failed_checks=failed)), nl=False)
     else:
         _print(_table(result), output_format, "Result")
-    if output_format == "md":
-        for one in doubted:
-            if one.failed:
-                click.echo()
-                click.echo(render(Section((Name(one.trace),), tuple(failed_checks(one.failed))), level=3).rstrip("\n"))
-    tell(doubted)
-    refuse_damaged(doubted, allowed=allow_damaged)
+    for trace, checks in failed.items() if output_format == "md" else ():
+        section = Section((Name(trace),), tuple(failed_checks(checks)))
+        click.echo(f"\n{render(section, level=3).rstrip()}")
+    tell(tables.doubted)
+    refuse_damaged(tables.doubted, tables.unreadable, allowed=allow_damaged)
 
 
 def _print_schema(output_format: str) -> None:
@@ -126,22 +127,28 @@ def _print(table: Table, output_format: str, title: str) -> None:
         echo_table(table)
 
 
-def _answer(
-    query: str, inputs: tuple[Path, ...], max_input: int, timeout: float, max_memory: int
-) -> tuple[pl.DataFrame, tuple[Doubted, ...]]:
-    query, wanted = checked(query, table_names())
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """What a query reads: the tables of all traces, what the traces' checks say, and files that are no traces."""
+
+    frames: Mapping[str, pl.DataFrame]
+    doubted: tuple[Doubted, ...]
+    unreadable: tuple[str, ...]
+
+
+def _read(inputs: tuple[Path, ...], wanted: tuple[str, ...], max_input: int) -> _Tables:
     parts: dict[str, list[pl.DataFrame]] = {name: [] for name in wanted}
-    doubted, shipped = [], NativeFunctions.shipped()
-    for file, trace in traces_of(inputs, max_input):
+    shipped = NativeFunctions.shipped()
+    doubted: list[Doubted] = []
+    unreadable: list[str] = []
+    for file, trace in traces_of(inputs, max_input, unreadable):
         measured, _ = measured_of(file, trace, shipped)
         doubted.append(Doubted.of(str(file), measured.trust))
         for name, frame in frames_of(measured.analysis, wanted).items():
             # Differences of unsigned counts would wrap around.
             signed = frame.with_columns(pl.col(pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64).cast(pl.Int64))
             parts[name].append(signed.select(pl.lit(str(file)).alias("trace"), pl.all()))
-    frames = {name: pl.concat(frames) for name, frames in parts.items()}
-    with limited("the query", timeout, max_memory):
-        return _run(query, frames), tuple(doubted)
+    return _Tables({name: pl.concat(frames) for name, frames in parts.items()}, tuple(doubted), tuple(unreadable))
 
 
 def _table(result: pl.DataFrame) -> Table:

@@ -1,6 +1,6 @@
 """What every command says of the trust in a trace, and how it ends where a file is damaged."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -42,15 +42,21 @@ def tell(doubted: Iterable[Doubted]) -> None:
             click.echo(printable(f"opscope: {one.trace}: FAIL {check.name}: {check.sentence}"), err=True)
 
 
-def refuse_damaged(doubted: Iterable[Doubted], *, allowed: bool) -> None:
+def refuse_damaged(doubted: Iterable[Doubted], unreadable: Sequence[str] = (), *, allowed: bool) -> None:
     """End the command, whose result is printed, where a file is damaged.
+
+    Args:
+        doubted: the traces that were read.
+        unreadable: files that could not be, and which were told already.
+        allowed: whether that is no failure.
 
     Raises:
         DamagedInputError: one is, and that is not allowed.
     """
     damaged = [one.trace for one in doubted if any(check.name is CheckName.FILE_IS_VALID for check in one.failed)]
+    damaged += unreadable
     if damaged and not allowed:
         names = ", ".join(damaged[:3]) + (f" and {len(damaged) - 3} more" if len(damaged) > 3 else "")
         raise DamagedInputError(
-            f"{names}: damaged; the figures are of what is whole. --allow-damaged takes that for a success"
+            f"{names}: damaged, or no trace; the figures are of what could be read. --allow-damaged takes that for a success"
         )
