@@ -58,5 +58,6 @@ def refuse_damaged(doubted: Iterable[Doubted], unreadable: Sequence[str] = (), *
     if damaged and not allowed:
         names = ", ".join(damaged[:3]) + (f" and {len(damaged) - 3} more" if len(damaged) > 3 else "")
         raise DamagedInputError(
-            f"{names}: damaged, or no trace; the figures are of what could be read. --allow-damaged takes that for a success"
+            f"{names}: damaged, or no trace; the figures are of what could be read. --allow-damaged takes that for a "
+            "success"
         )
