@@ -167,6 +167,21 @@ def test_missing_launches_are_judged_by_the_time_that_they_can_hide(analyzed: An
     assert (found.verdict, found.time_ns) == (Verdict.FAIL, 900_000)
 
 
+def test_missing_launches_hide_on_any_stream_that_their_thread_uses(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::mm", 0, 2_000_000)
+    trace.launched_kernel("one", (0, 1_000), (10_000, 10_000), stream=7)
+    trace.launched_kernel("other", (2_000, 1_000), (20_000, 10_000), stream=9)
+    trace.launch(40_000, 1_000)  # whatever it launched is missing
+    trace.launched_kernel("one", (50_000, 1_000), (60_000, 10_000), stream=7)
+    trace.launched_kernel("other", (52_000, 1_000), (160_000, 10_000), stream=9)
+    # On stream 9 it may have run until 160 us; stream 7 kept the device busy for 10 us of that.
+    assert check(analyzed(trace), "launches_without_activity").time_ns == 110_000
+    # Another device that is busy meanwhile hides nothing of this one.
+    trace.launched_kernel("far", (3_000, 1_000), (40_000, 120_000), device=1, tid=200)
+    assert check(analyzed(trace), "launches_without_activity").time_ns == 110_000
+
+
 def test_launches_are_not_missed_where_activities_carry_no_ids_of_them(analyzed: Analyze) -> None:
     # At first, Kineto wrote no arguments of ROCm's activities (device, stream, correlation), only the operator's id.
     trace = KinetoTrace(deviceProperties=[{"id": 2, "name": "AMD Instinct MI250X", "computeMajor": 9}])

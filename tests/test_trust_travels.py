@@ -1,13 +1,16 @@
 """Whatever a command prints of a trace, the checks that it fails come along, and what no operator launched is a row."""
 
 import csv
+import gzip
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.cli import opscope
+from tests.conftest import DATA
 from tests.kineto import KinetoTrace
 
 
@@ -73,6 +76,25 @@ def test_documents_hold_the_checks_that_a_trace_fails(cut: Path) -> None:
         answer["failed_checks"][str(cut)],
     ):
         assert [check["name"] for check in failed] == ["file_is_valid"]
+
+
+def test_reports_of_a_run_end_so_too(tmp_path: Path) -> None:
+    source = next(path.parent for path in sorted(DATA.rglob("manifest.json")) if (path.parent / "raw").is_dir())
+    run = shutil.copytree(source, tmp_path / "run")
+    trace = next(path for path in sorted(run.iterdir()) if "_trace_" in path.name)
+    packed = trace.suffix == ".gz"
+    text = gzip.decompress(trace.read_bytes()) if packed else trace.read_bytes()
+    text = text[: text.rindex(b"]")]
+    trace.write_bytes(gzip.compress(text) if packed else text)
+    statistics = run / trace.name.split(".")[0].replace("bert_trace", "profiling_stats")
+    result = opscope("report", str(run))
+    assert result.returncode == 4
+    assert "it ends in the middle of its events. Measure it again" in result.stderr
+    assert not statistics.with_suffix(".json").exists()
+    result = opscope("report", "--format", "csv", "--allow-damaged", str(run))
+    assert result.returncode == 0
+    assert "FAIL file_is_valid" in result.stderr
+    assert json.loads(statistics.with_suffix(".json").read_text())["bound"]["kind"] == "unknown"
 
 
 def test_markdown_of_a_query_has_them_too(cut: Path) -> None:

@@ -55,18 +55,18 @@ class Reported:
     results: tuple[Result, ...]
 
 
-def write_outputs(directory: RunDirectory, entry: Entry) -> Reported:
+def write_outputs(directory: RunDirectory, entry: Entry, *, allow_damaged: bool = False) -> Reported:
     """Write the statistics and the report of every cycle of a configuration.
 
     Raises:
-        BadInputError: a raw file is missing or damaged.
+        BadInputError: a raw file is missing, or a trace ends before its end and that is not allowed.
         EnvironmentLacksError: a file cannot be written.
     """
     record = directory.read_record(entry)
     entry = replace(entry, files=replace(entry.files, cycles=_cycles(entry, record)))
     results = []
     for number, cycle in enumerate(entry.files.cycles):
-        result = result_of(directory, record, number)
+        result = result_of(directory, record, number, allow_damaged=allow_damaged)
         directory.write(cycle.statistics, statistics_json(result.document))
         directory.write(cycle.report, render(kernel_report(result.document)).encode())
         results.append(result)
@@ -128,15 +128,15 @@ def read_documents(directory: RunDirectory, manifest: Manifest) -> Iterator[Trac
 # ---------------------------------------------------------------- one trace
 
 
-def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int = 0) -> Result:
+def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int, *, allow_damaged: bool) -> Result:
     """Read, analyse and join the trace of one cycle (from 0) of a capture, and build its document.
 
     Raises:
-        BadInputError: a raw file is missing or damaged.
+        BadInputError: a raw file is missing, or the trace ends before its end and that is not allowed.
     """
     name = record.traces[cycle].file
     trace = read(directory.trace_path(name))
-    if trace.source.damage is not None:
+    if trace.source.damage is not None and not allow_damaged:
         raise BadInputError(f"{trace.source.path}: {trace.source.damage}. Measure it again.")
     functions = functions_of(directory, record)
     measured = measured_capture(trace, record, cycle, functions)

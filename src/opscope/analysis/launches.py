@@ -8,8 +8,8 @@ import polars as pl
 
 from opscope.analysis.api import calls_of, calls_that
 from opscope.analysis.columns import column, end_of
-from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
+from opscope.analysis.missing import hidden_ns
 from opscope.analysis.nesting import Bools, Ints
 from opscope.documents.trace import Spread
 from opscope.knowledge.api_calls import ApiKind
@@ -32,8 +32,8 @@ class LaunchSummary:
             where no activity carries a correlation id, as in early ROCm traces.
         moves_without_activity: those of them that copy or fill. Of zero bytes they launch nothing.
         moves_recorded: copying and filling calls with an activity.
-        hidden_ns: the longest that all missing activities together can have kept a device busy: idle time between a
-            call and the next recorded activity that its thread launched.
+        hidden_ns: the most that all missing activities together can have kept devices busy: idle time between a call
+            and the next recorded activity of the streams that its thread is known to use, added up over devices.
     """
 
     calls: pl.DataFrame
@@ -74,7 +74,7 @@ def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
         without_activity=None if lonely is None else int(lonely.sum()),
         moves_without_activity=0 if lonely is None else int((lonely & moves).sum()),
         moves_recorded=int((has_activity & moves).sum()),
-        hidden_ns=0 if lonely is None or not lonely.any() else _hidden_ns(trace, links, lonely),
+        hidden_ns=0 if lonely is None or not lonely.any() else hidden_ns(trace, links, np.flatnonzero(lonely)),
     )
 
 
@@ -85,26 +85,6 @@ def _lonely(trace: Trace, unmatched: Bools) -> Bools | None:
     matchable = trace.launches["correlation"].is_not_null().to_numpy()
     lonely: Bools = unmatched & matchable & ~captured_into_graph(trace.launches)
     return lonely
-
-
-def _hidden_ns(trace: Trace, links: Links, lonely: Bools) -> int:
-    """Return how much idle time lies between the calls and the next recorded activities that their threads launched."""
-    thread, start = column(trace.launches, "thread"), column(trace.launches, "start_ns")
-    never = np.iinfo(np.int64).max
-    began = np.full(len(start), never)  # per call when its first activity did
-    launched = np.flatnonzero(links.activity_launch >= 0)
-    np.minimum.at(began, links.activity_launch[launched], column(trace.activities, "start_ns")[launched])
-    order = np.lexsort((start, thread))
-    known = np.where(began[order] < never, np.arange(len(order)), len(order))
-    following = np.minimum.accumulate(known[::-1])[::-1]  # per call, in order, the next one with an activity
-    place = np.flatnonzero(lonely[order])
-    after = np.minimum(following[place], len(order) - 1)
-    found = (following[place] < len(order)) & (thread[order[after]] == thread[order[place]])
-    last = max(int(end_of(table).max()) for table in (trace.launches, trace.activities) if table.height)
-    until = np.where(found, began[order[after]], last)
-    busy = Intervals.union_of(column(trace.activities, "start_ns"), end_of(trace.activities))
-    room = Intervals.union_of(start[order[place]], until)
-    return room.length - busy.within(room).length
 
 
 def captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:

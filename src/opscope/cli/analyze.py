@@ -9,7 +9,7 @@ import click
 from opscope.cli.inputs import input_option, measured_of, traces_of
 from opscope.cli.options import format_option
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
-from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
+from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.readers import read
 from opscope.report.by import SHOWN_ROWS, By
 from opscope.report.tables import Format
@@ -75,8 +75,6 @@ def command(
     rows = Rows(None if by is None else By(by), sort, top, full_names)
     print_analyses(analysed, Format(output_format), rows)
     doubted = tuple(Doubted.of(one.path, one.measured.trust) for one in analysed)
-    if Format(output_format) is not Format.TABLE:  # which shows them
-        tell(doubted)
-    refuse_damaged(doubted, unreadable, allowed=allow_damaged)
+    end_with(doubted, unreadable, told=Format(output_format) is Format.TABLE, allow_damaged=allow_damaged)
     if strict and any(one.measured.trust.verdict is Verdict.FAIL for one in analysed):
         sys.exit(1)

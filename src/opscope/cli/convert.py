@@ -4,10 +4,8 @@ from pathlib import Path
 
 import click
 
-from opscope.analysis.checks import check_file
 from opscope.cli.inputs import files_of, input_option
-from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
-from opscope.documents.trust import Trust
+from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
 from opscope.readers import parquet, read
 from opscope.report.text import printable
@@ -38,11 +36,10 @@ def command(inputs: tuple[Path, ...], output_dir: Path, max_input: int, allow_da
     for path, target in zip(files, targets, strict=True):
         trace = read(path, max_bytes=max_input)
         manifest = parquet.write(trace, target)
-        doubted.append(Doubted.of(str(path), Trust.of((check_file(trace.source),))))
+        doubted.append(Doubted.of_file(str(path), trace.source))
         size = sum(file.stat().st_size for file in target.glob("*.parquet"))
         click.echo(printable(f"{target}: {sum(manifest.rows.values()):,} rows, {size:,} bytes"))
-    tell(doubted)
-    refuse_damaged(doubted, allowed=allow_damaged)
+    end_with(doubted, allow_damaged=allow_damaged)
 
 
 def _name(path: Path) -> str:

@@ -9,7 +9,7 @@ from opscope.cli.inputs import input_option
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_section
-from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
+from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.dossier import DossierDocument
 from opscope.record.codec import encode
 from opscope.report.blocks import Name, Table
@@ -58,9 +58,7 @@ def command(
     else:
         echo_section(dossier_section(document))
     doubted = (Doubted(document.trace, document.failed_checks),)
-    if output_format in ("json", "csv"):  # the others show them
-        tell(doubted)
-    refuse_damaged(doubted, allowed=allow_damaged)
+    end_with(doubted, told=output_format in ("table", "md"), allow_damaged=allow_damaged)
 
 
 def _measure() -> Measure:

@@ -12,7 +12,7 @@ from opscope.cli.inputs import input_option
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_section
-from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
+from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.explain import ExplainDocument
 from opscope.errors import UsageError
 from opscope.report.blocks import Name, Table
@@ -96,9 +96,7 @@ def command(
         meant = f": did you mean {', '.join(document.did_you_mean)}?" if document.did_you_mean else ""
         click.echo(printable(f"opscope: nothing is known of {document.name!r}{meant}"), err=True)
     doubted = (Doubted(lookup.trace_name or "", lookup.failed_checks),)
-    if output_format in ("json", "csv"):  # the others show them
-        tell(doubted)
-    refuse_damaged(doubted, allowed=allow_damaged)
+    end_with(doubted, told=output_format in ("table", "md"), allow_damaged=allow_damaged)
     if unknown:
         sys.exit(1)
 

@@ -14,8 +14,7 @@ import click
 
 from opscope.cli.inputs import Size, files_of, input_option
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
-from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
-from opscope.documents.trust import Trust
+from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
 from opscope.files import written_whole
 from opscope.readers import Reading
@@ -59,7 +58,6 @@ def command(
     libraries_imported = Event()
     reading = Reading(files[0], max_input, libraries_imported)
     import_libraries(libraries_imported)
-    from opscope.analysis.checks import check_file
     from opscope.knowledge.categories import Classifier
     from opscope.knowledge.native_functions import NativeFunctions
     from opscope.report.chrome import chrome_parts, select_steps
@@ -73,9 +71,7 @@ def command(
         events, size = _write(target, part)
         click.echo(printable(f"{target}: {events:,} events, {size:,} bytes unpacked"))
     _remove_parts_from(output, number + 1)
-    doubted = (Doubted.of(str(files[0]), Trust.of((check_file(trace.source),))),)
-    tell(doubted)
-    refuse_damaged(doubted, allowed=allow_damaged)
+    end_with([Doubted.of_file(str(files[0]), trace.source)], allow_damaged=allow_damaged)
 
 
 def _remove_parts_from(output: Path, number: int) -> None:

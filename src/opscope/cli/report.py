@@ -7,7 +7,7 @@ import click
 
 from opscope.cli.options import format_option
 from opscope.cli.results import print_sweep
-from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
+from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import BadInputError
 from opscope.pipeline import read_documents, write_comparison
 from opscope.store import RunDirectory, with_entry
@@ -23,7 +23,8 @@ def command(run: Path, allow_damaged: bool, output_format: str) -> None:
 
     Every figure is computed again from the trace files. Neither PyTorch nor a GPU is needed, so results can be
     carried to any machine, and a newer opscope can be applied to old measurements. A configuration whose files are
-    damaged is named, the others are written, and the exit code is 4.
+    damaged is named, the others are written, and the exit code is 4; with --allow-damaged, reports of what is whole of
+    its trace are written too.
     """
     directory = RunDirectory(run)
     manifest = directory.read_manifest()
@@ -31,17 +32,15 @@ def command(run: Path, allow_damaged: bool, output_format: str) -> None:
     if not measured:
         raise BadInputError(f"{run} holds no configuration that was measured")
     for entry in measured:
-        manifest = with_entry(manifest, reported(directory, entry))
+        manifest = with_entry(manifest, reported(directory, entry, allow_damaged=allow_damaged))
     directory.write_manifest(manifest)
     write_comparison(directory, manifest)
     print_sweep([(directory, manifest)], output_format)
     documents = read_documents(directory, manifest)
     doubted = tuple(Doubted.of(f"{run}: {document.name}", document.trust) for document in documents)
-    if output_format != "table":  # which shows them
-        tell(doubted)
+    end_with(doubted, told=output_format == "table", allow_damaged=allow_damaged)
     tried = {entry.configuration for entry in measured}
     if any(entry.configuration in tried for entry in failed_entries(manifest)):
         sys.exit(BadInputError.exit_code)
-    refuse_damaged(doubted, allowed=allow_damaged)
     if worthless_entries(manifest):
         sys.exit(1)

@@ -16,7 +16,7 @@ from opscope.cli.inputs import Size, input_option, measured_of, traces_of
 from opscope.cli.limits import limited
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_table
-from opscope.cli.trust import Doubted, damage_option, refuse_damaged, tell
+from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.columns import TABLES
 from opscope.documents.trust import Check
 from opscope.errors import UsageError
@@ -106,8 +106,7 @@ def command(
     for trace, checks in failed.items() if output_format == "md" else ():
         section = Section((Name(trace),), tuple(failed_checks(checks)))
         click.echo(f"\n{render(section, level=3).rstrip()}")
-    tell(tables.doubted)
-    refuse_damaged(tables.doubted, tables.unreadable, allowed=allow_damaged)
+    end_with(tables.doubted, tables.unreadable, told=output_format == "md", allow_damaged=allow_damaged)
 
 
 def _print_schema(output_format: str) -> None:

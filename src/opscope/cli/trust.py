@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -10,6 +10,10 @@ from opscope.documents.trust import Check, CheckName, Trust
 from opscope.errors import DamagedInputError
 from opscope.report.text import printable
 
+if TYPE_CHECKING:
+    from opscope.model import TraceSource
+
+_NAMED: Final = 3
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -34,29 +38,36 @@ class Doubted:
         """Take the failed ones of all checks."""
         return cls(trace, trust.failures())
 
+    @classmethod
+    def of_file(cls, trace: str, source: "TraceSource") -> "Doubted":
+        """Take what can be told of a file that was read and not analysed."""
+        from opscope.analysis.checks import check_file  # needs polars, which commands import while they read
 
-def tell(doubted: Iterable[Doubted]) -> None:
-    """Print the failed checks to standard error."""
-    for one in doubted:
-        for check in one.failed:
-            click.echo(printable(f"opscope: {one.trace}: FAIL {check.name}: {check.sentence}"), err=True)
+        return cls.of(trace, Trust.of((check_file(source),)))
 
 
-def refuse_damaged(doubted: Iterable[Doubted], unreadable: Sequence[str] = (), *, allowed: bool) -> None:
-    """End the command, whose result is printed, where a file is damaged.
+def end_with(
+    doubted: Iterable[Doubted], unreadable: Sequence[str] = (), *, told: bool = False, allow_damaged: bool
+) -> None:
+    """Print the failed checks to standard error, and end the command, whose result is printed, if a file is damaged.
 
     Args:
         doubted: the traces that were read.
-        unreadable: files that could not be, and which were told already.
-        allowed: whether that is no failure.
+        unreadable: files that could not be, which were told already.
+        told: whether the result shows the failed checks.
+        allow_damaged: whether damage is no failure.
 
     Raises:
-        DamagedInputError: one is, and that is not allowed.
+        DamagedInputError: a file is damaged, and that is not allowed.
     """
-    damaged = [one.trace for one in doubted if any(check.name is CheckName.FILE_IS_VALID for check in one.failed)]
-    damaged += unreadable
-    if damaged and not allowed:
-        names = ", ".join(damaged[:3]) + (f" and {len(damaged) - 3} more" if len(damaged) > 3 else "")
+    damaged = list(unreadable)
+    for one in doubted:
+        for check in () if told else one.failed:
+            click.echo(printable(f"opscope: {one.trace}: FAIL {check.name}: {check.sentence}"), err=True)
+        if any(check.name is CheckName.FILE_IS_VALID for check in one.failed):
+            damaged.append(one.trace)
+    if damaged and not allow_damaged:
+        names = ", ".join(damaged[:_NAMED]) + (f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else "")
         raise DamagedInputError(
             f"{names}: damaged, or no trace; the figures are of what could be read. --allow-damaged takes that for a "
             "success"

@@ -132,7 +132,7 @@ def _run_one(plan: Plan, number: int, entry: Entry, observer: Observer) -> Entry
     return replace(ended, seconds=round(time.monotonic() - began, 3))
 
 
-def reported(directory: RunDirectory, entry: Entry) -> Entry:
+def reported(directory: RunDirectory, entry: Entry, *, allow_damaged: bool = False) -> Entry:
     """Write the statistics and the report of a configuration that was measured; return its entry.
 
     Whatever goes wrong with one trace is a result of that configuration alone.
@@ -140,7 +140,7 @@ def reported(directory: RunDirectory, entry: Entry) -> Entry:
     measured = replace(entry, status="done", failure=None, measured=True)
     directory.remove_reports(entry)  # none that contradicts the outcome may stay
     try:
-        return write_outputs(directory, measured).entry
+        return write_outputs(directory, measured, allow_damaged=allow_damaged).entry
     except Exception as error:
         return replace(measured, status="failed", failure=failure_of(error))
 
