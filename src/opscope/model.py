@@ -36,7 +36,8 @@ class TraceSource:
     ``damage`` says why the file ended before its end, if it did.
     ``metadata`` holds the entries of the file's header that are known to be harmless, as text (schema version, driver,
     what opscope's own captures write). ``not_understood`` counts the slices of every category that no reader knows:
-    work of devices of another kind may be among them.
+    work of devices of another kind may be among them. ``failed_checks`` holds what failed before the trace was exported
+    and does not show in its events: the checks' names, with their sentences.
     """
 
     path: str
@@ -49,6 +50,7 @@ class TraceSource:
     damage: str | None
     metadata: Mapping[str, str]
     not_understood: Mapping[str, int] = field(default_factory=dict)
+    failed_checks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

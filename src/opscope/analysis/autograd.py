@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from opscope.analysis.columns import column, end_of
+from opscope.analysis.columns import column, costliest_first, end_of
 from opscope.analysis.links import Links, device_time_of_operators
 from opscope.analysis.nesting import Bools, Ints, Nesting, nearest
 from opscope.model import Trace
@@ -31,7 +31,7 @@ def backward_table(trace: Trace, links: Links, backward: "BackwardPass") -> pl.D
     first_use = np.zeros(len(nodes), np.bool_)
     first_use[np.unique(forward, return_index=True)[1]] = True
     names = trace.operators["name"]
-    return (
+    rows = (
         pl.DataFrame(
             {
                 "forward": names.gather(pl.Series(forward, dtype=pl.Int64).replace(-1, None)),
@@ -44,8 +44,8 @@ def backward_table(trace: Trace, links: Links, backward: "BackwardPass") -> pl.D
         .agg(pl.len().alias("calls"), pl.col("forward_device_ns", "backward_device_ns").sum())
         .with_columns(pl.col("forward").cast(pl.String), pl.col("backward").cast(pl.String).str.strip_prefix(_ENGINE))
         .select("forward", "backward", "calls", "forward_device_ns", "backward_device_ns")
-        .sort("backward_device_ns", "backward", "forward", descending=[True, False, False])
     )
+    return costliest_first(rows, ["backward_device_ns"], ["backward", "forward"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,17 @@ class Evidence:
 
 def check_trace(evidence: Evidence) -> Trust:
     """Run every check."""
-    return Trust.of(tuple(_checks(evidence)))
+    return Trust.of(_with_failed_before(tuple(_checks(evidence)), evidence.trace.source))
+
+
+def _with_failed_before(checks: tuple[Check, ...], source: TraceSource) -> tuple[Check, ...]:
+    """Add the checks that failed when the trace was exported, where its events do not show it."""
+    before = {
+        name: Check(name, Verdict.FAIL, 1, source.failed_checks[name])
+        for name in CheckName
+        if name in source.failed_checks and not any(c.name is name and c.verdict is Verdict.FAIL for c in checks)
+    }
+    return tuple(before.pop(check.name, check) for check in checks) + tuple(before.values())
 
 
 def _checks(evidence: Evidence) -> Iterator[Check]:

@@ -1,4 +1,6 @@
-"""Columns of a trace's tables as arrays."""
+"""Columns of tables as arrays, and their rows in order."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
@@ -15,6 +17,11 @@ def column(table: pl.DataFrame, name: str) -> Ints:
         series = series.fill_null(-1)
     values: Ints = series.to_numpy()
     return values
+
+
+def costliest_first(table: pl.DataFrame, costs: Sequence[str], ties: Sequence[str]) -> pl.DataFrame:
+    """Sort by costs, descending, and rows that cost the same by what tells them apart, whatever the file's order."""
+    return table.sort(*costs, *ties, descending=[*(True for _ in costs), *(False for _ in ties)])
 
 
 def end_of(table: pl.DataFrame) -> Ints:

@@ -76,7 +76,7 @@ def _durations(trace: Trace, links: Links) -> pl.DataFrame:
             min_ns=duration.min(),
             max_ns=duration.max(),
         )
-        .sort("device", "graph", "node", "name")
+        .sort("device", "graph", "node", "name", "known_by")
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from opscope.analysis.columns import costliest_first
 from opscope.analysis.links import Links
 from opscope.analysis.tables import GEOMETRY, operator_slices
 from opscope.model import Trace
@@ -56,12 +57,13 @@ def launch_shapes(trace: Trace, links: Links) -> pl.DataFrame:
     call = slices["call"].gather(owner)
     inputs = {name: _recorded(trace.operators[name].cast(pl.String), owner, call) for name in _INPUTS}
     duration = pl.col("duration_ns")
-    return (
+    key = ("operator", *_INPUTS, "kind", "name", "device", *GEOMETRY)
+    rows = (
         trace.activities.select("name", "kind", "device", "duration_ns", *GEOMETRY)
         .with_columns(pl.col("name", "kind", "grid", "block").cast(pl.String))
         .with_columns(operator=trace.operators["name"].cast(pl.String).gather(owner), owner=owner, **inputs)
         .with_columns(operator_calls=pl.col("owner").n_unique().over("operator", *_INPUTS))
-        .group_by("operator", *_INPUTS, "name", "kind", "device", *GEOMETRY)
+        .group_by(key)
         .agg(
             pl.col("operator_calls").first(),
             pl.len().alias("calls"),
@@ -70,8 +72,8 @@ def launch_shapes(trace: Trace, links: Links) -> pl.DataFrame:
             duration.min().alias("min_ns"),
             duration.max().alias("max_ns"),
         )
-        .sort("total_ns", "operator", "name", "input_dims", descending=[True, False, False, False])
     )
+    return costliest_first(rows, ["total_ns"], key)
 
 
 def _recorded(column: pl.Series, owner: pl.Series, call: pl.Series) -> pl.Series:

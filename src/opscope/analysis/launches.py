@@ -7,7 +7,7 @@ import numpy.typing as npt
 import polars as pl
 
 from opscope.analysis.api import calls_of, calls_that
-from opscope.analysis.columns import column, end_of
+from opscope.analysis.columns import column, costliest_first, end_of
 from opscope.analysis.links import Links
 from opscope.analysis.missing import hidden_ns
 from opscope.analysis.nesting import Bools, Ints
@@ -63,11 +63,9 @@ def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
     lonely = _lonely(trace, launching & ~has_activity)
     moves = calls_that(launches, lambda call: call.kind in (ApiKind.COPY, ApiKind.FILL))
     delay, queued = _delays(trace, links)
+    calls = launches.group_by("name").agg(calls=pl.len(), total_ns=duration.sum(), mean_ns=duration.mean())
     return LaunchSummary(
-        calls=launches.group_by("name")
-        .agg(calls=pl.len(), total_ns=duration.sum(), mean_ns=duration.mean())
-        .with_columns(pl.col("name").cast(pl.String))
-        .sort("total_ns", "name", descending=[True, False]),
+        calls=costliest_first(calls.with_columns(pl.col("name").cast(pl.String)), ["total_ns"], ["name"]),
         api=_spread(launches["duration_ns"].to_numpy()[launching]),
         latency=_spread(np.maximum(delay[~queued], 0)),
         backlog=_spread(delay[queued]),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from opscope.analysis.columns import column
+from opscope.analysis.columns import column, costliest_first
 from opscope.analysis.links import Links
 from opscope.model import Trace
 
@@ -50,13 +50,13 @@ def _host_first(item: tuple[tuple[object, ...], pl.DataFrame]) -> int:
 def _use(device: object, events: pl.DataFrame) -> MemoryUse:
     grown = events.filter(pl.col("bytes") > 0)
     totals = events["total_allocated_bytes"].drop_nulls()
+    operators = grown.group_by("name").agg(allocations=pl.len(), allocated_bytes=pl.col("bytes").sum())
     return MemoryUse(
         device=None if device is None else int(str(device)),
         peak_allocated_bytes=int(totals.to_numpy().max()) if len(totals) else None,
         allocated_bytes=int(grown["bytes"].sum()),
         allocations=grown.height,
-        by_operator=grown.group_by("name")
-        .agg(allocations=pl.len(), allocated_bytes=pl.col("bytes").sum())
-        .with_columns(pl.col("name").cast(pl.String))
-        .sort("allocated_bytes", "name", descending=[True, False]),
+        by_operator=costliest_first(
+            operators.with_columns(pl.col("name").cast(pl.String)), ["allocated_bytes"], ["name"]
+        ),
     )

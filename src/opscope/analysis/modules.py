@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.autograd import BackwardPass
-from opscope.analysis.columns import column, end_of
+from opscope.analysis.columns import column, costliest_first, end_of
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Nesting
 from opscope.model import Trace
@@ -44,8 +44,8 @@ def module_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataF
         )
         .group_by("module")
         .agg(pl.col("outermost").sum().alias("calls"), pl.col("self_device_ns", "total_device_ns").sum())
-        .sort("total_device_ns", "self_device_ns", "module", descending=[True, True, False])
     )
+    rows = costliest_first(rows, ["total_device_ns", "self_device_ns"], ["module"])
     elsewhere = int(durations.sum()) - int(self_device.sum())
     if not elsewhere:
         return rows

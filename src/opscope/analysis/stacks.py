@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.autograd import BackwardPass
-from opscope.analysis.columns import column, end_of
+from opscope.analysis.columns import column, costliest_first, end_of
 from opscope.analysis.links import Links, device_time_of_operators, operator_self_cpu
 from opscope.analysis.nesting import Ints, Nesting, nearest
 from opscope.model import Trace
@@ -31,7 +31,7 @@ def callers(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataFrame 
     through = backward.through_forward(np.where(backward.inside, -1, frame))
     frame = np.where(through >= 0, through, frame)
     places = trace.frames["name"].cast(pl.String).gather(pl.Series(frame).replace(-1, None))
-    return (
+    rows = (
         pl.DataFrame(
             {
                 "name": trace.operators["name"].cast(pl.String),
@@ -43,8 +43,8 @@ def callers(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataFrame 
         .drop_nulls("called_from")
         .group_by("name", "called_from")
         .agg(pl.len().alias("calls"), pl.col("self_device_ns", "self_cpu_ns").sum())
-        .sort("self_device_ns", "self_cpu_ns", "name", "called_from", descending=[True, True, False, False])
     )
+    return costliest_first(rows, ["self_device_ns", "self_cpu_ns"], ["name", "called_from"])
 
 
 def _user_frame_of_operators(trace: Trace) -> Ints:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from opscope.analysis.columns import costliest_first
 from opscope.analysis.links import Links, device_time_of_operators, operator_self_cpu
 from opscope.analysis.nesting import Ints, nearest
 from opscope.knowledge.categories import Category, Classifier
@@ -66,14 +67,16 @@ def operator_tables(trace: Trace, links: Links, classifier: Classifier) -> Opera
     slices = operator_slices(trace, links)
     launched = _activities_with_operator(trace, links)
     operators = _by_name(slices, classifier)
-    return OperatorTables(
-        operators=operators,
-        shapes=_by_shape(slices),
-        kernels_of=launched.filter(pl.col("operator").is_not_null())
+    kernels_of = (
+        launched.filter(pl.col("operator").is_not_null())
         .group_by("operator", "name", "kind", *GEOMETRY)
         .agg(**_duration_statistics())
         .with_columns(pl.col("operator", "name", "kind", "grid", "block").cast(pl.String))
-        .sort("total_ns", "name", descending=[True, False]),
+    )
+    return OperatorTables(
+        operators=operators,
+        shapes=_by_shape(slices),
+        kernels_of=costliest_first(kernels_of, ["total_ns"], ["kind", "name", "operator", *GEOMETRY]),
         categories=_by_category(operators, launched),
     )
 
@@ -99,11 +102,8 @@ def kernel_table(trace: Trace) -> pl.DataFrame:
 
     ``std_ns`` is the population standard deviation over the recorded calls.
     """
-    return (
-        trace.activities.group_by("name", "kind", "device")
-        .agg(**_duration_statistics())
-        .sort("total_ns", "name", "device", descending=[True, False, False])
-    )
+    rows = trace.activities.group_by("name", "kind", "device").agg(**_duration_statistics())
+    return costliest_first(rows, ["total_ns"], ["kind", "name", "device"])
 
 
 def _duration_statistics() -> dict[str, pl.Expr]:
@@ -135,23 +135,15 @@ _OPERATOR_SUMS = {
 def _by_name(slices: pl.DataFrame, classifier: Classifier) -> pl.DataFrame:
     table = slices.group_by("name").agg(**_OPERATOR_SUMS).with_columns(pl.col("name").cast(pl.String))
     categories = [str(classifier.classify(name).category) for name in table["name"]]
-    return table.with_columns(category=pl.Series(categories, dtype=pl.String)).sort(
-        "self_device_ns", "self_cpu_ns", "name", descending=[True, True, False]
-    )
+    table = table.with_columns(category=pl.Series(categories, dtype=pl.String))
+    return costliest_first(table, ["self_device_ns", "self_cpu_ns"], ["name"])
 
 
 def _by_shape(slices: pl.DataFrame) -> pl.DataFrame:
     recorded = slices.select("input_dims", "input_types")[slices["call"]]
-    return (
-        slices.with_columns(recorded)
-        .group_by("name", "input_dims", "input_types")
-        .agg(**_OPERATOR_SUMS)
-        .with_columns(pl.col("name", "input_dims", "input_types").cast(pl.String))
-        .sort(
-            *("self_device_ns", "self_cpu_ns", "name", "input_dims", "input_types"),
-            descending=[True, True, False, False, False],
-        )
-    )
+    key = ("name", "input_dims", "input_types")
+    rows = slices.with_columns(recorded).group_by(key).agg(**_OPERATOR_SUMS).with_columns(pl.col(key).cast(pl.String))
+    return costliest_first(rows, ["self_device_ns", "self_cpu_ns"], key)
 
 
 def _activities_with_operator(trace: Trace, links: Links) -> pl.DataFrame:
@@ -173,4 +165,4 @@ def _by_category(operators: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFram
         )
         rows = pl.concat([rows, extra.select(rows.columns)], how="vertical_relaxed")
         rows = rows.group_by("category").agg(pl.exclude("category").sum())
-    return rows.sort("self_device_ns", "self_cpu_ns", "category", descending=[True, True, False])
+    return costliest_first(rows, ["self_device_ns", "self_cpu_ns"], ["category"])

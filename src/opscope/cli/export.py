@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from opscope.cli.inputs import Size, files_of, input_option
+from opscope.cli.inputs import Size, TraceFile, files_of, input_option, measured_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
@@ -21,6 +21,8 @@ from opscope.readers import Reading
 from opscope.report.text import printable
 
 if TYPE_CHECKING:
+    from opscope.knowledge.native_functions import NativeFunctions
+    from opscope.model import Trace
     from opscope.report.chrome import Piece
 
 _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quarter smaller
@@ -49,29 +51,39 @@ def command(
     operators and kernels carry opscope's categories, and arrows lead from launches to kernels. Parts after the first
     are named OUT.part2.json and so on.
     """
-    files = [file.path for file in files_of([input_path])]
+    files = list(files_of([input_path]))
     if len(files) > 1:
         raise UsageError(f"{input_path} holds {len(files)} traces: name one, such as {files[0]}")
-    if os.path.realpath(output) == os.path.realpath(files[0]):
+    file = files[0]
+    if os.path.realpath(output) == os.path.realpath(file.path):
         raise UsageError(f"--chrome {output} is the trace itself: write the export somewhere else")
     tune_for_one_analysis()
     libraries_imported = Event()
-    reading = Reading(files[0], max_input, libraries_imported)
+    reading = Reading(file.path, max_input, libraries_imported)
     import_libraries(libraries_imported)
     from opscope.knowledge.categories import Classifier
     from opscope.knowledge.native_functions import NativeFunctions
     from opscope.report.chrome import chrome_parts, select_steps
 
-    trace = reading.trace()
+    trace, functions = reading.trace(), NativeFunctions.shipped()
+    doubted = _doubted(file, trace, functions)
     if steps is not None:
         trace = select_steps(trace, *_range(steps))
-    pieces = chrome_parts(trace, Classifier(NativeFunctions.shipped()), max_size)
+    pieces = chrome_parts(trace, Classifier(functions), max_size, doubted.failed)
     for number, part in itertools.groupby(pieces, key=lambda piece: piece.part):
         target = _target(output, number)
         events, size = _write(target, part)
         click.echo(printable(f"{target}: {events:,} events, {size:,} bytes unpacked"))
     _remove_parts_from(output, number + 1)
-    end_with([Doubted.of_file(str(files[0]), trace.source)], allow_damaged=allow_damaged)
+    end_with([doubted], allow_damaged=allow_damaged)
+
+
+def _doubted(file: TraceFile, trace: "Trace", functions: "NativeFunctions") -> Doubted:
+    """Return the checks that the file fails, and those of the measurement: what a reader of the export cannot see."""
+    if file.capture is None:
+        return Doubted.of_file(str(file), trace.source)
+    measured, _ = measured_of(file, trace, functions)
+    return Doubted.of(str(file), measured.trust)
 
 
 def _remove_parts_from(output: Path, number: int) -> None:

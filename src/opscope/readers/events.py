@@ -134,15 +134,13 @@ def _add_activity(
     rows: Rows, kind: str, event: Mapping[str, Any], times: Mapping[str, object], args: Mapping[str, Any]
 ) -> None:
     # Kineto repeats the device as the event's process and the stream as its thread; very old traces have only those.
-    device = _integer(args.get("device"), _INT32)
-    stream = _integer(args.get("stream"))
     collective = args.get("Collective name")
     rows.add(
         "activities",
         kind=kind,
         **times,
-        device=device if device is not None else _integer(event.get("pid"), _INT32),
-        stream=stream if stream is not None else _integer(event.get("tid")),
+        device=_integer(args.get("device", event.get("pid")), _INT32),
+        stream=_integer(args.get("stream", event.get("tid"))),
         **_ids(args),
         graph_id=_integer(args.get("graph id")),
         graph_node_id=_integer(args.get("graph node id")),
@@ -179,14 +177,16 @@ def list_text(value: Any, *, of_text: bool = False) -> str | None:
     if not isinstance(value, list) or (of_text and not all(isinstance(item, str) for item in value)):
         return None
     try:
-        return text_of(json.dumps(value, ensure_ascii=False, default=float))
-    except RecursionError:
+        return text_of(json.dumps(value, ensure_ascii=False, default=float, allow_nan=False))
+    except (RecursionError, ValueError):  # nested beyond all bounds; numbers that are none
         return None
 
 
 def dim3(value: Any) -> str | None:
-    """Return a grid or a block as ``x,y,z``."""
-    return ",".join(str(part) for part in value) if isinstance(value, list) else None
+    """Return a grid or a block as ``x,y,z``; None for what is no list of numbers."""
+    if not isinstance(value, list) or not value or any(_integer(part) is None for part in value):
+        return None
+    return ",".join(str(_integer(part)) for part in value)
 
 
 def _nanoseconds(value: Any) -> int | None:

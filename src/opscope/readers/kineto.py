@@ -18,6 +18,7 @@ from opscope.files import path_text
 from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.content import Content
 from opscope.readers.events import KINDS, add_event, device_of, dim3, list_text, not_understood, text_of
+from opscope.readers.exported import restored
 from opscope.readers.formats import EXPECTED, EventReader
 from opscope.readers.metadata import known_metadata
 from opscope.readers.native import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, NativeReader
@@ -74,7 +75,7 @@ def parse(content: Content) -> Trace:
         rows, frames = _python_frames(content.events, oddities)
     header = _header(reader, oddities)
     devices = tuple(_devices(header.get("deviceProperties", header.get("computeProperties"))))
-    return build(_described(content, oddities, header), devices, rows.threads(), frames)
+    return restored(build(_described(content, oddities, header), devices, rows.threads(), frames), header)
 
 
 def _described(content: Content, oddities: _Oddities, header: Mapping[str, Any]) -> TraceSource:

@@ -4,6 +4,8 @@ Host threads and device streams are tracks; slices that overlap without nesting,
 lanes of their track. Operators and activities carry their category, activities the operator that launched them.
 
 Traces of gigabytes are written piece by piece: what is in memory besides the tables is a piece, and numbers per event.
+What the events do not say stands in the header (`opscope.readers.exported`), so that an analysis of the file finds what
+one of the trace did.
 """
 
 import json
@@ -11,25 +13,28 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 import polars as pl
 
+from opscope.analysis.checks import check_file
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.lanes import lanes_of
 from opscope.analysis.links import link
 from opscope.analysis.nesting import Ints
 from opscope.analysis.steps import activities_of_steps
 from opscope.analysis.window import step_table
+from opscope.documents.trust import Check, Verdict
 from opscope.errors import UsageError
 from opscope.knowledge.categories import Classifier
 from opscope.model import Trace
-from opscope.report.chrome_events import DEVICE, HOST, OVERHEAD, SEPARATOR, Events, Tracks, events_of
+from opscope.readers.exported import DEVICE, HEADER, HOST, LANES, OVERHEAD, PART, ExportedFrom
+from opscope.report.chrome_events import SEPARATOR, Events, Tracks, events_of
 from opscope.report.text import printable
 from opscope.threads import ahead
 
-_LANES = 1_000_000  # thread ids of a track's lanes are apart from the next track's
 _HOST_TABLES = ("frames", "annotations", "operators", "launches")  # outer before inner where times are equal
-_TAIL = b"\n]}\n"
+_TAIL, _PART_TAIL = b"\n]}\n", '\n], "{}": {:10}}}\n'  # of the same length for every part
 _EVENTS_AT_ONCE = 16_384
 
 T = TypeVar("T")
@@ -78,16 +83,23 @@ def select_steps(trace: Trace, first: int, last: int) -> Trace:
     )
 
 
-def chrome_parts(trace: Trace, classifier: Classifier, max_bytes: int | None) -> Iterator[Piece]:
+def chrome_parts(
+    trace: Trace, classifier: Classifier, max_bytes: int | None, failed: Sequence[Check] = ()
+) -> Iterator[Piece]:
     """Yield the trace as one or more Chrome trace files, each of at most ``max_bytes``, split by time.
 
     Pieces come in the order in which they belong into the files, one file after the other.
 
+    Args:
+        trace: the trace.
+        classifier: knows the operators' categories.
+        max_bytes: the limit; None for one file, however large.
+        failed: checks that failed and that an analysis of the trace alone does not make.
+
     Raises:
         UsageError: no file can be that small; raised before the first piece.
     """
-    devices = json.dumps([{"id": item.index, "name": item.name} for item in trace.devices])
-    head = f'{{"displayTimeUnit": "ms", "deviceProperties": {devices}, "traceEvents": [\n'.encode()
+    head = _head(trace, failed)
     names, tables = _events(trace, classifier)
     opening = Piece(1, len(names), head + SEPARATOR.encode().join(names))
     order = _Order.of(tables)
@@ -96,10 +108,41 @@ def chrome_parts(trace: Trace, classifier: Classifier, max_bytes: int | None) ->
         yield from order.each(lambda texts: Piece(1, len(texts), _joined(texts)))
         yield Piece(1, 0, _TAIL)
     else:
-        least = len(opening.content) + _longest(order, max_bytes - len(opening.content) - len(_TAIL)) + len(_TAIL)
-        if max_bytes < least:
-            raise UsageError(f"--max-size: a part of this trace takes at least {least:,} bytes")
-        yield from _in_parts(order.each(lambda texts: texts), opening, max_bytes - len(_TAIL))
+        room = max_bytes - len(opening.content) - len(_part_tail(1))
+        if room < (longest := _longest(order, room)):
+            raise UsageError(f"--max-size: a part of this trace takes at least {max_bytes - room + longest:,} bytes")
+        yield from _in_parts(order.each(lambda texts: texts), opening, max_bytes - len(_part_tail(1)))
+
+
+def _head(trace: Trace, failed: Sequence[Check]) -> bytes:
+    """Return what stands before the events: for viewers, for tools that read PyTorch's traces, and for opscope."""
+    source = trace.source
+    shown_by_nothing = [check for check in (check_file(source), *failed) if check.verdict is Verdict.FAIL]
+    origin = ExportedFrom(
+        threads=trace.threads,
+        devices=trace.devices,
+        replaced_bytes=source.replaced_bytes,
+        odd_events=source.odd_events,
+        unreadable_bytes=source.unreadable_bytes,
+        damage=source.damage,
+        not_understood=dict(source.not_understood),
+        failed_checks={**source.failed_checks, **{check.name: check.sentence for check in shown_by_nothing}},
+    )
+    header: dict[str, object] = {
+        **{key: _object_or_text(text) for key, text in source.metadata.items()},
+        "displayTimeUnit": "ms",
+        "deviceProperties": [{"id": item.index, "name": item.name} for item in trace.devices],
+        HEADER: msgspec.to_builtins(origin),
+    }
+    return json.dumps(header)[:-1].encode() + b', "traceEvents": [\n'
+
+
+def _object_or_text(text: str) -> object:
+    return json.loads(text) if text.startswith("{") else text
+
+
+def _part_tail(part: int) -> bytes:
+    return _PART_TAIL.format(PART, part).encode()
 
 
 def _longest(order: "_Order", room: int) -> int:
@@ -124,11 +167,11 @@ def _in_parts(windows: Iterator[pl.Series], opening: Piece, limit: int) -> Itera
                 yield Piece(part, last - first, _joined(texts.slice(first, last - first)))
                 size += int(ends[last] - ends[first])
             if last < len(texts):
-                yield Piece(part, 0, _TAIL)
+                yield Piece(part, 0, _part_tail(part))
                 part, size = part + 1, len(opening.content)
                 yield replace(opening, part=part)
             first = last
-    yield Piece(part, 0, _TAIL)
+    yield Piece(part, 0, _TAIL if part == 1 else _part_tail(part))
 
 
 def _joined(texts: pl.Series) -> bytes:
@@ -182,19 +225,17 @@ def _events(trace: Trace, classifier: Classifier) -> tuple[list[bytes], list[Eve
     """Return the names of processes and tracks, encoded, and the events of every table."""
     host_tables = [getattr(trace, name) for name in _HOST_TABLES]
     host_track = np.concatenate([column(table, "thread") for table in host_tables])
-    host_tid = host_track * _LANES + lanes_of(
-        host_track,
-        np.concatenate([column(table, "start_ns") for table in host_tables]),
-        np.concatenate([end_of(table) for table in host_tables]),
-    )
+    host_start = np.concatenate([column(table, "start_ns") for table in host_tables])
+    host_end = np.concatenate([end_of(table) for table in host_tables])
+    host_tid = host_track * LANES + lanes_of(host_track, host_start, np.maximum(host_start, host_end))
     ends = np.cumsum([table.height for table in host_tables])
     device, stream_track, streams = _streams(trace.activities)
-    device_tid = stream_track * _LANES + lanes_of(
-        stream_track, column(trace.activities, "start_ns"), end_of(trace.activities)
-    )
+    device_start = column(trace.activities, "start_ns")
+    device_end = np.maximum(device_start, end_of(trace.activities))
+    device_tid = stream_track * LANES + lanes_of(stream_track, device_start, device_end)
     names = [*_host_names(trace, host_tid), *_device_names(trace, device, device_tid, streams)]
     frames, annotations, operators, launches = np.split(host_tid, ends[:-1])
-    allocations = column(trace.allocations, "thread") * _LANES
+    allocations = column(trace.allocations, "thread") * LANES
     tracks = Tracks(frames, annotations, operators, launches, allocations, device, device_tid)
     return names, events_of(trace, tracks, classifier)
 
@@ -214,7 +255,7 @@ def _name(what: str, pid: int, tid: int, name: str) -> bytes:
 
 def _lane_names(pid: int, tids: Ints, name_of: Callable[[int], str]) -> Iterator[bytes]:
     for tid in np.unique(tids).tolist():
-        track, lane = divmod(tid, _LANES)
+        track, lane = divmod(tid, LANES)
         yield _name("thread_name", pid, tid, name_of(track) + (f" (lane {lane + 1})" if lane else ""))
 
 

@@ -17,11 +17,10 @@ from opscope.analysis.links import link
 from opscope.analysis.nesting import Ints
 from opscope.knowledge.categories import Classifier
 from opscope.model import Trace
-from opscope.report.text import printable
+from opscope.readers.exported import DEVICE, HOST, OVERHEAD
 
-HOST, OVERHEAD, DEVICE = 1, 2, 1_000  # process ids: of the host, of the profiler, and of device 0
 SEPARATOR: Final = ",\n"  # before every event
-_DIMENSIONS = r"^\d+(,\d+)*$"
+_DIMENSIONS = r"^-?\d+(,-?\d+)*$"
 _ENDS = ('"s"', '"f", "bp": "e"')  # phases of an arrow's two ends
 _DIGITS = 32  # no number has more characters
 _THOUSANDTHS = pl.Series([f".{part:03}" for part in range(1_000)])
@@ -40,7 +39,6 @@ _OPERATOR_LISTS = {  # as the JSON text that they were recorded as
 }
 _LAUNCH_NUMBERS = {"correlation": "correlation", "External id": "external_id"}
 _ACTIVITY_NUMBERS = {
-    "stream": "stream",
     "correlation": "correlation",
     "External id": "external_id",
     "graph id": "graph_id",
@@ -130,6 +128,10 @@ def _number(name: str) -> _Text:
     return _Text(pl.col(name).cast(pl.String), _DIGITS)
 
 
+def _number_or_null(name: str) -> _Text:
+    return _Text(pl.col(name).cast(pl.String).fill_null("null"), _DIGITS)
+
+
 def _microseconds(nanoseconds: pl.Expr) -> list[_Text]:
     """Write nanoseconds as microseconds with three decimals, exactly."""
     size = nanoseconds.abs().reinterpret(signed=False)  # unsigned, for the one number whose opposite is none
@@ -160,7 +162,7 @@ def _texts(values: pl.Series, write: Callable[[pl.Series], pl.Series], missing: 
 
 
 def _encoded(name: str) -> str:
-    return json.dumps(printable(name))
+    return json.dumps(name)  # nothing but ASCII that is printed, and yet the same name for who reads it back
 
 
 def _each(write: Callable[[str], str]) -> Callable[[pl.Series], pl.Series]:
@@ -223,7 +225,7 @@ def _slices(
         _fixed(', "ts": '),
         *_microseconds(pl.col("start_ns")),
         _fixed(', "dur": '),
-        *_microseconds(pl.col("duration_ns").clip(0))[1:],
+        *_microseconds(pl.col("duration_ns")),
         _fixed(', "args": {'),
         *arguments,
         _fixed("}}"),
@@ -268,7 +270,6 @@ def _allocations(trace: Trace, tids: Ints) -> Events:
 
 def _activities(trace: Trace, owner: pl.Series, tracks: Tracks, classifier: Classifier) -> Events:
     table = trace.activities.with_columns(
-        pl.Series("device", tracks.device),
         pl.Series("process", tracks.device + DEVICE),
         trace.operators["name"].gather(owner).alias("operator"),
         owner.is_not_null().alias("linked"),
@@ -281,8 +282,11 @@ def _activities(trace: Trace, owner: pl.Series, tracks: Tracks, classifier: Clas
     operators = _texts(table["operator"], _each(operator), operator(""))
     renamed = {"memcpy": "gpu_memcpy", "memset": "gpu_memset"}
     arguments = [
+        # An unknown one is said to be so: where nothing is said, readers take the track's numbers.
         _fixed('"device": '),
-        _number("device"),
+        _number_or_null("device"),
+        _fixed(', "stream": '),
+        _number_or_null("stream"),
         *_after(_numbers(table, _ACTIVITY_NUMBERS)),
         _Text(pl.when("linked").then(operators.of), operators.longest),
         _geometry(table["grid"]),

@@ -8,6 +8,7 @@ import polars as pl
 
 from opscope.analysis import findings as rules
 from opscope.analysis.bounds import BoundKind
+from opscope.analysis.columns import costliest_first
 from opscope.analysis.findings import OperatorEvidence
 from opscope.analysis.launch_shapes import rows_of
 from opscope.analysis.occupancy import occupancy_of
@@ -105,7 +106,7 @@ def _columns() -> list[str]:
 
 def _most_expensive_inputs(rows: pl.DataFrame) -> _Inputs:
     costs = rows.group_by(_columns()).agg(pl.col("total_ns").sum())
-    costs = costs.sort("total_ns", "input_dims", descending=True).drop("total_ns")
+    costs = costliest_first(costs, ["total_ns"], _columns()).drop("total_ns")
     return _Inputs(*costs.row(0)) if costs.height else _Inputs()
 
 

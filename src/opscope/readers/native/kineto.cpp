@@ -906,6 +906,7 @@ private:
             !integer(event.shared_memory, shared) || !decimal(event.occupancy, occupancy))
             return false;
         // Kineto repeats the device as the event's process and the stream as its thread; old traces have only those.
+        if ((event.device && device == kNull) || (event.stream && stream == kNull)) return false;
         if (device == kNull && !integer(event.pid, device, kInt32)) return false;
         if (stream == kNull && !integer(event.tid, stream)) return false;
         int32_t grid, block;

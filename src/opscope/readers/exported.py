@@ -1,0 +1,93 @@
+"""What ``opscope export`` writes beside the events, so that a trace reads back as it was.
+
+Viewers need every track under a number of its own, one per lane where slices cross, and drop what they do not know. So
+the header says which thread of which process a track was drawn for, what the file it was made of says of itself, and
+which checks of the measurement failed.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import msgspec
+import polars as pl
+
+from opscope.model import DeviceProperties, Trace, TraceSource
+
+HEADER: Final = "opscope_export"  # the key before the events
+PART: Final = "opscope_part"  # the key after the events, in files that were split: which part (from 1) it is
+HOST, OVERHEAD, DEVICE = 1, 2, 1_000  # process ids: of the host, of the profiler, and of device 0
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+LANES: Final = 1_000_000  # the thread ids of a track's lanes are apart from the next track's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedFrom:
+    """What an exported file says of the trace that it was made of.
+
+    Attributes:
+        schema: the version.
+        threads: as `Trace.threads`; the lanes of number N have the thread ids from N times `LANES` on.
+        devices: all that the trace says of its devices.
+        replaced_bytes, odd_events, unreadable_bytes, damage, not_understood, failed_checks: as in `TraceSource`.
+    """
+
+    schema: Literal["opscope.export/1"] = "opscope.export/1"
+    threads: tuple[tuple[str, str], ...]
+    devices: tuple[DeviceProperties, ...]
+    replaced_bytes: int = 0
+    odd_events: int = 0
+    unreadable_bytes: int = 0
+    damage: str | None = None
+    not_understood: dict[str, int] = field(default_factory=dict)
+    failed_checks: dict[str, str] = field(default_factory=dict)
+
+
+def restored(trace: Trace, header: Mapping[str, Any]) -> Trace:
+    """Return a trace that was read from an export as it was before; any other one as it is."""
+    if HEADER not in header:
+        return trace
+    try:
+        origin = msgspec.convert(header[HEADER], ExportedFrom)
+    except msgspec.ValidationError:  # of a later version, or not ours: then it is a trace like others
+        return trace
+    threads, numbers = _threads(trace.threads, origin.threads)
+    tables = {
+        name: table.with_columns(thread=numbers.gather(table["thread"]))
+        for name in ("operators", "launches", "annotations", "frames", "allocations")
+        if (table := getattr(trace, name)).height
+    }
+    source = _source(trace.source, origin, header.get(PART))
+    return replace(trace, source=source, devices=origin.devices, threads=threads, **tables)
+
+
+def _threads(
+    drawn: tuple[tuple[str, str], ...], original: tuple[tuple[str, str], ...]
+) -> tuple[tuple[tuple[str, str], ...], pl.Series]:
+    """Return the threads, and per track the number of its thread; a track that was added is a further thread."""
+    known = {pair: number for number, pair in enumerate(original)}
+    numbers = [known.setdefault(_thread_of(pair, original), len(known)) for pair in drawn]
+    return tuple(known), pl.Series(numbers, dtype=pl.Int32)
+
+
+def _thread_of(track: tuple[str, str], original: tuple[tuple[str, str], ...]) -> tuple[str, str]:
+    process, thread = track
+    if process != str(HOST) or not _NUMBER.fullmatch(thread) or int(thread) // LANES >= len(original):
+        return track
+    return original[int(thread) // LANES]
+
+
+def _source(source: TraceSource, origin: ExportedFrom, part: Any) -> TraceSource:
+    """Add what was wrong with the first file to what is wrong with this one."""
+    split = f"it is part {part} of a trace that was exported in parts" if isinstance(part, int) else None
+    counted = (*source.not_understood.items(), *origin.not_understood.items())
+    return replace(
+        source,
+        replaced_bytes=source.replaced_bytes + origin.replaced_bytes,
+        odd_events=source.odd_events + origin.odd_events,
+        unreadable_bytes=source.unreadable_bytes + origin.unreadable_bytes,
+        damage=source.damage or origin.damage or split,
+        not_understood={name: sum(count for other, count in counted if other == name) for name, _ in sorted(counted)},
+        failed_checks=origin.failed_checks,
+    )
