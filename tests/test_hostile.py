@@ -18,7 +18,7 @@ import pytest
 from opscope.analysis.analyzed import analyze
 from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.knowledge.kernels.installed import library_index
-from opscope.readers import parquet, read
+from opscope.readers import native, parquet, read
 from opscope.record.counters import OperatorCall
 from opscope.schema import SCHEMAS
 from tests.cli import opscope
@@ -39,6 +39,52 @@ def refused(*words: str | Path, code: int = 4) -> str:
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
     return result.stderr
+
+
+# ---------------------------------------------------------------- what is small until it is unpacked
+
+
+def packed(tmp_path: Path, event: bytes, count: int) -> Path:
+    path = tmp_path / "t.json.gz"
+    with gzip.open(path, "wb", 9) as file:
+        file.write(b'{"traceEvents": [')
+        for _ in range(count // 1000):
+            file.write(event * 1000)
+        file.write(b"{}]}")
+    return path
+
+
+@pytest.mark.skipif(native.load() is None, reason="the compiled reader was not built")
+@pytest.mark.parametrize("event", [b'{"a":xyz},', b'{"\\u0061":1},', b'{"a" 1},'])
+def test_very_many_events_that_no_profiler_writes_are_refused(event: bytes, tmp_path: Path) -> None:
+    path = packed(tmp_path, event, 200_000)
+    assert "too many events are not written as profilers write them" in refused("analyze", path)
+    assert "too many events" not in opscope("analyze", str(path), "--max-input", "64GiB").stderr
+
+
+@pytest.mark.parametrize("value", ["inf", "-nan", "Infinity"])
+def test_values_that_are_no_numbers_cost_little_and_lose_nothing(value: str, tmp_path: Path) -> None:
+    args = f'"correlation": 3, "est. achieved occupancy %": {value}, "bytes": {value}'
+    event = f'{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {{{args}}}}},'
+    count = 150_000 if native.load() is not None else 1_000
+    path = packed(tmp_path, event.encode(), count)
+    trace = read(path)
+    assert trace.activities.height == count
+    assert trace.activities["theoretical_occupancy_percent"].null_count() == count
+    assert trace.source.odd_events == trace.source.unreadable_bytes == 0
+
+
+def test_what_unpacks_to_very_much_more_than_it_is_has_to_be_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 30_000
+    path = packed(tmp_path, b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1},', count)
+    assert read(path).operators.height == count
+    monkeypatch.setattr("opscope.readers.source.UNSUSPICIOUS_BYTES", 1 << 20)
+    monkeypatch.setattr("opscope.readers.source._RATIO", 50)
+    with pytest.raises(BadInputError, match="unpacks to more than 50 times its size"):
+        read(path)
+    assert read(path, max_bytes=1 << 30).operators.height == count
 
 
 # ---------------------------------------------------------------- depth and number

@@ -4,9 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from opscope.errors import BadInputError
+from opscope.readers import native
 from opscope.readers.formats import EventReader, Format, format_of
-from opscope.readers.odd import decode_event
-from opscope.readers.source import Source
+from opscope.readers.odd import BETWEEN, LONGEST_EVENT, decode_event
+from opscope.readers.source import MAX_UNPACKED_BYTES, Source
+
+# What the compiled reader hands back is decoded one by one: of 16 GiB, as many as fill 16 MiB, or 131,072.
+_SLOWER = 1024
+_LEAST = 128  # bytes that the shortest event counts as
 
 
 @dataclass(slots=True)
@@ -29,22 +35,35 @@ class Content:
     replaced_bytes: int = 0
     unreadable_bytes: int = 0
 
+    @property
+    def event_count(self) -> int:
+        """How many events were understood, of any kind."""
+        return self.reader.plain_count + len(self.events)
+
 
 def read_content(source: Source) -> Content:
     """Read a file.
 
     Raises:
-        BadInputError: the file cannot be opened or read, or unpacks to more than its limit.
+        BadInputError: the file cannot be opened or read, unpacks to more than its limit, or holds too many events that
+            are not written as profilers do.
         MemoryError: there is no room for its columns.
     """
     reading = _Reading(source)
     events: list[Mapping[str, Any]] = []
-    replaced_bytes = unreadable_bytes = 0
+    replaced_bytes = unreadable_bytes = slow_bytes = 0
     for raw in reading.texts():
+        slow_bytes += max(_LEAST, min(len(raw), LONGEST_EVENT))
+        too_slow = slow_bytes > max(source.max_bytes, MAX_UNPACKED_BYTES) // _SLOWER
+        if too_slow and isinstance(reading.chosen[1], native.NativeReader):
+            raise BadInputError(
+                f"{source.path}: too many events are not written as profilers write them, and take very long to read: "
+                f"set --max-input beyond {MAX_UNPACKED_BYTES:,} bytes if you want to wait"
+            )
         event, replaced = decode_event(raw)
         replaced_bytes += replaced
         if event is None:
-            unreadable_bytes += len(raw)
+            unreadable_bytes += len(raw.rstrip(BETWEEN))
         else:
             events.append(event)
     form, reader = reading.chosen

@@ -24,8 +24,8 @@ class EventReader(Takes, Protocol):
         """Say that there is no more; return what was left that is no plain event."""
 
     @property
-    def event_count(self) -> int:
-        """How many whole events were met, of any kind."""
+    def plain_count(self) -> int:
+        """How many events it understood by itself and did not hand back."""
 
     @property
     def truncated(self) -> bool:

@@ -66,7 +66,7 @@ def parse(content: Content) -> Trace:
         BadInputError: it is no trace.
     """
     source, reader = content.source, content.reader
-    if not reader.found_events or (content.unreadable_bytes and not reader.event_count and not content.events):
+    if not reader.found_events or (content.unreadable_bytes and not content.event_count):
         raise BadInputError(_no_trace(source, reader))
     oddities = _Oddities(replaced_bytes=content.replaced_bytes, unreadable_bytes=content.unreadable_bytes)
     if isinstance(reader, NativeReader):
@@ -86,7 +86,7 @@ def _described(content: Content, oddities: _Oddities, header: Mapping[str, Any])
         path=path_text(source.path),
         format=content.format.name,
         size_bytes=source.size_bytes,
-        event_count=reader.event_count,
+        event_count=content.event_count,
         replaced_bytes=oddities.replaced_bytes,
         odd_events=oddities.odd_events,
         unreadable_bytes=oddities.unreadable_bytes,
@@ -136,7 +136,7 @@ def _frames(
         )
 
     works = [functools.partial(frame, table) for table in SCHEMAS]
-    made = together(works, events=reader.event_count)
+    made = together(works, events=reader.plain_count)
     for _, replaced_bytes, unreadable_bytes in made:
         oddities.replaced_bytes += replaced_bytes
         oddities.unreadable_bytes += unreadable_bytes

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from opscope.readers.repair import repaired
 
-_LONGEST_EVENT: Final = 1 << 20  # what is longer is no event that could be mended
+_DECODER: Final = json.JSONDecoder(parse_float=Decimal)
+BETWEEN: Final = b" \r\n\t,"  # what may stand between events
+LONGEST_EVENT: Final = 1 << 20  # what is longer is no event that could be mended
 # A name with quotes that were not escaped reaches to the next key.
 _NAME_BEGIN: Final = re.compile(rb'"name"\s*:\s*"')
 _NAME_END: Final = re.compile(rb'"\s*[,}]\s*(?:"(?:ph|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:|$)')
@@ -24,13 +26,17 @@ def decode_event(raw: bytes) -> tuple[dict[str, Any] | None, int]:
     Returns:
         The event, or None for what cannot be read; and how many bytes of it were replaced.
     """
-    if len(raw) > _LONGEST_EVENT:
+    if len(raw) > LONGEST_EVENT:
         return None, 0
-    clean, replaced = repaired(raw.rstrip(b" \r\n\t,"))
+    clean, replaced = repaired(raw.rstrip(BETWEEN))
+    tried: set[bytes] = set()
     for mend in (_as_it_is, _with_numbers, _with_backslashes, _with_escaped_name):
         text = mend(clean)
+        if text in tried:
+            continue
+        tried.add(text)
         try:
-            event = json.loads(text, parse_float=Decimal)
+            event = _DECODER.decode(text.decode())
         except (ValueError, ArithmeticError, RecursionError):
             continue
         return (event if isinstance(event, dict) else None), replaced

@@ -26,7 +26,7 @@ from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.files import PARTIAL, path_text, regular, write_whole
 from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.events import KINDS
-from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST
+from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST, UNSUSPICIOUS_BYTES
 from opscope.schema import SCHEMAS
 
 _STORE_FILES: Final = frozenset({STORE_MANIFEST, *(f"{name}.parquet" for name in SCHEMAS)})
@@ -35,7 +35,6 @@ _ROW_BYTES: Final = {
     name: sum(4 if dtype in (pl.Int32, pl.Categorical) else 8 for dtype in schema.values())
     for name, schema in SCHEMAS.items()
 }
-_UNSUSPICIOUS: Final = 256 << 20  # what tables may take however small their files are
 _RATIO: Final = 100  # tables of traces take ten to thirty times as much as their files
 _ALWAYS_KNOWN: Final = frozenset({"name", "kind", "thread", "start_ns", "duration_ns", "time_ns"})
 _LISTS: Final = frozenset({"input_dims", "input_types", "input_strides", "concrete_inputs"})
@@ -144,7 +143,9 @@ def _check_size(directory: Path, files: Iterable["_Table"], max_bytes: int) -> N
     files = list(files)
     unpacked = sum(file.rows * _ROW_BYTES[file.name] for file in files)
     packed = sum(file.path.stat().st_size for file in files)
-    if unpacked > max_bytes or (max_bytes == MAX_UNPACKED_BYTES and unpacked > max(_UNSUSPICIOUS, _RATIO * packed)):
+    if unpacked > max_bytes or (
+        max_bytes == MAX_UNPACKED_BYTES and unpacked > max(UNSUSPICIOUS_BYTES, _RATIO * packed)
+    ):
         raise BadInputError(
             f"{directory} holds {unpacked:,} bytes of tables in {packed:,} bytes of files: set the limit with "
             "--max-input if it is what you expect"

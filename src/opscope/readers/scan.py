@@ -18,7 +18,7 @@ class PythonReader:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._decoder = json.JSONDecoder(strict=False)
-        self.event_count = 0
+        self.plain_count = 0  # it hands every event back
         self.truncated = False
         self.found_events = False
         self.header = b""
@@ -88,7 +88,6 @@ class PythonReader:
                 if text[at] != "{":
                     raise ValueError
                 _, end = self._decoder.raw_decode(text, at)
-                self.event_count += 1
             except (ValueError, RecursionError):
                 found = _NEXT.search(text, at + 1) or _LAST.search(text, at + 1)
                 end = found.end() if found else len(text)

@@ -16,6 +16,8 @@ STORE_MANIFEST = "store.json"  # a directory that has one holds a trace as Parqu
 TRACE_ENDINGS = (".json", ".json.gz", ".json.zst", ".json.xz")
 # More would not fit in the memory of most machines once it is columns.
 MAX_UNPACKED_BYTES = 16 << 30
+UNSUSPICIOUS_BYTES = 256 << 20  # what a file may unpack to however small it is
+_RATIO = 250  # packed traces are a tenth to a hundredth
 # Readers without threads, and threads between pieces of packed data, wait for their turn to run Python: large ones
 # make them wait less often.
 _PIECE = 1 << 22
@@ -65,7 +67,7 @@ class Source:
         """
         try:
             with self._opened() as file:
-                for size, returned in _fed(choose, file):
+                for size, returned in self._fed(choose, file):
                     self._count(size)
                     yield from returned
         except _DamageError as error:
@@ -73,11 +75,31 @@ class Source:
         except OSError as error:
             raise BadInputError(f"cannot read {self.path}: {error.strerror or error}") from error
 
-    def _opened(self) -> FileIO:
+    def _opened(self) -> "_File":
         # Nothing is read twice, so the file may be a pipe; and nothing ahead, so that others can read on.
         if self.path != STANDARD_INPUT:
-            return self.path.open("rb", buffering=0)
-        return os.fdopen(os.dup(0), "rb", buffering=0)  # a copy, so that closing it leaves Python's own open
+            return _File(self.path)
+        return _File(os.dup(0))  # a copy, so that closing it leaves Python's own open
+
+    def _fed(self, choose: Callable[[bytes], Takes], file: "_File") -> Iterator[tuple[int, list[bytes]]]:
+        """Feed the content to a reader, unpacked; yield how many bytes that were, and what the reader returned."""
+        first = _read(file, _BEGINNING)
+        pieces = _unpacking(file, first)
+        if pieces is not None:
+            return _unpacked_to(choose, self._unsuspicious(pieces, file))
+        return _as_is_to(choose(first), file, first) if first else iter(())
+
+    def _unsuspicious(self, pieces: Iterator[bytes], file: "_File") -> Iterator[bytes]:
+        """Refuse what unpacks to very much more than it is, unless the limit was set."""
+        unpacked = 0
+        for piece in pieces:
+            unpacked += len(piece)
+            if self.max_bytes == MAX_UNPACKED_BYTES and unpacked > max(UNSUSPICIOUS_BYTES, _RATIO * file.taken):
+                raise BadInputError(
+                    f"{self.path} unpacks to more than {_RATIO} times its size, as traces do not: set the limit with "
+                    "--max-input if it is what you expect"
+                )
+            yield piece
 
     def _count(self, size: int) -> None:
         self.size_bytes += size
@@ -92,15 +114,25 @@ class _DamageError(Exception):
     """Packed data end early, or are no such data."""
 
 
-def _fed(choose: Callable[[bytes], Takes], file: FileIO) -> Iterator[tuple[int, list[bytes]]]:
-    """Feed the content to a reader, unpacked; yield how many bytes that were, and what the reader returned."""
-    first = _read(file, _BEGINNING)
+class _File(FileIO):
+    """A file that counts how many bytes were read of it."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        content = super().read(-1 if size is None else size)
+        self.taken += len(content)
+        return content
+
+
+def _unpacking(file: FileIO, first: bytes) -> Iterator[bytes] | None:
+    """Return the content of a packed file that begins with ``first``, piece by piece; None for one that is not."""
     if first.startswith(_GZIP):
-        return _unpacked_to(choose, _gunzipped(file, first + file.read(_PACKED_PIECE)))
+        return _gunzipped(file, first + file.read(_PACKED_PIECE))
     for magic, (kind, unpacker) in _STREAMS.items():
         if first.startswith(magic):
-            return _unpacked_to(choose, _unpacked(file, first + file.read(_PACKED_PIECE), kind, unpacker))
-    return _as_is_to(choose(first), file, first) if first else iter(())
+            return _unpacked(file, first + file.read(_PACKED_PIECE), kind, unpacker)
+    return None
 
 
 def _read(file: FileIO, size: int) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from opscope.threads import cores
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
-_VERSION: Final = 7  # of the interface; a library of another version is not used
+_VERSION: Final = 8  # of the interface; a library of another version is not used
 NULL: Final = -(1 << 63)  # stands for an unknown number
 _MOST_THREADS: Final = 16  # more wait for the one that reads the file
 _BLOCK: Final = 1 << 20  # what a thread reads at a time; files of less than a few of these need no threads
@@ -49,7 +49,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "feed": (c_int32, (c_void_p, c_void_p, c_size_t)),
         "read": (c_int64, (c_void_p, c_int32, c_size_t, c_size_t)),
         "finish": (c_int32, (c_void_p,)),
-        "event_count": (c_int64, (c_void_p,)),
+        "plain_count": (c_int64, (c_void_p,)),
         "truncated": (c_int32, (c_void_p,)),
         "found_events": (c_int32, (c_void_p,)),
         "height": (c_size_t, (c_void_p, c_int32)),
@@ -117,9 +117,9 @@ class NativeReader:
         return self._take_odd()
 
     @property
-    def event_count(self) -> int:
+    def plain_count(self) -> int:
         """How many whole events were met, of any kind."""
-        return int(self._library.opscope_kineto_event_count(self._reader))
+        return int(self._library.opscope_kineto_plain_count(self._reader))
 
     @property
     def truncated(self) -> bool:

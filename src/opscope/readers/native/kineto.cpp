@@ -319,6 +319,16 @@ inline bool all_are(std::string_view text, Kind kind) {
     return kinds != 0;
 }
 
+// NaN and infinities, as JavaScript, Python and C write them.
+bool is_no_number(std::string_view text) {
+    if (text[0] == '-' || text[0] == '+') text.remove_prefix(1);
+    char lower[8];
+    if (text.size() != 3 && text.size() != 8) return false;
+    for (size_t i = 0; i < text.size(); ++i) lower[i] = static_cast<char>(text[i] | 0x20);
+    const std::string_view word(lower, text.size());
+    return is(word, "nan") || is(word, "inf") || is(word, "infinity");
+}
+
 // Reads JSON text that may end anywhere. `end` is the end of what has arrived; `at` only ever moves forward.
 struct Cursor {
     const char* at;
@@ -431,6 +441,7 @@ struct Cursor {
 private:
     static bool is_plain(std::string_view text) {
         if (is(text, "true") || is(text, "false") || is(text, "null")) return true;
+        if (is_no_number(text)) return true;
         if (text[0] == '-') text.remove_prefix(1);
         if (text.empty() || text[0] < '0' || text[0] > '9') return false;
         if (text[0] == '0' && text.size() > 1 && text[1] >= '0' && text[1] <= '9') return false;
@@ -524,18 +535,22 @@ bool parse_event(Cursor& cursor, Event& event) {
 
 // ---------------------------------------------------------------- values
 
+// A number may be written as text.
+Token unquoted(const Token& token) { return *token.begin == '"' ? Token{token.begin + 1, token.end - 1} : token; }
+
 // Each returns whether the token is plain; the value is kNull where it is absent, null or too large to be kept.
 
-bool integer(const Token& token, int64_t& value, int64_t largest = INT64_MAX) {
+bool integer(const Token& written, int64_t& value, int64_t largest = INT64_MAX) {
     value = kNull;
-    if (token.is_null()) return true;
+    if (written.is_null()) return true;
+    const Token token = unquoted(written);
     const char* p = token.begin;
     const bool negative = *p == '-';
     p += negative;
     if (p == token.end || token.end - p > 20) return false;
     unsigned __int128 digits = 0;
     for (; p < token.end; ++p) {
-        if (*p < '0' || *p > '9') return false;
+        if (*p < '0' || *p > '9') return is_no_number(written.text());
         digits = digits * 10 + static_cast<unsigned>(*p - '0');
     }
     if (digits > static_cast<unsigned __int128>(largest)) return true;  // an unset id is written as 2**64 - 1
@@ -544,7 +559,8 @@ bool integer(const Token& token, int64_t& value, int64_t largest = INT64_MAX) {
 }
 
 // Microseconds as decimal text -> integer nanoseconds, rounded to the nearest one.
-bool nanoseconds(const Token& token, int64_t& value) {
+bool nanoseconds(const Token& written, int64_t& value) {
+    const Token token = unquoted(written);
     const char* p = token.begin;
     const bool negative = *p == '-';
     p += negative;
@@ -583,7 +599,8 @@ bool nanoseconds(const Token& token, int64_t& value) {
 bool decimal(const Token& token, double& value) {
     value = __builtin_nan("");
     if (token.is_null()) return true;
-    if (*token.begin != '-' && (*token.begin < '0' || *token.begin > '9')) return false;
+    const char first = *token.begin == '-' ? token.begin[1] : *token.begin;
+    if (first < '0' || first > '9') return is_no_number(token.text());
     const std::string text(token.text());
     char* end = nullptr;
     value = std::strtod(text.c_str(), &end);
@@ -721,8 +738,10 @@ public:
                 cursor.at = begin;
                 return cursor.state == Parsed::kNeedsMore ? Stop::kNeedsMore : Stop::kBroken;
             }
-            ++event_count_;
-            if (!cursor.plain || !add(event)) keep_odd(begin, cursor.at);
+            if (cursor.plain && add(event))
+                ++plain_count_;
+            else
+                keep_odd(begin, cursor.at);
         }
     }
 
@@ -740,7 +759,7 @@ public:
         for (size_t i = 0; i < other.threads_.size(); i += 2)
             codes.threads.push_back(thread(identities[static_cast<size_t>(other.threads_[i])],
                                            identities[static_cast<size_t>(other.threads_[i + 1])]));
-        event_count_ += other.event_count_;
+        plain_count_ += other.plain_count_;
         for (size_t i = 0; i < other.ignored_.size(); ++i)
             if (other.ignored_[i] != 0) ignored_[category_at(other.categories_.text(i))] += other.ignored_[i];
         const auto before = static_cast<int64_t>(odd_.size());
@@ -775,7 +794,7 @@ public:
         threads_.clear();
         thread_numbers_.clear();
         last_process_ = last_thread_ = last_number_ = -1;
-        event_count_ = 0;
+        plain_count_ = 0;
         clear_odd();
     }
 
@@ -800,7 +819,7 @@ public:
     const std::vector<int32_t>& threads() const { return threads_; }
     const std::string& odd() const { return odd_; }
     const std::vector<int64_t>& odd_ends() const { return odd_ends_; }
-    int64_t event_count() const { return event_count_; }
+    int64_t plain_count() const { return plain_count_; }
 
 private:
     static bool has_escape(const Token& token) {
@@ -1018,7 +1037,7 @@ private:
     int32_t last_process_ = -1, last_thread_ = -1, last_number_ = -1;
     std::string odd_;
     std::vector<int64_t> odd_ends_;
-    int64_t event_count_ = 0;
+    int64_t plain_count_ = 0;
 };
 
 // ---------------------------------------------------------------- threads
@@ -1541,7 +1560,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 7; }
+int32_t opscope_kineto_version() { return 8; }
 Reader* opscope_kineto_new(size_t threads, size_t block_size) {
     try {
         return new Reader(threads, block_size);
@@ -1566,7 +1585,7 @@ int64_t opscope_kineto_read(Reader* reader, int32_t file, size_t piece_size, siz
 int32_t opscope_kineto_finish(Reader* reader) {
     return reader->guarded([&] { reader->finish(); });
 }
-int64_t opscope_kineto_event_count(const Reader* reader) { return reader->rows().event_count(); }
+int64_t opscope_kineto_plain_count(const Reader* reader) { return reader->rows().plain_count(); }
 int32_t opscope_kineto_truncated(const Reader* reader) { return reader->truncated(); }
 int32_t opscope_kineto_found_events(const Reader* reader) { return reader->found_events(); }
 
