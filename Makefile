@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 
-.PHONY: help setup demo test static sanitize wheel check format schemas clean
+.PHONY: help setup demo test static sanitize fuzz wheel check format schemas clean
 
+MINUTES ?= 60
 CPP := src/opscope/readers/native/kineto.cpp src/opscope/analysis/native/nesting.cpp
+ALL_CPP := $(CPP) fuzz/coverage.cpp
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,12 +32,16 @@ test: setup  ## Run all tests; those that need a GPU are skipped where there is 
 static: setup  ## Check format, lint, types and import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/clang-format --dry-run --Werror $(CPP)
+	$(BIN)/clang-format --dry-run --Werror $(ALL_CPP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 sanitize: setup  ## Run the tests of readers on C++ built with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(BIN)/python tools/sanitized_tests.py
+
+fuzz: setup  ## Attack readers and analyses for MINUTES (60 unless told)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt atheris
+	$(BIN)/python tools/fuzz.py $(MINUTES) $(FUZZ_OPTIONS)
 
 wheel: setup  ## Build the wheel, install it into an empty environment, and run its commands
 	$(BIN)/python tools/check_wheel.py
@@ -45,7 +51,7 @@ check: test static sanitize wheel  ## Everything that CI runs
 format: setup  ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/clang-format -i $(CPP)
+	$(BIN)/clang-format -i $(ALL_CPP)
 
 schemas: setup  ## Write the JSON schemas of docs/schema anew
 	$(BIN)/python tools/build_schemas.py docs/schema

@@ -365,3 +365,16 @@ def test_only_calls_without_effects_are_made_again(operator: str) -> None:
     call = OperatorCall(operator, overload, json.dumps(dims), json.dumps(kinds), None, json.dumps(values))
     with contextlib.nullcontext() if why is None else pytest.raises(UsageError, match=why):
         refuse(call, function, torch.device("cpu"))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("strides", [[1 << 40, 1], [-1, 1], [1], "much", [0.5, 1]])
+def test_strides_that_reach_too_far_are_refused(strides: Any) -> None:
+    import torch
+
+    from opscope.collect.replay import refuse
+
+    kinds, dims = json.dumps(["float"]), json.dumps([[2, 2]])
+    call = OperatorCall("aten::relu", "default", dims, kinds, json.dumps([strides]), json.dumps([""]))
+    with pytest.raises(UsageError, match=r"bytes, more than are built|were not recorded whole"):
+        refuse(call, torch.ops.aten.relu.default, torch.device("cpu"))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from opscope.analysis import native
 from opscope.analysis.nesting import Nesting
+from tests.budget import examples
 
 Slice = tuple[int, int, int]  # thread, start, end
 
@@ -43,7 +44,7 @@ def reference_parents(slices: list[Slice]) -> list[int]:
     return [innermost(slices, [outer for outer in rows if encloses(slices, outer, inner)]) for inner in rows]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(SLICES)
 def test_parent_is_the_innermost_enclosing_slice(slices: list[Slice]) -> None:
     assert nesting(slices).parent.tolist() == reference_parents(slices)
@@ -64,7 +65,7 @@ NUMBERED = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(NUMBERED)
 def test_numbers_tell_which_of_two_that_start_together_is_the_outer_one(drawn: list[tuple[int, ...]]) -> None:
     slices = [(thread, start, start + length) for thread, start, length, _ in drawn]
@@ -86,7 +87,7 @@ def contains(one: Slice, thread: int, time: int) -> bool:
     return one[0] == thread and one[1] <= time < one[2]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(SLICES, st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 45)), max_size=20))
 def test_innermost_at_finds_the_latest_slice_that_contains_a_time(
     slices: list[Slice], points: list[tuple[int, int]]
@@ -150,7 +151,7 @@ def test_crossing_slices_are_found_where_there_are_any(slices: list[tuple[int, i
     assert all(crosses for mark, crosses in zip(found, crossing, strict=True) if mark)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(NUMBERED, st.booleans(), st.lists(st.tuples(st.integers(-1, 3), st.integers(-2, 40)), max_size=60))
 def test_the_compiled_pass_is_what_numpy_says(
     slices: list[tuple[int, int, int, int]], numbered: bool, asked: list[tuple[int, int]]

@@ -20,6 +20,7 @@ from opscope.readers import native, read
 from opscope.readers.repair import repaired
 from opscope.readers.source import Source
 from opscope.schema import SCHEMAS
+from tests.budget import examples
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace
 
@@ -44,7 +45,7 @@ def read_text(tmp_path: Path, text: str) -> Trace:
     return read(path)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 9 * 10**15), st.integers(0, 10**12))
 def test_times_are_exact_to_the_nanosecond(tmp_path_factory: pytest.TempPathFactory, start: int, duration: int) -> None:
     """Also beyond 2**43 microseconds, where a double no longer holds single nanoseconds."""
@@ -145,7 +146,7 @@ ODD_EVENT = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(ODD_EVENT, max_size=12))
 def test_whatever_the_events_hold_they_are_refused_or_add_up(
     tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, object]]

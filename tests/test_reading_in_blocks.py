@@ -11,13 +11,13 @@ from unittest import mock
 
 import pytest
 
-from opscope.columns import TABLES
 from opscope.readers import native, read
-from opscope.readers.native import CATEGORIES, IDENTITIES, NAMES, TEXTS, NativeReader
-from opscope.readers.native.columns import take
+from opscope.readers.native import NativeReader
 from opscope.readers.source import Source
 from opscope.schema import SCHEMAS
+from tests.budget import chance, examples
 from tests.conftest import DATA
+from tests.reading import everything, fed
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="the compiled reader was not built")
 
@@ -34,33 +34,6 @@ _VALUES = (
 )  # fmt: skip
 
 
-def everything(reader: NativeReader, odd: list[bytes]) -> dict[str, Any]:
-    odd = [*odd, *reader.finish()]
-    strings = {which: reader.strings(which) for which in (NAMES, TEXTS, IDENTITIES)}
-    columns = {table: {name: values.tobytes() for name, values in take(reader, table).items()} for table in TABLES}
-    ignored = {text: n for text, n in zip(reader.strings(CATEGORIES), reader.ignored(), strict=True) if n}
-    return {
-        "ignored": ignored,
-        "odd": odd,
-        "strings": strings,
-        "columns": columns,
-        "threads": reader.threads(),
-        "header": reader.header,
-        "footer": reader.footer,
-        "footer_size": reader.footer_size,
-        "truncated": reader.truncated,
-        "found_events": reader.found_events,
-        "plain_count": reader.plain_count,
-    }
-
-
-def fed(pieces: list[bytes], threads: int, block: int) -> dict[str, Any]:
-    library = native.load()
-    assert library is not None
-    reader = NativeReader(library, threads, block)
-    return everything(reader, [odd for piece in pieces for odd in reader.feed(piece)])
-
-
 def read_from(path: Path, piece: int, threads: int, block: int) -> dict[str, Any]:
     library = native.load()
     assert library is not None
@@ -69,39 +42,39 @@ def read_from(path: Path, piece: int, threads: int, block: int) -> dict[str, Any
         return everything(reader, list(Source(path).feed(lambda _: reader)))
 
 
-def odd_trace(document: Mapping[str, Any], chance: random.Random) -> bytes:
+def odd_trace(document: Mapping[str, Any], random_: random.Random) -> bytes:
     """Some events of a trace with odd values, then damaged."""
-    count = chance.choice((5, 20, 60, 200))
-    first = chance.randrange(max(1, len(document["traceEvents"]) - count))
+    count = random_.choice((5, 20, 60, 200))
+    first = random_.randrange(max(1, len(document["traceEvents"]) - count))
     events = [dict(event) for event in document["traceEvents"][first : first + count]]
-    for _ in range(chance.choice((0, 1, 5, 30))):
-        event = chance.choice(events)
-        event[chance.choice([*event, "args", "cat", "ts", "tid"])] = chance.choice(_VALUES)
-    if chance.random() < 0.3:
+    for _ in range(random_.choice((0, 1, 5, 30))):
+        event = random_.choice(events)
+        event[random_.choice([*event, "args", "cat", "ts", "tid"])] = random_.choice(_VALUES)
+    if random_.random() < 0.3:
         for event in events:
-            event["more"] = [{"x": i} for i in range(chance.randrange(12))]
-    text = json.dumps({**document, "traceEvents": events}, indent=chance.choice((None, None, 0, 2, 40))).encode()
-    for _ in range(chance.choice((0, 0, 1, 2, 6))):
-        at = chance.randrange(len(text))
-        text = text[:at] + chance.choice(_STRAYS) + text[at + chance.choice((0, 0, 1, 3, 40)) :]
-    return text[: chance.randrange(len(text))] if chance.random() < 0.1 else text
+            event["more"] = [{"x": i} for i in range(random_.randrange(12))]
+    text = json.dumps({**document, "traceEvents": events}, indent=random_.choice((None, None, 0, 2, 40))).encode()
+    for _ in range(random_.choice((0, 0, 1, 2, 6))):
+        at = random_.randrange(len(text))
+        text = text[:at] + random_.choice(_STRAYS) + text[at + random_.choice((0, 0, 1, 3, 40)) :]
+    return text[: random_.randrange(len(text))] if random_.random() < 0.1 else text
 
 
-def pieces_of(text: bytes, chance: random.Random) -> list[bytes]:
-    size = chance.choice((50, 300, 1000, 4096, 20000, len(text)))
+def pieces_of(text: bytes, random_: random.Random) -> list[bytes]:
+    size = random_.choice((50, 300, 1000, 4096, 20000, len(text)))
     ends = [*range(size, len(text), size), len(text)]
     return [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_odd_and_damaged_traces_read_the_same_with_several_threads(path: Path, tmp_path: Path) -> None:
-    chance, target = random.Random(path.name), tmp_path / "trace.json"
+    random_, target = chance(path.name), tmp_path / "trace.json"
     document = json.loads(gzip.decompress(path.read_bytes()).decode("utf-8", "replace"), strict=False)
-    for _ in range(12):
-        text = odd_trace(document, chance)
-        pieces = pieces_of(text, chance)
+    for _ in range(examples(12)):
+        text = odd_trace(document, random_)
+        pieces = pieces_of(text, random_)
         expected = fed(pieces, 1, 1 << 20)
-        threads, block = chance.choice((2, 3, 4)), chance.choice((64, 100, 256, 700, 1024, 4096))
+        threads, block = random_.choice((2, 3, 4)), random_.choice((64, 100, 256, 700, 1024, 4096))
         assert fed(pieces, threads, block) == expected
         target.write_bytes(text)
         assert read_from(target, len(pieces[0]), threads, block) == expected

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.readers import read
+from tests.budget import examples
 from tests.kineto import KinetoTrace
 
 
@@ -79,7 +80,7 @@ def expected(roots: list[Slice]) -> dict[str, tuple[int, int, int]]:
     return {name: (row[0], row[1], row[2]) for name, row in found.items()}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(TREES, st.sampled_from([100, 200, 300])), min_size=1, max_size=6), st.randoms())
 def test_operator_rows_equal_a_walk_over_the_tree(
     tmp_path_factory: pytest.TempPathFactory, trees: list[tuple[object, int]], chance: object
@@ -111,7 +112,7 @@ def rounded(event: dict[str, Any]) -> dict[str, Any]:
     return {**event, "ts": start // 1000, "dur": end // 1000 - start // 1000}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.lists(st.integers(0, 1_500), min_size=1, max_size=6), min_size=1, max_size=6), st.integers(1, 900))
 def test_rounded_times_lose_no_call(
     tmp_path_factory: pytest.TempPathFactory, trees: list[list[int]], pause: int
@@ -143,7 +144,7 @@ ACTIVITIES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(ACTIVITIES, st.lists(st.integers(0, 250), min_size=2, max_size=6, unique=True))
 def test_device_times_equal_counting_every_nanosecond(
     tmp_path_factory: pytest.TempPathFactory, activities: list[tuple[int, int, int, int, str]], edges: list[int]

@@ -55,9 +55,9 @@ def refuse(call: OperatorCall, function: Any, device: torch.device) -> None:
     Raises:
         UsageError: it may not.
     """
-    dims, types, _, values = _recorded(call)
+    dims, types, strides, values = _recorded(call)
     plain = [_value(value) for value, kind in zip(values, types, strict=True) if recorded_dtype(kind) is None]
-    refuse_unsafe(call.operator, function, dims, types, plain, device.type.upper())
+    refuse_unsafe(call.operator, function, list(zip(dims, strides, types, strict=True)), plain, device.type.upper())
 
 
 def _argument(operator: str, dims: Any, kind: str, strides: Any, value: str, *, rows: int, device: torch.device) -> Any:

@@ -29,15 +29,14 @@ _MOST_ELEMENTS: Final = 1 << 33  # that numbers in arguments may ask for
 
 
 def refuse_unsafe(
-    operator: str, function: Any, dims: Sequence[Any], kinds: Sequence[str], values: Sequence[Any], device_key: str
+    operator: str, function: Any, inputs: Sequence[tuple[Any, Any, str]], values: Sequence[Any], device_key: str
 ) -> None:
     """Check a call before anything of it is built.
 
     Args:
         operator: its name.
         function: the overload, of ``torch.ops``.
-        dims: the recorded shapes, per argument.
-        kinds: the recorded types.
+        inputs: of every argument the recorded shape, strides (None where they were not recorded) and type.
         values: the values of the arguments that are no tensors.
         device_key: the dispatch key of the device, ``CUDA`` or ``CPU``.
 
@@ -56,25 +55,32 @@ def refuse_unsafe(
     for argument in function._schema.arguments:
         if not _PLAIN.fullmatch(str(argument.type)):
             raise UsageError(f"{operator} takes a {argument.type}, which is neither a tensor nor a plain value")
-    _refuse_large(operator, dims, kinds)
+    _refuse_large(operator, inputs)
     for value in values:
         _refuse_value(operator, value)
 
 
-def _refuse_large(operator: str, dims: Sequence[Any], kinds: Sequence[str]) -> None:
+def _refuse_large(operator: str, inputs: Sequence[tuple[Any, Any, str]]) -> None:
     total, tensors = 0, 0
-    for shape, kind in zip(dims, kinds, strict=True):
+    for shape, recorded_strides, kind in inputs:
         dtype = recorded_dtype(kind)
         if dtype is None:
             continue
-        if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
+        strides = recorded_strides or []
+        if not _are_sizes(shape) or not _are_sizes(strides) or len(strides) not in (0, len(shape)):
             raise UsageError(f"the shapes of {operator} were not recorded whole")
-        total += math.prod(shape) * dtype.size_bytes
+        # With strides, up to the last element; the values are made for all elements.
+        reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=False) if size)
+        total += max(math.prod(shape), reach) * dtype.size_bytes
         tensors += 1
-    if not tensors and "TensorList" not in kinds:  # which nothing builds yet, and says so
+    if not tensors and not any(kind == "TensorList" for _, _, kind in inputs):  # which nothing builds yet, and says so
         raise UsageError(f"{operator} takes no tensor: what it would do is not in its arguments")
     if total > _MOST_BYTES:
         raise UsageError(f"the inputs of {operator} take {total:,} bytes, more than are built for a replay")
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, int) and value >= 0 for value in values)
 
 
 def _refuse_value(operator: str, value: Any) -> None:

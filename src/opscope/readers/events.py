@@ -40,7 +40,7 @@ _STEP: Final = "ProfilerStep#"  # recorded as an operator by old versions
 _MEMORY_EVENT: Final = "[memory]"
 
 _NS_PER_US: Final = 1000
-_LATEST_NS: Final = 1 << 62  # 146 years; start and end of everything stay within 64 bits
+LATEST_NS: Final = 1 << 62  # 146 years; start and end of everything stay within 64 bits
 _INT32: Final = 31
 _INT64: Final = 63
 _AMD_NAME: Final = re.compile(r"AMD|Radeon|gfx", re.IGNORECASE)
@@ -64,7 +64,7 @@ def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:
             _add_allocation(rows, event, start, args)
         return start is not None
     duration = _nanoseconds(event.get("dur")) if ph == "X" else None  # no profiler writes begin and end apart
-    if start is None or duration is None or not -_LATEST_NS < start + duration < _LATEST_NS:
+    if start is None or duration is None or not -LATEST_NS < start + duration < LATEST_NS:
         return False
     _add_slice(rows, event, name, start, duration, args)
     return True
@@ -194,7 +194,7 @@ def _nanoseconds(value: Any) -> int | None:
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = _decimal(value.strip())
     number = _finite(value)
-    if number is None or abs(number) > _LATEST_NS // _NS_PER_US:
+    if number is None or abs(number) > LATEST_NS // _NS_PER_US:
         return None
     return 0 if number.adjusted() < -_NS_PER_US else int((number * _NS_PER_US).to_integral_value())
 

@@ -25,7 +25,7 @@ from opscope._version import __version__
 from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.files import PARTIAL, path_text, regular, write_whole
 from opscope.model import DeviceProperties, Trace, TraceSource
-from opscope.readers.events import KINDS
+from opscope.readers.events import KINDS, LATEST_NS
 from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST, UNSUSPICIOUS_BYTES
 from opscope.schema import SCHEMAS
 
@@ -172,6 +172,8 @@ class _Table:
         for name in _ALWAYS_KNOWN & set(frame.columns):
             if frame[name].null_count():
                 raise self._unlike(f"values than a trace has: {name} is missing in some rows")
+        if not frame.select(_possible_times(frame)).to_series().all():
+            raise self._unlike("times than a trace has")
         if "thread" in frame.columns and not frame["thread"].is_between(0, threads - 1).all():
             raise self._unlike("threads than its manifest lists")
         if "kind" in frame.columns and not frame["kind"].cast(pl.String).is_in(KINDS).all():
@@ -193,3 +195,12 @@ class _Table:
 
     def _unlike(self, what: str) -> BadInputError:
         return BadInputError(f"{self.path} has other {what}: convert the trace again")
+
+
+def _possible_times(frame: pl.DataFrame) -> pl.Expr:
+    """Tell per row whether beginning, duration and end are within the bounds of every reader."""
+    begin = pl.col("time_ns" if "time_ns" in frame.columns else "start_ns")
+    duration = pl.col("duration_ns") if "duration_ns" in frame.columns else pl.lit(0)
+    return pl.all_horizontal(
+        time.is_between(-LATEST_NS, LATEST_NS, closed="none") for time in (begin, duration, begin + duration)
+    )

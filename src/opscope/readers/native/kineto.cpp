@@ -288,6 +288,7 @@ enum Kind : uint8_t {
     kOpens = 16,
     kCloses = 32,
     kQuote = 64,
+    kInList = 128,
 };
 
 struct Kinds {
@@ -296,7 +297,8 @@ struct Kinds {
     constexpr Kinds() {
         set(" \n\r\t", kSpace | kEndsValue);
         set(",}]\":", kEndsValue);
-        set("0123456789-", kInNumber | kInIdentity);
+        set("0123456789-", kInNumber | kInIdentity | kInList);
+        set(",", kInList);
         set(".eE+", kInNumber);
         set("{[", kOpens);
         set("}]", kCloses);
@@ -342,6 +344,9 @@ struct Cursor {
         return false;
     }
 
+    // After a value that was not wanted, or that is not whole.
+    bool fail_unless_short() { return fail(state == Parsed::kNeedsMore ? state : Parsed::kBroken); }
+
     bool skip_space() {
         while (at < end && is_space(*at)) ++at;
         return at < end || fail(Parsed::kNeedsMore);
@@ -371,10 +376,15 @@ struct Cursor {
         return fail(Parsed::kNeedsMore);
     }
 
-    // `at` is on any value; moves past it. Containers are only balanced, not checked, and without recursion.
+    // `at` is on any value; moves past it.
     bool skip_value() {
         if (*at == '"') return skip_string();
         if (*at == '{' || *at == '[') return skip_container();
+        return skip_word();
+    }
+
+    // `at` is on a value that is neither text nor a container.
+    bool skip_word() {
         const char* begin = at;
         while (at < end && !(kinds_of(*at) & kEndsValue)) ++at;
         if (at >= end) return fail(Parsed::kNeedsMore);
@@ -383,21 +393,54 @@ struct Cursor {
         return true;
     }
 
+    // Without recursion, however deep. What opens has to be closed in kind, and commas and colons to stand between
+    // values: a quote too many must not make one event of several.
     bool skip_container() {
+        std::vector<bool> deeper;  // which of those that are open are objects, beyond the innermost 64
+        uint64_t objects = 0;      // the same of the innermost ones, the last one in the lowest bit
         size_t depth = 0;
+        bool wants_value = true, just_opened = false;
         while (at < end) {
-            const uint8_t kinds = kinds_of(*at);
-            if (kinds & kQuote) {
-                if (!skip_string()) return false;
-                continue;
-            }
-            if (kinds & kOpens) {
-                ++depth;
-            } else if (kinds & kCloses && --depth == 0) {
+            const char c = *at;
+            const uint8_t kinds = kinds_of(c);
+            if (kinds & kSpace) {
                 ++at;
-                return true;
+            } else if (kinds & kInList) {  // most of what is there: numbers between commas
+                if (c == ',') {
+                    if (wants_value) return fail(Parsed::kBroken);
+                    wants_value = true;
+                    just_opened = false;
+                    ++at;
+                    continue;
+                }
+                if (!wants_value || !skip_word()) return fail_unless_short();
+                wants_value = false;
+            } else if (kinds & kOpens) {
+                if (!wants_value) return fail(Parsed::kBroken);
+                if (depth >= 64) deeper.push_back(objects >> 63);
+                objects = objects << 1 | (c == '{');
+                ++depth;
+                ++at;
+                just_opened = true;
+            } else if (kinds & kCloses) {
+                if ((wants_value && !just_opened) || (objects & 1) != (c == '}')) return fail(Parsed::kBroken);
+                ++at;
+                if (--depth == 0) return true;
+                objects >>= 1;
+                if (depth >= 64) {
+                    objects |= static_cast<uint64_t>(deeper.back()) << 63;
+                    deeper.pop_back();
+                }
+                wants_value = just_opened = false;
+            } else if (c == ':') {
+                if (wants_value || !(objects & 1)) return fail(Parsed::kBroken);
+                wants_value = true;
+                just_opened = false;
+                ++at;
+            } else {
+                if (!wants_value || !(kinds & kQuote ? skip_string() : skip_word())) return fail_unless_short();
+                wants_value = false;
             }
-            ++at;
         }
         return fail(Parsed::kNeedsMore);
     }
@@ -405,9 +448,10 @@ struct Cursor {
     // Calls `field(key, token)` for each entry of the object that `at` is on.
     template <typename Field>
     bool each_field(Field field) {
-        for (++at;;) {
+        bool first = true;
+        for (++at;; first = false) {
             if (!skip_space()) return false;
-            if (*at == '}') {
+            if (*at == '}' && first) {
                 ++at;
                 return true;
             }
@@ -423,11 +467,12 @@ struct Cursor {
             if (!skip_space()) return false;
             if (!field(name)) return false;
             if (!skip_space()) return false;
-            if (*at == ',') {
+            if (*at == '}') {
                 ++at;
-            } else if (*at != '}') {
-                return fail(Parsed::kBroken);
+                return true;
             }
+            if (*at != ',') return fail(Parsed::kBroken);
+            ++at;
         }
     }
 

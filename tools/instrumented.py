@@ -1,0 +1,69 @@
+"""Builds the C++ sources with AddressSanitizer and UndefinedBehaviorSanitizer, in a copy of the package."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_FLAGS = ("-O1", "-g", "-std=c++2a", "-Wall", "-Wextra", "-Werror", "-pthread", "-fPIC")
+_SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+_LIBRARIES = {"readers/native/kineto.cpp": "libkineto.so", "analysis/native/nesting.cpp": "libnesting.so"}
+_CHECK = """
+from opscope.analysis import native as nesting
+from opscope.readers import native as reader
+for module in (nesting, reader):
+    assert str(module.LIBRARY).startswith({build!r}), module.LIBRARY
+    assert module.load() is not None, module.LIBRARY
+"""
+
+
+def compiler() -> str:
+    return os.environ.get("CXX", "c++")
+
+
+def build(target: Path, more_flags: Sequence[str] = (), more_source: Path | None = None) -> None:
+    """Copy the package, so that the libraries in use stay as they are, and build its libraries there.
+
+    Args:
+        target: where to.
+        more_flags: for the library's own sources.
+        more_source: is linked into every library, compiled without any of these flags.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    package = target / "opscope"
+    shutil.copytree(ROOT / "src" / "opscope", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    objects = []
+    if more_source is not None:
+        objects.append(str(target / "more.o"))
+        command = [compiler(), "-O2", "-std=c++2a", "-fPIC", "-c", "-o", objects[0], str(more_source)]
+        subprocess.run(command, check=True)
+    for source, library in _LIBRARIES.items():
+        output = (package / source).with_name(library)
+        compiled = str(target / f"{library}.o")
+        flags = [*_FLAGS, *_SANITIZERS, *more_flags, f"-I{package}", "-c", "-o", compiled]
+        subprocess.run([compiler(), *flags, str(package / source)], check=True)
+        link = [*_SANITIZERS, "-pthread", "-shared", "-Wl,-Bsymbolic", "-o", str(output), compiled, *objects]
+        subprocess.run([compiler(), *link], check=True)
+    subprocess.run(
+        [sys.executable, "-c", _CHECK.format(build=str(target))],
+        check=True,
+        env={**os.environ, **environment(target)},
+    )
+
+
+def environment(target: Path) -> dict[str, str]:
+    """Return what runs Python on what was built."""
+    # Python itself is not built with them, so their library comes first, and that of the exceptions that it watches.
+    preloaded = [
+        subprocess.run([compiler(), f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout
+        for name in ("libasan.so", "libstdc++.so")
+    ]
+    return {
+        "PYTHONPATH": f"{target}{os.pathsep}{ROOT}",
+        "LD_PRELOAD": " ".join(path.strip() for path in preloaded),
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python keeps what it has until it ends
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
