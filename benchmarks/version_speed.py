@@ -23,7 +23,7 @@ def timed(source: Path, arguments: list[str]) -> tuple[float, int]:
     begin = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "opscope", *arguments],
-        env={**os.environ, "PYTHONPATH": str(source.resolve())},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(source.resolve()), os.environ.get("PYTHONPATH", "")])},
         stdout=subprocess.DEVNULL,
     )
     _, status, usage = os.wait4(process.pid, 0)
