@@ -186,7 +186,9 @@ def test_a_measurement_that_is_not_to_be_trusted_stays_so(tmp_path: Path) -> Non
     assert "those of a busy machine" in failed.sentence
 
 
-@pytest.mark.parametrize("change", [{"schema": "opscope.export/2"}, {"threads": 7}, {"threads": [["1"]]}, None])
+@pytest.mark.parametrize(
+    "change", [{"schema": "opscope.export/2"}, {"threads": 7}, {"threads": [["1"]]}, {"unreadable_bytes": -9}, None]
+)
 def test_a_header_that_is_not_ours_changes_nothing(change: Any, load: Load, tmp_path: Path) -> None:
     exported(load(crossing()), tmp_path)
     content = json.loads((tmp_path / "exported.json").read_text())
@@ -207,3 +209,27 @@ def test_tracks_that_were_added_are_threads_of_their_own(load: Load, tmp_path: P
     trace = read(tmp_path / "exported.json")
     assert trace.threads[0] == ("100", "100")
     assert trace.operators["thread"].n_unique() == 5
+
+
+def test_threads_that_are_listed_twice_are_one(load: Load, tmp_path: Path) -> None:
+    exported(load(crossing()), tmp_path)
+    content = json.loads((tmp_path / "exported.json").read_text())
+    content["opscope_export"]["threads"] = [["100", "100"]] * 3
+    (tmp_path / "exported.json").write_text(json.dumps(content))
+    trace = read(tmp_path / "exported.json")
+    assert trace.threads == (("100", "100"),)
+    assert trace.operators["thread"].to_list() == [0, 0]
+    assert analyze(trace).operators.height == 2
+
+
+def test_the_header_that_other_tools_read_is_kept_and_nothing_else(load: Load, tmp_path: Path) -> None:
+    built = crossing()
+    built.header |= {"distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8}, "trace_id": "{no object"}
+    trace = load(built)
+    poisoned = {**trace.source.metadata, "traceEvents": "[]", "HF_TOKEN": "hf_secret"}
+    content = json.loads(exported_bytes(replace(trace, source=replace(trace.source, metadata=poisoned))))
+    assert content["distributedInfo"] == {"backend": "nccl", "rank": 3, "world_size": 8}
+    assert content["trace_id"] == "{no object"
+    assert len(content["traceEvents"]) > 3
+    assert "hf_secret" not in json.dumps(content)
+    assert exported(trace, tmp_path).source.metadata["distributedInfo"] == trace.source.metadata["distributedInfo"]

@@ -6,9 +6,10 @@ which checks of the measurement failed.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import polars as pl
@@ -20,6 +21,9 @@ PART: Final = "opscope_part"  # the key after the events, in files that were spl
 HOST, OVERHEAD, DEVICE = 1, 2, 1_000  # process ids: of the host, of the profiler, and of device 0
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 LANES: Final = 1_000_000  # the thread ids of a track's lanes are apart from the next track's
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +40,11 @@ class ExportedFrom:
     schema: Literal["opscope.export/1"] = "opscope.export/1"
     threads: tuple[tuple[str, str], ...]
     devices: tuple[DeviceProperties, ...]
-    replaced_bytes: int = 0
-    odd_events: int = 0
-    unreadable_bytes: int = 0
+    replaced_bytes: Count = 0
+    odd_events: Count = 0
+    unreadable_bytes: Count = 0
     damage: str | None = None
-    not_understood: dict[str, int] = field(default_factory=dict)
+    not_understood: dict[str, Count] = field(default_factory=dict)
     failed_checks: dict[str, str] = field(default_factory=dict)
 
 
@@ -66,7 +70,7 @@ def _threads(
     drawn: tuple[tuple[str, str], ...], original: tuple[tuple[str, str], ...]
 ) -> tuple[tuple[tuple[str, str], ...], pl.Series]:
     """Return the threads, and per track the number of its thread; a track that was added is a further thread."""
-    known = {pair: number for number, pair in enumerate(original)}
+    known = {pair: number for number, pair in enumerate(dict.fromkeys(original))}
     numbers = [known.setdefault(_thread_of(pair, original), len(known)) for pair in drawn]
     return tuple(known), pl.Series(numbers, dtype=pl.Int32)
 
@@ -81,13 +85,13 @@ def _thread_of(track: tuple[str, str], original: tuple[tuple[str, str], ...]) ->
 def _source(source: TraceSource, origin: ExportedFrom, part: Any) -> TraceSource:
     """Add what was wrong with the first file to what is wrong with this one."""
     split = f"it is part {part} of a trace that was exported in parts" if isinstance(part, int) else None
-    counted = (*source.not_understood.items(), *origin.not_understood.items())
+    not_understood = Counter(source.not_understood) + Counter(origin.not_understood)
     return replace(
         source,
         replaced_bytes=source.replaced_bytes + origin.replaced_bytes,
         odd_events=source.odd_events + origin.odd_events,
         unreadable_bytes=source.unreadable_bytes + origin.unreadable_bytes,
         damage=source.damage or origin.damage or split,
-        not_understood={name: sum(count for other, count in counted if other == name) for name, _ in sorted(counted)},
+        not_understood=dict(sorted(not_understood.items())),
         failed_checks=origin.failed_checks,
     )

@@ -29,6 +29,7 @@ from opscope.errors import UsageError
 from opscope.knowledge.categories import Classifier
 from opscope.model import Trace
 from opscope.readers.exported import DEVICE, HEADER, HOST, LANES, OVERHEAD, PART, ExportedFrom
+from opscope.readers.metadata import known_metadata
 from opscope.report.chrome_events import SEPARATOR, Events, Tracks, events_of
 from opscope.report.text import printable
 from opscope.threads import ahead
@@ -129,7 +130,7 @@ def _head(trace: Trace, failed: Sequence[Check]) -> bytes:
         failed_checks={**source.failed_checks, **{check.name: check.sentence for check in shown_by_nothing}},
     )
     header: dict[str, object] = {
-        **{key: _object_or_text(text) for key, text in source.metadata.items()},
+        **{key: _object_or_text(text) for key, text in known_metadata(source.metadata).items()},
         "displayTimeUnit": "ms",
         "deviceProperties": [{"id": item.index, "name": item.name} for item in trace.devices],
         HEADER: msgspec.to_builtins(origin),
@@ -138,7 +139,11 @@ def _head(trace: Trace, failed: Sequence[Check]) -> bytes:
 
 
 def _object_or_text(text: str) -> object:
-    return json.loads(text) if text.startswith("{") else text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) else text
 
 
 def _part_tail(part: int) -> bytes:
@@ -227,11 +232,10 @@ def _events(trace: Trace, classifier: Classifier) -> tuple[list[bytes], list[Eve
     host_track = np.concatenate([column(table, "thread") for table in host_tables])
     host_start = np.concatenate([column(table, "start_ns") for table in host_tables])
     host_end = np.concatenate([end_of(table) for table in host_tables])
-    host_tid = host_track * LANES + lanes_of(host_track, host_start, np.maximum(host_start, host_end))
+    host_tid = host_track * LANES + lanes_of(host_track, host_start, host_end)
     ends = np.cumsum([table.height for table in host_tables])
     device, stream_track, streams = _streams(trace.activities)
-    device_start = column(trace.activities, "start_ns")
-    device_end = np.maximum(device_start, end_of(trace.activities))
+    device_start, device_end = column(trace.activities, "start_ns"), end_of(trace.activities)
     device_tid = stream_track * LANES + lanes_of(stream_track, device_start, device_end)
     names = [*_host_names(trace, host_tid), *_device_names(trace, device, device_tid, streams)]
     frames, annotations, operators, launches = np.split(host_tid, ends[:-1])

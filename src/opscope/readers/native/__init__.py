@@ -118,7 +118,7 @@ class NativeReader:
 
     @property
     def plain_count(self) -> int:
-        """How many whole events were met, of any kind."""
+        """How many events became rows, or belong to no table."""
         return int(self._library.opscope_kineto_plain_count(self._reader))
 
     @property
