@@ -378,3 +378,114 @@ def test_strides_that_reach_too_far_are_refused(strides: Any) -> None:
     call = OperatorCall("aten::relu", "default", dims, kinds, json.dumps([strides]), json.dumps([""]))
     with pytest.raises(UsageError, match=r"bytes, more than are built|were not recorded whole"):
         refuse(call, torch.ops.aten.relu.default, torch.device("cpu"))
+
+
+# ---------------------------------------------------------------- numbers and digits of all kinds
+
+
+KERNEL = '{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {"correlation": 3}}'
+
+
+@pytest.mark.parametrize("field", ['"ts": 1', '"dur": 2', '"correlation": 3', '"tid": 7'])
+@pytest.mark.parametrize("reads", ["compiled", "python"])
+def test_integers_beyond_all_numbers_are_no_times_and_no_ids(
+    field: str, reads: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reads == "python":
+        monkeypatch.setattr(native, "load", lambda: None)
+    path = tmp_path / "t.json"
+    path.write_text(f'{{"traceEvents": [{KERNEL}, {KERNEL.replace(field, field + "0" * 400)}]}}')
+    trace = read(path)
+    lost = field.startswith(('"ts', '"dur'))
+    assert (trace.activities.height, trace.source.odd_events) == ((1, 1) if lost else (2, 0))
+
+
+def test_digits_of_other_scripts_number_no_step(tmp_path: Path) -> None:
+    def build(trace: KinetoTrace) -> None:
+        trace.annotation("ProfilerStep#\u0663", 0, 10_000)
+        trace.operator("aten::mm", 1_000, 5_000)
+
+    path = trace_with(tmp_path, build)
+    assert analyze(read(path)).step_count == 0
+    assert opscope("dossier", str(path)).returncode == 0
+
+
+@pytest.mark.parametrize("place", ["name", "thread", "damage", "failed"])
+def test_half_a_surrogate_pair_in_an_exports_header_is_no_text(place: str, tmp_path: Path) -> None:
+    origin: dict[str, Any] = {"schema": "opscope.export/1", "threads": [["1", "0"]], "devices": []}
+    text = "\ud800"
+    origin |= {
+        "name": {"devices": [{"index": 0, "name": text}]},
+        "thread": {"threads": [[text, "1"]]},
+        "damage": {"damage": text},
+        "failed": {"failed_checks": {"file_is_valid": text}},
+    }[place]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"opscope_export": origin, "traceEvents": [json.loads(KERNEL)]}))
+    for words in (("analyze", "--format", "json", path), ("convert", path, "-o", tmp_path / "store")):
+        result = opscope(*map(str, words))
+        assert result.returncode in (0, 4), result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_parts_that_would_be_mostly_the_same_header_are_refused(tmp_path: Path) -> None:
+    trace = KinetoTrace()
+    for number in range(20_000):
+        trace.operator("aten::mm", number, 1, tid=number)
+    message = refused(
+        "export", trace.write(tmp_path / "t.json"), "--chrome", tmp_path / "out.json", "--max-size", "3MB", code=2
+    )
+    assert "what every part of this trace begins with asks for at least" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "figure"),
+    [
+        ('"args": {"correlation": 3}, "args": {"stream": 1}', "correlation"),
+        ('"args": {"correlation": 3}, "args": null', "correlation"),
+    ],
+)
+def test_of_what_is_there_twice_the_last_counts(text: str, figure: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text('{"traceEvents": [' + KERNEL.replace('"args": {"correlation": 3}', text) + "]}")
+    assert read(path).activities[figure].to_list() == [None]
+
+
+def test_a_step_may_be_spelled_with_escapes_and_a_thread_with_a_sign(tmp_path: Path) -> None:
+    event = '{"ph": "X", "cat": "cpu_op", "name": "Profiler\\u0053tep#3", "pid": 1, "tid": -0, "ts": 1, "dur": 2}'
+    path = tmp_path / "t.json"
+    path.write_text('{"traceEvents": [' + event + "," + event.replace("-0", "0") + "]}")
+    trace = read(path)
+    assert (trace.operators.height, trace.annotations["thread"].to_list()) == (0, [0, 0])
+
+
+def test_memory_of_unknown_devices_has_one_order(tmp_path: Path) -> None:
+    events = [
+        {
+            "ph": "i",
+            "name": "[memory]",
+            "pid": 1,
+            "tid": 1,
+            "ts": number,
+            "args": {"Device Type": kind, "Device Id": -1},
+        }
+        for number, kind in enumerate([1, 0] * 20)
+    ]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    assert [use.device for use in analyze(read(tmp_path / "t.json")).memory] == [None, -1]
+
+
+LOWEST = {"device": -(2**31), "correlation": -(2**63), "graph_id": -(2**63)}
+
+
+@pytest.mark.parametrize("column", LOWEST)
+def test_numbers_that_readers_never_keep_are_refused_in_stores(column: str, store: Path) -> None:
+    poisoned(store, "activities", **{column: LOWEST[column]})
+    assert "has other numbers than a trace has" in refused("analyze", store)
+
+
+def test_counts_below_nothing_are_refused_in_stores(store: Path) -> None:
+    manifest = json.loads((store / "store.json").read_text())
+    manifest["source"]["unreadable_bytes"] = -5
+    (store / "store.json").write_text(json.dumps(manifest))
+    assert "counts less than nothing" in refused("analyze", store)

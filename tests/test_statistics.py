@@ -80,3 +80,14 @@ def test_quadratic_growth_has_exponent_two_and_unknown_times_are_left_out() -> N
     assert only.exponent == pytest.approx(2.0)
     assert list(growth({128: 1.0})) == []
     assert math.isclose(only.ratio, 16)
+
+
+def test_of_very_many_samples_the_interval_of_the_median_is_hardly_wider() -> None:
+    """And is found at once; the exact ranks take time that grows with the square of their number."""
+    for count in (5_001, 20_000, 1_000_000):
+        summary = summarise(range(count))
+        assert summary is not None
+        assert summary.median_low_ns is not None
+        assert summary.median_high_ns is not None
+        width = 1.96 * count**0.5
+        assert width <= summary.median_high_ns - summary.median_low_ns <= width + 4

@@ -8,6 +8,7 @@ import numpy as np
 from opscope.analysis import native
 from opscope.analysis.nesting import Ints, Nesting
 
+MOST_LANES = 4_096  # the last one takes what fits nowhere: nobody could see it anyway
 _AT_ONCE = 64  # slices looked at, to begin with; every further time twice as many
 _AT_MOST_AT_ONCE = 65_536
 _FEW = 256  # so few slices are sooner placed one by one than skipped
@@ -17,7 +18,7 @@ def lanes_of(track: Ints, start: Ints, end: Ints) -> Ints:
     """Return a lane (from 0) per slice, such that the slices of a track and lane nest or do not touch.
 
     Each slice goes to the first lane of its track in which it fits; earlier and longer slices choose first. Viewers
-    drop a slice that overlaps another without nesting.
+    drop a slice that overlaps another without nesting. There are at most `MOST_LANES`; what fits none is in the last.
     """
     nesting = Nesting.of(track, start, end)
     lanes = np.zeros(len(track), np.int64)
@@ -102,5 +103,7 @@ def _lane_for(stacks: list[list[int]], begin: int, last: int) -> int:
         if not stack or stack[-1] >= last:
             stack.append(last)
             return lane
-    stacks.append([last])
+    if len(stacks) < MOST_LANES:
+        stacks.append([])
+    stacks[-1].append(last)
     return len(stacks) - 1

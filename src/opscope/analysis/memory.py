@@ -42,9 +42,9 @@ def memory_use(trace: Trace, links: Links) -> tuple[MemoryUse, ...]:
     return tuple(_use(device, group) for (device,), group in sorted(events.group_by("device"), key=_host_first))
 
 
-def _host_first(item: tuple[tuple[object, ...], pl.DataFrame]) -> int:
+def _host_first(item: tuple[tuple[object, ...], pl.DataFrame]) -> tuple[bool, int]:
     (device,), _ = item
-    return -1 if device is None else int(str(device))
+    return device is not None, 0 if device is None else int(str(device))
 
 
 def _use(device: object, events: pl.DataFrame) -> MemoryUse:

@@ -12,7 +12,7 @@ from opscope.analysis.intervals import Intervals
 from opscope.analysis.nesting import Ints
 from opscope.model import Trace
 
-_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
+_STEP = re.compile(r"^ProfilerStep#([0-9]{1,18})$")
 
 
 class WindowKind(enum.StrEnum):

@@ -87,8 +87,8 @@ class _Family:
     def has_any(self, *names: str) -> bool:
         return not self.argument_names.isdisjoint(names)
 
-    def named(self, pattern: str) -> bool:
-        return re.search(pattern, self.base) is not None
+    def named(self, pattern: re.Pattern[str]) -> bool:
+        return pattern.search(self.base) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,7 @@ class _Rule:
     words: str
     by_fact: bool
     applies: Callable[[_Family], bool]
+    pattern: str | None = None
 
 
 def _fact(category: Category, words: str, applies: Callable[[_Family], bool]) -> _Rule:
@@ -104,7 +105,8 @@ def _fact(category: Category, words: str, applies: Callable[[_Family], bool]) ->
 
 
 def _name(category: Category, pattern: str) -> _Rule:
-    return _Rule(category, f"name pattern of {category}", by_fact=False, applies=lambda f: f.named(pattern))
+    compiled_pattern = re.compile(pattern)
+    return _Rule(category, f"name pattern of {category}", False, lambda f: f.named(compiled_pattern), pattern)
 
 
 def _only_dispatched_to(pattern: str) -> Callable[[_Family], bool]:
@@ -339,6 +341,9 @@ _FRAMEWORK_NAME = re.compile(
     r"|^CompiledFunction|^AOTDispatcher|^Pregraph|^nn\.Module|^Optimizer\.|^DataParallel|^DistributedDataParallel"
     r"|^enumerate\(|^ProfilerStep"
 )
+_ANY_PATTERN: Final = re.compile("|".join(f"(?:{rule.pattern})" for rule in _RULES if rule.pattern is not None))
+_UNKNOWN_OPERATOR: Final = "not an operator that PyTorch's tables know"
+_LONGEST_NAME: Final = 4_096  # of what is looked at
 _VARIANT_PREFIX = re.compile(r"^(_foreach_|_fused_moving_avg_obs_)")
 _BACKWARD = re.compile(r"^(?P<forward>\w+?)_(?:double_)?backward(?:_\w+)?$")
 _FORWARD_PREFIXES = ("", "_")
@@ -354,6 +359,7 @@ class Classifier:
 
     def classify(self, name: str) -> Classification:
         """Classify an operator by its name in a trace (``aten::addmm``, ``AddmmBackward0``, ``triton_...``)."""
+        name = name[:_LONGEST_NAME]
         if name not in self._known:
             self._known[name] = self._classify(name)
         return self._known[name]
@@ -386,12 +392,14 @@ class Classifier:
         return None
 
     def _by_rules(self, namespace: str, base: str) -> Classification:
+        if not _ANY_PATTERN.search(base) and not self._functions.overloads(f"{namespace}::{base}"):
+            return Classification(Category.OTHER, _UNKNOWN_OPERATOR, by_fact=False)
         family, ours = self._family(namespace, base), namespace in _PYTORCH_NAMESPACES
         for rule in _RULES:
             usable = family.known if rule.by_fact else ours or rule.category in _SAME_WORDS_EVERYWHERE
             if usable and rule.applies(family):
                 return Classification(rule.category, rule.words, rule.by_fact)
-        why = "no rule applies" if family.known else "not an operator that PyTorch's tables know"
+        why = "no rule applies" if family.known else _UNKNOWN_OPERATOR
         return Classification(Category.OTHER, why, by_fact=False)
 
     def _family(self, namespace: str, base: str) -> _Family:

@@ -208,9 +208,10 @@ def _decimal(text: str) -> Decimal | None:
 
 def _finite(value: Any) -> Decimal | None:
     """Return a finite number; None for anything else, truth values included."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
-    return Decimal(value)
+    number = Decimal(value)  # and not as a float: an integer may be larger than any
+    return number if number.is_finite() else None
 
 
 def _integer(value: Any, bits: int = _INT64) -> int | None:
@@ -232,7 +233,7 @@ def _integer(value: Any, bits: int = _INT64) -> int | None:
 def _float(value: Any) -> float | None:
     """Convert a finite number; None for anything else."""
     number = _finite(value)
-    return None if number is None else float(number)
+    return None if number is None or math.isinf(float(number)) else float(number)
 
 
 def device_of(entry: Mapping[str, Any]) -> DeviceProperties | None:

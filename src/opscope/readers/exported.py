@@ -5,6 +5,7 @@ the header says which thread of which process a track was drawn for, what the fi
 which checks of the measurement failed.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ LANES: Final = 1_000_000  # the thread ids of a track's lanes are apart from the
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Sentence = Annotated[str, msgspec.Meta(max_length=2_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +45,20 @@ class ExportedFrom:
     replaced_bytes: Count = 0
     odd_events: Count = 0
     unreadable_bytes: Count = 0
-    damage: str | None = None
+    damage: Sentence | None = None
     not_understood: dict[str, Count] = field(default_factory=dict)
-    failed_checks: dict[str, str] = field(default_factory=dict)
+    failed_checks: Annotated[dict[str, Sentence], msgspec.Meta(max_length=100)] = field(default_factory=dict)
 
 
 def restored(trace: Trace, header: Mapping[str, Any]) -> Trace:
     """Return a trace that was read from an export as it was before; any other one as it is."""
     if HEADER not in header:
         return trace
+    # Half a surrogate pair is no text that could be shown.
+    written = json.dumps(header[HEADER], ensure_ascii=False).encode("utf-8", "replace")
     try:
-        origin = msgspec.convert(header[HEADER], ExportedFrom)
-    except msgspec.ValidationError:  # of a later version, or not ours: then it is a trace like others
+        origin = msgspec.json.decode(written, type=ExportedFrom)
+    except msgspec.DecodeError:  # of a later version, or not ours: then it is a trace like others
         return trace
     threads, numbers = _threads(trace.threads, origin.threads)
     tables = {

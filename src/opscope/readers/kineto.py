@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from opscope.columns import TABLES, Kind
 from opscope.errors import BadInputError
 from opscope.files import path_text
 from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.content import Content
-from opscope.readers.events import KINDS, add_event, device_of, dim3, list_text, not_understood, text_of
+from opscope.readers.events import KINDS, add_event, device_of, not_understood, text_of
 from opscope.readers.exported import restored
 from opscope.readers.formats import EXPECTED, EventReader
 from opscope.readers.metadata import known_metadata
@@ -27,6 +28,7 @@ from opscope.readers.odd import decode_event
 from opscope.readers.repair import repaired
 from opscope.readers.source import Source
 from opscope.readers.tables import Rows, build, sorted_by_start
+from opscope.readers.texts import TextColumn, text_column
 from opscope.schema import SCHEMAS
 from opscope.threads import together
 
@@ -117,22 +119,23 @@ def _frames(
     oddities.count_categories(odd)
     oddities.count_ignored(reader)
     names, replaced = _texts(reader.strings(NAMES))
-    texts, damage = _lists(reader.strings(TEXTS))
-    any_damage = bool(damage.replaced.any() or damage.unreadable.any())
+    texts = reader.strings(TEXTS)
 
     def frame(table: str) -> tuple[pl.DataFrame, int, int]:
-        columns, replaced_bytes, unreadable_bytes = take(reader, table), 0, 0
+        columns = take(reader, table)
+        decoded = {
+            column.name: text_column(column.name, texts, columns[column.name])
+            for column in TABLES[table].columns
+            if column.kind is Kind.TEXT
+        }
+        replaced_bytes = sum(column.replaced_bytes for column in decoded.values())
         if replaced.any() and "name" in columns:
             replaced_bytes += int(replaced[columns["name"]].sum())
-        for name in texts.keys() & columns.keys() if any_damage else ():
-            codes = columns[name][columns[name] >= 0]
-            replaced_bytes += int(damage.replaced[codes].sum())
-            unreadable_bytes += int(damage.unreadable[codes].sum())
-        plain, more = _frame(columns, SCHEMAS[table], names, texts), rows.frame(table)
+        plain, more = _frame(columns, SCHEMAS[table], names, decoded), rows.frame(table)
         return (
             sorted_by_start(table, rows.renumbered(pl.concat([plain, more]) if more.height else plain)),
             replaced_bytes,
-            unreadable_bytes,
+            sum(column.unreadable_bytes for column in decoded.values()),
         )
 
     works = [functools.partial(frame, table) for table in SCHEMAS]
@@ -143,20 +146,21 @@ def _frames(
     return rows, {table: frame for table, (frame, _, _) in zip(SCHEMAS, made, strict=True)}
 
 
-def _frame(columns: Mapping[str, Array], schema: Any, names: pl.Series, texts: Mapping[str, pl.Series]) -> pl.DataFrame:
-    made = {name: _column(name, columns[name], dtype, names, texts) for name, dtype in schema.items()}
+def _frame(
+    columns: Mapping[str, Array], schema: Any, names: pl.Series, decoded: Mapping[str, TextColumn]
+) -> pl.DataFrame:
+    made = {
+        name: decoded[name].values if name in decoded else _column(name, columns[name], dtype, names)
+        for name, dtype in schema.items()
+    }
     return pl.DataFrame(made, schema=schema)
 
 
-def _column(name: str, values: Array, dtype: Any, names: pl.Series, texts: Mapping[str, pl.Series]) -> pl.Series:
+def _column(name: str, values: Array, dtype: Any, names: pl.Series) -> pl.Series:
     if name == "kind":
         return pl.Series(KINDS, dtype=dtype).gather(values)
-    if dtype == pl.Categorical:
-        strings = names if name == "name" else texts[name]
-        codes = pl.Series(values)
-        return (
-            strings.gather(codes.set(codes < 0, None)) if len(strings) else pl.Series([None] * len(values), dtype=dtype)
-        )
+    if name == "name":
+        return names.gather(values) if len(values) else pl.Series(dtype=dtype)
     if values.dtype == np.float64:
         return pl.Series(values).fill_nan(None)
     series = pl.Series(values)
@@ -175,37 +179,6 @@ def _texts(tokens: list[bytes]) -> tuple[pl.Series, Array]:
             event, replaced[code] = decode_event(b'{"name": ' + token + b"}")
             texts.append(text_of(event["name"]) if event else repaired(token)[0].decode())
     return pl.Series(texts, dtype=pl.Categorical), replaced
-
-
-@dataclass(frozen=True, slots=True)
-class _Damage:
-    """Per code of a string: how many of its bytes had to be replaced, and how many could not be read."""
-
-    replaced: Array
-    unreadable: Array
-
-
-def _lists(tokens: list[bytes]) -> tuple[dict[str, pl.Series], _Damage]:
-    """Decode lists, collective names and kernels' files: one series per column, with what that column understands."""
-    values = []
-    damage = _Damage(np.zeros(len(tokens), np.int64), np.zeros(len(tokens), np.int64))
-    for code, token in enumerate(tokens):
-        event, damage.replaced[code] = decode_event(b'{"value": ' + token + b"}")
-        values.append(event.get("value") if event else None)
-        damage.unreadable[code] = 0 if event else len(token)
-    readings = {
-        "input_dims": [list_text(value) for value in values],
-        "input_types": [list_text(value, of_text=True) for value in values],
-        "grid": [dim3(value) for value in values],
-        "collective": [text_of(value) if isinstance(value, str) else None for value in values],
-    }
-    readings |= {
-        "input_strides": readings["input_dims"],
-        "concrete_inputs": readings["input_types"],
-        "block": readings["grid"],
-        "kernel_file": readings["collective"],
-    }
-    return {column: pl.Series(read, dtype=pl.Categorical) for column, read in readings.items()}, damage
 
 
 # ---------------------------------------------------------------- header

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import polars as pl
@@ -36,6 +36,7 @@ _ROW_BYTES: Final = {
     for name, schema in SCHEMAS.items()
 }
 _RATIO: Final = 100  # tables of traces take ten to thirty times as much as their files
+_LOWEST: Final[dict[Any, int]] = {pl.Int32: -(1 << 31), pl.Int64: -(1 << 63)}
 _ALWAYS_KNOWN: Final = frozenset({"name", "kind", "thread", "start_ns", "duration_ns", "time_ns"})
 _LISTS: Final = frozenset({"input_dims", "input_types", "input_strides", "concrete_inputs"})
 
@@ -133,6 +134,7 @@ def read(directory: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
         }
         _check_size(directory, files.values(), max_bytes)
         frames = {name: file.read(len(manifest.threads)) for name, file in files.items()}
+        _check_counts(directory, manifest.source)
     except (OSError, KeyError, msgspec.DecodeError, pl.exceptions.PolarsError) as error:
         raise BadInputError(f"{directory} is no whole Parquet store of opscope: {error}") from error
     return Trace(source=manifest.source, devices=manifest.devices, threads=manifest.threads, **frames)
@@ -150,6 +152,12 @@ def _check_size(directory: Path, files: Iterable["_Table"], max_bytes: int) -> N
             f"{directory} holds {unpacked:,} bytes of tables in {packed:,} bytes of files: set the limit with "
             "--max-input if it is what you expect"
         )
+
+
+def _check_counts(directory: Path, source: TraceSource) -> None:
+    counts = (source.replaced_bytes, source.odd_events, source.unreadable_bytes, *source.not_understood.values())
+    if not all(0 <= count < LATEST_NS for count in counts):
+        raise BadInputError(f"{directory} is no whole Parquet store of opscope: it counts less than nothing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +180,8 @@ class _Table:
         for name in _ALWAYS_KNOWN & set(frame.columns):
             if frame[name].null_count():
                 raise self._unlike(f"values than a trace has: {name} is missing in some rows")
+        if not all(_within_bounds(frame[name]) for name in frame.columns):
+            raise self._unlike("numbers than a trace has")
         if not frame.select(_possible_times(frame)).to_series().all():
             raise self._unlike("times than a trace has")
         if "thread" in frame.columns and not frame["thread"].is_between(0, threads - 1).all():
@@ -195,6 +205,13 @@ class _Table:
 
     def _unlike(self, what: str) -> BadInputError:
         return BadInputError(f"{self.path} has other {what}: convert the trace again")
+
+
+def _within_bounds(values: pl.Series) -> bool:
+    """Tell whether all are such as readers keep: the lowest number of a type stands for none, and none is infinite."""
+    if values.dtype in (pl.Int32, pl.Int64):
+        return not (values == _LOWEST[values.dtype]).any()
+    return values.dtype != pl.Float64 or bool(values.is_finite().all())
 
 
 def _possible_times(frame: pl.DataFrame) -> pl.Expr:

@@ -37,6 +37,7 @@ from opscope.threads import ahead
 _HOST_TABLES = ("frames", "annotations", "operators", "launches")  # outer before inner where times are equal
 _TAIL, _PART_TAIL = b"\n]}\n", '\n], "{}": {:10}}}\n'  # of the same length for every part
 _EVENTS_AT_ONCE = 16_384
+_SMALL_OPENING = 64 << 10
 
 T = TypeVar("T")
 
@@ -109,6 +110,9 @@ def chrome_parts(
         yield from order.each(lambda texts: Piece(1, len(texts), _joined(texts)))
         yield Piece(1, 0, _TAIL)
     else:
+        if len(opening.content) > max(_SMALL_OPENING, max_bytes // 2):  # else the parts were mostly repetition
+            least = 2 * len(opening.content)
+            raise UsageError(f"--max-size: what every part of this trace begins with asks for at least {least:,} bytes")
         room = max_bytes - len(opening.content) - len(_part_tail(1))
         if room < (longest := _longest(order, room)):
             raise UsageError(f"--max-size: a part of this trace takes at least {max_bytes - room + longest:,} bytes")

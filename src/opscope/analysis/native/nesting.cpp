@@ -125,21 +125,33 @@ int32_t opscope_innermost(size_t count, const int64_t* order, const int64_t* thr
 
 // Per slice the first lane of its track in which it nests or touches nothing: lanes.py's rule. Returns whether there
 // was room.
+constexpr size_t kMostLanes = 4096;
 int32_t opscope_lanes(size_t count, const int64_t* order, const int64_t* track, const int64_t* start,
                       const int64_t* end, int64_t* lane) {
     try {
         std::vector<std::vector<int64_t>> open;  // per lane the ends of the slices that are open, outermost first
+        std::vector<int64_t> last;               // per lane the end of the innermost one
         for (size_t place = 0; place < count; ++place) {
             const int64_t slice = order[place];
-            if (place && track[order[place - 1]] != track[slice]) open.clear();
+            if (place && track[order[place - 1]] != track[slice]) {
+                open.clear();
+                last.clear();
+            }
             size_t chosen = 0;
             for (; chosen < open.size(); ++chosen) {
+                if (last[chosen] > start[slice] && last[chosen] < end[slice]) continue;  // crosses: most do, if any
                 std::vector<int64_t>& ends = open[chosen];
                 while (!ends.empty() && ends.back() <= start[slice]) ends.pop_back();
                 if (ends.empty() || ends.back() >= end[slice]) break;
+                last[chosen] = ends.back();
             }
-            if (chosen == open.size()) open.emplace_back();
+            if (chosen == open.size() && open.size() < kMostLanes) {
+                open.emplace_back();
+                last.push_back(0);
+            }
+            if (chosen == open.size()) --chosen;
             open[chosen].push_back(end[slice]);
+            last[chosen] = end[slice];
             lane[slice] = static_cast<int64_t>(chosen);
         }
         return true;

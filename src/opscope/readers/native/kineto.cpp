@@ -274,7 +274,7 @@ struct Event {
     Token external_id, old_external_id, correlation, sequence, forward_thread, dims, old_dims, types, strides, concrete,
         kernel_file, device, stream, graph, node, bytes, grid, block, registers, shared_memory, occupancy, collective,
         memory_bytes, total_allocated, device_id, device_type;
-    bool odd_args = false;
+    bool odd_args = false, has_args = false;
 };
 
 enum class Parsed { kWhole, kNeedsMore, kBroken };
@@ -559,6 +559,10 @@ Token* field_of(Event& event, std::string_view key) {
 
 bool parse_event(Cursor& cursor, Event& event) {
     return cursor.each_field([&](std::string_view key) {
+        if (is(key, "args")) {
+            cursor.plain = cursor.plain && !event.has_args;  // the last ones count
+            event.has_args = true;
+        }
         if (is(key, "args") && *cursor.at == '{') {
             event.odd_args = false;
             return cursor.each_field([&](std::string_view name) {
@@ -897,6 +901,7 @@ private:
         if (event.odd_args || !nanoseconds(event.ts, start) || !nanoseconds(event.dur, duration)) return false;
         if (start + duration <= -kLatest || start + duration >= kLatest) return false;
         if (event.name && *event.name.begin != '"') return false;
+        if (category == kOperator && event.name && may_be_step_in_disguise(event.name.text())) return false;
         const int32_t name = names_.code(event.name ? event.name.text() : std::string_view("\"\""));
         if (category == kOperator && is_step(name)) category = kAnnotation;
         switch (category) {
@@ -1038,6 +1043,14 @@ private:
         });
     }
 
+    // Whether a name with escapes may be that of a step.
+    static bool may_be_step_in_disguise(std::string_view name) {
+        static constexpr std::string_view step = "\"ProfilerStep#";
+        size_t same = 0;
+        while (same < step.size() && same < name.size() && name[same] == step[same]) ++same;
+        return same < step.size() && same < name.size() && name[same] == '\\';
+    }
+
     bool is_step(int32_t name) const { return names_.text(name).substr(0, 14) == "\"ProfilerStep#"; }
 
     // Numbers and plain text name a process or thread as they are written; anything else has several spellings.
@@ -1049,7 +1062,7 @@ private:
                 if (c < ' ' || c > '~' || c == '\\') return false;
             return true;
         }
-        return all_are(text, kInIdentity);
+        return all_are(text, kInIdentity) && text.substr(0, 2) != "-0";
     }
 
     int32_t thread(const Event& event) {
