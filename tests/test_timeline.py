@@ -36,11 +36,11 @@ def test_another_threads_synchronise_does_not_explain_this_threads_delay(analyze
     trace.launched_kernel("a", (0, 1_000), (2_000, 8_000), tid=1)
     trace.slice("cuda_runtime", "cudaStreamSynchronize", 5_000, 10_000, tid=2)
     trace.launched_kernel("b", (12_000, 1_000), (15_000, 5_000), tid=1)
-    assert causes(analyzed(trace)) == {IdleCause.HOST: 2_000, IdleCause.LATENCY: 3_000}
+    assert causes(analyzed(trace)) == {IdleCause.DISPATCH: 2_000, IdleCause.LATENCY: 3_000}
 
 
 def test_a_blocking_copy_is_a_synchronisation_and_an_asynchronous_one_is_not(analyzed: Analyze) -> None:
-    for name, cause in (("cudaMemcpy", IdleCause.SYNC), ("cudaMemcpyAsync", IdleCause.HOST)):
+    for name, cause in (("cudaMemcpy", IdleCause.BLOCKING), ("cudaMemcpyAsync", IdleCause.DISPATCH)):
         trace = KinetoTrace()
         trace.launched_kernel("a", (0, 1_000), (2_000, 8_000))
         trace.slice("cuda_runtime", name, 5_000, 6_000)
@@ -48,7 +48,7 @@ def test_a_blocking_copy_is_a_synchronisation_and_an_asynchronous_one_is_not(ana
         # The copy returns at 11, the launch begins at 12.
         found = causes(analyzed(trace))
         assert found.pop(IdleCause.LATENCY) == 3_000
-        assert found == ({cause: 1_000, IdleCause.HOST: 1_000} if cause is IdleCause.SYNC else {cause: 2_000})
+        assert found == ({cause: 1_000, IdleCause.DISPATCH: 1_000} if cause is IdleCause.BLOCKING else {cause: 2_000})
 
 
 def test_the_other_stream_filling_a_gap_leaves_no_gap(analyzed: Analyze) -> None:
@@ -134,9 +134,9 @@ def test_a_synchronise_explains_only_the_time_until_it_returns(analyzed: Analyze
     analysis = analyzed(trace)
     (device,) = analysis.devices
     # The synchronise returns 6 us after the kernel; what follows until the next launch is the host's.
-    assert device.idle.by_cause()[IdleCause.SYNC] == 2 * 6_000
-    assert device.idle.by_cause()[IdleCause.HOST] == 5_000_000 + 2 * (4_884_000 + 5_000_000)
-    assert [step.launch_bound_ns for step in analysis.steps] == [5_010_000 + 4_884_000] * 2 + [5_010_000]
+    assert device.idle.by_cause()[IdleCause.BLOCKING] == 2 * 6_000
+    assert device.idle.by_cause()[IdleCause.HOST_WORK] == 5_000_000 + 2 * (4_884_000 + 5_000_000)
+    assert [step.launch_bound_ns for step in analysis.steps] == [10_000] * 3
 
 
 def test_time_between_steps_in_which_nothing_was_collected_is_no_idle_time(analyzed: Analyze) -> None:

@@ -55,13 +55,12 @@ def test_inference_device(inference: Analysis) -> None:
     assert (device.name, device.activities, device.sum_ns, device.busy_ns) == ("Tiny GPU", 4, 58 * US, 58 * US)
     assert (device.window.kind, device.window.duration_ns) == (WindowKind.STEPS, 200 * US)
     assert (device.idle_ns, device.compute_ns, device.outside_window_ns) == (142 * US, 58 * US, 0)
-    assert device.idle.by_cause() == {
-        IdleCause.HOST: 75 * US,
+    assert {cause: time for cause, time in device.idle.by_cause().items() if time} == {
+        IdleCause.DISPATCH: 75 * US,
         IdleCause.LATENCY: 20 * US,
-        IdleCause.SYNC: 5 * US,
+        IdleCause.BLOCKING: 5 * US,
         IdleCause.DEPENDENCY: 2 * US,
         IdleCause.TAIL: 40 * US,
-        IdleCause.UNKNOWN: 0,
     }
 
 
@@ -91,7 +90,7 @@ def test_inference_verdicts(inference: Analysis) -> None:
     assert inference.accounting.holds
     assert inference.operator_time_ns == 80 * US
     bound = inference.bound
-    assert (bound.kind, bound.idle_cause, bound.device_share) == (BoundKind.LAUNCH, IdleCause.HOST, 0.29)
+    assert (bound.kind, bound.idle_cause, bound.device_share) == (BoundKind.LAUNCH, IdleCause.DISPATCH, 0.29)
     # Against an unprofiled step of 30 us the same 29 us of work keep the device busy.
     assert inference.bound_with(steps=2, wall_ns=30 * US, ran_on_gpu=True).kind is BoundKind.DEVICE
 
@@ -114,7 +113,7 @@ def test_training_device(training: Analysis) -> None:
     parts = (device.compute_ns, device.exposed_communication_ns, device.exposed_memcpy_ns, device.idle_ns)
     assert parts == (24 * US, 10 * US, 3 * US, 18 * US)
     causes = {cause: length for cause, length in device.idle.by_cause().items() if length}
-    assert causes == {IdleCause.HOST: 7 * US, IdleCause.LATENCY: 9 * US, IdleCause.UNKNOWN: 2 * US}
+    assert causes == {IdleCause.DISPATCH: 7 * US, IdleCause.LATENCY: 9 * US, IdleCause.UNKNOWN: 2 * US}
 
 
 def test_training_accounting_categories_and_phases(training: Analysis) -> None:

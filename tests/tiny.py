@@ -20,8 +20,8 @@ def inference() -> KinetoTrace:
     ============================  ==================  =====================================================
 
     Device sum and busy: 2 x (20 + 9) = 58 us. Step window 0 .. 200, so idle = 142 us:
-    0 .. 20 host wait, 20 .. 30 latency (step 1); 50 .. 51 dependency (each step); 60 .. 65 synchronisation (until the
-    blocking call returned), 65 .. 120 host wait, 120 .. 130 latency; 160 .. 200 after the last activity.
+    0 .. 20 dispatch, 20 .. 30 latency (step 1); 50 .. 51 dependency (each step); 60 .. 65 blocking call (until it
+    returned), 65 .. 120 dispatch, 120 .. 130 latency; 160 .. 200 after the last activity.
     """
     trace = KinetoTrace(deviceProperties=[{"id": 0, "name": "Tiny GPU"}])
     dims = {"Input Dims": [[4], [2, 8], [8, 4], [], []], "Input type": ["float", "float", "float", "Scalar", "Scalar"]}
@@ -51,7 +51,7 @@ def training() -> KinetoTrace:
     ==========================  ===========  ======================================================
 
     Device sum 10 + 10 + 15 + 4 + 3 = 42 us, busy (union) 10 + 20 + 4 + 3 = 37. Device window 10 .. 65 = 55, idle 18:
-    20 .. 24 host wait, 24 .. 30 latency, 50 .. 53 host wait, 53 .. 56 latency, 60 .. 62 launch not recorded.
+    20 .. 24 dispatch, 24 .. 30 latency, 50 .. 53 dispatch, 53 .. 56 latency, 60 .. 62 launch not recorded.
     Compute 10 + 10 + 4 = 24, exposed communication 40 .. 50 = 10, exposed memcpy 3: 24 + 10 + 3 + 18 = 55.
     """
     trace = KinetoTrace(deviceProperties=[{"id": 0, "name": "Tiny GPU"}])

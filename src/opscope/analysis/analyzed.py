@@ -10,6 +10,7 @@ from opscope.analysis.annotations import annotation_table
 from opscope.analysis.autograd import BackwardPass, backward_table
 from opscope.analysis.bounds import Bound, StepEvidence, bound_of
 from opscope.analysis.checks import Evidence, check_trace
+from opscope.analysis.gaps import longest_gaps
 from opscope.analysis.graphs import graph_table
 from opscope.analysis.launch_shapes import called_operators, launch_shapes
 from opscope.analysis.launches import LaunchSummary, summarise_launches
@@ -23,7 +24,7 @@ from opscope.analysis.streams import stream_table
 from opscope.analysis.tables import kernel_table, operator_tables, with_unlinked
 from opscope.analysis.timeline import DeviceTimeline, device_timelines
 from opscope.analysis.window import Window, window_of
-from opscope.documents.trace import Step
+from opscope.documents.trace import GapRow, Step
 from opscope.documents.trust import Trust
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions
@@ -121,7 +122,7 @@ class Analysis(Summarised):
     def compute_for_documents(self) -> None:
         """Compute what every document needs beside the attributes, in two lanes where there is much of it."""
         together(
-            (lambda: (self.backward, self.annotations), lambda: (self.memory, self.graph_nodes)),
+            (lambda: (self.backward, self.annotations), lambda: (self.memory, self.graph_nodes, self.gaps)),
             events=self.source.event_count,
         )
 
@@ -163,6 +164,11 @@ class Analysis(Summarised):
     def graph_nodes(self) -> pl.DataFrame:
         """One row per node of a replayed CUDA graph, with the operators that were captured where that was recorded."""
         return graph_table(self.trace, self.links, self.graph_capture)
+
+    @functools.cached_property
+    def gaps(self) -> tuple[GapRow, ...]:
+        """The longest gaps of all devices, with their causes and what the host was at."""
+        return longest_gaps(self.trace, self.links, self.devices)
 
     @property
     def operators_and_unlinked(self) -> pl.DataFrame:

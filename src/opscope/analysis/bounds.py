@@ -30,7 +30,8 @@ class BoundKind(enum.StrEnum):
     MEMCPY = "memcpy-bound"
     LAUNCH = "launch-bound"
     PARTLY_LAUNCH = "partly launch-bound"
-    SYNC = "synchronisation-bound"
+    SYNC = "bound by blocking calls"
+    HOST_WORK = "bound by host work"
     DEPENDENCY = "dependency-bound"
     HOST_AFTER = "host-bound after the last kernel"
     CPU = "host only"
@@ -120,7 +121,8 @@ def _kind(device: DeviceTimeline, share: float, cause: IdleCause | None) -> Boun
     if cause in LAUNCH_BOUND_CAUSES:
         return BoundKind.LAUNCH if share < _STARVED_SHARE else BoundKind.PARTLY_LAUNCH
     by_cause = {
-        IdleCause.SYNC: BoundKind.SYNC,
+        IdleCause.BLOCKING: BoundKind.SYNC,
+        IdleCause.HOST_WORK: BoundKind.HOST_WORK,
         IdleCause.DEPENDENCY: BoundKind.DEPENDENCY,
         IdleCause.TAIL: BoundKind.HOST_AFTER,
     }

@@ -9,6 +9,7 @@ import polars as pl
 
 from opscope.analysis.api import calls_of
 from opscope.analysis.columns import column, end_of
+from opscope.analysis.host_time import PROFILER_RECORD
 from opscope.analysis.launches import LaunchSummary
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints
@@ -25,8 +26,6 @@ from opscope.units import NS_PER_US, format_ns, format_share
 _TOLERATED_SHARE = 0.05
 # Kernels launched programmatically early begin a little before their predecessor ends: real, and harmless.
 _USUAL_OVERLAP = 0.01
-# What Kineto calls the work of CUPTI, in its category "overhead".
-_PROFILER_RECORD = r"Activity Buffer Request|Buffer Flush|Instrumentation|Resource|CUPTI"
 # By how many percent profiled steps may take longer than unprofiled ones: device times do not suffer, host times do.
 _TOLERATED_OVERHEAD = 20.0
 _EXCESSIVE_OVERHEAD = 100.0
@@ -450,7 +449,7 @@ def _cold_launches(trace: Trace) -> Check:
 def _profiler_interruptions(trace: Trace) -> Check:
     """CUPTI's own records: they carry no thread, so the operators they fell into cannot be told."""
     name = CheckName.PROFILER_INTERRUPTIONS
-    own = trace.overheads.filter(pl.col("name").cast(pl.String).str.contains(_PROFILER_RECORD))
+    own = trace.overheads.filter(pl.col("name").cast(pl.String).str.contains(PROFILER_RECORD))
     if not own.height:
         return Check(name, Verdict.PASS, 0, "The profiler recorded no interruption of the host by itself.")
     time = int(own["duration_ns"].sum())

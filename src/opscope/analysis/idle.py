@@ -1,98 +1,122 @@
-"""Why a device had nothing to do: every idle nanosecond has one cause."""
+"""Why a device had nothing to do: every idle nanosecond has one cause, by what the records show."""
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from opscope.analysis.api import calls_that
-from opscope.analysis.columns import column, end_of
+from opscope.analysis.host_time import PAUSE_NS, HostTime
 from opscope.analysis.intervals import Intervals
-from opscope.analysis.nesting import Bools, Ints
-from opscope.model import Trace
+from opscope.analysis.nesting import Ints
 
 
 class IdleCause(enum.StrEnum):
-    """Why a device idled, judged by the launch of the activity that ended the gap.
+    """What kept a device idle, judged by the launch of the activity that ended the gap.
 
-    Until that call began, the device waited for the host: inside a blocking call (``SYNC``) or doing something else
-    (``HOST``). From the beginning of the call on it is ``LATENCY``. Where the call had returned before the gap began,
-    the work was queued and waited for something else (``DEPENDENCY``).
+    Until that call began, the device waited for the thread that made it: which sat in a call that blocks, or that took
+    long (``BLOCKING``), did something that issues nothing (``HOST_WORK``), or dispatched operators and launches without
+    a pause (``DISPATCH``). From the beginning of the call on it is ``LATENCY``, unless the call itself took long. Where
+    the call had returned before the gap began, the work was queued and waited for something else (``DEPENDENCY``).
     """
 
-    HOST = "host wait"
-    SYNC = "synchronisation"
+    BLOCKING = "blocking call"
+    DISPATCH = "dispatch"
+    HOST_WORK = "host work"
     LATENCY = "launch latency"
     DEPENDENCY = "dependency"
+    PROFILER = "profiler"
     UNKNOWN = "launch not recorded"
     TAIL = "after the last activity"
 
 
-LAUNCH_BOUND_CAUSES = (IdleCause.HOST, IdleCause.LATENCY)
+LAUNCH_BOUND_CAUSES = (IdleCause.DISPATCH, IdleCause.LATENCY)
+_CAUSES: Final = tuple(IdleCause)
+_CODE: Final = {cause: np.int8(code) for code, cause in enumerate(_CAUSES)}
+_NONE: Final = -1
+Codes = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """The idle pieces of one device, in ascending order, each with its cause."""
+    """The idle pieces of one device, in ascending order, each with its cause.
+
+    Attributes:
+        pieces: when.
+        code: of each its cause, as a number; `cause_of` gives the cause.
+        gap: of each the number of the gap that it is a part of.
+        thread: the thread that the device waited for, or -1.
+        call: the call that the thread sat in, or that launched the activity after the gap, as a row; or -1.
+        record: the record of loading code that shows the cause, as a row of the overheads; or -1.
+    """
 
     pieces: Intervals
-    cause: npt.NDArray[np.str_]
+    code: Codes
+    gap: Ints
+    thread: Ints
+    call: Ints
+    record: Ints
 
     def by_cause(self) -> dict[IdleCause, int]:
         """Return the nanoseconds per cause."""
         length = self.pieces.end - self.pieces.start
-        return {cause: int(length[self.cause == cause].sum()) for cause in IdleCause}
+        return {cause: int(length[self.code == code].sum()) for cause, code in _CODE.items()}
+
+    def is_any_of(self, causes: tuple[IdleCause, ...]) -> npt.NDArray[np.bool_]:
+        """Tell per piece whether its cause is one of these."""
+        return np.isin(self.code, [_CODE[cause] for cause in causes])
+
+    def cause_of(self, piece: int) -> IdleCause:
+        """Return the cause of a piece."""
+        return _CAUSES[int(self.code[piece])]
 
     def within(self, spans: Intervals) -> "IdleTime":
         """Return the part that lies in the given intervals."""
         mine, start, end = self.pieces.overlaps(spans)
-        return IdleTime(Intervals(start, end), self.cause[mine])
+        return self._part(mine, start, end)
+
+    def _part(self, mine: Ints, start: Ints, end: Ints) -> "IdleTime":
+        rows = (self.code[mine], self.gap[mine], self.thread[mine], self.call[mine], self.record[mine])
+        return IdleTime(Intervals(start, end), *rows)
+
+    def without(self, spans: Intervals) -> "IdleTime":
+        """Return the part that lies outside of the given intervals."""
+        if not len(self.pieces):
+            return self
+        return self.within(spans.gaps(int(self.pieces.start[0]), int(self.pieces.end[-1])))
+
+    def chosen(self, mask: npt.NDArray[np.bool_]) -> "IdleTime":
+        """Return the pieces for which the mask is true."""
+        return self._part(np.flatnonzero(mask), self.pieces.start[mask], self.pieces.end[mask])
 
 
-@dataclass(frozen=True, slots=True)
-class HostCalls:
-    """The API calls of a trace, row by row: thread, start, end, and whether the host waits in them."""
-
-    thread: Ints
-    start: Ints
-    end: Ints
-    blocks: Bools
-
-    @classmethod
-    def of(cls, trace: Trace) -> "HostCalls":
-        """Take the calls of a trace."""
-        launches = trace.launches
-        blocks = calls_that(launches, lambda call: call.blocks)
-        return cls(column(launches, "thread"), column(launches, "start_ns"), end_of(launches), blocks)
-
-
-def idle_time(calls: HostCalls, launch: Ints, start: Ints, gaps: Intervals) -> IdleTime:
+def idle_time(host: HostTime, launch: Ints, start: Ints, end: Ints, gaps: Intervals) -> IdleTime:
     """Divide the gaps of a device into pieces with one cause each.
 
     Args:
-        calls: of the trace.
+        host: what the threads of the trace did.
         launch: per activity of the device its row among the calls, or -1.
         start: per activity of the device its start.
+        end: per activity its end.
         gaps: when the device did nothing.
     """
-    ending, ended = _activity_after(start, gaps)
-    launch_row = np.where(ended, launch[ending], -1) if len(launch) else np.full(len(gaps), -1)
-    known = launch_row >= 0
-    began, returned = gaps.end.copy(), gaps.end.copy()
-    began[known] = calls.start[launch_row[known]]
-    returned[known] = calls.end[launch_row[known]]
-    queued = known & (returned <= gaps.start)
-    # A late launch divides its gap: the host was late until the call, from the call on it is latency.
-    late = known & ~queued
-    division = np.where(late, np.clip(began, gaps.start, gaps.end), gaps.start)
-    after = np.select(
-        [~ended, ~known, queued], [IdleCause.TAIL, IdleCause.UNKNOWN, IdleCause.DEPENDENCY], default=IdleCause.LATENCY
-    )
-    return _sorted_pieces(
-        *_host_pieces(calls, Intervals(gaps.start[late], division[late]), launch_row[late]),
-        (Intervals(division, gaps.end), after.astype(np.str_)),
-    )
+    ended_by, ended = _activity_after(start, gaps)
+    row = np.where(ended, launch[ended_by], _NONE) if len(launch) else np.full(len(gaps), _NONE)
+    known = row >= 0
+    queued = known & (_of_call(host.end, row) <= gaps.start)
+    late = np.flatnonzero(known & ~queued)
+    division = gaps.start.copy()
+    division[late] = np.clip(host.start[row[late]], gaps.start[late], gaps.end[late])
+    before = _last_call_before(launch, end, gaps)
+    parts = [
+        _waiting_for_host(host, gaps, late, division, row, before),
+        *_launching(host, gaps, late, division, row),
+        _pieces(gaps, np.flatnonzero(~ended), IdleCause.TAIL, thread=_of_call(host.thread, before)),
+        _pieces(gaps, np.flatnonzero(ended & ~known), IdleCause.UNKNOWN),
+        _pieces(gaps, np.flatnonzero(queued), IdleCause.DEPENDENCY, thread=_of_call(host.thread, row), call=row),
+    ]
+    return _with_records(host, _joined(parts))
 
 
 def _activity_after(start: Ints, gaps: Intervals) -> tuple[Ints, npt.NDArray[np.bool_]]:
@@ -106,29 +130,133 @@ def _activity_after(start: Ints, gaps: Intervals) -> tuple[Ints, npt.NDArray[np.
     return activity, ended & (start[activity] == gaps.end)
 
 
-_Pieces = tuple[Intervals, npt.NDArray[np.str_]]
+def _last_call_before(launch: Ints, end: Ints, gaps: Intervals) -> Ints:
+    """Return per gap the call that launched the last activity before it, or -1."""
+    launched = np.flatnonzero(launch >= 0)
+    if not len(launched):
+        return np.full(len(gaps), _NONE)
+    order = launched[np.argsort(end[launched], kind="stable")]
+    position = np.searchsorted(end[order], gaps.start, side="right") - 1
+    return np.where(position >= 0, launch[order[np.maximum(position, 0)]], _NONE)
 
 
-def _host_pieces(calls: HostCalls, late: Intervals, launch_row: Ints) -> list[_Pieces]:
-    """Tell, where the host was late, the time it spent in blocking calls of the launching thread from the rest."""
-    pieces: list[_Pieces] = []
-    threads = calls.thread[launch_row]
-    for number in np.unique(threads):
-        mine = threads == number
-        waited = Intervals(late.start[mine], late.end[mine])
-        theirs = calls.blocks & (calls.thread == number)
-        blocked = Intervals.union_of(calls.start[theirs], calls.end[theirs])
-        inside = waited.within(blocked)
-        outside = waited.within(blocked.gaps(int(waited.start[0]), int(waited.end[-1])))
-        pieces.append((inside, np.full(len(inside), IdleCause.SYNC.value)))
-        pieces.append((outside, np.full(len(outside), IdleCause.HOST.value)))
-    return pieces
+def _of_call(values: Ints, row: Ints) -> Ints:
+    """Return per gap what its call has; -1 where there is none."""
+    found = np.full(len(row), _NONE)
+    known = row >= 0
+    found[known] = values[row[known]]
+    return found
 
 
-def _sorted_pieces(*pieces: _Pieces) -> IdleTime:
-    start = np.concatenate([part.start for part, _ in pieces])
-    end = np.concatenate([part.end for part, _ in pieces])
-    cause = np.concatenate([cause for _, cause in pieces])
+def _pieces(gaps: Intervals, which: Ints, cause: IdleCause, *, thread: Ints | None = None, call: Ints | None = None
+            ) -> IdleTime:  # fmt: skip
+    """Return whole gaps with one cause."""
+    none = np.full(len(which), _NONE)
+    return IdleTime(
+        Intervals(gaps.start[which], gaps.end[which]),
+        np.full(len(which), _CODE[cause]),
+        which,
+        none if thread is None else thread[which],
+        none if call is None else call[which],
+        none,
+    )
+
+
+def _waiting_for_host(host: HostTime, gaps: Intervals, late: Ints, division: Ints, row: Ints, before: Ints) -> IdleTime:
+    """Tell what the host did until it began the call that ended the gap.
+
+    The thread that made the call may have begun only then (autograd's, for one): up to there the device waited for the
+    thread that had launched what ran before.
+    """
+    thread = host.thread[row[late]]
+    earlier = np.where(before[late] >= 0, host.thread[before[late]], thread)
+    begin, until = gaps.start[late], division[late]
+    handed = begin.copy()
+    for number in np.unique(thread[earlier != thread]).tolist():
+        mine = np.flatnonzero((thread == number) & (earlier != thread))
+        handed[mine] = np.minimum(_next_begun(host.of(number).covered, begin[mine]), until[mine])
+    parts = []
+    for number in np.unique(np.concatenate([thread, earlier])).tolist():
+        for owner, low, high, hands_over in ((earlier, begin, handed, True), (thread, handed, until, False)):
+            mine = np.flatnonzero((owner == number) & (high > low))
+            parts.append(_of_thread(host, number, Intervals(low[mine], high[mine]), late[mine], hands_over))
+    return _joined(parts)
+
+
+def _next_begun(covered: Intervals, time: Ints) -> Ints:
+    """Return per moment itself where a thread was at something then, else when it next began something."""
+    position = np.searchsorted(covered.end, time, side="right")
+    start = np.append(covered.start, np.iinfo(np.int64).max)
+    begun: Ints = np.maximum(start[position], time)
+    return begun
+
+
+def _of_thread(host: HostTime, thread: int, waited: Intervals, gap: Ints, hands_over: bool) -> IdleTime:
+    """Tell what a thread did while a device waited for it; after it handed over, a pause is none of its own."""
+    did = host.of(thread)
+    blocked, call, *when = waited.overlapping(did.blocked)
+    parts = [_made(Intervals(*when), IdleCause.BLOCKING, gap[blocked], thread, did.call[call])]
+    worked, work, start, end = waited.overlapping(did.works)
+    real = (end if hands_over else did.works.end[work]) - did.works.start[work] > PAUSE_NS
+    for cause, kept in ((IdleCause.HOST_WORK, real), (IdleCause.DISPATCH, ~real)):
+        parts.append(_made(Intervals(start[kept], end[kept]), cause, gap[worked[kept]], thread))
+    if len(waited):
+        other = Intervals.union_of(
+            np.concatenate([did.blocked.start, did.works.start]), np.concatenate([did.blocked.end, did.works.end])
+        )
+        rest, *when = waited.overlaps(other.gaps(int(waited.start[0]), int(waited.end[-1])))
+        parts.append(_made(Intervals(*when), IdleCause.DISPATCH, gap[rest], thread))
+    return _joined(parts)
+
+
+def _made(when: Intervals, cause: IdleCause, gap: Ints, thread: int, call: Ints | None = None) -> IdleTime:
+    none = np.full(len(when), _NONE)
+    code = np.full(len(when), _CODE[cause])
+    return IdleTime(when, code, gap, np.full(len(when), thread), none if call is None else call, none)
+
+
+def _launching(host: HostTime, gaps: Intervals, late: Ints, division: Ints, row: Ints) -> list[IdleTime]:
+    """Tell the time from the beginning of the call on: within it, where it waits or takes long, else latency."""
+    call = row[late]
+    start, end = division[late], gaps.end[late]
+    returned = np.clip(host.end[call], start, end)
+    # A copy of pageable memory is copied piece by piece: until its activity begins, the call prepares it.
+    inside = np.where(host.waits[call], end, np.where(host.end[call] - host.start[call] > PAUSE_NS, returned, start))
+    thread = host.thread[call]
+    parts = []
+    for cause, low, high in ((IdleCause.BLOCKING, start, inside), (IdleCause.LATENCY, inside, end)):
+        mine = np.flatnonzero(high > low)
+        code, none = np.full(len(mine), _CODE[cause]), np.full(len(mine), _NONE)
+        parts.append(IdleTime(Intervals(low[mine], high[mine]), code, late[mine], thread[mine], call[mine], none))
+    return parts
+
+
+def _with_records(host: HostTime, idle: IdleTime) -> IdleTime:
+    """Let records of loaded code and of the profiler's own work say more, where the host did not wait on purpose."""
+    open_ = idle.is_any_of((IdleCause.HOST_WORK, IdleCause.LATENCY, IdleCause.BLOCKING))
+    if len(host.thread):
+        open_ &= ~((idle.code == _CODE[IdleCause.BLOCKING]) & host.waits[idle.call])
+    asked, parts = idle.chosen(open_), [idle.chosen(~open_)]
+    mine, record, *when = asked.pieces.overlapping(host.loading)
+    loaded = asked._part(mine, *when)
+    code = np.full(len(mine), _CODE[IdleCause.BLOCKING])
+    parts.append(IdleTime(loaded.pieces, code, loaded.gap, loaded.thread, loaded.call, host.loading_record[record]))
+    asked = asked.without(host.loading)
+    held = asked.within(host.profiler)
+    code = np.full(len(held.pieces), _CODE[IdleCause.PROFILER])
+    parts.append(IdleTime(held.pieces, code, held.gap, held.thread, held.call, held.record))
+    return _joined([*parts, asked.without(host.profiler)])
+
+
+def _joined(parts: list[IdleTime]) -> IdleTime:
+    """Put pieces together, by time."""
+    start = np.concatenate([np.empty(0, np.int64), *(part.pieces.start for part in parts)])
+    end = np.concatenate([np.empty(0, np.int64), *(part.pieces.end for part in parts)])
     order = np.argsort(start, kind="stable")
     order = order[end[order] > start[order]]
-    return IdleTime(Intervals(start[order], end[order]), cause[order])
+    code = np.concatenate([np.empty(0, np.int8), *(part.code for part in parts)])[order]
+    rows = (
+        np.concatenate([np.empty(0, np.int64), *(getattr(part, name) for part in parts)])[order]
+        for name in ("gap", "thread", "call", "record")
+    )
+    return IdleTime(Intervals(start[order], end[order]), code, *rows)

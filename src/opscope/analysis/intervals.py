@@ -42,6 +42,11 @@ class Intervals:
 
     def overlaps(self, other: "Intervals") -> tuple[Ints, Ints, Ints]:
         """Return every overlap with an interval of ``other``: the position of this one's interval, start and end."""
+        mine, _, start, end = self.overlapping(other)
+        return mine, start, end
+
+    def overlapping(self, other: "Intervals") -> tuple[Ints, Ints, Ints, Ints]:
+        """Return every overlap: the positions of this one's interval and of the other one's, start and end."""
         first = np.searchsorted(other.end, self.start, side="right")
         count = np.maximum(np.searchsorted(other.start, self.end, side="left") - first, 0)
         mine = np.repeat(np.arange(len(self)), count)
@@ -51,7 +56,7 @@ class Intervals:
         start = np.maximum(self.start[mine], other.start[theirs])
         end = np.minimum(self.end[mine], other.end[theirs])
         real = end > start
-        return mine[real], start[real], end[real]
+        return mine[real], theirs[real], start[real], end[real]
 
     def holds(self, start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
         """Tell of each interval from ``start`` to ``end`` whether one of these covers it whole."""

@@ -9,7 +9,7 @@ from opscope.analysis.links import Links
 from opscope.analysis.nesting import Nesting
 from opscope.model import Trace
 
-_MODULE = "nn.Module: "
+MODULE_FRAME = "nn.Module: "
 NO_MODULE = "(in no module)"
 
 
@@ -20,7 +20,7 @@ def module_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataF
     forward operator with its sequence number. ``total_device_ns`` adds the modules inside. What no module launched is a
     row of its own, so that ``self_device_ns`` adds up to the device sum. None where no modules were recorded.
     """
-    modules = trace.frames.filter(pl.col("name").cat.starts_with(_MODULE))
+    modules = trace.frames.filter(pl.col("name").cat.starts_with(MODULE_FRAME))
     if not modules.height:
         return None
     nesting = Nesting.of(column(modules, "thread"), column(modules, "start_ns"), end_of(modules))
@@ -36,7 +36,7 @@ def module_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataF
     rows = (
         pl.DataFrame(
             {
-                "module": modules["name"].cast(pl.String).str.strip_prefix(_MODULE),
+                "module": modules["name"].cast(pl.String).str.strip_prefix(MODULE_FRAME),
                 "outermost": outermost,
                 "self_device_ns": self_device,
                 "total_device_ns": np.where(outermost, nesting.subtree_sums(self_device), 0),

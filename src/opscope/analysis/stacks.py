@@ -47,11 +47,15 @@ def callers(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataFrame 
     return costliest_first(rows, ["self_device_ns", "self_cpu_ns"], ["name", "called_from"])
 
 
+def is_users(frame: str) -> bool:
+    """Tell whether a Python frame is of the user's program: neither PyTorch's, nor opscope's, nor the library's."""
+    return _NOT_THE_USERS.search(frame) is None
+
+
 def _user_frame_of_operators(trace: Trace) -> Ints:
     frames = Nesting.of(column(trace.frames, "thread"), column(trace.frames, "start_ns"), end_of(trace.frames))
     frame = frames.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
     names = trace.frames["name"].cast(pl.String)
-    skipped = {name: _NOT_THE_USERS.search(name) is not None for name in names.unique()}
-    foreign = names.replace_strict(skipped, return_dtype=pl.Boolean).to_numpy()
-    own = nearest(frames.parent, ~foreign)
+    wanted = {name: is_users(name) for name in names.unique()}
+    own = nearest(frames.parent, names.replace_strict(wanted, return_dtype=pl.Boolean).to_numpy())
     return np.where(frame >= 0, own[np.maximum(frame, 0)], -1)

@@ -84,7 +84,7 @@ def _launched_on(
 def _idle_of_steps(idle: IdleTime, spans: Intervals) -> tuple[Ints, Ints]:
     """Return per step its idle time, and the part in which the device waited for the host to launch."""
     every, waiting = np.zeros(len(spans), np.int64), np.zeros(len(spans), np.int64)
-    launch_bound = np.isin(idle.cause, [str(cause) for cause in LAUNCH_BOUND_CAUSES])
+    launch_bound = idle.is_any_of(LAUNCH_BOUND_CAUSES)
     for sums, pieces in ((every, idle.pieces), (waiting, idle.pieces.chosen(launch_bound))):
         step, start, end = spans.overlaps(pieces)
         np.add.at(sums, step, end - start)

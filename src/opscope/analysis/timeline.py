@@ -8,7 +8,8 @@ import polars as pl
 
 from opscope.analysis.api import names_that
 from opscope.analysis.columns import column, end_of
-from opscope.analysis.idle import HostCalls, IdleTime, idle_time
+from opscope.analysis.host_time import HostTime
+from opscope.analysis.idle import IdleTime, idle_time
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
@@ -64,10 +65,10 @@ def device_timelines(trace: Trace, links: Links) -> tuple[DeviceTimeline, ...]:
         launch=links.activity_launch,
     )
     groups = np.split(order, np.flatnonzero(np.diff(device[order])) + 1) if len(order) else []
-    steps, calls = step_window(trace), HostCalls.of(trace)
+    steps, host = step_window(trace), HostTime(trace, links)
     numbers = [int(device[rows[0]]) for rows in groups]
     return tuple(
-        _timeline(number, device_name(trace.devices, number), work.of(rows), steps, calls)
+        _timeline(number, device_name(trace.devices, number), work.of(rows), steps, host)
         for number, rows in zip(numbers, groups, strict=True)
     )
 
@@ -103,7 +104,7 @@ def communication_mask(activities: pl.DataFrame) -> Bools:
     return mask
 
 
-def _timeline(device: int, name: str, work: _Work, steps: Window | None, calls: HostCalls) -> DeviceTimeline:
+def _timeline(device: int, name: str, work: _Work, steps: Window | None, host: HostTime) -> DeviceTimeline:
     start, end, moves = work.start, work.end, work.moves
     window = steps or device_window(start, end)
     computes = ~moves & ~work.communicates
@@ -124,5 +125,5 @@ def _timeline(device: int, name: str, work: _Work, steps: Window | None, calls: 
         exposed_communication_ns=not_memcpy - compute,
         exposed_memcpy_ns=in_window - not_memcpy,
         idle_ns=window.duration_ns - in_window,
-        idle=idle_time(calls, work.launch, start, gaps).within(window.spans),
+        idle=idle_time(host, work.launch, start, end, gaps).within(window.spans),
     )

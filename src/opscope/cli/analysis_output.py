@@ -12,8 +12,9 @@ from opscope.documents.trace import TraceDocuments
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.record.codec import encode
 from opscope.report.analysis_tables import table_by, values_by
-from opscope.report.blocks import Bullets, Name, Paragraph, Section
+from opscope.report.blocks import Bullets, Inline, Name, Paragraph, Section
 from opscope.report.by import SHOWN_ROWS, By
+from opscope.report.gap_text import longest_gap
 from opscope.report.markdown import render
 from opscope.report.tables import Format, as_csv
 from opscope.report.text import printable
@@ -68,11 +69,11 @@ def print_analyses(analysed: Sequence[Analysed], output_format: Format, rows: Ro
         short = on_terminal() and output_format is Format.TABLE and not rows.full_names
         table = table_by(one.analysis, by, sort=rows.sort, top=shown, short_names=short)
         if output_format is Format.MD:
-            summary = Bullets(tuple((Name(line) if i == 0 else line,) for i, line in enumerate(_summary(one))))
+            summary = Bullets(tuple(_summary(one)))
             empty = () if table.rows else (Paragraph.of(f"No rows by {by}."),)
             click.echo(render(Section((one.path,), (summary, table, *empty)), level=2).rstrip("\n"))
             continue
-        echo_lines(_summary(one))
+        echo_lines("".join(parts) for parts in _summary(one))
         click.echo()
         echo_table(table)
         if not table.rows:
@@ -85,24 +86,29 @@ def _default(analysed: Sequence[Analysed]) -> By:
     return By.OPERATOR if all(one.analysis.operators.height for one in analysed) else By.KERNEL
 
 
-def _summary(one: Analysed) -> Iterator[str]:
+def _summary(one: Analysed) -> Iterator[Inline]:
     """Yield what a reader must know before any row of a table."""
     analysis, measured = one.analysis, one.measured
-    yield f"{one.path}: {analysis.source.event_count:,} events, {measured.step_count} steps"
+    yield Name(one.path), f": {analysis.source.event_count:,} events, {measured.step_count} steps"
     for device in analysis.devices:
         window, busy = device.window, device.busy_in_window_ns
         yield (
-            f"Device {device.device} ({device.name}): {device.activities:,} activities, "
+            f"Device {device.device} (",
+            Name(device.name),
+            f"): {device.activities:,} activities, "
             f"sum {format_ns(device.sum_ns)}, busy {format_ns(busy)} ({format_share(busy, window.duration_ns)}), "
-            f"idle {format_ns(device.idle_ns)} of the {window.kind} of {format_ns(window.duration_ns)}"
+            f"idle {format_ns(device.idle_ns)} of the {window.kind} of {format_ns(window.duration_ns)}",
         )
-    yield f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}"
+    yield (f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}",)
+    gap = longest_gap(analysis.gaps, max((device.window.duration_ns for device in analysis.devices), default=0))
+    if gap is not None:
+        yield gap
     if analysis.has_device_times:
         accounting = analysis.accounting
         yield (
             f"Accounting: operators {accounting.operators_ns:,} ns + unlinked {accounting.unlinked_ns:,} ns "
-            f"({accounting.unlinked_activities:,} activities) = device sum {accounting.activities_ns:,} ns"
+            f"({accounting.unlinked_activities:,} activities) = device sum {accounting.activities_ns:,} ns",
         )
-    yield f"Trust: {measured.trust.verdict}"
+    yield (f"Trust: {measured.trust.verdict}",)
     for check in measured.trust.doubts():
-        yield f"  {check.verdict.upper()} {check.name}: {check.sentence}"
+        yield (f"  {check.verdict.upper()} {check.name}: {check.sentence}",)

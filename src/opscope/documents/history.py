@@ -12,5 +12,7 @@ HISTORY: Final[Mapping[int, str]] = {
     "details of operators and kernels (detail, summary, source_file, ...), annotations; the statistics file of "
     "'opscope profile' is this document, with the first reports' keys in milliseconds beside its own; idle time that "
     "the host caused is 'host wait' (it was 'host late')",
+    3: "gaps; idle time that the host caused is 'dispatch', 'host work' or 'blocking call' (they were 'host wait' and "
+    "'synchronisation'), and 'profiler' is told from them",
 }
 CURRENT: Final = max(HISTORY)

@@ -236,6 +236,43 @@ class Step:
     cold: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapRow:
+    """A stretch in which a device did nothing.
+
+    Attributes:
+        device: the device.
+        start_ns: when it began, on the trace's clock.
+        duration_ns: how long it was, within the window.
+        step: the profiler's number of the step in which most of it lies.
+        position: before the first activity, between activities, or after the last.
+        cause: what most of it is due to; see docs/metrics.md.
+        causes: nanoseconds by cause.
+        call: the call that the host sat in, or that launched what came next, or the record of code being loaded.
+        operator: the innermost operator that the thread was in then.
+        annotation: the innermost named range.
+        module: the innermost ``nn.Module``, where stacks were recorded.
+        python: the innermost Python frame of the user's, where stacks were recorded.
+        before: the activity before it.
+        after: the activity after it.
+    """
+
+    device: int | None
+    start_ns: int
+    duration_ns: int
+    step: int | None
+    position: str
+    cause: str
+    causes: dict[str, int]
+    call: str | None
+    operator: str | None
+    annotation: str | None
+    module: str | None
+    python: str | None
+    before: str | None
+    after: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class GraphNodeRow:
     """One node of a replayed CUDA graph; ``captured_operator`` launched it when the graph was captured."""
@@ -391,6 +428,7 @@ class TraceDocument:
         trace: the trace's file name, relative to its run directory; null for a trace that stands alone.
         step_count: profiled steps; 0 where neither the trace nor the capture's schedule tells.
         capture: null for a trace that opscope did not capture.
+        gaps: the longest ones of all devices.
     """
 
     schema: Literal["opscope.analysis/1"] = "opscope.analysis/1"
@@ -416,6 +454,7 @@ class TraceDocument:
     step_count: int = 0
     measurement: Measurement = Measurement()
     capture: CaptureEntry | None = None
+    gaps: tuple[GapRow, ...] = ()
 
     @property
     def device_sum_ns(self) -> int:

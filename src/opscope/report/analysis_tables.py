@@ -1,4 +1,4 @@
-"""An analysis as a table: by operator, kernel, shape, module, category, step, stream, graph or backward."""
+"""An analysis as a table: by operator, kernel, shape, module, category, step, gap, stream, graph or backward."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import polars as pl
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.annotations import SEPARATOR
-from opscope.documents.trace import Step
+from opscope.documents.trace import GapRow, Step
 from opscope.errors import UsageError
 from opscope.knowledge.kernels.decode import decode
 from opscope.report.blocks import Name, Table
@@ -33,6 +33,11 @@ def _plain(value: Any, _: Analysis) -> str:
     return "-" if value is None else Name(value)
 
 
+def _kernel(value: Any, _: Analysis) -> str:
+    """Name an activity by what its name means."""
+    return "-" if value is None else Name(decode(value).summary)
+
+
 def _range(value: Any, _: Analysis) -> str:
     """Indent a nested range under the one around it."""
     *outer, name = str(value).split(SEPARATOR)
@@ -53,6 +58,10 @@ def _device_time(value: Any, analysis: Analysis) -> str:
 
 def _of_device_sum(value: Any, analysis: Analysis) -> str:
     return format_share(value, analysis.accounting.activities_ns or None)
+
+
+def _of_window(value: Any, analysis: Analysis) -> str:
+    return format_share(value, max((line.window.duration_ns for line in analysis.devices), default=0) or None)
 
 
 def _yes(value: Any, _: Analysis) -> str:
@@ -115,6 +124,18 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
         "launch_bound_ns": _Column("of it launch-bound", _time),
         "cold": _Column("Cold", _yes, numeric=False),
     },
+    By.GAP: {
+        "duration_ns": _Column("Gap", _time),
+        "share": _Column("of window", _of_window),
+        "step": _Column("Step", _count),
+        "device": _Column("Device", _count, optional=True),
+        "cause": _Column("Cause", _plain, numeric=False),
+        "cause_ns": _Column("of it", _time),
+        "call": _Column("Call", _plain, numeric=False),
+        "where": _Column("Inside", _plain, numeric=False),
+        "before": _Column("After", _kernel, numeric=False, optional=True),
+        "after": _Column("Before", _kernel, numeric=False, optional=True),
+    },
     By.STREAM: {
         "device": _Column("Device", _count, optional=True),
         "stream": _Column("Stream", _count),
@@ -156,6 +177,7 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
 }
 _SHARE_OF = {
     By.KERNEL: "total_ns",
+    By.GAP: "duration_ns",
     By.STREAM: "sum_ns",
     By.GRAPH: "total_ns",
     By.BACKWARD: "backward_device_ns",
@@ -209,6 +231,7 @@ def _table(analysis: Analysis, by: By) -> pl.DataFrame:
         By.MODULE: lambda: _modules(analysis),
         By.CATEGORY: lambda: analysis.categories,
         By.STEP: lambda: _steps(analysis),
+        By.GAP: lambda: _gaps(analysis),
         By.STREAM: lambda: analysis.streams,
         By.GRAPH: lambda: analysis.graph_nodes,
         By.BACKWARD: lambda: analysis.backward,
@@ -226,6 +249,18 @@ def _modules(analysis: Analysis) -> pl.DataFrame:
 def _steps(analysis: Analysis) -> pl.DataFrame:
     names = [name for name in Step.__slots__ if name != "launch_bound_share"]
     return pl.DataFrame({name: [getattr(step, name) for step in analysis.steps] for name in names})
+
+
+def _gaps(analysis: Analysis) -> pl.DataFrame:
+    """Return the longest gaps, with where the host was in one column."""
+    names = [name for name in GapRow.__slots__ if name != "causes"]
+    rows = {name: [getattr(gap, name) for gap in analysis.gaps] for name in names}
+    types = dict.fromkeys(("device", "start_ns", "duration_ns", "step"), pl.Int64)
+    table = pl.DataFrame(rows, schema={name: types.get(name, pl.String) for name in names})
+    places = pl.coalesce("python", "operator", "module", "annotation")
+    return table.with_columns(
+        where=places, cause_ns=pl.Series([g.causes[g.cause] for g in analysis.gaps], dtype=pl.Int64)
+    )
 
 
 def table_by(analysis: Analysis, by: By, *, sort: str | None, top: int | None, short_names: bool = False) -> Table:

@@ -15,6 +15,7 @@ class By(StrEnum):
     MODULE = "module"
     CATEGORY = "category"
     STEP = "step"
+    GAP = "gap"
     STREAM = "stream"
     GRAPH = "graph"
     BACKWARD = "backward"

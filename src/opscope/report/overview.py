@@ -6,6 +6,7 @@ from opscope.documents.trace import Measurement, SampleSummary, TraceDocument
 from opscope.documents.trust import Verdict
 from opscope.record.capture import Clocks
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.report.gap_text import longest_gap
 from opscope.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
 
 _PHASE_NAMES = {"forward": "forward, and what is neither backward nor optimizer"}
@@ -120,6 +121,9 @@ def _devices(document: TraceDocument) -> Iterator[Block]:
         parts = (f"{cause} {format_ns(value)} ({format_share(value, device.idle_ns)})" for cause, value in causes)
         if causes:
             yield Paragraph.of(f"Idle time of device {device.device} by cause: {', '.join(parts)}.")
+    gap = longest_gap(document.gaps, max(device.window_ns for device in document.devices))
+    if gap is not None:
+        yield Paragraph(gap)
 
 
 def _accounting(document: TraceDocument) -> Iterator[Block]:

@@ -88,6 +88,7 @@ def build_trace_document(
         step_count=measured.step_count,
         measurement=measured.measurement,
         capture=None if measured.record is None else _capture(measured.record),
+        gaps=analysis.gaps,
     )
 
 

@@ -1,0 +1,189 @@
+"""The longest gaps of the devices: each with its cause, and with what the host was at, as far as that was recorded."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.api import names_that
+from opscope.analysis.columns import column, end_of
+from opscope.analysis.idle import IdleCause, IdleTime
+from opscope.analysis.intervals import latest_around
+from opscope.analysis.links import Links
+from opscope.analysis.modules import MODULE_FRAME
+from opscope.analysis.nesting import Bools, Ints, Nesting
+from opscope.analysis.stacks import is_users
+from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
+from opscope.analysis.window import step_table
+from opscope.documents.trace import GapRow
+from opscope.model import Trace
+
+LISTED: Final = 50
+BEFORE, BETWEEN, AFTER = "before the first activity", "between activities", "after the last activity"
+_STEP: Final = "ProfilerStep#"
+
+
+def longest_gaps(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> tuple[GapRow, ...]:
+    """Return the longest gaps of all devices, the longest first.
+
+    A gap is a stretch of the window in which a device did nothing, from one activity to the next. It has the cause to
+    which most of it is due; ``causes`` has all.
+    """
+    found = [
+        _Gap.of(timeline, int(gap))
+        for timeline in timelines
+        for length in [_lengths(timeline.idle)]
+        for gap in np.argsort(-length, kind="stable")[:LISTED]
+        if length[gap]
+    ]
+    found.sort(key=lambda gap: (-gap.duration, gap.timeline.device, gap.start))
+    return tuple(_rows(trace, links, found[:LISTED]))
+
+
+def _lengths(idle: IdleTime) -> Ints:
+    """Return per gap how long it is."""
+    length = np.zeros(int(idle.gap.max(initial=-1)) + 1, np.int64)
+    np.add.at(length, idle.gap, idle.pieces.end - idle.pieces.start)
+    return length
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """A gap with its causes. ``shown`` is the longest piece of the largest cause, ``moment`` the middle of that."""
+
+    timeline: DeviceTimeline
+    start: int
+    end: int
+    duration: int
+    causes: dict[IdleCause, int]
+    shown: int
+    moment: int
+
+    @classmethod
+    def of(cls, timeline: DeviceTimeline, gap: int) -> "_Gap":
+        idle = timeline.idle
+        first, last = np.searchsorted(idle.gap, [gap, gap + 1]).tolist()
+        start, end = (times[first:last].tolist() for times in (idle.pieces.start, idle.pieces.end))
+        length = [high - low for low, high in zip(start, end, strict=True)]
+        named = [idle.cause_of(piece) for piece in range(first, last)]
+        causes: dict[IdleCause, int] = {}
+        for cause, time in zip(named, length, strict=True):
+            causes[cause] = causes.get(cause, 0) + time
+        causes = dict(sorted(causes.items(), key=lambda item: -item[1]))
+        largest = next(iter(causes))
+        shown = max((place for place, cause in enumerate(named) if cause is largest), key=length.__getitem__)
+        moment = (start[shown] + end[shown]) // 2
+        return cls(timeline, start[0], end[-1], sum(length), causes, first + shown, moment)
+
+
+def _rows(trace: Trace, links: Links, gaps: Sequence[_Gap]) -> Iterator[GapRow]:
+    idle = [(gap.timeline.idle, gap.shown) for gap in gaps]
+    thread = np.array([pieces.thread[shown] for pieces, shown in idle], np.int64)
+    moment = np.array([gap.moment for gap in gaps], np.int64)
+    places, steps = _places(trace, links, thread, moment), _steps_at(trace, moment)
+    neighbours = {device: _Neighbours.of(trace, device) for device in {gap.timeline.device for gap in gaps}}
+    for gap, (pieces, shown), place, step in zip(gaps, idle, places, steps, strict=True):
+        before, after = neighbours[gap.timeline.device].around(gap.start, gap.end)
+        yield GapRow(
+            device=None if gap.timeline.device == NO_DEVICE else gap.timeline.device,
+            start_ns=gap.start,
+            duration_ns=gap.duration,
+            step=step,
+            position=BEFORE if before is None else AFTER if after is None else BETWEEN,
+            cause=str(next(iter(gap.causes))),
+            causes={str(cause): time for cause, time in gap.causes.items()},
+            call=_call(trace, int(pieces.call[shown]), int(pieces.record[shown])),
+            operator=place.operator,
+            annotation=place.annotation,
+            module=place.module,
+            python=place.python,
+            before=before,
+            after=after,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a thread was: the innermost operator, range, module and frame of the user's."""
+
+    operator: str | None
+    annotation: str | None
+    module: str | None
+    python: str | None
+
+
+def _places(trace: Trace, links: Links, thread: Ints, moment: Ints) -> list[_Place]:
+    ranges = trace.annotations.filter(~names_that(trace.annotations["name"], lambda name: name.startswith(_STEP)))
+    frames = _nesting(trace.frames)
+    users = names_that(trace.frames["name"], is_users)
+    modules = names_that(trace.frames["name"], lambda name: name.startswith(MODULE_FRAME))
+    return [
+        _Place(operator, annotation, None if module is None else module.removeprefix(MODULE_FRAME), python)
+        for operator, annotation, module, python in zip(
+            _innermost(trace.operators["name"], links.operators, thread, moment),
+            _innermost(ranges["name"], _nesting(ranges), thread, moment),
+            _innermost(trace.frames["name"], frames, thread, moment, modules),
+            _innermost(trace.frames["name"], frames, thread, moment, users),
+            strict=True,
+        )
+    ]
+
+
+def _nesting(table: pl.DataFrame) -> Nesting:
+    return Nesting.of(column(table, "thread"), column(table, "start_ns"), end_of(table))
+
+
+def _innermost(
+    names: pl.Series, nesting: Nesting, thread: Ints, moment: Ints, holds: Bools | None = None
+) -> Iterator[str | None]:
+    """Yield the name of the innermost slice around each moment (of those for which something holds), if any."""
+    for innermost in nesting.innermost_at(thread, moment).tolist():
+        row = innermost
+        while row >= 0 and holds is not None and not holds[row]:
+            row = int(nesting.parent[row])
+        yield None if row < 0 else str(names[row])
+
+
+def _call(trace: Trace, row: int, record: int) -> str | None:
+    """Return the name of a call, or of the record of loaded code that says more."""
+    if record >= 0:
+        return str(trace.overheads["name"][record])
+    return None if row < 0 else str(trace.launches["name"][row])
+
+
+def _steps_at(trace: Trace, moment: Ints) -> list[int | None]:
+    """Return the numbers of the steps that moments lie in."""
+    steps = step_table(trace)
+    if not steps.height:
+        return [None] * len(moment)
+    rows = latest_around(column(steps, "start_ns"), column(steps, "end_ns"), moment)
+    return [None if row < 0 else int(steps["step"][row]) for row in rows.tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Neighbours:
+    """The activities of a device by their ends and by their starts."""
+
+    names: pl.Series
+    by_end: Ints
+    end: Ints
+    by_start: Ints
+    start: Ints
+
+    @classmethod
+    def of(cls, trace: Trace, device: int) -> "_Neighbours":
+        mine = np.flatnonzero(trace.activities["device"].fill_null(NO_DEVICE).to_numpy() == device)
+        start, end = column(trace.activities, "start_ns")[mine], end_of(trace.activities)[mine]
+        by_end, by_start = np.argsort(end, kind="stable"), np.argsort(start, kind="stable")
+        return cls(trace.activities["name"], mine[by_end], end[by_end], mine[by_start], start[by_start])
+
+    def around(self, begin: int, finish: int) -> tuple[str | None, str | None]:
+        """Return the names of the last activity before a gap and of the first one after it."""
+        before = int(np.searchsorted(self.end, begin, side="right")) - 1
+        after = int(np.searchsorted(self.start, finish, side="left"))
+        return (
+            None if before < 0 else str(self.names[int(self.by_end[before])]),
+            None if after == len(self.start) else str(self.names[int(self.by_start[after])]),
+        )

@@ -1,0 +1,42 @@
+"""Gaps of a device in words: for people who look at the first lines only."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from opscope.analysis.idle import IdleCause
+from opscope.documents.trace import GapRow
+from opscope.report.blocks import Inline, Name
+from opscope.units import format_ns, format_share
+
+_WORTH_TELLING: Final = 0.01  # of the window
+_STACKS: Final = "the line of Python was not recorded: record stacks (with_stack=True, opscope profile --with-stack)"
+
+
+def longest_gap(gaps: Sequence[GapRow], window_ns: int) -> Inline | None:
+    """Say what the longest gap is due to, if it is worth telling.
+
+    Args:
+        gaps: the longest first.
+        window_ns: of the device.
+    """
+    if not gaps or gaps[0].duration_ns < _WORTH_TELLING * window_ns:
+        return None
+    gap = gaps[0]
+    device = "" if gap.device is None else f" of device {gap.device}"
+    step = "" if gap.step is None else f" in step {gap.step}"
+    time, share = format_ns(gap.duration_ns), format_share(gap.duration_ns, window_ns)
+    mostly = f"{format_ns(gap.causes[gap.cause])} of it {gap.cause}"
+    said = f"Longest gap{device}: {time} ({share} of the window){step}, {gap.position}; {mostly}"
+    return (said, *_where(gap), ".")
+
+
+def _where(gap: GapRow) -> Iterator[str]:
+    """Say in which call and where the host was, as far as it was recorded."""
+    if gap.call and gap.cause == IdleCause.BLOCKING:
+        yield from (" (", Name(gap.call), ")")
+    if gap.cause in (IdleCause.DEPENDENCY, IdleCause.UNKNOWN, IdleCause.PROFILER):
+        return
+    for place in filter(None, (gap.operator, gap.annotation, gap.module, gap.python)):
+        yield from (", in ", Name(place))
+    if gap.cause in (IdleCause.BLOCKING, IdleCause.HOST_WORK) and gap.python is None:
+        yield f"; {_STACKS}"
