@@ -208,3 +208,16 @@ def test_the_table_and_the_document_list_them(tmp_path_factory: pytest.TempPathF
     table = opscope("analyze", "--by", "gap", str(path)).stdout
     assert "after the last activity" in table
     assert all(one >= other for one, other in itertools.pairwise(lengths))
+
+
+def test_a_step_time_that_is_given_decides_the_verdict(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = str(tiny.inference().write(tmp_path_factory.mktemp("t") / "t.json"))
+    without = opscope("analyze", path).stdout
+    assert "29.0 % of the profiled time" in without
+    assert "faster kernels do not" not in without
+    assert "29.0 % of the unprofiled step of 100.0 us" in opscope("analyze", "--step-time", "0.1", path).stdout
+    assert "device-bound" in opscope("analyze", "--step-time", "0.03", path).stdout
+    unmarked = str(tiny.training().write(tmp_path_factory.mktemp("t") / "t.json"))
+    result = opscope("analyze", "--step-time", "1", unmarked)
+    assert (result.returncode, "marks no steps" in result.stderr) == (2, True)
+    assert opscope("analyze", "--step-time", "0", path).returncode == 2

@@ -96,7 +96,8 @@ def bound_of(evidence: StepEvidence) -> Bound:
     share, sentence = _device_share(device, evidence.steps, evidence.wall_ns)
     cause = _largest_cause(device)
     kind = _kind(device, share, cause)
-    return Bound(kind, share, cause, f"{sentence} {_why(device, kind, cause)}")
+    unprofiled = bool(evidence.wall_ns and evidence.steps)
+    return Bound(kind, share, cause, f"{sentence} {_why(device, kind, cause, unprofiled=unprofiled)}")
 
 
 def _device_share(device: DeviceTimeline, steps: int, wall_ns: float | None) -> tuple[float, str]:
@@ -139,7 +140,7 @@ def _largest_cause(device: DeviceTimeline) -> IdleCause | None:
     return largest
 
 
-def _why(device: DeviceTimeline, kind: BoundKind, cause: IdleCause | None) -> str:
+def _why(device: DeviceTimeline, kind: BoundKind, cause: IdleCause | None, *, unprofiled: bool) -> str:
     if kind is BoundKind.DEVICE:
         return "Faster kernels, or fewer of them, make the step faster."
     if cause is None or kind in (BoundKind.COMMUNICATION, BoundKind.MEMCPY):
@@ -148,9 +149,15 @@ def _why(device: DeviceTimeline, kind: BoundKind, cause: IdleCause | None) -> st
     length = sum(idle[c] for c in LAUNCH_BOUND_CAUSES) if cause in LAUNCH_BOUND_CAUSES else idle[cause]
     share = format_share(length, device.idle_ns)
     if kind in (BoundKind.LAUNCH, BoundKind.PARTLY_LAUNCH):
+        waited = f"For {share} of its idle time in the profile it waited for the host to launch"
+        if not unprofiled:
+            return (
+                f"{waited}, which the profiler slows down: how much of that is left without it, and whether faster "
+                "kernels help, the unprofiled step time tells (--step-time, opscope profile)."
+            )
         return (
-            f"For {share} of its idle time in the profile it waited for the host to launch: fewer or larger kernels, "
-            "fewer synchronisations, torch.compile, or CUDA graphs help; faster kernels do not."
+            f"{waited}: fewer or larger kernels, fewer synchronisations, torch.compile, or CUDA graphs help; faster "
+            "kernels do not."
         )
     return f"{share} of its idle time in the profile is due to: {cause}."
 

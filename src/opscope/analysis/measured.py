@@ -21,10 +21,12 @@ class Measured:
     Attributes:
         analysis: of the trace.
         record: what the capture left beside it; None for a trace that opscope did not capture.
+        step_time_ns: how long a step takes without a profiler, where somebody else measured that.
     """
 
     analysis: Analysis
     record: CaptureRecord | None = None
+    step_time_ns: float | None = None
 
     @property
     def ran_on_gpu(self) -> bool | None:
@@ -76,10 +78,8 @@ class Measured:
     @cached_property
     def bound(self) -> Bound:
         """What bounds a step: by the unprofiled step time where there is one."""
-        wall = self._wall
-        return self.analysis.bound_with(
-            steps=self.step_count, wall_ns=None if wall is None else wall.median_ns, ran_on_gpu=self.ran_on_gpu
-        )
+        wall_ns = self.step_time_ns if self._wall is None else self._wall.median_ns
+        return self.analysis.bound_with(steps=self.step_count, wall_ns=wall_ns, ran_on_gpu=self.ran_on_gpu)
 
     @cached_property
     def trust(self) -> Trust:

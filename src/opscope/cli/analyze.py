@@ -34,6 +34,12 @@ from opscope.report.tables import Format
     metavar="FILE",
     help="A trace in which the CUDA graphs were captured: tells which operators their nodes came from.",
 )
+@click.option(
+    "--step-time",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MS",
+    help="How long a step takes without the profiler, which slows the host down: the verdict then refers to that.",
+)
 @click.option("--full-names", is_flag=True, help="Whole kernel names on a terminal too, not what they mean in short.")
 @click.option("--strict", is_flag=True, help="End with exit code 1 if a trust check fails.")
 @input_option
@@ -45,6 +51,7 @@ def command(
     top: int | None,
     sort: str | None,
     graph_capture: Path | None,
+    step_time: float | None,
     full_names: bool,
     strict: bool,
     max_input: int,
@@ -71,7 +78,10 @@ def command(
 
     shipped = NativeFunctions.shipped()
     capture = None if graph_capture is None else read(graph_capture, max_bytes=max_input)
-    analysed = tuple(Analysed(str(file), *measured_of(file, trace, shipped, capture)) for file, trace in traces)
+    analysed = tuple(
+        Analysed(str(file), *measured_of(file, trace, shipped, capture, step_time_ms=step_time))
+        for file, trace in traces
+    )
     rows = Rows(None if by is None else By(by), sort, top, full_names)
     print_analyses(analysed, Format(output_format), rows)
     doubted = tuple(Doubted.of(one.path, one.measured.trust) for one in analysed)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opscope.errors import BadInputError
+from opscope.errors import BadInputError, UsageError
 from opscope.readers import Reading
 from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST, TRACE_ENDINGS
 from opscope.report.text import printable
+from opscope.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from opscope.analysis.measured import Measured
@@ -154,18 +155,39 @@ def traces_of(
 
 
 def measured_of(
-    file: TraceFile, trace: "Trace", functions: "NativeFunctions", graph_capture: "Trace | None" = None
+    file: TraceFile,
+    trace: "Trace",
+    functions: "NativeFunctions",
+    graph_capture: "Trace | None" = None,
+    *,
+    step_time_ms: float | None = None,
 ) -> "tuple[Measured, NativeFunctions]":
     """Analyse a trace and join it with its record, as ``opscope report`` does.
 
+    Args:
+        file: where the trace is from.
+        trace: the trace.
+        functions: the operators of a PyTorch release.
+        graph_capture: another trace, in which CUDA graphs were captured.
+        step_time_ms: how long a step takes without a profiler, where the user says so.
+
     Returns:
         The result, and the operators of the PyTorch that ran: ``functions`` where no record names them.
+
+    Raises:
+        UsageError: a step time is given where the record has one, or for a trace that marks no steps.
     """
     from opscope.analysis.analyzed import analyze
     from opscope.analysis.measured import Measured
 
     if file.capture is None:
-        return Measured(analyze(trace, functions, graph_capture=graph_capture)), functions
+        step_time_ns = None if step_time_ms is None else step_time_ms * NS_PER_MS
+        measured = Measured(analyze(trace, functions, graph_capture=graph_capture), step_time_ns=step_time_ns)
+        if step_time_ms is not None and not measured.step_count:
+            raise UsageError(f"--step-time: {file} marks no steps that it could be compared with")
+        return measured, functions
+    if step_time_ms is not None:
+        raise UsageError(f"--step-time: {file} is of a run directory, which has its own step times")
     from opscope.pipeline import functions_of, measured_capture
 
     capture = file.capture
