@@ -5,10 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.analysis.analyzed import Analysis
+from opscope.analysis.analyzed import Analysis, analyze
+from opscope.analysis.bounds import BoundKind
+from opscope.analysis.idle import IdleCause
 from opscope.documents.trace import GapRow
+from opscope.readers import read
 from tests import tiny
 from tests.cli import opscope
+from tests.conftest import DATA
 from tests.kineto import KinetoTrace
 
 Analyze = Callable[[KinetoTrace], Analysis]
@@ -221,3 +225,39 @@ def test_a_step_time_that_is_given_decides_the_verdict(tmp_path_factory: pytest.
     result = opscope("analyze", "--step-time", "1", unmarked)
     assert (result.returncode, "marks no steps" in result.stderr) == (2, True)
     assert opscope("analyze", "--step-time", "0", path).returncode == 2
+
+
+RECORDED = {
+    "sleeping": ("host work", None, "causes.py(81): <lambda>"),
+    "counting": ("host work", None, "causes.py(85): count"),
+    "host_sort": ("host work", "aten::sort", "causes.py(71): step"),
+    "waiting_for_another_thread": ("host work", None, "causes.py(154): wait"),
+    "allocating": ("blocking call", "aten::empty", "causes.py(131): step"),
+}
+
+
+@pytest.mark.parametrize("program", RECORDED)
+def test_programs_with_a_built_in_cause_are_seen_through(program: str) -> None:
+    analysis = analyze(read(DATA / "causes" / f"{program}.json.gz"))
+    cause, operator, line = RECORDED[program]
+    (device,) = analysis.devices
+    idle = device.idle.by_cause()
+    assert str(max(idle, key=idle.__getitem__)) == cause
+    assert sum(idle.values()) == device.idle_ns
+    gap = analysis.gaps[0]
+    assert (gap.cause, gap.operator, gap.python) == (cause, operator, line)
+
+
+def test_a_recorded_loader_is_named_by_its_range() -> None:
+    gap = analyze(read(DATA / "causes" / "loading_data.json.gz")).gaps[0]
+    assert (gap.cause, gap.annotation) == ("host work", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
+    assert gap.python == "causes.py(167): __getitem__"
+
+
+def test_recorded_programs_that_launch_all_the_time_and_that_keep_the_device_busy() -> None:
+    (device,) = analyze(read(DATA / "causes" / "small_kernels.json.gz")).devices
+    launching = device.idle.by_cause()[IdleCause.DISPATCH] + device.idle.by_cause()[IdleCause.LATENCY]
+    assert launching > 0.95 * device.idle_ns
+    busy = analyze(read(DATA / "causes" / "graph_replays.json.gz"))
+    assert busy.bound.kind is BoundKind.DEVICE
+    assert busy.gaps[0].duration_ns < 0.01 * busy.devices[0].window.duration_ns
