@@ -22,7 +22,7 @@ COVERAGE = ("-fsanitize-coverage=trace-pc,trace-cmp",)
 LONGEST_INPUT = 6_000
 TESTS = [
     *("attacks", "export_changes_no_answer", "hostile", "nesting", "reader_kineto", "readers_agree"),
-    *("reading_in_blocks", "reference", "intervals", "timeline"),
+    *("reading_in_blocks", "reference", "gaps_reference", "intervals", "timeline"),
 ]
 EFFORT = 5  # of one round: some minutes
 
