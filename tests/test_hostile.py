@@ -489,3 +489,16 @@ def test_counts_below_nothing_are_refused_in_stores(store: Path) -> None:
     manifest["source"]["unreadable_bytes"] = -5
     (store / "store.json").write_text(json.dumps(manifest))
     assert "counts less than nothing" in refused("analyze", store)
+
+
+def test_a_thread_per_launch_is_told_apart_at_a_cost_that_grows_with_their_number(tmp_path: Path) -> None:
+    def build(trace: KinetoTrace) -> None:
+        for number in range(1_500):
+            at = 10_000 * number
+            trace.operator("aten::a", at, 3_000, tid=number)
+            trace.launched_kernel("k", (at + 1_000, 1_000), (at + 3_000, 1_000), tid=number)
+
+    (device,) = analyze(read(trace_with(tmp_path, build))).devices
+    assert {str(cause): time for cause, time in device.idle.by_cause().items() if time} == {
+        "dispatch": 1_499 * 7_000, "launch latency": 1_499 * 2_000
+    }  # fmt: skip

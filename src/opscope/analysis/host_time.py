@@ -48,6 +48,26 @@ class ThreadTime:
     covered: Intervals
 
 
+@dataclass(frozen=True, slots=True)
+class _ByThread:
+    """Slices sorted by thread: their rows, starts and ends."""
+
+    thread: Ints
+    row: Ints
+    start: Ints
+    end: Ints
+
+    @classmethod
+    def of(cls, thread: Ints, start: Ints, end: Ints) -> "_ByThread":
+        order = np.argsort(thread, kind="stable")
+        return cls(thread[order], order, start[order], end[order])
+
+    def of_thread(self, thread: int) -> tuple[Ints, Ints, Ints]:
+        """Return rows, starts and ends of a thread's slices."""
+        first, last = np.searchsorted(self.thread, [thread, thread + 1])
+        return self.row[first:last], self.start[first:last], self.end[first:last]
+
+
 class HostTime:
     """The calls of a trace, and what their threads did.
 
@@ -62,7 +82,10 @@ class HostTime:
         launches = trace.launches
         self.thread, self.start, self.end = column(launches, "thread"), column(launches, "start_ns"), end_of(launches)
         self.waits = calls_that(launches, _blocks) | _of_pageable_memory(trace, links.activity_launch)
-        self._operators = trace.operators
+        self._calls = _ByThread.of(self.thread, self.start, self.end)
+        self._operators = _ByThread.of(
+            column(trace.operators, "thread"), column(trace.operators, "start_ns"), end_of(trace.operators)
+        )
         self._threads: dict[int, ThreadTime] = {}
         enqueues = calls_that(launches, lambda call: call.enqueues)
         self._begin, self._end = _extent(trace)
@@ -78,9 +101,8 @@ class HostTime:
         return self._threads[thread]
 
     def _thread_time(self, thread: int) -> ThreadTime:
-        mine = self._operators.filter(pl.col("thread") == thread)
-        begun, ended = column(mine, "start_ns"), end_of(mine)
-        calls = _outermost(np.flatnonzero(self.thread == thread), self.start, self.end)
+        _, begun, ended = self._operators.of_thread(thread)
+        calls = _outermost(self._calls.of_thread(thread)[0], self.start, self.end)
         start, end = self.start[calls], self.end[calls]
         blocks = self.waits[calls] | (end - start > PAUSE_NS)
         blocked = Intervals(start[blocks], end[blocks])

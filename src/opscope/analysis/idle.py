@@ -1,6 +1,7 @@
 """Why a device had nothing to do: every idle nanosecond has one cause, by what the records show."""
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -172,15 +173,25 @@ def _waiting_for_host(host: HostTime, gaps: Intervals, late: Ints, division: Int
     earlier = np.where(before[late] >= 0, host.thread[before[late]], thread)
     begin, until = gaps.start[late], division[late]
     handed = begin.copy()
-    for number in np.unique(thread[earlier != thread]).tolist():
-        mine = np.flatnonzero((thread == number) & (earlier != thread))
-        handed[mine] = np.minimum(_next_begun(host.of(number).covered, begin[mine]), until[mine])
-    parts = []
-    for number in np.unique(np.concatenate([thread, earlier])).tolist():
-        for owner, low, high, hands_over in ((earlier, begin, handed, True), (thread, handed, until, False)):
-            mine = np.flatnonzero((owner == number) & (high > low))
-            parts.append(_of_thread(host, number, Intervals(low[mine], high[mine]), late[mine], hands_over))
+    taken_over = np.flatnonzero(thread != earlier)
+    for mine in _groups(thread[taken_over]):
+        rows = taken_over[mine]
+        covered = host.of(int(thread[rows[0]])).covered
+        handed[rows] = np.minimum(_next_begun(covered, begin[rows]), until[rows])
+    parts: list[IdleTime] = []
+    for owner, low, high, hands_over in ((earlier, begin, handed, True), (thread, handed, until, False)):
+        real = np.flatnonzero(high > low)
+        for mine in _groups(owner[real]):
+            rows = real[mine]
+            waited = Intervals(low[rows], high[rows])
+            parts += _of_thread(host, int(owner[rows[0]]), waited, late[rows], hands_over)
     return _joined(parts)
+
+
+def _groups(keys: Ints) -> list[Ints]:
+    """Return the positions of equal keys, group by group, each in order."""
+    order = np.argsort(keys, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(keys) else []
 
 
 def _next_begun(covered: Intervals, time: Ints) -> Ints:
@@ -191,22 +202,24 @@ def _next_begun(covered: Intervals, time: Ints) -> Ints:
     return begun
 
 
-def _of_thread(host: HostTime, thread: int, waited: Intervals, gap: Ints, hands_over: bool) -> IdleTime:
+def _of_thread(host: HostTime, thread: int, waited: Intervals, gap: Ints, hands_over: bool) -> Iterator[IdleTime]:
     """Tell what a thread did while a device waited for it; after it handed over, a pause is none of its own."""
-    did = host.of(thread)
-    blocked, call, *when = waited.overlapping(did.blocked)
-    parts = [_made(Intervals(*when), IdleCause.BLOCKING, gap[blocked], thread, did.call[call])]
-    worked, work, start, end = waited.overlapping(did.works)
-    real = (end if hands_over else did.works.end[work]) - did.works.start[work] > PAUSE_NS
-    for cause, kept in ((IdleCause.HOST_WORK, real), (IdleCause.DISPATCH, ~real)):
-        parts.append(_made(Intervals(start[kept], end[kept]), cause, gap[worked[kept]], thread))
-    if len(waited):
+    did, rest = host.of(thread), waited
+    if len(did.blocked):
+        blocked, call, start, end = waited.overlapping(did.blocked)
+        yield _made(Intervals(start, end), IdleCause.BLOCKING, gap[blocked], thread, did.call[call])
+    if len(did.works):
+        worked, work, start, end = waited.overlapping(did.works)
+        real = (end if hands_over else did.works.end[work]) - did.works.start[work] > PAUSE_NS
+        for cause, kept in ((IdleCause.HOST_WORK, real), (IdleCause.DISPATCH, ~real)):
+            yield _made(Intervals(start[kept], end[kept]), cause, gap[worked[kept]], thread)
+    if len(did.blocked) or len(did.works):
         other = Intervals.union_of(
             np.concatenate([did.blocked.start, did.works.start]), np.concatenate([did.blocked.end, did.works.end])
         )
-        rest, *when = waited.overlaps(other.gaps(int(waited.start[0]), int(waited.end[-1])))
-        parts.append(_made(Intervals(*when), IdleCause.DISPATCH, gap[rest], thread))
-    return _joined(parts)
+        part, start, end = waited.overlaps(other.gaps(int(waited.start[0]), int(waited.end[-1])))
+        rest, gap = Intervals(start, end), gap[part]
+    yield _made(rest, IdleCause.DISPATCH, gap, thread)
 
 
 def _made(when: Intervals, cause: IdleCause, gap: Ints, thread: int, call: Ints | None = None) -> IdleTime:
@@ -250,6 +263,7 @@ def _with_records(host: HostTime, idle: IdleTime) -> IdleTime:
 
 def _joined(parts: list[IdleTime]) -> IdleTime:
     """Put pieces together, by time."""
+    parts = [part for part in parts if len(part.pieces)]
     start = np.concatenate([np.empty(0, np.int64), *(part.pieces.start for part in parts)])
     end = np.concatenate([np.empty(0, np.int64), *(part.pieces.end for part in parts)])
     order = np.argsort(start, kind="stable")
