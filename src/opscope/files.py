@@ -64,17 +64,17 @@ def regular(path: Path) -> Path:
     return path
 
 
-def unpacked_gzip(packed: bytes, most: int) -> bytes:
-    """Unpack gzip data.
+def unpacked_gzip(path: Path, most: int) -> bytes:
+    """Read a gzip file.
 
     Raises:
-        BadInputError: they unpack to more than ``most`` bytes.
-        EOFError, zlib.error, OSError: they are damaged.
+        BadInputError: it is no regular file, or unpacks to more than ``most`` bytes.
+        EOFError, zlib.error, OSError: it is damaged.
     """
-    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+    with gzip.GzipFile(fileobj=io.BytesIO(regular(path).read_bytes())) as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise BadInputError(f"it unpacks to more than {most:,} bytes")
+        raise BadInputError(f"{path} unpacks to more than {most:,} bytes")
     return content
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.autograd import BackwardPass
-from opscope.analysis.columns import column, end_of
+from opscope.analysis.columns import column, end_of, nesting_of
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints, Nesting
 from opscope.analysis.window import is_step
@@ -32,7 +32,7 @@ def annotation_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.D
     ranges = trace.annotations.filter(~is_step(trace.annotations))
     if not ranges.height:
         return _empty()
-    nesting = Nesting.of(column(ranges, "thread"), column(ranges, "start_ns"), end_of(ranges))
+    nesting = nesting_of(ranges)
     duration = trace.activities["duration_ns"].to_numpy()
     owner = _range_of_activities(trace, links, nesting, backward)
     own = np.zeros(ranges.height, np.int64)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from opscope.analysis.columns import column, costliest_first, end_of
+from opscope.analysis.columns import column, costliest_first, nesting_of
 from opscope.analysis.links import Links, device_time_of_operators
-from opscope.analysis.nesting import Bools, Ints, Nesting, nearest
+from opscope.analysis.nesting import Bools, Ints, nearest
 from opscope.model import Trace
 
 _ENGINE = "autograd::engine::evaluate_function: "
@@ -96,7 +96,7 @@ class BackwardPass:
 
 def _innermost_engine_range(trace: Trace) -> Ints:
     rows = trace.operators.with_row_index("row").filter(pl.col("name").cat.starts_with(_ENGINE))
-    ranges = Nesting.of(column(rows, "thread"), column(rows, "start_ns"), end_of(rows))
+    ranges = nesting_of(rows)
     found = ranges.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
     result = np.full(len(found), -1, np.int64)
     result[found >= 0] = column(rows, "row")[found[found >= 0]]

@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from opscope.analysis.api import calls_of
+from opscope.analysis.api import calls_of, names_that
 from opscope.analysis.columns import column, end_of
-from opscope.analysis.host_time import PROFILER_RECORD
 from opscope.analysis.launches import LaunchSummary
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints
@@ -18,7 +17,7 @@ from opscope.analysis.steps import activities_launched_outside_steps, module_loa
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.window import Window, WindowKind, window_of
 from opscope.documents.trust import Check, CheckName, Trust, Verdict
-from opscope.knowledge.api_calls import ApiKind
+from opscope.knowledge.api_calls import ApiKind, is_profilers_own
 from opscope.model import Trace, TraceSource
 from opscope.units import NS_PER_US, format_ns, format_share
 
@@ -449,7 +448,7 @@ def _cold_launches(trace: Trace) -> Check:
 def _profiler_interruptions(trace: Trace) -> Check:
     """CUPTI's own records: they carry no thread, so the operators they fell into cannot be told."""
     name = CheckName.PROFILER_INTERRUPTIONS
-    own = trace.overheads.filter(pl.col("name").cast(pl.String).str.contains(PROFILER_RECORD))
+    own = trace.overheads.filter(names_that(trace.overheads["name"], is_profilers_own))
     if not own.height:
         return Check(name, Verdict.PASS, 0, "The profiler recorded no interruption of the host by itself.")
     time = int(own["duration_ns"].sum())

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from opscope.analysis.nesting import Ints
+from opscope.analysis.nesting import Ints, Nesting
 
 
 def column(table: pl.DataFrame, name: str) -> Ints:
@@ -27,3 +27,8 @@ def costliest_first(table: pl.DataFrame, costs: Sequence[str], ties: Sequence[st
 def end_of(table: pl.DataFrame) -> Ints:
     """Return the end of every slice of a table, in nanoseconds."""
     return column(table, "start_ns") + np.maximum(column(table, "duration_ns"), 0)
+
+
+def nesting_of(table: pl.DataFrame, began: Ints | None = None) -> Nesting:
+    """Return the nesting of a table's slices; for ``began`` see `Nesting.of`."""
+    return Nesting.of(column(table, "thread"), column(table, "start_ns"), end_of(table), began)

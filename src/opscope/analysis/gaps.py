@@ -1,5 +1,6 @@
 """The longest gaps of the devices: each with its cause, and with what the host was at, as far as that was recorded."""
 
+import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.api import names_that
-from opscope.analysis.columns import column, end_of
+from opscope.analysis.columns import column, end_of, nesting_of
 from opscope.analysis.idle import IdleCause, IdleTime
 from opscope.analysis.intervals import latest_around
 from opscope.analysis.links import Links
@@ -16,13 +17,12 @@ from opscope.analysis.modules import MODULE_FRAME
 from opscope.analysis.nesting import Bools, Ints, Nesting
 from opscope.analysis.stacks import is_users
 from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
-from opscope.analysis.window import step_table
+from opscope.analysis.window import is_step, step_table
 from opscope.documents.trace import GapRow
 from opscope.model import Trace
 
 LISTED: Final = 50
 BEFORE, BETWEEN, AFTER = "before the first activity", "between activities", "after the last activity"
-_STEP: Final = "ProfilerStep#"
 
 
 def longest_gaps(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> tuple[GapRow, ...]:
@@ -31,15 +31,18 @@ def longest_gaps(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]
     A gap is a stretch of the window in which a device did nothing, from one activity to the next. It has the cause to
     which most of it is due; ``causes`` has all.
     """
-    found = [
-        _Gap.of(timeline, int(gap))
-        for timeline in timelines
-        for length in [_lengths(timeline.idle)]
-        for gap in np.argsort(-length, kind="stable")[:LISTED]
-        if length[gap]
-    ]
-    found.sort(key=lambda gap: (-gap.duration, gap.timeline.device, gap.start))
-    return tuple(_rows(trace, links, found[:LISTED]))
+    lengths = [_lengths(timeline.idle) for timeline in timelines]
+    longest = heapq.nlargest(
+        LISTED,
+        (
+            (int(length[gap]), -place, -int(gap))
+            for place, length in enumerate(lengths)
+            for gap in np.argsort(-length, kind="stable")[:LISTED]
+            if length[gap]
+        ),
+    )
+    gaps = [_Gap.of(timelines[-place], -gap) for _, place, gap in longest]
+    return tuple(_rows(trace, links, gaps))
 
 
 def _lengths(idle: IdleTime) -> Ints:
@@ -115,24 +118,20 @@ class _Place:
 
 
 def _places(trace: Trace, links: Links, thread: Ints, moment: Ints) -> list[_Place]:
-    ranges = trace.annotations.filter(~names_that(trace.annotations["name"], lambda name: name.startswith(_STEP)))
-    frames = _nesting(trace.frames)
+    ranges = trace.annotations.filter(~is_step(trace.annotations))
+    frames = nesting_of(trace.frames)
     users = names_that(trace.frames["name"], is_users)
     modules = names_that(trace.frames["name"], lambda name: name.startswith(MODULE_FRAME))
     return [
         _Place(operator, annotation, None if module is None else module.removeprefix(MODULE_FRAME), python)
         for operator, annotation, module, python in zip(
             _innermost(trace.operators["name"], links.operators, thread, moment),
-            _innermost(ranges["name"], _nesting(ranges), thread, moment),
+            _innermost(ranges["name"], nesting_of(ranges), thread, moment),
             _innermost(trace.frames["name"], frames, thread, moment, modules),
             _innermost(trace.frames["name"], frames, thread, moment, users),
             strict=True,
         )
     ]
-
-
-def _nesting(table: pl.DataFrame) -> Nesting:
-    return Nesting.of(column(table, "thread"), column(table, "start_ns"), end_of(table))
 
 
 def _innermost(

@@ -4,7 +4,6 @@ A thread sits in a call of the API that blocks (or takes long), works at somethi
 it issues operators and launches one after the other. What shows none of the first two counts as the third.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +16,7 @@ from opscope.analysis.columns import column, end_of
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
-from opscope.knowledge.api_calls import ApiCall, ApiKind, loads_code
+from opscope.knowledge.api_calls import ApiCall, ApiKind, is_profilers_own, loads_code
 from opscope.model import Trace
 
 # Between two operators or launches a program that dispatches takes 5 to 50 us, under a profiler with stacks as well.
@@ -25,8 +24,6 @@ from opscope.model import Trace
 PAUSE_NS: Final = 100_000
 # So long without any launch is no dispatching either, however many operators come and go (of tensors on the host).
 LULL_NS: Final = 1_000_000
-# What Kineto calls the work of CUPTI, in its category "overhead".
-PROFILER_RECORD: Final = r"Activity Buffer Request|Buffer Flush|Instrumentation|Resource|CUPTI"
 _PAGEABLE: Final = "Pageable"
 _BLOCKING_KINDS: Final = (ApiKind.ALLOCATE, ApiKind.FREE, ApiKind.MODULE_LOAD)
 
@@ -92,7 +89,7 @@ class HostTime:
         issued = _with_operators(trace, links.launch_operator[enqueues], self.start[enqueues], self.end[enqueues])
         self._lulls = _longer(issued.gaps(self._begin, self._end), LULL_NS)
         self.loading, self.loading_record = _records(trace.overheads, loads_code)
-        self.profiler, _ = _records(trace.overheads, _is_profilers)
+        self.profiler, _ = _records(trace.overheads, is_profilers_own)
 
     def of(self, thread: int) -> ThreadTime:
         """Return what a thread did."""
@@ -130,10 +127,6 @@ def _extent(trace: Trace) -> tuple[int, int]:
 
 def _blocks(call: ApiCall) -> bool:
     return call.blocks or call.kind in _BLOCKING_KINDS
-
-
-def _is_profilers(name: str) -> bool:
-    return re.search(PROFILER_RECORD, name) is not None
 
 
 def _with_operators(trace: Trace, operator: Ints, start: Ints, end: Ints) -> Intervals:

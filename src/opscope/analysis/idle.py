@@ -102,6 +102,8 @@ def idle_time(host: HostTime, launch: Ints, start: Ints, end: Ints, gaps: Interv
         end: per activity its end.
         gaps: when the device did nothing.
     """
+    if not len(gaps):
+        return _joined([])
     ended_by, ended = _activity_after(start, gaps)
     row = np.where(ended, launch[ended_by], _NONE) if len(launch) else np.full(len(gaps), _NONE)
     known = row >= 0
@@ -246,6 +248,8 @@ def _launching(host: HostTime, gaps: Intervals, late: Ints, division: Ints, row:
 
 def _with_records(host: HostTime, idle: IdleTime) -> IdleTime:
     """Let records of loaded code and of the profiler's own work say more, where the host did not wait on purpose."""
+    if not len(host.loading) and not len(host.profiler):
+        return idle
     open_ = idle.is_any_of((IdleCause.HOST_WORK, IdleCause.LATENCY, IdleCause.BLOCKING))
     if len(host.thread):
         open_ &= ~((idle.code == _CODE[IdleCause.BLOCKING]) & host.waits[idle.call])

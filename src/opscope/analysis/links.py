@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from opscope.analysis.columns import column, end_of
+from opscope.analysis.columns import column, nesting_of
 from opscope.analysis.nesting import Bools, Ints, Nesting
 from opscope.model import Trace
 from opscope.threads import together
@@ -46,18 +46,18 @@ def link(trace: Trace) -> Links:
     began = np.where(number > 0, number, -1)
 
     def nesting_and_owners() -> tuple[Nesting, Ints]:
-        operators = _nesting(trace.operators, began)
+        operators = nesting_of(trace.operators, began)
         thread, start = column(trace.launches, "thread"), column(trace.launches, "start_ns")
         return operators, operators.innermost_at(thread, start)
 
     def self_time_and_crossing() -> tuple[Ints, Bools]:
         # Of an annotation and an operator with the same rounded times, the annotation is rather around the operator.
         tables = (trace.annotations, trace.operators)
-        ranges = _nesting(
+        ranges = nesting_of(
             pl.concat([table.select("thread", "start_ns", "duration_ns") for table in tables]),
             np.concatenate([np.full(trace.annotations.height, -1), began]),
         )
-        return _self_time(ranges, _nesting(trace.launches)), ranges.crossing()
+        return _self_time(ranges, nesting_of(trace.launches)), ranges.crossing()
 
     (operators, launch_operator), (self_time, crossing) = together(
         (nesting_and_owners, self_time_and_crossing), events=trace.source.event_count
@@ -119,10 +119,6 @@ def operator_self_cpu(links: Links) -> pl.Series:
     """
     own = pl.Series("self_cpu_ns", links.operator_self_ns, dtype=pl.Int64)
     return own.set(own < 0, None)
-
-
-def _nesting(table: pl.DataFrame, began: Ints | None = None) -> Nesting:
-    return Nesting.of(column(table, "thread"), column(table, "start_ns"), end_of(table), began)
 
 
 def _match(wanted: pl.Series, keys: pl.Series) -> Ints:

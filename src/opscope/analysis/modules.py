@@ -4,9 +4,8 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.autograd import BackwardPass
-from opscope.analysis.columns import column, costliest_first, end_of
+from opscope.analysis.columns import column, costliest_first, nesting_of
 from opscope.analysis.links import Links
-from opscope.analysis.nesting import Nesting
 from opscope.model import Trace
 
 MODULE_FRAME = "nn.Module: "
@@ -23,7 +22,7 @@ def module_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataF
     modules = trace.frames.filter(pl.col("name").cat.starts_with(MODULE_FRAME))
     if not modules.height:
         return None
-    nesting = Nesting.of(column(modules, "thread"), column(modules, "start_ns"), end_of(modules))
+    nesting = nesting_of(modules)
     own = nesting.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
     module_of = backward.through_forward(np.where(backward.inside, -1, own))
     launched = np.flatnonzero(links.activity_operator >= 0)

@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.autograd import BackwardPass
-from opscope.analysis.columns import column, costliest_first, end_of
+from opscope.analysis.columns import column, costliest_first, nesting_of
 from opscope.analysis.links import Links, device_time_of_operators, operator_self_cpu
-from opscope.analysis.nesting import Ints, Nesting, nearest
+from opscope.analysis.nesting import Ints, nearest
 from opscope.model import Trace
 
 # Frames that every model shares say nothing about this one.
@@ -53,7 +53,7 @@ def is_users(frame: str) -> bool:
 
 
 def _user_frame_of_operators(trace: Trace) -> Ints:
-    frames = Nesting.of(column(trace.frames, "thread"), column(trace.frames, "start_ns"), end_of(trace.frames))
+    frames = nesting_of(trace.frames)
     frame = frames.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
     names = trace.frames["name"].cast(pl.String)
     wanted = {name: is_users(name) for name in names.unique()}

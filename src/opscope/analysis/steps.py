@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.api import names_that
-from opscope.analysis.columns import column, end_of
+from opscope.analysis.columns import column, end_of, nesting_of
 from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleTime
 from opscope.analysis.intervals import Intervals, latest_around
 from opscope.analysis.links import Links
@@ -180,7 +180,7 @@ def _training_ranges(trace: Trace) -> Iterator[tuple[str, Nesting]]:
     )
     for name, table, match in sources:
         chosen = table.filter(names_that(table["name"], match))
-        yield name, Nesting.of(column(chosen, "thread"), column(chosen, "start_ns"), end_of(chosen))
+        yield name, nesting_of(chosen)
 
 
 def operator_time_on_host(links: Links, window: Window) -> int:

@@ -116,6 +116,10 @@ _OTHER: Final = ApiCall(ApiKind.OTHER)
 _LOADING_RECORD: Final = re.compile(r"Module Loading|Lazy Function Loading")
 
 
+# What Kineto calls the work of CUPTI, in its category "overhead".
+_PROFILER_RECORD: Final = re.compile(r"Activity Buffer Request|Buffer Flush|Instrumentation|Resource|CUPTI")
+
+
 @functools.cache
 def api_call(name: str) -> ApiCall:
     """Return what a call does."""
@@ -125,3 +129,8 @@ def api_call(name: str) -> ApiCall:
 def loads_code(name: str) -> bool:
     """Tell whether a call, or one of the profiler's own records, is of code being loaded to a device."""
     return api_call(name).kind is ApiKind.MODULE_LOAD or _LOADING_RECORD.search(name) is not None
+
+
+def is_profilers_own(name: str) -> bool:
+    """Tell whether a record is of what the profiler does for itself."""
+    return _PROFILER_RECORD.search(name) is not None

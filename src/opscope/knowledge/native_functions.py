@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from opscope.errors import BadInputError
-from opscope.files import regular, unpacked_gzip
+from opscope.files import unpacked_gzip
 from opscope.knowledge.releases import TorchVersion, data_files, nearest_first, version_in
 
 # What serves a device that has no kernel of its own registered, in the dispatcher's order.
@@ -193,7 +193,7 @@ class NativeFunctions:
             BadInputError: the file is missing or damaged.
         """
         try:
-            return cls._unpacked(unpacked_gzip(regular(path).read_bytes(), _LARGEST_TABLE))
+            return cls._unpacked(unpacked_gzip(path, _LARGEST_TABLE))
         except (OSError, EOFError, zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadInputError(f"cannot read the operator table {path}: {error}") from error
 
