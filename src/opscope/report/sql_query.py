@@ -7,12 +7,14 @@ is run is the parsed words without the comments, so that nothing is hidden from 
 import itertools
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlglot import errors, exp, parse, tokenize
-from sqlglot.tokenizer_core import Token
 
 from opscope.errors import UsageError
+
+if TYPE_CHECKING:  # the module's name differs between versions
+    from sqlglot.tokenizer_core import Token
 
 _DIALECT: Final = "duckdb"
 _MOST_WORDS: Final = 2_000  # planning takes time with the square of a query's terms
@@ -50,7 +52,7 @@ def checked(query: str, tables: Collection[str]) -> tuple[str, tuple[str, ...]]:
     return " ".join(query[word.start : word.end + 1] for word in words), tuple(wanted)
 
 
-def _words(query: str) -> Sequence[Token]:
+def _words(query: str) -> "Sequence[Token]":
     if len(query) > _MOST_CHARACTERS:
         raise UsageError(f"a query has at most {_MOST_CHARACTERS:,} characters, and this one {len(query):,}")
     try:
@@ -63,7 +65,7 @@ def _words(query: str) -> Sequence[Token]:
     return words
 
 
-def _refuse_unusual_text(words: Sequence[Token]) -> None:
+def _refuse_unusual_text(words: "Sequence[Token]") -> None:
     """Refuse text with escapes, or between marks of one's own: parsers disagree about where it ends."""
     previous = -1
     for word in words:
@@ -103,7 +105,7 @@ def _refuse_circles(scope: exp.With) -> None:
                 raise UsageError(f"{names[place]!r} is defined by {table.name!r}, which is not defined before it")
 
 
-def _called(words: Sequence[Token]) -> Iterator[str]:
+def _called(words: "Sequence[Token]") -> Iterator[str]:
     for word, following in itertools.pairwise(words):
         if following.token_type.name == "L_PAREN" and word.token_type.name != "STRING":
             yield word.text
