@@ -44,8 +44,11 @@ def test_a_document_of_version_1_is_read_with_defaults_for_what_it_lacks() -> No
         [getattr(row, name) for name in figures] for row in new.operators
     ]
     assert [(row.name, row.total_ns) for row in document.kernels] == [(row.name, row.total_ns) for row in new.kernels]
-    assert document.devices == new.devices
-    assert document.bound.kind == new.bound.kind
+    # The steps of this trace do not wait for their work: only from version 4 on they are measured by it.
+    assert [(d.busy_ns, d.sum_ns, d.activities) for d in document.devices] == [
+        (d.busy_ns, d.sum_ns, d.activities) for d in new.devices
+    ]
+    assert (document.bound.kind, new.bound.kind) == ("unknown", "device")  # for the same reason
     assert old.keys() <= json.loads(msgspec.json.encode(new)).keys()
 
 
@@ -80,6 +83,7 @@ def test_the_keys_in_milliseconds_are_what_they_were(tmp_path: Path) -> None:
     assert new["summary"]["bound"].pop("idle_cause") == "dispatch"  # what is known of the same time now
     for summary in (old["summary"], new["summary"]):
         summary["bound"].pop("sentence")  # names shares of causes
+    assert (old["summary"]["bound"].pop("kind"), new["summary"]["bound"].pop("kind")) == ("launch-bound", "dispatch")
     promised = {"name", "cuda_time_total_ms", "cpu_time_total_ms", "native_function", "potential_cuda_file", "source"}
     for was, row in zip(old["top_aten_operators"], new["top_aten_operators"], strict=True):
         assert promised <= row.keys()

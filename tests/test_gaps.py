@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.bounds import BoundKind
 from opscope.analysis.idle import IdleCause
+from opscope.documents.bound import BoundKind
 from opscope.documents.trace import GapRow
 from opscope.readers import read
 from tests import tiny
@@ -217,10 +217,10 @@ def test_the_table_and_the_document_list_them(tmp_path_factory: pytest.TempPathF
 def test_a_step_time_that_is_given_decides_the_verdict(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = str(tiny.inference().write(tmp_path_factory.mktemp("t") / "t.json"))
     without = opscope("analyze", path).stdout
-    assert "29.0 % of the profiled time" in without
+    assert "between 29.0 % and 54.2 %" in without
     assert "faster kernels do not" not in without
     assert "29.0 % of the unprofiled step of 100.0 us" in opscope("analyze", "--step-time", "0.1", path).stdout
-    assert "device-bound" in opscope("analyze", "--step-time", "0.03", path).stdout
+    assert "What bounds it: device." in opscope("analyze", "--step-time", "0.03", path).stdout
     unmarked = str(tiny.training().write(tmp_path_factory.mktemp("t") / "t.json"))
     result = opscope("analyze", "--step-time", "1", unmarked)
     assert (result.returncode, "marks no steps" in result.stderr) == (2, True)

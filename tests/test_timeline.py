@@ -70,16 +70,56 @@ def test_window_is_the_steps_where_there_are_steps(analyzed: Analyze) -> None:
     assert (device.window.duration_ns, device.idle_ns) == (38_000, 33_000)
 
 
-def test_work_after_the_last_step_is_outside_the_window_and_said_to_be(analyzed: Analyze) -> None:
+def test_steps_that_do_not_wait_are_measured_by_the_work_that_they_launched(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    for number in range(3):  # the host is done long before the device
+        trace.step(number, number * 20_000, 20_000)
+        trace.launched_kernel("k", (number * 20_000 + 5_000, 1_000), (10_000 + number * 70_000, 50_000))
+    analysis = analyzed(trace)
+    (device,) = analysis.devices
+    assert (device.window.kind, device.window.start_ns, device.window.end_ns) == (WindowKind.STEP_WORK, 10_000, 200_000)
+    assert (device.busy_ns, device.busy_in_window_ns, device.outside_window_ns) == (150_000, 150_000, 0)
+    assert [(s.span_ns, s.busy_ns, s.idle_ns) for s in analysis.steps] == [
+        *([(70_000, 50_000, 20_000)] * 2),
+        (50_000, 50_000, 0),
+    ]
+    check = next(check for check in analysis.trust.checks if check.name == "work_outside_window")
+    assert check.verdict == "pass"
+
+
+def test_a_single_step_that_does_not_wait_begins_on_the_host(analyzed: Analyze) -> None:
     trace = KinetoTrace()
     trace.step(1, 0, 20_000)
     trace.launched_kernel("k", (5_000, 1_000), (10_000, 50_000))
-    analysis = analyzed(trace)
-    (device,) = analysis.devices
+    (device,) = analyzed(trace).devices
+    assert (device.window.start_ns, device.window.end_ns, device.idle_ns) == (0, 60_000, 10_000)
+
+
+def test_work_before_the_steps_is_outside_the_window_and_said_to_be(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.launched_kernel("early", (0, 1_000), (1_000, 40_000))
+    trace.step(1, 50_000, 20_000)
+    trace.launched_kernel("k", (55_000, 1_000), (60_000, 10_000))
+    (device,) = (analysis := analyzed(trace)).devices
     assert (device.busy_ns, device.busy_in_window_ns, device.outside_window_ns) == (50_000, 10_000, 40_000)
-    assert device.idle_ns == 10_000
     check = next(check for check in analysis.trust.checks if check.name == "work_outside_window")
     assert (check.verdict, check.time_ns, check.share) == ("fail", 40_000, 0.8)
+
+
+def test_of_steps_that_do_not_wait_one_without_work_has_no_time_of_the_device(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    for number in range(3):
+        trace.step(number, number * 20_000, 20_000)
+    trace.launched_kernel("k", (5_000, 1_000), (50_000, 50_000))
+    trace.launched_kernel("k", (45_000, 1_000), (110_000, 50_000))
+    analysis = analyzed(trace)
+    assert [(s.span_ns, s.busy_ns, s.activities) for s in analysis.steps] == [
+        (60_000, 50_000, 1),
+        (0, 0, 0),
+        (50_000, 50_000, 1),
+    ]
+    (gap,) = analysis.gaps
+    assert (gap.step, gap.duration_ns) == (0, 10_000)
 
 
 def test_an_activity_belongs_to_the_step_that_launched_it(analyzed: Analyze) -> None:

@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.bounds import BoundKind
 from opscope.analysis.idle import IdleCause
 from opscope.analysis.measured import Measured
 from opscope.analysis.window import WindowKind
+from opscope.documents.bound import BoundKind
 from opscope.documents.trust import Verdict
 from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
@@ -90,7 +90,7 @@ def test_inference_verdicts(inference: Analysis) -> None:
     assert inference.accounting.holds
     assert inference.operator_time_ns == 80 * US
     bound = inference.bound
-    assert (bound.kind, bound.idle_cause, bound.device_share) == (BoundKind.LAUNCH, IdleCause.DISPATCH, 0.29)
+    assert (bound.kind, bound.idle_cause, bound.device_share) == (BoundKind.DISPATCH, IdleCause.DISPATCH, 0.29)
     # Against an unprofiled step of 30 us the same 29 us of work keep the device busy.
     assert inference.bound_with(steps=2, wall_ns=30 * US, ran_on_gpu=True).kind is BoundKind.DEVICE
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.bounds import BoundKind
 from opscope.analysis.checks import check_cpu_contention, check_overhead
+from opscope.documents.bound import BoundKind
 from opscope.documents.trust import Check, Verdict
 from opscope.model import Trace
 from tests.kineto import KinetoTrace
@@ -91,7 +91,7 @@ def test_a_cpu_workload_is_fine_without_activities(analyzed: Analyze) -> None:
     trace.operator("aten::mm", 0, 10_000)
     analysis = analyzed(trace)
     assert analysis.trust.verdict is Verdict.PASS
-    assert analysis.bound_with(steps=0, wall_ns=None, ran_on_gpu=None).kind is BoundKind.CPU
+    assert analysis.bound_with(steps=0, wall_ns=None, ran_on_gpu=None).kind is BoundKind.HOST_ONLY
 
 
 @pytest.mark.parametrize(
@@ -421,13 +421,13 @@ def test_profiler_overhead_weighs_more_where_only_host_times_were_measured(
     assert check_overhead(percent, has_device=has_device).verdict is verdict
 
 
-def test_the_verdict_is_withheld_where_the_window_does_not_hold_the_work(analyzed: Analyze) -> None:
+def test_steps_that_do_not_wait_have_a_verdict(analyzed: Analyze) -> None:
     trace = KinetoTrace()
     trace.step(1, 0, 20_000)
     trace.launched_kernel("k", (5_000, 1_000), (10_000, 50_000))
     bound = analyzed(trace).bound_with(steps=1, wall_ns=60_000, ran_on_gpu=True)
-    assert bound.kind is BoundKind.UNKNOWN
-    assert bound.sentence.startswith("Withheld")
+    assert bound.kind is BoundKind.DEVICE
+    assert bound.share_low == bound.share_high == pytest.approx(50 / 60)
 
 
 def test_a_step_is_the_one_around_a_launch_and_not_the_latest_begun(analyzed: Analyze) -> None:

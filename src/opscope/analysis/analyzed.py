@@ -8,10 +8,20 @@ import polars as pl
 
 from opscope.analysis.annotations import annotation_table
 from opscope.analysis.autograd import BackwardPass, backward_table
-from opscope.analysis.bounds import Bound, StepEvidence, bound_of
+from opscope.analysis.bounds import (
+    DEVICE_ONLY,
+    OPERATORS,
+    SHAPES,
+    STACKS,
+    ProfilerCost,
+    StepEvidence,
+    bound_of,
+    busiest,
+)
 from opscope.analysis.checks import Evidence, check_trace
 from opscope.analysis.gaps import longest_gaps
 from opscope.analysis.graphs import graph_table
+from opscope.analysis.host_time import HostTime
 from opscope.analysis.launch_shapes import called_operators, launch_shapes
 from opscope.analysis.launches import LaunchSummary, summarise_launches
 from opscope.analysis.links import Links, link
@@ -23,7 +33,9 @@ from opscope.analysis.steps import operator_time_on_host, phase_times, steps_of
 from opscope.analysis.streams import stream_table
 from opscope.analysis.tables import kernel_table, operator_tables, with_unlinked
 from opscope.analysis.timeline import DeviceTimeline, device_timelines
+from opscope.analysis.waits import Waits, waits_of
 from opscope.analysis.window import Window, window_of
+from opscope.documents.bound import Bound
 from opscope.documents.trace import GapRow, Step
 from opscope.documents.trust import Trust
 from opscope.knowledge.categories import Classifier
@@ -62,6 +74,7 @@ class Analysis(Summarised):
         links: from activity to launch to operator, as row numbers into the trace's tables.
         window: the window of the host's figures.
         operator_time_ns: time in that window in which any operator ran on the host (union over threads).
+        host: what the threads of the host did.
         devices: one timeline per device that worked, by device number.
         operators: ``name``, ``category``, ``calls``, ``self_device_ns``, ``total_device_ns``, ``self_cpu_ns``,
             ``total_cpu_ns``, ``activities``; the most expensive first.
@@ -82,6 +95,7 @@ class Analysis(Summarised):
     links: Links
     window: Window
     operator_time_ns: int
+    host: HostTime
     devices: tuple[DeviceTimeline, ...]
     operators: pl.DataFrame
     shapes: pl.DataFrame
@@ -111,6 +125,8 @@ class Analysis(Summarised):
             StepEvidence(
                 trust=self.trust,
                 devices=self.devices,
+                waits=self.waits,
+                cost=self.profiler_cost,
                 window=self.window,
                 operator_time_ns=self.operator_time_ns,
                 steps=steps,
@@ -118,6 +134,21 @@ class Analysis(Summarised):
                 ran_on_gpu=ran_on_gpu,
             )
         )
+
+    @functools.cached_property
+    def waits(self) -> Waits | None:
+        """What the busiest device waited for; None where none worked."""
+        return waits_of(self.trace, self.host, busiest(self.devices)) if self.devices else None
+
+    @property
+    def profiler_cost(self) -> ProfilerCost:
+        """What recording this trace cost the host at most."""
+        if self.trace.frames.height:
+            return STACKS
+        if not self.trace.operators.height:
+            return DEVICE_ONLY
+        recorded = self.trace.operators["input_dims"]
+        return OPERATORS if recorded.null_count() == len(recorded) else SHAPES
 
     def compute_for_documents(self) -> None:
         """Compute what every document needs beside the attributes, in two lanes where there is much of it."""
@@ -246,7 +277,7 @@ def analyze(
     trace, implausible = plausible(trace)
     links = link(trace)
     window, classifier = window_of(trace), Classifier(functions or NativeFunctions.shipped())
-    tables, (timelines, steps), (launches, kernels, operator_time_ns, phases) = together(
+    tables, (host, timelines, steps), (launches, kernels, operator_time_ns, phases) = together(
         (
             lambda: operator_tables(trace, links, classifier),
             lambda: _of_devices(trace, links),
@@ -266,6 +297,7 @@ def analyze(
         links=links,
         window=window,
         operator_time_ns=operator_time_ns,
+        host=host,
         devices=timelines,
         operators=tables.operators,
         shapes=tables.shapes,
@@ -286,6 +318,7 @@ def analyze(
     )
 
 
-def _of_devices(trace: Trace, links: Links) -> tuple[tuple[DeviceTimeline, ...], tuple[Step, ...]]:
-    timelines = device_timelines(trace, links)
-    return timelines, steps_of(trace, links, timelines)
+def _of_devices(trace: Trace, links: Links) -> tuple[HostTime, tuple[DeviceTimeline, ...], tuple[Step, ...]]:
+    host = HostTime(trace, links)
+    timelines = device_timelines(trace, links, host)
+    return host, timelines, steps_of(trace, links, timelines)

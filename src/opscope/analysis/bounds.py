@@ -1,64 +1,35 @@
 """What bounds a step: the device, the host that launches, or the waiting between them."""
 
-import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleCause
 from opscope.analysis.timeline import DeviceTimeline
-from opscope.analysis.window import Window
-from opscope.documents.trust import CheckName, Trust, Verdict
+from opscope.analysis.waits import Waits
+from opscope.analysis.window import Window, WindowKind
+from opscope.documents.bound import Bound, BoundKind
+from opscope.documents.trust import CheckName, Trust
 from opscope.units import format_ns, format_share
 
-# Above the first share of the step a device counts as busy, below the second as starved.
-_BUSY_SHARE = 0.8
-_STARVED_SHARE = 0.5
-_WITHHOLDING = (
-    CheckName.FILE_IS_VALID,
-    CheckName.WORK_OUTSIDE_WINDOW,
-    CheckName.IMPOSSIBLE_DURATIONS,
-    CheckName.LAUNCHES_WITHOUT_ACTIVITY,
-    CheckName.GRAPH_REPLAYS_COMPLETE,
-)
-
-
-class BoundKind(enum.StrEnum):
-    """What limits the step time."""
-
-    DEVICE = "device-bound"
-    COMMUNICATION = "communication-bound"
-    MEMCPY = "memcpy-bound"
-    LAUNCH = "launch-bound"
-    PARTLY_LAUNCH = "partly launch-bound"
-    SYNC = "bound by blocking calls"
-    HOST_WORK = "bound by host work"
-    DEPENDENCY = "dependency-bound"
-    HOST_AFTER = "host-bound after the last kernel"
-    CPU = "host only"
-    UNKNOWN = "unknown"
+# From this share of the step on, a device is what bounds it: what it waits for allows at most a quarter more speed.
+BUSY_SHARE: Final = 0.8
+# What waits for less of the step than this is no bound.
+_LEAST_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """The verdict on a step.
+class ProfilerCost:
+    """By how much at most a way of collecting slows the host down, measured on an H200 machine (docs/metrics.md)."""
 
-    Attributes:
-        kind: what limits it.
-        device_share: the share of the step in which the busiest device worked; of the unprofiled step where one was
-            measured, of the profiled step otherwise. None without a device.
-        idle_cause: the largest cause of idle time in the profiled steps.
-        sentence: the verdict with its evidence.
-    """
-
-    kind: BoundKind
-    device_share: float | None
-    idle_cause: IdleCause | None
-    sentence: str
+    collected: str
+    factor: float
 
 
-def withheld(reason: str) -> Bound:
-    """Return the verdict of a trace that allows none."""
-    return Bound(BoundKind.UNKNOWN, None, None, f"Withheld. {reason}")
+DEVICE_ONLY: Final = ProfilerCost("device activities only", 1.1)
+OPERATORS: Final = ProfilerCost("operators", 1.5)
+SHAPES: Final = ProfilerCost("operators and shapes", 2.5)
+STACKS: Final = ProfilerCost("stacks", 3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,66 +39,178 @@ class StepEvidence:
     Attributes:
         trust: the checks.
         devices: the timelines of the devices that worked.
+        waits: what the busiest of them waited for; None without a device.
+        cost: what recording cost the host.
         window: of the host's figures.
         operator_time_ns: time in it in which any operator ran on the host.
         steps: how many steps the trace holds; 0 if unknown.
         wall_ns: median wall time of an unprofiled step in nanoseconds, if measured. The profiler slows the host down,
-            so without it the device's share is a lower limit.
+            so without it the device's share is a range.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
     """
 
     trust: Trust
     devices: Sequence[DeviceTimeline]
+    waits: Waits | None
+    cost: ProfilerCost
     window: Window
     operator_time_ns: int
     steps: int
     wall_ns: float | None = None
     ran_on_gpu: bool | None = None
 
+    @property
+    def unprofiled(self) -> bool:
+        """Whether the time of an unprofiled step is known."""
+        return bool(self.wall_ns and self.steps)
+
+
+def withheld(reason: str) -> Bound:
+    """Return the verdict of a trace that allows none."""
+    return Bound(BoundKind.UNKNOWN, None, None, f"Withheld. {reason}")
+
+
+def busiest(devices: Sequence[DeviceTimeline]) -> DeviceTimeline:
+    """Return the device that verdicts are about."""
+    return max(devices, key=lambda timeline: timeline.busy_ns)
+
 
 def bound_of(evidence: StepEvidence) -> Bound:
     """Judge what bounds the steps of a trace."""
-    failed = next((c for c in evidence.trust.checks if c.name in _WITHHOLDING and c.verdict is Verdict.FAIL), None)
-    if failed is not None:
-        return withheld(failed.sentence)
-    if not evidence.devices:
+    if (incomplete := evidence.trust.failed(CheckName.FILE_IS_VALID)) is not None:
+        return withheld(incomplete.sentence)
+    if not evidence.devices or evidence.waits is None:
         return _without_device(evidence)
-    device = max(evidence.devices, key=lambda timeline: timeline.busy_ns)
-    share, sentence = _device_share(device, evidence.steps, evidence.wall_ns)
+    device, waits = busiest(evidence.devices), evidence.waits
+    share = _DeviceShare.of(evidence, device, waits)
+    parts = _waiting(evidence, device, waits)
+    kind = _kind(device, share, parts, waits)
     cause = _largest_cause(device)
-    kind = _kind(device, share, cause)
-    unprofiled = bool(evidence.wall_ns and evidence.steps)
-    return Bound(kind, share, cause, f"{sentence} {_why(device, kind, cause, unprofiled=unprofiled)}")
+    return Bound(
+        kind=kind,
+        device_share=share.measured,
+        idle_cause=None if cause is None else str(cause),
+        sentence=f"{share.sentence} {_why(kind, parts, share, unprofiled=evidence.unprofiled)}",
+        share_low=share.low,
+        share_high=share.high,
+    )
 
 
-def _device_share(device: DeviceTimeline, steps: int, wall_ns: float | None) -> tuple[float, str]:
-    busy = device.busy_in_window_ns
-    if wall_ns and steps:
-        share = busy / steps / wall_ns
-        of_what = f"of the unprofiled step of {format_ns(wall_ns)}"
-    else:
-        share = busy / device.window.duration_ns if device.window.duration_ns else 0.0
-        of_what = "of the profiled time (the profiler slows the host down, so this is a lower limit)"
-    amount = f"{format_ns(busy / steps)} per step" if steps else f"{format_ns(busy)} in the recording"
-    return share, f"The device is busy {amount}, {format_share(share, 1)} {of_what}."
+@dataclass(frozen=True, slots=True)
+class _DeviceShare:
+    """In which share of a step the device works: as measured, and the range without a profiler; of how much time."""
+
+    measured: float
+    low: float
+    high: float
+    step_ns: float
+    sentence: str
+
+    @classmethod
+    def of(cls, evidence: StepEvidence, device: DeviceTimeline, waits: Waits) -> "_DeviceShare":
+        busy, hidden = device.busy_in_window_ns, _hidden(evidence.trust, device)
+        doubt = "" if not hidden else f" (and for up to {format_ns(hidden)} more, by the checks that failed)"
+        steps = evidence.steps or 1
+        amount = f"{format_ns(busy / steps)} per step" if evidence.steps else f"{format_ns(busy)} in the recording"
+        if evidence.wall_ns and evidence.steps:
+            wall = evidence.wall_ns
+            share, high = busy / steps / wall, (busy + hidden) / steps / wall
+            sentence = (
+                f"The device is busy {amount}{doubt}, {format_share(min(share, 1.0), 1)} of the unprofiled step of "
+                f"{format_ns(wall)}."
+            )
+            return cls(share, min(share, 1.0), min(high, 1.0), wall, sentence)
+        whole = device.window.duration_ns - waits.profiler_ns
+        share = busy / whole if whole > 0 else 0.0
+        high = _most(evidence, waits, busy + hidden, whole)
+        sentence = (
+            f"Under the profiler the device is busy {amount}{doubt}, {format_share(share, 1)} of the time; recording "
+            f"{evidence.cost.collected} slows the host down, so without it that is {_range(share, high)}."
+        )
+        return cls(share, share, max(high, share), whole / steps, sentence)
 
 
-def _kind(device: DeviceTimeline, share: float, cause: IdleCause | None) -> BoundKind:
-    if share >= _BUSY_SHARE or cause is None:
-        waits = max(device.exposed_communication_ns, device.exposed_memcpy_ns)
-        if waits > device.compute_ns:
-            communicates = waits == device.exposed_communication_ns
-            return BoundKind.COMMUNICATION if communicates else BoundKind.MEMCPY
-        return BoundKind.DEVICE
-    if cause in LAUNCH_BOUND_CAUSES:
-        return BoundKind.LAUNCH if share < _STARVED_SHARE else BoundKind.PARTLY_LAUNCH
-    by_cause = {
-        IdleCause.BLOCKING: BoundKind.SYNC,
-        IdleCause.HOST_WORK: BoundKind.HOST_WORK,
-        IdleCause.DEPENDENCY: BoundKind.DEPENDENCY,
-        IdleCause.TAIL: BoundKind.HOST_AFTER,
-    }
-    return by_cause.get(cause, BoundKind.UNKNOWN)
+def _range(low: float, high: float) -> str:
+    if round(100 * low) >= round(100 * high):
+        return f"about {format_share(low, 1)} too"
+    return f"between {format_share(low, 1)} and {format_share(high, 1)}"
+
+
+def _most(evidence: StepEvidence, waits: Waits, busy: int, whole: int) -> float:
+    """Return the largest share that the device can have without the profiler.
+
+    The host cannot be faster than by the profiler's factor. What blocks takes as long without it, and so does other
+    work of the host unless stacks were recorded, which slow all Python down.
+    """
+    same = waits.by_kind.get(BoundKind.BLOCKING, 0) + waits.by_kind.get(BoundKind.ALLOCATION, 0)
+    if evidence.cost is not STACKS:
+        same += waits.by_kind.get(BoundKind.HOST_WORK, 0) + waits.by_kind.get(BoundKind.INPUT, 0)
+    least = max(busy, same + (whole - same) / evidence.cost.factor)
+    return min(busy / least, 1.0) if least > 0 else 0.0
+
+
+def _hidden(trust: Trust, device: DeviceTimeline) -> int:
+    """Return how much longer the device can have been busy in the window, by the checks that failed."""
+    if trust.failed(CheckName.IMPOSSIBLE_DURATIONS) is not None:
+        return device.idle_ns  # nobody knows how long those activities really were
+    hidden = 0
+    for name in (CheckName.LAUNCHES_WITHOUT_ACTIVITY, CheckName.GRAPH_REPLAYS_COMPLETE):
+        if (check := trust.failed(name)) is not None:
+            hidden += device.idle_ns if check.time_ns is None else check.time_ns
+    if device.window.kind is WindowKind.STEPS and trust.failed(CheckName.WORK_OUTSIDE_WINDOW) is not None:
+        hidden += device.outside_window_ns
+    return min(hidden, device.idle_ns)
+
+
+def _waiting(evidence: StepEvidence, device: DeviceTimeline, waits: Waits) -> Mapping[BoundKind, float]:
+    """Return per reason how long the device does not compute, per step.
+
+    Of an unprofiled step's idle time, first what takes as long with a profiler as without one.
+    """
+    steps = evidence.steps or 1
+    parts = {kind: time / steps for kind, time in waits.by_kind.items()}
+    if evidence.unprofiled and evidence.wall_ns:
+        idle = max(evidence.wall_ns - device.busy_in_window_ns / steps, 0.0)
+        slowed = parts.pop(BoundKind.DISPATCH, 0.0)
+        parts = _at_most(parts, idle)
+        parts[BoundKind.DISPATCH] = min(slowed, idle - sum(parts.values()))
+    parts[BoundKind.COMMUNICATION] = device.exposed_communication_ns / steps
+    parts[BoundKind.MEMCPY] = device.exposed_memcpy_ns / steps
+    return parts
+
+
+def _at_most(parts: Mapping[BoundKind, float], whole: float) -> dict[BoundKind, float]:
+    """Return the parts, made smaller in proportion where together they exceed a whole."""
+    total = sum(parts.values())
+    scale = min(1.0, whole / total) if total > 0 else 1.0
+    return {kind: time * scale for kind, time in parts.items()}
+
+
+def _kind(device: DeviceTimeline, share: _DeviceShare, parts: Mapping[BoundKind, float], waits: Waits) -> BoundKind:
+    moving = max((BoundKind.COMMUNICATION, BoundKind.MEMCPY), key=lambda kind: parts[kind])
+    waiting = max((device.exposed_communication_ns, device.exposed_memcpy_ns))
+    at_work = moving if waiting > device.compute_ns else BoundKind.DEVICE
+    if share.low >= BUSY_SHARE:
+        return at_work
+    largest = max(parts, key=lambda kind: parts[kind])
+    if at_work is largest or parts[largest] < _LEAST_SHARE * share.step_ns:
+        return at_work
+    if share.high >= BUSY_SHARE:
+        return BoundKind.UNKNOWN
+    if largest is BoundKind.DISPATCH and _only_for_waiting(device, parts[largest], waits):
+        return BoundKind.BLOCKING
+    return largest
+
+
+def _only_for_waiting(device: DeviceTimeline, dispatch: float, waits: Waits) -> bool:
+    """Tell whether launches come late only because the host waits for the device between them.
+
+    That is so where most of the time followed such a wait, and the host has enough time of its own to issue everything
+    while the device is busy.
+    """
+    total = waits.by_kind.get(BoundKind.DISPATCH, 0)
+    issuing = device.window.duration_ns - waits.profiler_ns - waits.host_waits_ns
+    return dispatch > 0 and 2 * waits.drained_ns > total and issuing < device.busy_in_window_ns
 
 
 def _largest_cause(device: DeviceTimeline) -> IdleCause | None:
@@ -140,26 +223,42 @@ def _largest_cause(device: DeviceTimeline) -> IdleCause | None:
     return largest
 
 
-def _why(device: DeviceTimeline, kind: BoundKind, cause: IdleCause | None, *, unprofiled: bool) -> str:
+_WAITS_FOR: Final[Mapping[BoundKind, str]] = {
+    BoundKind.DISPATCH: "the host to issue launches",
+    BoundKind.BLOCKING: "calls in which the host sits",
+    BoundKind.ALLOCATION: "calls that allocate or free memory",
+    BoundKind.HOST_WORK: "the host's other work",
+    BoundKind.INPUT: "data to be loaded",
+    BoundKind.DEPENDENCY: "other streams or devices",
+    BoundKind.UNKNOWN: "work whose launch was not recorded",
+}
+
+
+def _why(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare, *, unprofiled: bool) -> str:
     if kind is BoundKind.DEVICE:
         return "Faster kernels, or fewer of them, make the step faster."
-    if cause is None or kind in (BoundKind.COMMUNICATION, BoundKind.MEMCPY):
-        return "Most of it moves data and computes nothing meanwhile."
-    idle = device.idle.by_cause()
-    length = sum(idle[c] for c in LAUNCH_BOUND_CAUSES) if cause in LAUNCH_BOUND_CAUSES else idle[cause]
-    share = format_share(length, device.idle_ns)
-    if kind in (BoundKind.LAUNCH, BoundKind.PARTLY_LAUNCH):
-        waited = f"For {share} of its idle time in the profile it waited for the host to launch"
-        if not unprofiled:
-            return (
-                f"{waited}, which the profiler slows down: how much of that is left without it, and whether faster "
-                "kernels help, the unprofiled step time tells (--step-time, opscope profile)."
-            )
+    if kind in (BoundKind.COMMUNICATION, BoundKind.MEMCPY):
+        what = "between devices" if kind is BoundKind.COMMUNICATION else "to, from or within its memory"
+        return f"For {format_ns(parts[kind])} of it, data move {what} and nothing is computed."
+    largest = max(_WAITS_FOR, key=lambda reason: parts.get(reason, 0.0))
+    of_step = format_share(parts.get(largest, 0.0), share.step_ns)
+    waited = f"Most of its idle time ({of_step} of the {'unprofiled' if unprofiled else 'profiled'} step)"
+    if kind is BoundKind.UNKNOWN and not unprofiled:
         return (
-            f"{waited}: fewer or larger kernels, fewer synchronisations, torch.compile, or CUDA graphs help; faster "
-            "kernels do not."
+            f"{waited} is spent waiting for {_WAITS_FOR[largest]}: whether that, or the device, bounds the step, the "
+            "unprofiled step time tells (--step-time, opscope profile)."
         )
-    return f"{share} of its idle time in the profile is due to: {cause}."
+    if largest is BoundKind.DISPATCH and kind is BoundKind.BLOCKING:
+        return (
+            f"{waited} is spent waiting for launches that come late because the host waited for the device before: "
+            "it has the time to issue them while the device is busy."
+        )
+    if kind is BoundKind.DISPATCH and unprofiled:
+        return (
+            f"{waited} is spent waiting for {_WAITS_FOR[kind]}: fewer or larger kernels, fewer synchronisations, "
+            "torch.compile, or CUDA graphs help; faster kernels do not."
+        )
+    return f"{waited} is spent waiting for {_WAITS_FOR[largest]}."
 
 
 def _without_device(evidence: StepEvidence) -> Bound:
@@ -174,4 +273,4 @@ def _without_device(evidence: StepEvidence) -> Bound:
         f"Everything ran on the CPU. Operators take {share} of the {evidence.window.kind}; the rest was not "
         "recorded: Python, waiting, or work on threads of the workload's own."
     )
-    return Bound(BoundKind.CPU, None, None, sentence)
+    return Bound(BoundKind.HOST_ONLY, None, None, sentence)

@@ -13,8 +13,9 @@ from opscope.analysis.launches import LaunchSummary
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints
 from opscope.analysis.plausible import Implausible
-from opscope.analysis.steps import activities_launched_outside_steps, module_loading, operator_time_on_host
-from opscope.analysis.timeline import DeviceTimeline
+from opscope.analysis.step_work import activities_launched_outside_steps
+from opscope.analysis.steps import module_loading, operator_time_on_host
+from opscope.analysis.timeline import TOLERATED_OUTSIDE, DeviceTimeline
 from opscope.analysis.window import Window, WindowKind, window_of
 from opscope.documents.trust import Check, CheckName, Trust, Verdict
 from opscope.knowledge.api_calls import ApiKind, is_profilers_own
@@ -375,18 +376,18 @@ def _outside_window(trace: Trace, timelines: Sequence[DeviceTimeline]) -> Check:
     share = outside / whole if whole else 0.0
     if not outside:
         return Check(name, Verdict.PASS, 0, "All device work lies in the window.", 0, "device", 0.0, "device busy")
-    verdict = Verdict.WARN if share <= _TOLERATED_SHARE else Verdict.FAIL
+    verdict = Verdict.WARN if share <= TOLERATED_OUTSIDE else Verdict.FAIL
     count = _outside_count(trace, timelines[0].window)
     sentence = (
         f"{format_ns(outside)} of device work ({format_share(outside, whole)} of busy time) ran outside the window: it "
-        "was launched between steps, or the steps did not wait for it. Shares of the window do not describe it."
+        "was launched before the steps, after them, or between them. Shares of the window do not describe it."
     )
     return Check(name, verdict, count, sentence, outside, "device", share, "device busy")
 
 
 def _outside_count(trace: Trace, window: Window) -> int:
     """Count the activities outside the steps; of a trace without, none lies outside its device's window."""
-    if window.kind is not WindowKind.STEPS:
+    if window.kind not in (WindowKind.STEPS, WindowKind.STEP_WORK):
         return 0
     return int((~window.spans.holds(column(trace.activities, "start_ns"), end_of(trace.activities))).sum())
 
@@ -464,8 +465,8 @@ def _graph_replays(trace: Trace) -> Check:
     replays = (
         trace.activities.filter(pl.col("graph_id").is_not_null() & (pl.col("graph_id") != 0))
         .group_by("graph_id", "correlation")
-        .agg(nodes=pl.len())
-        .with_columns(most=pl.col("nodes").max().over("graph_id"))
+        .agg(nodes=pl.len(), longest=pl.col("duration_ns").max())
+        .with_columns(pl.col("longest").max().over("graph_id"), most=pl.col("nodes").max().over("graph_id"))
     )
     short = replays.filter(pl.col("nodes") < pl.col("most"))
     if not short.height:
@@ -479,9 +480,11 @@ def _graph_replays(trace: Trace) -> Check:
         count = replays.height
         sentence = f"All {count:,} graph replays recorded the same nodes." if count else "No graph was replayed."
         return Check(name, Verdict.PASS, 0, sentence)
-    missing = int((short["most"].cast(pl.Int64) - short["nodes"].cast(pl.Int64)).sum())
+    lacking = short["most"].cast(pl.Int64) - short["nodes"].cast(pl.Int64)
+    missing, at_most = int(lacking.sum()), int((lacking * short["longest"]).sum())
     sentence = (
         f"{short.height:,} of {replays.height:,} graph replays recorded fewer nodes than others of the same graph "
-        f"({missing:,} activities missing): idle time of those replays is too high."
+        f"({missing:,} activities missing): idle time of those replays is too high, by {format_ns(at_most)} if each "
+        "took as long as the longest one of its graph."
     )
-    return Check(name, Verdict.FAIL, missing, sentence)
+    return Check(name, Verdict.FAIL, missing, sentence, at_most, "device")

@@ -11,7 +11,7 @@ import polars as pl
 from opscope.analysis.api import names_that
 from opscope.analysis.columns import column, end_of, nesting_of
 from opscope.analysis.idle import IdleCause, IdleTime
-from opscope.analysis.intervals import latest_around
+from opscope.analysis.intervals import Intervals, latest_around
 from opscope.analysis.links import Links
 from opscope.analysis.modules import MODULE_FRAME
 from opscope.analysis.nesting import Bools, Ints, Nesting
@@ -85,7 +85,8 @@ def _rows(trace: Trace, links: Links, gaps: Sequence[_Gap]) -> Iterator[GapRow]:
     idle = [(gap.timeline.idle, gap.shown) for gap in gaps]
     thread = np.array([pieces.thread[shown] for pieces, shown in idle], np.int64)
     moment = np.array([gap.moment for gap in gaps], np.int64)
-    places, steps = _places(trace, links, thread, moment), _steps_at(trace, moment)
+    places, numbers = _places(trace, links, thread, moment), step_table(trace)["step"].to_list()
+    steps = [_step_at(gap.timeline.steps, gap.moment) for gap in gaps]
     neighbours = {device: _Neighbours.of(trace, device) for device in {gap.timeline.device for gap in gaps}}
     for gap, (pieces, shown), place, step in zip(gaps, idle, places, steps, strict=True):
         before, after = neighbours[gap.timeline.device].around(gap.start, gap.end)
@@ -93,7 +94,7 @@ def _rows(trace: Trace, links: Links, gaps: Sequence[_Gap]) -> Iterator[GapRow]:
             device=None if gap.timeline.device == NO_DEVICE else gap.timeline.device,
             start_ns=gap.start,
             duration_ns=gap.duration,
-            step=step,
+            step=None if step is None else numbers[step],
             position=BEFORE if before is None else AFTER if after is None else BETWEEN,
             cause=str(next(iter(gap.causes))),
             causes={str(cause): time for cause, time in gap.causes.items()},
@@ -152,13 +153,10 @@ def _call(trace: Trace, row: int, record: int) -> str | None:
     return None if row < 0 else str(trace.launches["name"][row])
 
 
-def _steps_at(trace: Trace, moment: Ints) -> list[int | None]:
-    """Return the numbers of the steps that moments lie in."""
-    steps = step_table(trace)
-    if not steps.height:
-        return [None] * len(moment)
-    rows = latest_around(column(steps, "start_ns"), column(steps, "end_ns"), moment)
-    return [None if row < 0 else int(steps["step"][row]) for row in rows.tolist()]
+def _step_at(periods: Intervals, moment: int) -> int | None:
+    """Return the step that was at its turn at a moment."""
+    row = int(latest_around(periods.start, periods.end, np.array([moment], np.int64))[0]) if len(periods) else -1
+    return None if row < 0 else row
 
 
 @dataclass(frozen=True, slots=True)

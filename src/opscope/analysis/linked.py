@@ -4,7 +4,7 @@ import polars as pl
 
 from opscope.analysis.columns import end_of
 from opscope.analysis.links import Links
-from opscope.analysis.steps import step_of_activities
+from opscope.analysis.step_work import step_of_activities
 from opscope.analysis.window import step_table
 from opscope.model import Trace
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.bounds import Bound
 from opscope.analysis.checks import check_cpu_contention, check_overhead
 from opscope.analysis.statistics import summarise
 from opscope.analysis.window import Window
+from opscope.documents.bound import Bound
 from opscope.documents.trace import Measurement, SampleSummary
 from opscope.documents.trust import Check, Trust
 from opscope.record.capture import Benchmark, CaptureRecord

@@ -9,9 +9,10 @@ import polars as pl
 from opscope.analysis.api import names_that
 from opscope.analysis.columns import column, end_of, nesting_of
 from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleTime
-from opscope.analysis.intervals import Intervals, latest_around
+from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Ints, Nesting
+from opscope.analysis.step_work import step_of_activities
 from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.window import Window, step_table
 from opscope.documents.trace import Step
@@ -35,9 +36,8 @@ def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) ->
     cold = np.searchsorted(loading, ends) > np.searchsorted(loading, starts)
     numbers = table["step"].to_list()
     if not timelines:
-        spans = (ends - starts).tolist()
         return tuple(
-            Step(row, number, None, spans[row], 0, None, None, None, None, None, bool(cold[row]))
+            Step(row, number, None, int(ends[row] - starts[row]), 0, None, None, None, None, None, bool(cold[row]))
             for row, number in enumerate(numbers)
         )
     every = len(timelines) * table.height <= _ALL_ENTRIES
@@ -46,9 +46,10 @@ def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) ->
         counts = np.bincount(launched_in, minlength=table.height)
         sums = np.zeros(table.height, np.int64)
         np.add.at(sums, launched_in, duration)
-        idle, waiting = _idle_of_steps(timeline.idle, Intervals(starts, ends))
+        idle, waiting = _idle_of_steps(timeline.idle, timeline.steps)
+        spans = timeline.steps.end - timeline.steps.start
         for row in range(table.height) if every else np.flatnonzero(counts).tolist():
-            span = int(ends[row] - starts[row])
+            span = int(spans[row])
             step = Step(
                 index=row,
                 number=numbers[row],
@@ -89,48 +90,6 @@ def _idle_of_steps(idle: IdleTime, spans: Intervals) -> tuple[Ints, Ints]:
         step, start, end = spans.overlaps(pieces)
         np.add.at(sums, step, end - start)
     return every, waiting
-
-
-def step_of_activities(trace: Trace, links: Links, table: pl.DataFrame) -> Ints:
-    """Return per activity the row of the step that launched it, or -1.
-
-    That is the step around the call on its thread; else, as for autograd's threads, the latest begun step of another
-    thread that the call lies in.
-    """
-    result = np.full(trace.activities.height, -1, np.int64)
-    if not table.height:
-        return result
-    launched = np.flatnonzero(links.activity_launch >= 0)
-    thread, time = (column(trace.launches, name)[links.activity_launch[launched]] for name in ("thread", "start_ns"))
-    start, end = column(table, "start_ns"), column(table, "end_ns")
-    found = Nesting.of(column(table, "thread"), start, end).innermost_at(thread, time)
-    elsewhere = np.flatnonzero(found < 0)
-    found[elsewhere] = latest_around(start, end, time[elsewhere])
-    result[launched] = found
-    return result
-
-
-def activities_of_steps(trace: Trace, links: Links, steps: pl.DataFrame) -> Ints:
-    """Return the rows of the activities that some steps launched.
-
-    Args:
-        trace: the trace.
-        links: its links.
-        steps: rows of `step_table`. An activity without a recorded launch belongs to the step that it begins in.
-    """
-    start = column(trace.activities, "start_ns")
-    begins_inside = latest_around(column(steps, "start_ns"), column(steps, "end_ns"), start) >= 0
-    launched_inside = step_of_activities(trace, links, steps) >= 0
-    return np.flatnonzero(np.where(links.activity_launch >= 0, launched_inside, begins_inside))
-
-
-def activities_launched_outside_steps(trace: Trace, links: Links) -> Ints:
-    """Return the rows of activities whose launch lies in no recorded step; empty where no steps were recorded."""
-    table = step_table(trace)
-    if not table.height:
-        return np.zeros(0, np.int64)
-    outside = (step_of_activities(trace, links, table) < 0) & (links.activity_launch >= 0)
-    return np.flatnonzero(outside)
 
 
 def module_loading(trace: Trace) -> pl.DataFrame:

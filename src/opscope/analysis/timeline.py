@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -13,11 +14,14 @@ from opscope.analysis.idle import IdleTime, idle_time
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
-from opscope.analysis.window import Window, device_window, step_window
+from opscope.analysis.step_work import periods_of_device_work, step_of_activities
+from opscope.analysis.window import Window, WindowKind, device_window, step_ranges, step_table, step_window
 from opscope.knowledge.kernels.communication import communicates
 from opscope.model import DeviceProperties, Trace
 
 NO_DEVICE = -1
+# Up to this share of a device's busy time may lie outside the ranges of steps that are said to describe it.
+TOLERATED_OUTSIDE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,9 @@ class DeviceTimeline:
 
     Attributes:
         device: its number; `NO_DEVICE` for activities whose device was not recorded.
+        window: what idle time and shares refer to.
+        steps: when the device was at each step's turn, one period per recorded step: the step's range on the host, or
+            where steps do not wait for their work, from its first activity to the next step's first.
         outside_window_ns: busy time before, after or between the spans of the window.
     """
 
@@ -38,6 +45,7 @@ class DeviceTimeline:
     sum_ns: int
     busy_ns: int
     window: Window
+    steps: Intervals
     outside_window_ns: int
     compute_ns: int
     exposed_communication_ns: int
@@ -51,8 +59,14 @@ class DeviceTimeline:
         return self.busy_ns - self.outside_window_ns
 
 
-def device_timelines(trace: Trace, links: Links) -> tuple[DeviceTimeline, ...]:
-    """Return the timeline of every device that worked, by device number."""
+def device_timelines(trace: Trace, links: Links, host: HostTime) -> tuple[DeviceTimeline, ...]:
+    """Return the timeline of every device that worked, by device number.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        host: what its threads did.
+    """
     activities = trace.activities
     device = activities["device"].fill_null(NO_DEVICE).to_numpy()
     order = np.argsort(device, kind="stable")
@@ -65,12 +79,39 @@ def device_timelines(trace: Trace, links: Links) -> tuple[DeviceTimeline, ...]:
         launch=links.activity_launch,
     )
     groups = np.split(order, np.flatnonzero(np.diff(device[order])) + 1) if len(order) else []
-    steps, host = step_window(trace), HostTime(trace, links)
     numbers = [int(device[rows[0]]) for rows in groups]
+    parts = [work.of(rows) for rows in groups]
+    windows = _windows(trace, links, groups, parts)
     return tuple(
-        _timeline(number, device_name(trace.devices, number), work.of(rows), steps, host)
-        for number, rows in zip(numbers, groups, strict=True)
+        _timeline(number, device_name(trace.devices, number), part, window, steps, host)
+        for number, part, (window, steps) in zip(numbers, parts, windows, strict=True)
     )
+
+
+def _windows(
+    trace: Trace, links: Links, groups: Sequence[Ints], parts: Sequence["_Work"]
+) -> list[tuple[Window, Intervals]]:
+    """Return per device its window and the periods of the steps.
+
+    The ranges of steps on the host describe the device where the steps wait for their work, and so nearly all of it
+    lies within them. Else the work that the steps launched does.
+    """
+    ranges, of_host = step_ranges(trace), step_window(trace)
+    if of_host is None:
+        return [(device_window(part.start, part.end), ranges) for part in parts]
+    busy = [Intervals.union_of(part.start, part.end) for part in parts]
+    whole, inside = sum(b.length for b in busy), sum(b.within(of_host.spans).length for b in busy)
+    if whole - inside <= TOLERATED_OUTSIDE * whole:
+        return [(of_host, ranges)] * len(parts)
+    step = step_of_activities(trace, links, step_table(trace))
+    windows = []
+    for rows, part in zip(groups, parts, strict=True):
+        if not (step[rows] >= 0).any():
+            windows.append((of_host, ranges))
+            continue
+        periods = periods_of_device_work(step[rows], part.start, part.end, ranges)
+        windows.append((Window(WindowKind.STEP_WORK, Intervals.union_of(periods.start, periods.end)), periods))
+    return windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +145,8 @@ def communication_mask(activities: pl.DataFrame) -> Bools:
     return mask
 
 
-def _timeline(device: int, name: str, work: _Work, steps: Window | None, host: HostTime) -> DeviceTimeline:
+def _timeline(device: int, name: str, work: _Work, window: Window, steps: Intervals, host: HostTime) -> DeviceTimeline:
     start, end, moves = work.start, work.end, work.moves
-    window = steps or device_window(start, end)
     computes = ~moves & ~work.communicates
     busy = Intervals.union_of(start, end)
     in_window = busy.within(window.spans).length
@@ -120,6 +160,7 @@ def _timeline(device: int, name: str, work: _Work, steps: Window | None, host: H
         sum_ns=int((end - start).sum()),
         busy_ns=busy.length,
         window=window,
+        steps=steps,
         outside_window_ns=busy.length - in_window,
         compute_ns=compute,
         exposed_communication_ns=not_memcpy - compute,

@@ -19,6 +19,7 @@ class WindowKind(enum.StrEnum):
     """The kinds of windows, as reports name them."""
 
     STEPS = "step window"
+    STEP_WORK = "device work of the steps"
     DEVICE = "device window"
     HOST = "host window"
 
@@ -27,9 +28,10 @@ class WindowKind(enum.StrEnum):
 class Window:
     """A part of the trace's clock.
 
-    ``STEPS``: the ``ProfilerStep`` ranges, without what lies between them. ``DEVICE``: from the first activity's start
-    to the last one's end; idle time before and after cannot be seen in it. ``HOST``: the recorded operators, where no
-    device worked.
+    ``STEPS``: the ``ProfilerStep`` ranges, without what lies between them. ``STEP_WORK``: from the first activity that
+    a step launched to the end of the last, where steps do not wait for their work. ``DEVICE``: from the first
+    activity's start to the last one's end; idle time before and after cannot be seen in it. ``HOST``: the recorded
+    operators, where no device worked.
     """
 
     kind: WindowKind
@@ -77,10 +79,14 @@ def window_of(trace: Trace) -> Window:
 
 def step_window(trace: Trace) -> Window | None:
     """Return the window of the recorded steps; None where there are none."""
+    steps = step_ranges(trace)
+    return Window(WindowKind.STEPS, Intervals.union_of(steps.start, steps.end)) if len(steps) else None
+
+
+def step_ranges(trace: Trace) -> Intervals:
+    """Return the steps' ranges on the host, in order; those of several threads may overlap."""
     steps = step_table(trace)
-    if not steps.height:
-        return None
-    return Window(WindowKind.STEPS, Intervals.union_of(column(steps, "start_ns"), column(steps, "end_ns")))
+    return Intervals(column(steps, "start_ns"), column(steps, "end_ns"))
 
 
 def device_window(start: Ints, end: Ints) -> Window:

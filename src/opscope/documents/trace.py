@@ -7,6 +7,7 @@ the report of ``opscope profile``, the comparison of a sweep.
 from dataclasses import dataclass
 from typing import Literal
 
+from opscope.documents.bound import Bound
 from opscope.documents.findings import Findings
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.trust import Trust
@@ -24,16 +25,6 @@ class WindowEntry:
     start_ns: int
     end_ns: int
     duration_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class BoundEntry:
-    """What bounds the step, with the evidence. ``device_share`` is the share in which the busiest device worked."""
-
-    kind: str
-    device_share: float | None
-    idle_cause: str | None
-    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +204,12 @@ class Step:
         index: its position in the trace, from 0; profilers restart their numbers in every cycle.
         number: the profiler's step number.
         device: the device, or None for the host's figures of a step without device work.
-        span_ns: length of the step's host range.
+        span_ns: how long it was: its range on the host, or where steps do not wait for their work, from its first
+            activity to the next step's first.
         activities: device activities launched in it.
         device_sum_ns: sum of their durations.
-        busy_ns: time within the host range in which the device worked.
-        idle_ns: the rest of the host range.
+        busy_ns: time within the span in which the device worked.
+        idle_ns: the rest of the span.
         launch_bound_ns: the part of ``idle_ns`` in which the device waited for the host to launch.
         launch_bound_share: that as a share of the span.
         cold: whether code was loaded to the device during the step.
@@ -434,7 +426,7 @@ class TraceDocument:
     schema: Literal["opscope.analysis/1"] = "opscope.analysis/1"
     source: TraceSource
     window: WindowEntry
-    bound: BoundEntry
+    bound: Bound
     devices: tuple[DeviceEntry, ...]
     operators: tuple[OperatorRow, ...]
     kernels: tuple[KernelRow, ...]

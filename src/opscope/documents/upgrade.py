@@ -1,6 +1,7 @@
 """Documents of every earlier version -> today's types.
 
-Version 1 of ``opscope.analysis/1`` lacks fields, which have defaults, and has another name for a cause of idle time.
+Version 1 of ``opscope.analysis/1`` lacks fields, which have defaults, and has another name for a cause of idle time; up
+to version 3 what bounds a step had other names.
 Before that document took its place, statistics files had a schema of their own, ``opscope.profile/1``, in milliseconds:
 its figures are read back to the nanosecond.
 """
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from opscope.documents.bound import BoundKind
 from opscope.documents.trace import TraceDocument
 from opscope.record.codec import Versioned, environment_1, named_settings_1
 
@@ -20,6 +22,19 @@ _NS_PER_US: Final = 1_000
 
 
 _CAUSES_1: Final = {"host late": "host wait"}
+_KINDS_3: Final[Mapping[str, BoundKind]] = {
+    "device-bound": BoundKind.DEVICE,
+    "communication-bound": BoundKind.COMMUNICATION,
+    "memcpy-bound": BoundKind.MEMCPY,
+    "launch-bound": BoundKind.DISPATCH,
+    "partly launch-bound": BoundKind.DISPATCH,
+    "synchronisation-bound": BoundKind.BLOCKING,
+    "bound by blocking calls": BoundKind.BLOCKING,
+    "bound by host work": BoundKind.HOST_WORK,
+    "host-bound after the last kernel": BoundKind.HOST_WORK,
+    "dependency-bound": BoundKind.DEPENDENCY,
+    "host only": BoundKind.HOST_ONLY,
+}
 
 
 def read_trace_document(content: bytes) -> TraceDocument:
@@ -30,9 +45,16 @@ def read_trace_document(content: bytes) -> TraceDocument:
     """
     known = msgspec.json.decode(content, type=Versioned)
     if known.schema == "opscope.profile/1":
-        return msgspec.convert(_from_profile_1(msgspec.json.decode(content)), type=TraceDocument)
+        return _from_version_3(msgspec.convert(_from_profile_1(msgspec.json.decode(content)), type=TraceDocument))
     document = msgspec.json.decode(content, type=TraceDocument)
-    return _from_version_1(document) if known.version == 1 else document
+    if known.version == 1:
+        document = _from_version_1(document)
+    return _from_version_3(document) if known.version <= 3 else document
+
+
+def _from_version_3(document: TraceDocument) -> TraceDocument:
+    kind = _KINDS_3.get(document.bound.kind, document.bound.kind)
+    return replace(document, bound=replace(document.bound, kind=str(kind)))
 
 
 def _from_version_1(document: TraceDocument) -> TraceDocument:

@@ -22,7 +22,7 @@ from opscope.analysis.columns import column, end_of
 from opscope.analysis.lanes import lanes_of
 from opscope.analysis.links import link
 from opscope.analysis.nesting import Ints
-from opscope.analysis.steps import activities_of_steps
+from opscope.analysis.step_work import activities_of_steps
 from opscope.analysis.window import step_table
 from opscope.documents.trust import Check, Verdict
 from opscope.errors import UsageError

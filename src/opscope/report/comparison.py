@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from opscope.analysis.bounds import BoundKind
 from opscope.analysis.scaling import growth
+from opscope.documents.bound import BoundKind
 from opscope.documents.comparison import Comparison, ComparisonRow, FailedRow, ScalingRow
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName, Verdict
@@ -11,7 +11,6 @@ from opscope.record.settings import SETTINGS, Value
 from opscope.record.sweep import Manifest
 from opscope.units import NS_PER_MS
 
-_LAUNCH_BOUND = (BoundKind.LAUNCH, BoundKind.PARTLY_LAUNCH)
 _SCALED_CATEGORIES = 5
 _WALL = "wall"
 ON_DEVICE, IN_PROCESS = "device, allocated", "process, resident"
@@ -71,7 +70,7 @@ def _row(document: TraceDocument) -> ComparisonRow:
         peak_memory_bytes=allocated if allocated is not None else (memory.resident_bytes if memory else None),
         peak_memory_kind=ON_DEVICE if allocated is not None else IN_PROCESS,
         bound=document.bound.kind,
-        launch_bound=None if document.bound.kind == BoundKind.UNKNOWN else document.bound.kind in _LAUNCH_BOUND,
+        launch_bound=None if document.bound.kind == BoundKind.UNKNOWN else document.bound.kind == BoundKind.DISPATCH,
         trust=document.trust.verdict,
         contended=_contended(document),
         categories_ms=_categories(document, steps),

@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 import polars as pl
 
 from opscope.analysis import findings as rules
-from opscope.analysis.bounds import BoundKind
 from opscope.analysis.columns import costliest_first
 from opscope.analysis.findings import OperatorEvidence
 from opscope.analysis.launch_shapes import rows_of
 from opscope.analysis.occupancy import occupancy_of
 from opscope.analysis.parallelism import parallelism
+from opscope.documents.bound import BoundKind
 from opscope.documents.dossier import Dossier, DossierDocument
 from opscope.documents.findings import Findings, Statement
 from opscope.errors import OpscopeError, UsageError
@@ -148,7 +148,7 @@ def _evidence(
         occupancy=occupancy_of(launch, device) if launch else None,
         device=device,
         counters=counters,
-        launch_bound=lookup.step_bound.kind is BoundKind.LAUNCH,
+        launch_bound=lookup.step_bound.kind is BoundKind.DISPATCH,
     )
 
 

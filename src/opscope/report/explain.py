@@ -9,10 +9,10 @@ from functools import cached_property
 import polars as pl
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.bounds import Bound
 from opscope.analysis.launch_shapes import rows_of
 from opscope.analysis.measured import Measured
 from opscope.analysis.occupancy import occupancy_of
+from opscope.documents.bound import Bound
 from opscope.documents.explain import (
     CandidateEntry,
     ContextEntry,

@@ -9,8 +9,9 @@ from typing import TypedDict
 
 import msgspec
 
+from opscope.documents.bound import Bound
 from opscope.documents.source import SourceEntry
-from opscope.documents.trace import BoundEntry, OperatorRow, TraceDocument
+from opscope.documents.trace import OperatorRow, TraceDocument
 from opscope.knowledge.kernels.source import How
 from opscope.units import NS_PER_MS
 
@@ -56,7 +57,7 @@ class GuideSummary(TypedDict):
     device_idle_ms: float | None
     window: str
     window_ms: float
-    bound: BoundEntry
+    bound: Bound
     total_cpu_self_time_ms: float
     device_times_reason: str | None
 

@@ -7,7 +7,6 @@ from typing import Any
 import polars as pl
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.bounds import Bound
 from opscope.analysis.measured import Measured
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.window import Window
@@ -63,7 +62,7 @@ def build_trace_document(
         version=CURRENT,
         source=analysis.source,
         window=_window(analysis.window),
-        bound=_bound(measured.bound),
+        bound=measured.bound,
         devices=tuple(_device(timeline) for timeline in analysis.devices),
         operators=tuple(_operators(builder)),
         kernels=tuple(_kernels(analysis.kernels, builder.resolver)),
@@ -94,11 +93,6 @@ def build_trace_document(
 
 def _window(window: Window) -> doc.WindowEntry:
     return doc.WindowEntry(str(window.kind), window.start_ns, window.end_ns, window.duration_ns)
-
-
-def _bound(bound: Bound) -> doc.BoundEntry:
-    cause = None if bound.idle_cause is None else str(bound.idle_cause)
-    return doc.BoundEntry(str(bound.kind), bound.device_share, cause, bound.sentence)
 
 
 def _capture(record: CaptureRecord) -> doc.CaptureEntry:

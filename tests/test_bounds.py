@@ -1,0 +1,199 @@
+"""What bounds a step, on steps of 10 ms worked out by hand; times in nanoseconds."""
+
+from collections.abc import Callable
+
+import pytest
+
+from opscope.analysis.analyzed import Analysis
+from opscope.documents.bound import Bound, BoundKind
+from tests.kineto import KinetoTrace
+
+US, MS = 1_000, 1_000_000
+STEP = 10 * MS
+Analyze = Callable[[KinetoTrace], Analysis]
+
+
+def step() -> KinetoTrace:
+    trace = KinetoTrace()
+    trace.step(1, 0, STEP)
+    return trace
+
+
+def busy_until(trace: KinetoTrace, end: int, begin: int = 10 * US) -> None:
+    """One kernel, launched just before it begins; the host waits for it."""
+    trace.operator("aten::mm", begin - 9 * US, 8 * US)
+    trace.launched_kernel("gemm", (begin - 5 * US, 2 * US), (begin, end - begin))
+    trace.launch(begin, end - begin + 2 * US, name="cudaDeviceSynchronize")
+
+
+def dispatching(trace: KinetoTrace, begin: int, end: int, *, kernel: int = 2 * US) -> None:
+    """An operator with a short kernel every 20 us."""
+    for start in range(begin, end, 20 * US):
+        trace.operator("aten::add", start, 18 * US)
+        trace.launched_kernel("add", (start + 8 * US, 4 * US), (start + 14 * US, kernel))
+
+
+def of(analysis: Analysis, wall: float | None = None) -> Bound:
+    return analysis.bound_with(steps=1, wall_ns=wall, ran_on_gpu=True)
+
+
+def test_a_device_that_is_busy_under_the_profiler_is_so_without(analyzed: Analyze) -> None:
+    trace = step()
+    busy_until(trace, 9 * MS)
+    bound = of(analyzed(trace))
+    assert bound.kind is BoundKind.DEVICE
+    assert bound.share_low == pytest.approx(0.899)
+    assert bound.share_high == 1.0
+
+
+@pytest.mark.parametrize(
+    ("recorded", "high"),
+    [(None, 0.1 * 1.5), ({"Input Dims": [[2, 2]], "Input type": ["float"]}, 0.1 * 2.5)],
+)
+def test_the_range_follows_from_what_was_recorded(
+    analyzed: Analyze, recorded: dict[str, object] | None, high: float
+) -> None:
+    trace = step()
+    dispatching(trace, 0, STEP)
+    trace.operator("aten::add", STEP - US, 500, **(recorded or {}))
+    bound = of(analyzed(trace))
+    assert bound.kind is BoundKind.DISPATCH
+    assert bound.share_low == pytest.approx(0.1)
+    assert bound.share_high == pytest.approx(high, rel=1e-3)
+    assert "faster kernels do not" not in bound.sentence
+
+
+def test_a_step_that_may_be_either_is_unknown_until_it_is_timed(analyzed: Analyze) -> None:
+    trace = step()
+    dispatching(trace, 0, STEP, kernel=12 * US)
+    analysis = analyzed(trace)
+    assert of(analysis).kind is BoundKind.UNKNOWN
+    assert "--step-time" in of(analysis).sentence
+    busy, starved = of(analysis, 6.2 * MS), of(analysis, 10 * MS)
+    assert (busy.kind, busy.share_low) == (BoundKind.DEVICE, pytest.approx(6 / 6.2, rel=2e-3))
+    assert (starved.kind, starved.share_low, starved.share_high) == (BoundKind.DISPATCH, 0.5994, 0.5994)
+    assert "faster kernels do not" in starved.sentence
+
+
+def test_the_hosts_other_work_is_named(analyzed: Analyze) -> None:
+    trace = step()
+    busy_until(trace, 1 * MS)
+    busy_until(trace, 9900 * US, 9 * MS)
+    bound = of(analyzed(trace))
+    assert bound.kind is BoundKind.HOST_WORK
+    assert bound.share_high == pytest.approx(1.89 / (8.1 + 1.9 / 1.5), rel=0.01)  # 8.1 ms take as long without
+
+
+@pytest.mark.parametrize("by_stack", [False, True])
+def test_loading_data_is_told_from_other_work(analyzed: Analyze, by_stack: bool) -> None:
+    trace = step()
+    busy_until(trace, 1 * MS)
+    if by_stack:
+        trace.slice("python_function", "torch/utils/data/dataloader.py(740): __next__", 1_100 * US, 7_500 * US)
+    else:
+        trace.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_100 * US, 7_500 * US)
+    busy_until(trace, 9900 * US, 9 * MS)
+    assert of(analyzed(trace)).kind is BoundKind.INPUT
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        ("cudaMalloc", BoundKind.ALLOCATION),
+        ("cudaFree", BoundKind.ALLOCATION),
+        ("hipFree", BoundKind.ALLOCATION),
+        ("cudaMemcpy", BoundKind.BLOCKING),
+        ("cuLibraryLoadData", BoundKind.BLOCKING),
+    ],
+)
+def test_a_call_in_which_the_host_sits_is_named(analyzed: Analyze, call: str, kind: BoundKind) -> None:
+    trace = step()
+    busy_until(trace, 1 * MS)
+    trace.launch(1_010 * US, 7_900 * US, name=call)
+    busy_until(trace, 9900 * US, 9 * MS)
+    bound = of(analyzed(trace))
+    assert bound.kind is kind
+    assert bound.share_high == pytest.approx(bound.share_low, rel=0.2)  # blocking takes as long without a profiler
+
+
+def test_launches_that_are_late_for_waiting_only_are_blocking(analyzed: Analyze) -> None:
+    """60 us of device work an iteration, 20 us to issue it, and a read of the result each time."""
+    late, early = step(), step()
+    for begin in range(0, STEP, 100 * US):
+        late.operator("aten::mm", begin, 18 * US)
+        late.launched_kernel("gemm", (begin + 8 * US, 4 * US), (begin + 20 * US, 60 * US))
+        late.launch(begin + 22 * US, 60 * US, name="cudaStreamSynchronize")
+    assert of(analyzed(late)).kind is BoundKind.UNKNOWN  # it may be busy all the time without a profiler
+    assert of(analyzed(late), STEP).kind is BoundKind.BLOCKING
+    for begin in range(0, STEP, 100 * US):  # here the host alone takes as long as all: reading costs nothing
+        early.operator("aten::mm", begin, 78 * US)
+        early.launched_kernel("gemm", (begin + 68 * US, 4 * US), (begin + 75 * US, 15 * US))
+        early.launch(begin + 80 * US, 12 * US, name="cudaStreamSynchronize")
+    assert of(analyzed(early), STEP).kind is BoundKind.DISPATCH
+
+
+def test_waiting_for_another_stream_is_a_dependency(analyzed: Analyze) -> None:
+    trace = step()
+    trace.launched_kernel("first", (10 * US, 5 * US), (20 * US, 500 * US))
+    trace.launched_kernel("second", (30 * US, 5 * US), (9 * MS, 500 * US), stream=9)
+    trace.launch(40 * US, 9_900 * US, name="cudaDeviceSynchronize")
+    assert of(analyzed(trace), STEP).kind is BoundKind.DEPENDENCY
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "kernel", "communication"),
+        ("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", "memcpy"),
+    ],
+)
+def test_a_device_that_only_moves_data_is_said_to(analyzed: Analyze, name: str, category: str, kind: str) -> None:
+    trace = step()
+    trace.launched_kernel("gemm", (10 * US, 5 * US), (20 * US, 500 * US))
+    trace.launched_kernel(name, (30 * US, 5 * US), (520 * US, 9 * MS), category=category)
+    trace.launch(40 * US, 9_900 * US, name="cudaDeviceSynchronize")
+    assert of(analyzed(trace)).kind == kind
+
+
+def test_a_failed_check_widens_the_range_and_no_more(analyzed: Analyze) -> None:
+    """Of a device that is busy 90 % of the time, launches without activity change nothing that matters."""
+    trace = step()
+    busy_until(trace, 9 * MS)
+    for start in range(9_100 * US, 9_900 * US, 20 * US):
+        trace.launch(start, 5 * US)
+    analysis = analyzed(trace)
+    assert analysis.trust.verdict == "fail"
+    bound = of(analysis, STEP)
+    assert bound.kind is BoundKind.DEVICE
+    assert bound.share_low == pytest.approx(0.899)
+    assert bound.share_high == pytest.approx(0.99, abs=0.02)
+    starved = step()
+    busy_until(starved, 4 * MS)
+    for start in range(4_100 * US, 9_900 * US, 20 * US):
+        starved.launch(start, 5 * US)
+    assert of(analyzed(starved), STEP).kind is BoundKind.UNKNOWN  # what is missing may fill it
+
+
+def test_incomplete_replays_widen_the_range_by_what_is_missing(analyzed: Analyze) -> None:
+    trace = step()
+    for replay, nodes in enumerate((3, 3, 2)):
+        begin = 100 * US + replay * 3 * MS
+        correlation = trace.launch(begin - 20 * US, 5 * US, name="cudaGraphLaunch")
+        for node in range(nodes):
+            start = begin + node * 900 * US
+            trace.kernel("k", start, 890 * US, correlation, **{"graph node id": node + 1, "graph id": 1})
+    analysis = analyzed(trace)
+    check = next(check for check in analysis.trust.checks if check.name == "graph_replays_complete")
+    assert (check.verdict, check.time_ns) == ("fail", 890 * US)
+    bound = of(analysis, STEP)
+    assert (bound.share_low, bound.share_high) == (pytest.approx(0.712), pytest.approx(0.801))
+
+
+def test_the_profilers_own_time_is_no_part_of_the_step(analyzed: Analyze) -> None:
+    trace = step()
+    busy_until(trace, 4 * MS)
+    trace.slice("overhead", "Activity Buffer Request", 4_010 * US, 5 * MS)
+    busy_until(trace, 9_950 * US, 9_100 * US)
+    bound = of(analyzed(trace))
+    assert bound.kind is BoundKind.DEVICE
+    assert bound.share_low == pytest.approx(4.84 / 5, rel=0.01)
