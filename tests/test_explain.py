@@ -263,50 +263,40 @@ def named(operator: str, recorded: RecordedCall) -> RecordedCall:
 
 
 @pytest.mark.parametrize(
-    ("operator", "category", "recorded", "parallel", "reduced", "flop", "least_bytes"),
+    ("operator", "category", "recorded", "parallel", "reduced"),
     [
         ("aten::addmm", "Matrix Operations", call([[4], [2, 3], [3, 4]], ["float"] * 3), {"rows": 2, "columns": 4},
-         {"depth": 3}, 48, (6 + 12 + 8) * 4),
+         {"depth": 3}),
         ("aten::bmm", "Matrix Operations", call([[5, 2, 3], [5, 3, 4]], ["c10::Half"] * 2),
-         {"batch": 5, "rows": 2, "columns": 4}, {"depth": 3}, 240, 5 * (6 + 12 + 8) * 2),
+         {"batch": 5, "rows": 2, "columns": 4}, {"depth": 3}),
         ("aten::_softmax", "Activation", call([[2, 3, 8], [], []], ["float", "Scalar", "Scalar"], ["", "-1", "False"]),
-         {"rows": 6}, {"row length": 8}, None, 2 * 48 * 4),
+         {"rows": 6}, {"row length": 8}),
         ("aten::native_layer_norm", "Normalization",
          call([[2, 5, 8], [], [8], [8], []], ["float", "ScalarList", "float", "float", "Scalar"],
-              ["", "[8]", "", "", "1e-05"]), {"rows": 10}, {"row length": 8}, None, 2 * 80 * 4),
-        ("aten::add", "Elementwise", call([[4, 1, 3], [2, 1], []], ["float", "float", "Scalar"]), {"elements": 24}, {},
-         None, (12 + 2 + 24) * 4),
-        ("aten::copy_", "Memory", call([[6], [6], []], ["c10::BFloat16", "float", "Scalar"]), {"elements": 6}, {}, None,
-         12 + 24),
+              ["", "[8]", "", "", "1e-05"]), {"rows": 10}, {"row length": 8}),
+        ("aten::add", "Elementwise", call([[4, 1, 3], [2, 1], []], ["float", "float", "Scalar"]), {"elements": 24}, {}),
+        ("aten::copy_", "Memory", call([[6], [6], []], ["c10::BFloat16", "float", "Scalar"]), {"elements": 6}, {}),
         ("aten::embedding", "Embedding", call([[100, 16], [2, 5], []], ["float", "long int", "Scalar"]),
-         {"indices": 10, "row length": 16}, {}, None, 160 * 4),
+         {"indices": 10, "row length": 16}, {}),
         ("aten::sum", "Reduction", call([[4, 6], [], [], []], ["float", "ScalarList", "Scalar", ""],
-                                       ["", "[1]", "False", ""]), {"results": 4}, {"elements per result": 6}, None, 96),
+                                       ["", "[1]", "False", ""]), {"results": 4}, {"elements per result": 6}),
         ("aten::convolution", "Convolution",
          call([[2, 3, 8, 8], [4, 3, 3, 3], [4], [], [], [], [], [], []], ["float"] * 3 + ["ScalarList"] * 6,
               ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]),
-         {"batch": 2, "output channels": 4, "output positions": 64}, {"input channels": 3, "filter positions": 9},
-         2 * 2 * 4 * 64 * 27, None),
+         {"batch": 2, "output channels": 4, "output positions": 64}, {"input channels": 3, "filter positions": 9}),
         ("aten::_scaled_dot_product_flash_attention", "Attention",
          call([[2, 3, 10, 8], [2, 3, 20, 8], [2, 3, 20, 8], [], []], ["c10::Half"] * 3 + ["Scalar"] * 2,
               ["", "", "", "0.", "False"]),
-         {"batch": 2, "heads": 3, "query positions": 10}, {"key positions": 20, "head dimension": 8}, 4 * 60 * 160,
-         None),
-        ("aten::_scaled_dot_product_flash_attention", "Attention",
-         call([[2, 3, 10, 8], [2, 3, 20, 8], [2, 3, 20, 8], [], []], ["c10::Half"] * 3 + ["Scalar"] * 2,
-              ["", "", "", "0.", "True"]),
-         {"batch": 2, "heads": 3, "query positions": 10}, {"key positions": 20, "head dimension": 8}, None, None),
-        ("aten::fill_", "Memory", call([[6], []], ["float", "Scalar"]), {"elements": 6}, {}, None, 24),
+         {"batch": 2, "heads": 3, "query positions": 10}, {"key positions": 20, "head dimension": 8}),
+        ("aten::fill_", "Memory", call([[6], []], ["float", "Scalar"]), {"elements": 6}, {}),
     ],
 )  # fmt: skip
 def test_parallelism_by_hand(
-    operator: str, category: str, recorded: RecordedCall, parallel: dict[str, int], reduced: dict[str, int],
-    flop: int | None, least_bytes: int | None,
-) -> None:  # fmt: skip
+    operator: str, category: str, recorded: RecordedCall, parallel: dict[str, int], reduced: dict[str, int]
+) -> None:
     found = parallelism(operator, Category(category), named(operator, recorded))
     assert isinstance(found, Parallelism)
     assert (dict(found.parallel), dict(found.reduced)) == (parallel, reduced)
-    assert (found.flop, found.least_bytes) == (flop, least_bytes)
 
 
 @pytest.mark.parametrize(
@@ -330,15 +320,6 @@ def test_parallelism_by_hand(
 )
 def test_what_does_not_follow_from_the_shapes_is_not_said(operator: str, category: str, recorded: RecordedCall) -> None:
     assert parallelism(operator, Category(category), named(operator, recorded)) is None
-
-
-def test_an_expanded_input_is_read_once() -> None:
-    recorded = RecordedCall.read("[[4, 6], [4, 6], []]", '["float", "float", "Scalar"]', '["", "", ""]',
-                                 "[[6, 1], [0, 1], []]")  # fmt: skip
-    assert recorded is not None
-    found = parallelism("aten::copy_", Category.MEMORY, named("aten::copy_", recorded))
-    assert found is not None
-    assert found.least_bytes == (24 + 6) * 4
 
 
 # ---------------------------------------------------------------- dossier

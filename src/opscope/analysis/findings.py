@@ -13,6 +13,7 @@ from opscope.analysis.occupancy import Occupancy, dimensions
 from opscope.analysis.parallelism import Parallelism
 from opscope.documents import findings as doc
 from opscope.documents.findings import Action, Basis, Change, Gain, Statement
+from opscope.knowledge.costs import Cost
 from opscope.knowledge.kernels.decoded import FP32_CORES, DecodedKernel, Operation
 from opscope.knowledge.kernels.patterns import Pattern
 from opscope.model import DeviceProperties
@@ -37,6 +38,7 @@ class OperatorEvidence:
         kernel_per_step_ns: of it, what the kernel took that most statements are about.
         per: which of the two.
         parallelism: what is independent; None if no rule knows the operator.
+        cost: what a call must do at least; None if no rule knows the operator.
         launch: of the kernel that took most of the time.
         decoded: what that kernel's name says.
         pattern: how kernels of its kind usually work.
@@ -54,6 +56,7 @@ class OperatorEvidence:
     kernel_per_step_ns: float
     per: Literal["step", "recording"]
     parallelism: Parallelism | None
+    cost: Cost | None
     launch: LaunchShape | None
     decoded: DecodedKernel | None
     pattern: Pattern | None
@@ -160,10 +163,10 @@ def resources(evidence: OperatorEvidence) -> Iterator[Statement]:
 
 def memory_access(evidence: OperatorEvidence) -> Iterator[Statement]:
     """State what must be moved, what was, and how."""
-    found = evidence.parallelism
-    if found and found.least_bytes and evidence.call_ns:
-        rate = found.least_bytes / evidence.call_ns  # bytes per nanosecond are GB/s
-        yield _derived(doc.LeastTraffic(found.least_bytes, evidence.call_ns, rate))
+    least = evidence.cost.least_bytes if evidence.cost else None
+    if least and evidence.call_ns:
+        rate = least / evidence.call_ns  # bytes per nanosecond are GB/s
+        yield _derived(doc.LeastTraffic(least, evidence.call_ns, rate))
     for counters in evidence.counters[:1]:
         yield from _measured_access(counters)
     if evidence.decoded and evidence.decoded.vector_width:
@@ -212,9 +215,10 @@ def gains(evidence: OperatorEvidence) -> Iterator[Statement]:
         yield _derived(doc.Share(100 * evidence.share), gain)
     if evidence.launch_bound:
         yield _derived(doc.LaunchBound(), action=Action(Change.FEWER_LAUNCHES, name))
-    if found and found.flop and evidence.call_ns:
-        rate = found.flop / evidence.call_ns / 1000  # operations per nanosecond are GFLOP/s
-        yield _derived(doc.Rate(found.flop, evidence.call_ns, evidence.kernels, rate))
+    flop = evidence.cost.least_flop if evidence.cost else None
+    if flop and evidence.call_ns:
+        rate = flop / evidence.call_ns / 1000  # operations per nanosecond are GFLOP/s
+        yield _derived(doc.Rate(flop, evidence.call_ns, evidence.kernels, rate))
     if decoded and decoded.unit == FP32_CORES and decoded.operation in _PRODUCTS:
         gain = evidence.gain_up_to(evidence.kernel_per_step_ns, "the whole time of this kernel with these inputs")
         yield _general(doc.OnFp32Cores(decoded.summary), gain, Action(Change.LOWER_PRECISION, name))

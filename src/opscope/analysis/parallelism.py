@@ -5,12 +5,13 @@ rules below say for each group of operators which inputs these dimensions are re
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from opscope.knowledge.calls import RecordedCall, Shape
 from opscope.knowledge.categories import Category
+from opscope.knowledge.costs import broadcast, output_sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +23,12 @@ class Parallelism:
         reduced: dimensions that are added up (or otherwise combined) for each element of the result.
         reason: why, in a sentence.
         unit: what is independent of each other, in words.
-        flop: floating-point operations, a multiplication and an addition counted as two; None where no product is made.
-        least_bytes: bytes that must at least be read and written, each input and the result once; None if unknown.
     """
 
     parallel: Mapping[str, int]
     reduced: Mapping[str, int]
     reason: str
     unit: str = "elements of the result"
-    flop: int | None = None
-    least_bytes: int | None = None
 
     @property
     def elements(self) -> int:
@@ -68,14 +65,10 @@ def _product(first: str, second: str) -> Rule:
         batch = math.prod(a[:-2])
         parallel = {"batch": batch} if batch > 1 else {}
         rows, depth, columns = a[-2], a[-1], b[-1]
-        dtype = call.dtype(first)
-        least = None if dtype is None else batch * (rows * depth + depth * columns + rows * columns) * dtype.size_bytes
         return Parallelism(
             {**parallel, "rows": rows, "columns": columns},
             {"depth": depth},
             "each element of the result is a sum of its own products over the depth",
-            flop=2 * batch * rows * columns * depth,
-            least_bytes=least,
         )
 
     return rule
@@ -90,7 +83,6 @@ def _linear(call: RecordedCall) -> Parallelism | None:
         {"rows": rows, "columns": weight[0]},
         {"depth": weight[1]},
         "each element of the result is a sum of its own products over the depth",
-        flop=2 * rows * weight[0] * weight[1],
     )
 
 
@@ -107,28 +99,18 @@ def _convolution(call: RecordedCall) -> Parallelism | None:
 
 
 def _convolved(image: Shape, weight: Shape, settings: tuple[Shape, Shape, Shape]) -> Parallelism:
-    stride, padding, dilation = settings
-    space = len(image) - 2
-    sides = [
-        (image[2 + i] + 2 * _at(padding, i) - _at(dilation, i) * (weight[2 + i] - 1) - 1) // _at(stride, i) + 1
-        for i in range(space)
-    ]
+    sides = output_sides(image, weight, *settings)
     parallel = {"batch": image[0], "output channels": weight[0], "output positions": math.prod(sides)}
     reduced = {"input channels": weight[1], "filter positions": math.prod(weight[2:])}
     return Parallelism(
         parallel,
         reduced,
         "each element of the result is a sum of its own products over input channels and filter positions",
-        flop=2 * math.prod(parallel.values()) * math.prod(reduced.values()),
     )
 
 
-def _at(values: Sequence[int], position: int) -> int:
-    return values[position] if position < len(values) else values[-1]
-
-
-def _along(first: str, tensors: int = 2) -> Rule:
-    """Rows that are combined along one dimension each, such as softmax, reading and writing so many tensors."""
+def _along(first: str) -> Rule:
+    """Rows that are combined along one dimension each, such as softmax."""
 
     def rule(call: RecordedCall) -> Parallelism | None:
         shape, dims = call.shape(first), call.integers("dim")
@@ -140,15 +122,9 @@ def _along(first: str, tensors: int = 2) -> Rule:
             {"row length": length},
             "rows do not depend on each other; within a row all elements are combined first",
             unit="rows",
-            least_bytes=_times(call, first, tensors),
         )
 
     return rule
-
-
-def _times(call: RecordedCall, name: str, tensors: int) -> int | None:
-    size = call.bytes_of(name)
-    return None if size is None else tensors * size
 
 
 def _layer_norm(call: RecordedCall) -> Parallelism | None:
@@ -161,27 +137,23 @@ def _layer_norm(call: RecordedCall) -> Parallelism | None:
         {"row length": length},
         "rows do not depend on each other; within a row mean and variance are added up first",
         unit="rows",
-        least_bytes=_times(call, "input", 2),
     )
 
 
-def _attention(heads: int, queries: int, mask: str = "is_causal") -> Rule:
-    """Attention with its dimensions in some order; ``mask`` is the argument that leaves keys out."""
+def _attention(heads: int, queries: int) -> Rule:
+    """Attention with its dimensions in some order."""
 
     def rule(call: RecordedCall) -> Parallelism | None:
         query, key = call.shape("query"), call.shape("key")
         if query is None or key is None or len(query) != 4 or len(key) != 4:
             return None
         parallel = {"batch": query[0], "heads": query[heads], "query positions": query[queries]}
-        inner = key[queries] * query[3]
         return Parallelism(
             parallel,
             {"key positions": key[queries], "head dimension": query[3]},
             "each query attends to the keys of its own batch and head (a mask may leave some out); the softmax over "
             "keys is combined as they pass",
             unit="rows of the result",
-            # A causal mask leaves keys out.
-            flop=4 * math.prod(parallel.values()) * inner if call.says_no(mask) else None,
         )
 
     return rule
@@ -191,37 +163,29 @@ def _embedding(call: RecordedCall) -> Parallelism | None:
     weight, indices = call.shape("weight"), call.shape("indices")
     if weight is None or indices is None or len(weight) != 2:
         return None
-    dtype = call.dtype("weight")
     count = math.prod(indices)
     return Parallelism(
         {"indices": count, "row length": weight[1]},
         {},
         "each index copies its own row",
-        least_bytes=None
-        if dtype is None
-        else count * weight[1] * dtype.size_bytes,  # rows that are read may be the same
     )
 
 
 def _elementwise(call: RecordedCall) -> Parallelism | None:
     tensors = call.tensors()
-    result = _broadcast([shape for shape, _, _ in tensors])
+    result = broadcast([shape for shape, _, _ in tensors])
     if result is None:
         return None
-    first = tensors[0][1]
-    known = [size for _, _, size in tensors if size is not None]
-    count = math.prod(result)
     return Parallelism(
-        {"elements": count},
+        {"elements": math.prod(result)},
         {},
         "each element of the result depends on the elements at its own place only",
         unit="elements",
-        least_bytes=None if first is None or len(known) != len(tensors) else sum(known) + count * first.size_bytes,
     )
 
 
 def _copy(call: RecordedCall) -> Parallelism | None:
-    shape, written, read = call.shape("self"), call.bytes_of("self"), call.bytes_of("src")
+    shape = call.shape("self")
     if shape is None:
         return None
     return Parallelism(
@@ -229,7 +193,6 @@ def _copy(call: RecordedCall) -> Parallelism | None:
         {},
         "each element is copied on its own",
         unit="elements",
-        least_bytes=None if written is None or read is None else written + read,
     )
 
 
@@ -242,20 +205,7 @@ def _written(call: RecordedCall) -> Parallelism | None:
         {},
         "each element is written on its own",
         unit="elements",
-        least_bytes=call.bytes_of("self"),
     )
-
-
-def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
-    if not shapes:
-        return None
-    sides = []
-    for place in range(1, max(map(len, shapes)) + 1):
-        found = {shape[-place] for shape in shapes if len(shape) >= place} - {1}
-        if len(found) > 1:
-            return None
-        sides.append(found.pop() if found else 1)
-    return tuple(reversed(sides))
 
 
 def _reduction(call: RecordedCall) -> Parallelism | None:
@@ -273,7 +223,6 @@ def _reduction(call: RecordedCall) -> Parallelism | None:
         {"elements per result": reduced},
         "each result combines its own elements; that is done as a tree, so it is parallel too",
         unit="results",
-        least_bytes=call.bytes_of("self"),
     )
 
 
@@ -290,14 +239,14 @@ _RULES: Final[Mapping[str, Rule]] = {
     "copy": _copy,
     "_softmax": _along("self"),
     "_log_softmax": _along("self"),
-    "_softmax_backward_data": _along("grad_output", tensors=3),
-    "_log_softmax_backward_data": _along("grad_output", tensors=3),
+    "_softmax_backward_data": _along("grad_output"),
+    "_log_softmax_backward_data": _along("grad_output"),
     "native_layer_norm": _layer_norm,
     "_scaled_dot_product_flash_attention": _attention(1, 2),
     "_scaled_dot_product_efficient_attention": _attention(1, 2),
     "_scaled_dot_product_cudnn_attention": _attention(1, 2),
     "_flash_attention_forward": _attention(2, 1),
-    "_efficient_attention_forward": _attention(2, 1, mask="custom_mask_type"),
+    "_efficient_attention_forward": _attention(2, 1),
     "embedding": _embedding,
     **dict.fromkeys(("fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential"), _written),
 }

@@ -20,6 +20,7 @@ class RecordedCall:
         values: of what is no tensor, as text.
         strides: of the tensors.
         names: of the arguments in the schema; None where the schema in question is not certain.
+        lists: shapes of what is a list of tensors.
     """
 
     dims: tuple[Shape | None, ...]
@@ -27,6 +28,7 @@ class RecordedCall:
     values: tuple[str, ...]
     strides: tuple[Shape | None, ...] = ()
     names: tuple[str | None, ...] = ()
+    lists: tuple[tuple[Shape, ...] | None, ...] = ()
 
     @classmethod
     def read(
@@ -52,6 +54,7 @@ class RecordedCall:
             tuple(read_values) if isinstance(read_values, list) else (),
             tuple(tuple(s) if _is_shape(s) else None for s in read_strides) if isinstance(read_strides, list) else (),
             tuple(names),
+            tuple(tuple(map(tuple, d)) if _is_list_of_shapes(d) else None for d in read_dims),
         )
 
     def named(self, names: Sequence[str | None]) -> "RecordedCall":
@@ -62,6 +65,17 @@ class RecordedCall:
         """Return an argument's shape; None where it is no tensor, or has no dimensions."""
         position = self._position(name)
         return None if position is None or position >= len(self.dims) else self.dims[position] or None
+
+    def shapes(self, name: str) -> tuple[Shape, ...] | None:
+        """Return the shapes of an argument that is a list of tensors; None where they were not recorded."""
+        position = self._position(name)
+        return None if position is None or position >= len(self.lists) else self.lists[position]
+
+    def booleans(self, name: str) -> tuple[bool, ...] | None:
+        """Return an argument that is a list of truth values."""
+        text = (self._value(name) or "").strip("[]")
+        parts = [part.strip() for part in text.split(",")]
+        return tuple(part == "True" for part in parts) if set(parts) <= {"True", "False"} else None
 
     def says_no(self, name: str) -> bool:
         """Tell whether an argument was recorded as False or 0."""
@@ -112,6 +126,10 @@ class RecordedCall:
 
     def _position(self, name: str) -> int | None:
         return self.names.index(name) if name in self.names else None
+
+
+def _is_list_of_shapes(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(_is_shape(item) for item in value)
 
 
 def _is_shape(value: object) -> bool:

@@ -1,6 +1,6 @@
 """Data types of tensor elements, in all their spellings: PyTorch's, the profiler's, C++'s in kernel names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,3 +56,18 @@ def cpp_dtype(text: str | None) -> str | None:
     """Return the short name of a C++ type in a kernel's name; None for what is no element type."""
     dtype = _BY_CPP.get(text or "")
     return dtype.short if dtype else None
+
+
+def promoted(dtypes: Sequence[DataType | None]) -> DataType | None:
+    """Return the type that PyTorch computes tensors of these types in (torch.promote_types); None if one is unknown."""
+    known = [dtype for dtype in dtypes if dtype is not None]
+    if not known or len(known) != len(dtypes):
+        return None
+    floating = [dtype for dtype in known if dtype.is_floating_point or dtype.torch.startswith("complex")]
+    widest = max(floating or known, key=lambda dtype: dtype.size_bytes)
+    halves = {dtype.torch for dtype in floating if dtype.size_bytes == widest.size_bytes == _HALF_BYTES}
+    return _FLOAT32 if len(halves) > 1 else widest
+
+
+_HALF_BYTES: Final = 2
+_FLOAT32: Final = DATA_TYPES[0]

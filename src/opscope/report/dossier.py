@@ -17,6 +17,7 @@ from opscope.documents.dossier import Dossier, DossierDocument
 from opscope.documents.findings import Findings, Statement
 from opscope.errors import OpscopeError, UsageError
 from opscope.knowledge.calls import RecordedCall
+from opscope.knowledge.costs import cost_of
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.names import base_name
 from opscope.knowledge.kernels.patterns import pattern_of
@@ -131,17 +132,18 @@ def _evidence(
     decoded = decode(launch.name) if launch else None
     devices = {device.index: device for device in analysis.trace.devices}
     device = devices.get(launch.device) if launch and launch.device is not None else None
-    cost = int(analysis.operators.filter(pl.col("name") == operator)["self_device_ns"].sum())
+    time = int(analysis.operators.filter(pl.col("name") == operator)["self_device_ns"].sum())
     steps = lookup.step_count
     return OperatorEvidence(
         operator=operator,
         call_ns=None if launch is None else float(kernels["total_ns"].sum()) / launch.operator_calls,
         kernels=kernels["name"].n_unique(),
-        share=cost / analysis.accounting.activities_ns if analysis.accounting.activities_ns else None,
-        per_step_ns=cost / (steps or 1),
+        share=time / analysis.accounting.activities_ns if analysis.accounting.activities_ns else None,
+        per_step_ns=time / (steps or 1),
         kernel_per_step_ns=0.0 if launch is None else launch.total_ns / (steps or 1),
         per="step" if steps else "recording",
         parallelism=None if call is None else parallelism(operator, category, call),
+        cost=None if call is None else cost_of(operator, category, call),
         launch=launch,
         decoded=decoded,
         pattern=pattern_of(decoded.operation) if decoded else None,

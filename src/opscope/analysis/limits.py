@@ -1,0 +1,222 @@
+"""How long the work of a trace would take at the limits of its devices; definitions in docs/metrics.md, "Limits"."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from opscope.analysis.launch_shapes import LaunchShape, rows_of
+from opscope.analysis.occupancy import dimensions
+from opscope.documents.limits import LimitedBy, LimitRow
+from opscope.knowledge.calls import RecordedCall
+from opscope.knowledge.categories import Classifier
+from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
+from opscope.knowledge.devices import Peaks
+from opscope.knowledge.kernels.communication import communicates
+from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decoded import FP32_CORES, FP64_CORES, TENSOR_CORES, DecodedKernel
+from opscope.knowledge.native_functions import NativeFunctions
+
+# The shortest kernels of the recorded traces take 0.7 to 1.1 us, whatever they do.
+FLOOR_NS: Final = 1_200.0
+_NS_PER_S: Final = 1e9
+# Peaks and clocks are not exact.
+_TOLERATED: Final = 1.05
+_UNLINKED: Final = "Unlinked"
+_INPUTS: Final = ("operator", "input_dims", "input_types", "input_strides", "concrete_inputs", "device")
+_BY_SHORT: Final[Mapping[str, str]] = {
+    **{"f32": "fp32", "tf32": "tf32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "i8": "int8", "u8": "int8"},
+    **{"f8e4m3": "fp8", "f8e5m2": "fp8", "f8": "fp8", "e4m3": "fp8", "e5m2": "fp8", "fp8": "fp8"},
+}
+# Of each precision the next lower one that users may choose.
+_LOWER: Final[Mapping[str, tuple[str, ...]]] = {
+    "fp64": ("fp32", "tf32"),
+    "fp64_tensor": ("tf32",),
+    "fp32": ("tf32", "bf16", "fp16"),
+    "tf32": ("bf16", "fp16"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The calls of an operator with the same inputs: their kernels, the most expensive first."""
+
+    kernels: tuple[LaunchShape, ...]
+
+    @property
+    def first(self) -> LaunchShape:
+        return self.kernels[0]
+
+    @property
+    def calls(self) -> int:
+        return self.first.operator_calls or sum(kernel.calls for kernel in self.kernels)
+
+    @property
+    def device_ns(self) -> int:
+        return sum(kernel.total_ns for kernel in self.kernels)
+
+
+def limit_rows(
+    launch_shapes: pl.DataFrame, functions: NativeFunctions, peaks: Mapping[int | None, Peaks]
+) -> tuple[LimitRow, ...]:
+    """Return all device work of a trace with its limits: the most time lost first, then what has no model.
+
+    Args:
+        launch_shapes: of the trace.
+        functions: the operators of the PyTorch that ran, or of a release.
+        peaks: of the devices, by their numbers; a device without has no limits.
+    """
+    classifier = Classifier(functions)
+    rows = [_row(work, functions, classifier, peaks.get(work.first.device)) for work in _works(launch_shapes)]
+    return tuple(sorted(rows, key=lambda row: (row.lost_ns is None, -(row.lost_ns or 0), -row.device_ns)))
+
+
+def _works(launch_shapes: pl.DataFrame) -> Iterator[_Work]:
+    groups: dict[tuple[object, ...], list[LaunchShape]] = {}
+    for row in rows_of(launch_shapes):
+        key = tuple(getattr(row, name) for name in _INPUTS)
+        # What no operator launched has nothing in common but its name.
+        groups.setdefault(key if row.operator is not None else (None, row.name, row.device), []).append(row)
+    for kernels in groups.values():
+        yield _Work(tuple(kernels))
+
+
+def _row(work: _Work, functions: NativeFunctions, classifier: Classifier, peaks: Peaks | None) -> LimitRow:
+    first, call_ns = work.first, work.device_ns / work.calls
+    category = _UNLINKED if first.operator is None else str(classifier.classify(first.operator).category)
+    cost, reason = _cost(work, functions, classifier)
+    precision = _precision(work, cost) if cost is not None and cost.flop else None
+    ideal = None if cost is None or peaks is None else _ideal(cost, precision, peaks, call_ns)
+    if cost is not None and ideal is None:
+        reason = "the peaks of this device are not known" if peaks is None else f"no peak is known for {precision}"
+    lower, lower_ideal = (None, None) if cost is None or peaks is None else _at_lower(cost, precision, peaks, call_ns)
+    return LimitRow(
+        operator=first.operator,
+        category=category,
+        device=first.device,
+        input_dims=first.input_dims,
+        input_types=first.input_types,
+        kernel=first.name,
+        calls=work.calls,
+        device_ns=work.device_ns,
+        call_ns=call_ns,
+        flop=None if cost is None else cost.flop,
+        least_flop=None if cost is None else cost.least_flop,
+        least_bytes=None if cost is None else cost.least_bytes,
+        precision=precision,
+        ideal_ns=None if ideal is None else ideal.time_ns,
+        limited_by=None if ideal is None else str(ideal.by),
+        share=None if ideal is None else ideal.time_ns / call_ns,
+        lost_ns=None if ideal is None else max(work.device_ns - work.calls * ideal.time_ns, 0.0),
+        lower_precision=lower,
+        lower_ideal_ns=lower_ideal,
+        reason=reason,
+    )
+
+
+def _cost(work: _Work, functions: NativeFunctions, classifier: Classifier) -> tuple[Cost | None, str | None]:
+    first = work.first
+    reason = _beyond_models(work)
+    if first.operator is None or reason is not None:
+        return None, reason
+    cost = _of_lists(work)
+    if cost is None and (call := recorded_call(first, functions)) is not None:
+        cost = cost_of(first.operator, classifier.classify(first.operator).category, call)
+    if cost is not None and cost.least_bytes is not None:
+        return cost, None
+    return None, "its inputs were not recorded" if first.input_dims is None else "no model knows it with these inputs"
+
+
+def _beyond_models(work: _Work) -> str | None:
+    """Say why no model can exist for some work."""
+    if work.first.operator is None:
+        return "no operator was recorded"
+    if any(kernel.kind == "memcpy" and "DtoD" not in kernel.name for kernel in work.kernels):
+        return "data move to or from the host"
+    if any(kernel.kind == "kernel" and communicates(kernel.name) for kernel in work.kernels):
+        return "data move between devices"
+    return None
+
+
+def recorded_call(row: LaunchShape, functions: NativeFunctions) -> RecordedCall | None:
+    """Return the call of an operator as its row records it, with the names of its arguments."""
+    call = RecordedCall.read(row.input_dims, row.input_types, row.concrete_inputs, row.input_strides)
+    if call is None or row.operator is None:
+        return None
+    return call.named(functions.argument_names(row.operator, call.types))
+
+
+def _of_lists(work: _Work) -> Cost | None:
+    """Return what a call of an operator on lists of tensors moves at least, by its kernels."""
+    total = 0
+    for kernel in work.kernels:
+        grid = dimensions(kernel.grid)
+        cost = None if grid is None else multi_tensor_cost(kernel.name, grid[0])
+        if cost is None or cost.least_bytes is None:
+            return None
+        total += kernel.calls * cost.least_bytes
+    return Cost(total // work.calls)
+
+
+def _precision(work: _Work, cost: Cost) -> str | None:
+    """Return in which precision products ran: as the kernel's name says, else by their operands."""
+    named = next((found for kernel in work.kernels if (found := precision_of(decode(kernel.name))) is not None), None)
+    if named is not None or cost.dtype is None:
+        return named
+    # Of a kernel whose name does not say, the operands' type tells; of FP32 ones, TF32 is the most they may use.
+    return "tf32" if cost.dtype.short == "f32" else _BY_SHORT.get(cost.dtype.short)
+
+
+def precision_of(kernel: DecodedKernel) -> str | None:
+    """Return in which precision a kernel multiplies, as `opscope.knowledge.devices.Device` names it."""
+    if kernel.unit == FP32_CORES:
+        return "fp32"
+    if kernel.unit == FP64_CORES:
+        return "fp64"
+    if kernel.unit != TENSOR_CORES:
+        return None
+    dtype = _BY_SHORT.get(kernel.compute_dtype or kernel.input_dtype or "")
+    return {"fp32": "tf32", "fp64": "fp64_tensor"}.get(dtype or "", dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ideal:
+    time_ns: float
+    by: LimitedBy
+
+
+def _ideal(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> _Ideal | None:
+    """Return the least time of a call."""
+    if cost.least_bytes is None or not peaks.memory_bytes_per_s or cost.least_flop is None:
+        return None
+    memory = _NS_PER_S * cost.least_bytes / peaks.memory_bytes_per_s
+    if cost.least_bytes <= (peaks.l2_bytes or 0):
+        memory = min(memory, call_ns)  # the cache may hold it all, and is faster
+    compute = 0.0
+    if cost.least_flop:
+        rate = peaks.rates.get(precision or "")
+        if not rate:
+            return None
+        compute = _NS_PER_S * cost.least_flop / rate
+    longest = max(compute, memory)
+    if longest < FLOOR_NS:
+        return _Ideal(max(longest, min(FLOOR_NS, call_ns)), LimitedBy.FLOOR)
+    return _Ideal(longest, LimitedBy.COMPUTE if compute >= memory else LimitedBy.MEMORY)
+
+
+def _at_lower(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> tuple[str | None, float | None]:
+    """Return the next lower precision of products that the device is faster at, and the least time at it."""
+    own = peaks.rates.get(precision or "")
+    for lower in _LOWER.get(precision or "", ()) if own else ():
+        if peaks.rates.get(lower, 0.0) > 1.5 * (own or 0.0):
+            ideal = _ideal(cost, lower, peaks, call_ns)
+            return lower, None if ideal is None else ideal.time_ns
+    return None, None
+
+
+def over_limit(rows: Sequence[LimitRow]) -> tuple[str, ...]:
+    """Return the operators whose calls were faster than their limit by more than 5 %: a model or peak is wrong."""
+    return tuple(
+        dict.fromkeys(row.operator or row.kernel for row in rows if row.share is not None and row.share > 1.05)
+    )

@@ -1,0 +1,153 @@
+"""How far a trace's device time is from what the device allows: the schema ``opscope.limits/1``."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+
+class LimitedBy(StrEnum):
+    """What an ideal time follows from."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    FLOOR = "one kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class PeaksEntry:
+    """What a device can do at most, and how that is known.
+
+    Attributes:
+        device: its number in the trace.
+        name: its name.
+        origin: ``datasheet``, or how it was measured; null where nothing is known of the device.
+        flop_per_s: by precision, dense, a multiplication and an addition counted as two.
+        memory_bytes_per_s: to and from its memory.
+        l2_bytes: its cache.
+    """
+
+    device: int | None
+    name: str
+    origin: str | None
+    flop_per_s: dict[str, float]
+    memory_bytes_per_s: float | None
+    l2_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRow:
+    """The calls of an operator with the same inputs on one device. What refers to a call is its mean.
+
+    Attributes:
+        operator: its name; null for what no operator launched.
+        category: what kind of work it is.
+        device: where it ran.
+        input_dims, input_types: as recorded, JSON text.
+        kernel: the kernel that took most of the time.
+        calls: calls that launched anything.
+        device_ns: all their device time.
+        call_ns: device time of a call.
+        flop: floating-point operations of a call as ``torch.utils.flop_counter`` counts them; null without a model.
+        least_flop: those that must be done.
+        least_bytes: bytes that a call reads and writes at least; null without a model.
+        precision: in which products ran, by the kernel's name: ``fp32``, ``tf32``, ``bf16``; null for other work.
+        ideal_ns: the least time of a call: by operations or bytes, but not below one short kernel's, nor above what it
+            took where its data fit into the cache. Null without a model.
+        limited_by: which of these decides.
+        share: ``ideal_ns`` over ``call_ns``.
+        lost_ns: ``device_ns`` less the ideal time of all calls.
+        lower_precision: the next lower one of products that the device is faster at; null for other work.
+        lower_ideal_ns: the ideal time at that.
+        reason: why there is no model; null where there is one.
+    """
+
+    operator: str | None
+    category: str
+    device: int | None
+    input_dims: str | None
+    input_types: str | None
+    kernel: str
+    calls: int
+    device_ns: int
+    call_ns: float
+    flop: int | None
+    least_flop: int | None
+    least_bytes: int | None
+    precision: str | None
+    ideal_ns: float | None
+    limited_by: str | None
+    share: float | None
+    lost_ns: float | None
+    lower_precision: str | None
+    lower_ideal_ns: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitTotal:
+    """Rows added up: by operator, category, module or step.
+
+    Attributes:
+        name: of what they have in common.
+        device_ns: their device time.
+        modelled_ns: the part of it that a model exists for; the following refer to that part.
+        ideal_ns: the least time.
+        lost_ns: ``modelled_ns`` less ``ideal_ns``.
+        share: ``ideal_ns`` over ``modelled_ns``; null where nothing is modelled.
+        flop: operations of products.
+    """
+
+    name: str
+    device_ns: int
+    modelled_ns: int
+    ideal_ns: float
+    lost_ns: float
+    share: float | None
+    flop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisation:
+    """What a step makes of a device.
+
+    Attributes:
+        device: its number.
+        of_ns: the time that the shares refer to: the unprofiled step, else the profiled one.
+        unprofiled: which of the two.
+        hfu: operations of all products, each over the peak of its precision and that time. Recomputed ones count.
+        achieved_bytes_per_s: the least bytes of all modelled work over that time: a lower bound of what was moved.
+    """
+
+    device: int | None
+    of_ns: float
+    unprofiled: bool
+    hfu: float | None
+    achieved_bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsDocument:
+    """One trace.
+
+    Attributes:
+        trace: its file.
+        peaks: of the devices.
+        device_sum_ns: the durations of all activities.
+        modelled_ns: the part that models exist for.
+        rows: all work, with the most time lost first; what has no model after it, by its time.
+        by: what ``totals`` are by.
+        totals: the same added up.
+        utilisation: per device that has known peaks, where steps are known.
+        over_limit: operators whose calls took less than 95 % of what the device allows: a model or a peak is wrong.
+    """
+
+    schema: Literal["opscope.limits/1"] = "opscope.limits/1"
+    trace: str
+    peaks: tuple[PeaksEntry, ...]
+    device_sum_ns: int
+    modelled_ns: int
+    rows: tuple[LimitRow, ...]
+    by: str
+    totals: tuple[LimitTotal, ...]
+    utilisation: tuple[Utilisation, ...]
+    over_limit: tuple[str, ...]

@@ -1,0 +1,502 @@
+"""What a call of an operator must do at least: floating-point operations and bytes, from its recorded inputs.
+
+FLOPs count a multiplication and an addition as two, and equal those of ``torch.utils.flop_counter`` where that knows
+the operator. Least bytes count each element of an input that is read once and each of the result once, so they are a
+lower bound: what is read again is not counted, gathers count what they touch.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from opscope.knowledge.calls import RecordedCall, Shape
+from opscope.knowledge.categories import Category
+from opscope.knowledge.dtypes import DataType, promoted, recorded_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one call must do at least.
+
+    Attributes:
+        least_bytes: bytes to be read and written; None if unknown.
+        flop: floating-point operations of matrix products, convolutions and attention; 0 for what makes none, None if
+            unknown.
+        least_flop: those that must really be done: a causal mask leaves half of them out.
+        product: of a matrix product its rows, columns, depth and batch.
+        dtype: of the operands of products.
+    """
+
+    least_bytes: int | None
+    flop: int | None = 0
+    least_flop: int | None = 0
+    product: "Product | None" = None
+    dtype: DataType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The sizes of a matrix product: ``batch`` times ``rows`` x ``depth`` by ``depth`` x ``columns``."""
+
+    rows: int
+    columns: int
+    depth: int
+    batch: int = 1
+
+    @property
+    def flop(self) -> int:
+        """A multiplication and an addition per term."""
+        return 2 * self.batch * self.rows * self.columns * self.depth
+
+
+Rule = Callable[[RecordedCall], Cost | None]
+
+
+def cost_of(operator: str, category: Category, call: RecordedCall) -> Cost | None:
+    """Return what a call must do at least; None where no rule knows the operator or its inputs were not recorded.
+
+    Args:
+        operator: its name, ``aten::addmm``.
+        category: what kind of work it is.
+        call: its recorded inputs, with the names of its schema.
+    """
+    if operator.startswith("triton_"):
+        return _triton(call)
+    name = operator.removeprefix("aten::")
+    rule = _RULES.get(name) or _RULES.get(name.removesuffix("_"))
+    if rule is None and not _other_result(name):
+        rule = _BY_CATEGORY.get(category)
+    if rule is None:
+        return None
+    # Tensors without dimensions are single numbers.
+    single = all(shape in (None, ()) for shape in call.dims) and not any(call.lists)
+    return Cost(1) if single and any(recorded_dtype(name) for name in call.types) else rule(call)
+
+
+def _other_result(name: str) -> bool:
+    """Tell whether the result has another size than the elementwise rule, or that of reductions, says."""
+    return name.startswith("_foreach_") or any(part in name for part in ("glu", "prelu", "softmax", "cross", "cum"))
+
+
+def _moved(dtype: DataType | None, *counts: int) -> int | None:
+    return None if dtype is None else dtype.size_bytes * sum(counts)
+
+
+def _total(sizes: Sequence[int | None]) -> int | None:
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+# ---------------------------------------------------------------- matrix products
+
+
+def _product(first: str, second: str, added: str | None = None) -> Rule:
+    def rule(call: RecordedCall) -> Cost | None:
+        a, b = call.shape(first), call.shape(second)
+        if a is None or b is None or len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
+            return None
+        product = Product(a[-2], b[-1], a[-1], math.prod(a[:-2]))
+        dtype = call.dtype(first)
+        written = product.batch * product.rows * product.columns
+        parts = [call.bytes_of(first), call.bytes_of(second), _moved(dtype, written)]
+        if added is not None and call.shape(added) is not None:
+            parts.append(call.bytes_of(added))
+        return Cost(_total(parts), product.flop, product.flop, product, dtype)
+
+    return rule
+
+
+def _linear(call: RecordedCall) -> Cost | None:
+    a, weight = call.shape("input"), call.shape("weight")
+    if a is None or weight is None or len(weight) != 2 or a[-1] != weight[1]:
+        return None
+    product = Product(math.prod(a[:-1]), weight[0], weight[1])
+    dtype = call.dtype("input")
+    parts = [call.bytes_of("input"), call.bytes_of("weight"), _moved(dtype, product.rows * product.columns)]
+    return Cost(_total(parts), product.flop, product.flop, product, dtype)
+
+
+def _matrix_vector(matrix: str, vector: str) -> Rule:
+    def rule(call: RecordedCall) -> Cost | None:
+        a, x = call.shape(matrix), call.shape(vector)
+        if a is None or x is None or len(a) != 2 or a[-1] != x[-1]:
+            return None
+        product = Product(a[0], 1, a[1])
+        dtype = call.dtype(matrix)
+        parts = [call.bytes_of(matrix), call.bytes_of(vector), _moved(dtype, a[0])]
+        return Cost(_total(parts), product.flop, product.flop, product, dtype)
+
+    return rule
+
+
+def _scaled_product(call: RecordedCall) -> Cost | None:
+    """8-bit operands; the result may be of any type, so the least it can be is counted."""
+    a, b = call.shape("self"), call.shape("mat2")
+    if a is None or b is None or len(a) != 2 or len(b) != 2 or a[1] != b[0]:
+        return None
+    product = Product(a[0], b[1], a[1])
+    parts = [call.bytes_of("self"), call.bytes_of("mat2"), product.rows * product.columns]
+    return Cost(_total(parts), product.flop, product.flop, product, call.dtype("self"))
+
+
+# ---------------------------------------------------------------- convolutions
+
+
+def _convolution(call: RecordedCall) -> Cost | None:
+    image, weight = call.shape("input") or call.shape("self"), call.shape("weight")
+    stride, padding, dilation = (call.integers(name) for name in ("stride", "padding", "dilation"))
+    if image is None or weight is None or len(image) != len(weight) or len(image) < 3:
+        return None
+    if not stride or not padding or not dilation:
+        return None
+    if "transposed" in call.names and not call.says_no("transposed"):
+        return None
+    sides = output_sides(image, weight, stride, padding, dilation)
+    written = image[0] * weight[0] * math.prod(sides)
+    flop = 2 * image[0] * math.prod(sides) * math.prod(weight)
+    dtype = call.dtype("weight")
+    parts = [call.bytes_of("input") or call.bytes_of("self"), call.bytes_of("weight"), _moved(dtype, written)]
+    return Cost(_total(parts), flop, flop, dtype=dtype)
+
+
+def output_sides(image: Shape, weight: Shape, stride: Shape, padding: Shape, dilation: Shape) -> list[int]:
+    """Return the sides of what a convolution writes, without batch and channels."""
+    return [
+        (image[2 + i] + 2 * _at(padding, i) - _at(dilation, i) * (weight[2 + i] - 1) - 1) // _at(stride, i) + 1
+        for i in range(len(image) - 2)
+    ]
+
+
+def _at(values: Sequence[int], position: int) -> int:
+    return values[position] if position < len(values) else values[-1]
+
+
+def _convolution_backward(call: RecordedCall) -> Cost | None:
+    grad, image, weight = (call.shape(name) for name in ("grad_output", "input", "weight"))
+    wanted = call.booleans("output_mask")
+    if grad is None or image is None or weight is None or len(grad) < 3 or wanted is None or len(wanted) != 3:
+        return None
+    if "transposed" in call.names and not call.says_no("transposed"):
+        return None
+    once = 2 * grad[0] * math.prod(grad[2:]) * math.prod(weight)
+    flop = once * (wanted[0] + wanted[1])
+    dtype = call.dtype("weight")
+    grad_bytes, image_bytes, weight_bytes = (call.bytes_of(name) for name in ("grad_output", "input", "weight"))
+    parts: list[int | None] = [grad_bytes]
+    parts += [weight_bytes, image_bytes] if wanted[0] else []  # read the weight, write the image's gradient
+    parts += [image_bytes, weight_bytes] if wanted[1] else []
+    return Cost(_total(parts), flop, flop, dtype=dtype)
+
+
+# ---------------------------------------------------------------- attention
+
+
+def _attention(queries: int = 2, heads: int = 1, *, products: int = 2, causal: str = "is_causal") -> Rule:
+    """Attention with its dimensions in some order; the backward passes make five products instead of two."""
+
+    def rule(call: RecordedCall) -> Cost | None:
+        query, key, value = (call.shape(name) for name in ("query", "key", "value"))
+        if query is None or key is None or value is None or not len(query) == len(key) == len(value) == 4:
+            return None
+        pairs = query[0] * query[heads] * query[queries] * key[queries]
+        with_keys, with_values = query[3], value[3]
+        # Forward: scores and their product with the values. Backward: the scores again, and four gradients.
+        flop = 2 * pairs * (with_keys + with_values if products == 2 else 3 * with_keys + 2 * with_values)
+        read = [call.bytes_of(name) for name in ("query", "key", "value")]
+        dtype = call.dtype("query")
+        written = _moved(dtype, query[0] * query[heads] * query[queries] * value[3])
+        moved = [*read, written] if products == 2 else [*read, *read, written, written]
+        masked = not call.says_no(causal) and causal in call.names
+        least = flop * (query[queries] + 1) // (2 * query[queries]) if masked else flop
+        if masked and query[queries] != key[queries]:
+            least = 0  # how much such a mask leaves out depends on how it is aligned
+        return Cost(_total(moved), flop, least, dtype=dtype)
+
+    return rule
+
+
+# ---------------------------------------------------------------- rows and elements
+
+
+def _read_and_written(first: str, *, reads: int = 1, writes: int = 1) -> Rule:
+    """As many tensors of one size are read and written."""
+
+    def rule(call: RecordedCall) -> Cost | None:
+        size = call.bytes_of(first)
+        return None if size is None else Cost((reads + writes) * size)
+
+    return rule
+
+
+def _read(name: str) -> Rule:
+    return _read_and_written(name, reads=1, writes=0)
+
+
+def _written(call: RecordedCall) -> Cost | None:
+    size = call.bytes_of("self")
+    return None if size is None else Cost(size)
+
+
+def _of_all(names: Sequence[str], written: str | None) -> Rule:
+    """Some tensors are read, and one of the size of a named one is written."""
+
+    def rule(call: RecordedCall) -> Cost | None:
+        parts = [call.bytes_of(name) for name in names]
+        parts += [] if written is None else [call.bytes_of(written)]
+        total = _total(parts)
+        return None if total is None else Cost(total)
+
+    return rule
+
+
+def _elementwise(call: RecordedCall) -> Cost | None:
+    tensors = call.tensors()
+    result = broadcast([shape for shape, _, _ in tensors])
+    read = _total([size for _, _, size in tensors])
+    dtype = promoted([dtype for _, dtype, _ in tensors])
+    if result is None or read is None or dtype is None:
+        return None
+    written = min(dtype.size_bytes, *(d.size_bytes for _, d, _ in tensors if d is not None)) * math.prod(result)
+    if len({d for _, d, _ in tensors}) == 1:
+        written = dtype.size_bytes * math.prod(result)
+    return Cost(read + written)
+
+
+def _compared(call: RecordedCall) -> Cost | None:
+    """The result is of one byte an element."""
+    tensors = call.tensors()
+    result, read = broadcast([shape for shape, _, _ in tensors]), _total([size for _, _, size in tensors])
+    return None if result is None or read is None else Cost(read + math.prod(result))
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape | None:
+    """Return the shape that tensors of these shapes are computed in; None where they do not fit."""
+    if not shapes:
+        return None
+    sides = []
+    for place in range(1, max(map(len, shapes)) + 1):
+        found = {shape[-place] for shape in shapes if len(shape) >= place} - {1}
+        if len(found) > 1:
+            return None
+        sides.append(found.pop() if found else 1)
+    return tuple(reversed(sides))
+
+
+def _copy(call: RecordedCall) -> Cost | None:
+    total = _total([call.bytes_of("self"), call.bytes_of("src")])
+    return None if total is None else Cost(total)
+
+
+def _dropout(call: RecordedCall) -> Cost | None:
+    """The result and a mask of one byte an element are written."""
+    shape, size = call.shape("input"), call.bytes_of("input")
+    return None if shape is None or size is None else Cost(2 * size + math.prod(shape))
+
+
+def _embedding(call: RecordedCall) -> Cost | None:
+    weight, indices, dtype = call.shape("weight"), call.shape("indices"), call.dtype("weight")
+    if weight is None or indices is None or len(weight) != 2 or dtype is None:
+        return None
+    rows = math.prod(indices)
+    # Equal indices read one row; what is written is certain.
+    return Cost((rows + min(rows, 1)) * weight[1] * dtype.size_bytes + (call.bytes_of("indices") or 0))
+
+
+def _embedding_backward(call: RecordedCall) -> Cost | None:
+    total = _total([call.bytes_of("grad_output"), call.bytes_of("indices")])
+    return None if total is None else Cost(total)
+
+
+def _gathered(call: RecordedCall) -> Cost | None:
+    """As many elements as there are indices are written; what is read may be the same element."""
+    index, dtype, size = call.shape("index"), call.dtype("self"), call.bytes_of("index")
+    if index is None or dtype is None or size is None:
+        return None
+    return Cost(size + math.prod(index) * dtype.size_bytes)
+
+
+def _loss_of_classes(call: RecordedCall) -> Cost | None:
+    """One element a row is read or written, where its target says."""
+    target, dtype, size = call.shape("target"), call.dtype("self"), call.bytes_of("target")
+    return (
+        None if target is None or dtype is None or size is None else Cost(size + math.prod(target) * dtype.size_bytes)
+    )
+
+
+def _pooling(call: RecordedCall) -> Cost | None:
+    """What is read; without overlap of the windows less may be."""
+    size = call.bytes_of("self")
+    kernel, stride = call.integers("kernel_size"), call.integers("stride")
+    if size is None or not kernel:
+        return None
+    skips = any(step > side for step, side in zip(stride or kernel, kernel, strict=False))
+    return None if skips else Cost(size)
+
+
+def _pooling_backward(call: RecordedCall) -> Cost | None:
+    total = _total([call.bytes_of(name) for name in ("grad_output", "self")])
+    return None if total is None else Cost(total)
+
+
+def _joined(call: RecordedCall) -> Cost | None:
+    """A list of tensors is read and written; their type is not recorded, one byte an element is certain."""
+    shapes = call.shapes("tensors")
+    return None if shapes is None else Cost(2 * sum(math.prod(shape) for shape in shapes))
+
+
+def _normalized_backward(call: RecordedCall) -> Cost | None:
+    parts = [call.bytes_of("grad_out") or call.bytes_of("grad_output"), call.bytes_of("input")]
+    total = _total([*parts, parts[1]])
+    return None if total is None else Cost(total)
+
+
+def _triton(call: RecordedCall) -> Cost | None:
+    """Inductor's kernels: each tensor among the arguments once, but no more of it than the kernel has elements.
+
+    The last arguments are the sizes of its loops; a tensor that is larger is gathered from.
+    """
+    sizes = [int(value) for value in call.values if value.isdecimal() and int(value) > 0]
+    most = math.prod(sizes) if sizes else None
+    total = 0
+    for _, dtype, size in call.tensors():
+        if dtype is None or size is None:
+            return None
+        elements = size // dtype.size_bytes
+        total += dtype.size_bytes * (elements if most is None else min(elements, most))
+    return Cost(total) if total else None
+
+
+_RULES: Final[Mapping[str, Rule]] = {
+    "mm": _product("self", "mat2"),
+    "bmm": _product("self", "mat2"),
+    "addmm": _product("mat1", "mat2", "self"),
+    "baddbmm": _product("batch1", "batch2", "self"),
+    "_addmm_activation": _product("mat1", "mat2", "self"),
+    "_int_mm": _product("self", "mat2"),
+    "_scaled_mm": _scaled_product,
+    "linear": _linear,
+    "mv": _matrix_vector("self", "vec"),
+    "addmv": _matrix_vector("mat", "vec"),
+    "dot": _read_and_written("self", reads=2, writes=0),
+    **dict.fromkeys(
+        (
+            *("convolution", "_convolution", "cudnn_convolution", "miopen_convolution", "convolution_overrideable"),
+            *("_conv_depthwise2d", "conv_depthwise3d", "miopen_depthwise_convolution", "mkldnn_convolution"),
+            *("_slow_conv2d_forward", "cudnn_convolution_relu"),
+        ),
+        _convolution,
+    ),
+    "convolution_backward": _convolution_backward,
+    **dict.fromkeys(
+        (
+            *("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"),
+            *("_scaled_dot_product_cudnn_attention", "_cudnn_attention_forward"),
+            "_scaled_dot_product_flash_attention_for_cpu",
+        ),
+        _attention(),
+    ),
+    "_flash_attention_forward": _attention(1, 2),
+    "_efficient_attention_forward": _attention(1, 2, causal="custom_mask_type"),
+    **dict.fromkeys(
+        (
+            *("_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention_backward"),
+            *("_scaled_dot_product_cudnn_attention_backward", "_cudnn_attention_backward"),
+            "_scaled_dot_product_flash_attention_for_cpu_backward",
+        ),
+        _attention(products=5),
+    ),
+    "_flash_attention_backward": _attention(1, 2, products=5),
+    "_efficient_attention_backward": _attention(1, 2, products=5, causal="custom_mask_type"),
+    "copy": _copy,
+    **dict.fromkeys(("fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential"), _written),
+    "_softmax": _read_and_written("self"),
+    "_log_softmax": _read_and_written("self"),
+    "_softmax_backward_data": _read_and_written("grad_output", reads=2),
+    "_log_softmax_backward_data": _read_and_written("grad_output", reads=2),
+    "native_layer_norm": _read_and_written("input"),
+    "_fused_rms_norm": _read_and_written("input"),
+    "native_group_norm": _read_and_written("input"),
+    "native_batch_norm": _read_and_written("input"),
+    "cudnn_batch_norm": _read_and_written("input"),
+    "miopen_batch_norm": _read_and_written("input"),
+    "_batch_norm_impl_index": _read_and_written("input"),
+    **dict.fromkeys(
+        (
+            *("native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"),
+            *("cudnn_batch_norm_backward", "miopen_batch_norm_backward", "_fused_rms_norm_backward"),
+        ),
+        _normalized_backward,
+    ),
+    "native_dropout": _dropout,
+    "native_dropout_backward": _of_all(("grad_output", "mask"), "grad_output"),
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+    "gather": _gathered,
+    "index_select": _gathered,
+    "nll_loss_forward": _loss_of_classes,
+    "nll_loss_backward": _loss_of_classes,
+    "max_pool2d_with_indices": _pooling,
+    "avg_pool2d": _pooling,
+    "max_pool2d_with_indices_backward": _pooling_backward,
+    "avg_pool2d_backward": _pooling_backward,
+    "cat": _joined,
+    "cumsum": _read_and_written("self"),
+    "cumprod": _read_and_written("self"),
+    "sort": _read_and_written("self"),
+    "topk": _read("self"),
+    "_local_scalar_dense": lambda _: Cost(1),
+    **dict.fromkeys(
+        (
+            *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit"),
+            *("logical_and", "logical_or", "logical_not", "logical_xor"),
+        ),
+        _compared,
+    ),
+}
+_BY_CATEGORY: Final[Mapping[Category, Rule]] = {
+    Category.ELEMENTWISE: _elementwise,
+    Category.ACTIVATION: _elementwise,
+    Category.REDUCTION: _read("self"),
+}
+
+# ---------------------------------------------------------------- by the kernel, where no shapes are recorded
+
+# template <template<class> class FunctorName, ...> multi_tensor_apply_kernel<TensorListMetadata<DEPTH>, Functor<...>>
+_MULTI_TENSOR: Final = re.compile(
+    r"multi_tensor_apply_kernel<[^<]*Metadata<(?:[\w:]+, )?(?P<depth>\d)>,\s*(?P<functor>[^)]*\)::)?(?P<rest>.+)"
+)
+_CHUNK: Final = 65_536  # elements that a thread block works on (aten/src/ATen/native/cuda/MultiTensorApply.cuh)
+# By depth, how many tensors one launch takes at most (the same file).
+_MOST_TENSORS: Final = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
+_READ_LISTS: Final = re.compile(r"Functor<(?P<type>[\w:]+), (?P<depth>\d), (?P<read>\d), \d")
+_FUSED: Final = re.compile(r"Fused(?P<which>Adam|Adagrad|Sgd)MathFunctor<(?P<type>[\w:]+), (?P<depth>\d)")
+
+
+def multi_tensor_cost(kernel: str, blocks: int) -> Cost | None:
+    """Return what one launch of a ``_foreach_`` or fused optimiser's kernel moves at least.
+
+    Profilers record no shapes of long lists of tensors. Each thread block works on a chunk of one tensor, and only the
+    last chunk of a tensor can be less than full.
+
+    Args:
+        kernel: its name.
+        blocks: thread blocks of the launch.
+    """
+    found = _MULTI_TENSOR.search(kernel)
+    if found is None:
+        return None
+    depth = int(found["depth"])
+    full = max(blocks - _MOST_TENSORS.get(depth, 0), 0)
+    by_functor, fused = _READ_LISTS.search(found["rest"]), _FUSED.search(found["rest"])
+    if fused is not None:
+        # All are read, and all but the gradients are written.
+        moved, element = 2 * depth - 1, _ELEMENT_BYTES.get(fused["type"])
+    elif by_functor is not None:
+        moved, element = int(by_functor["read"]) + 1, _ELEMENT_BYTES.get(by_functor["type"])
+    else:
+        return None
+    return None if element is None else Cost(full * _CHUNK * moved * element)
+
+
+_ELEMENT_BYTES: Final = {"float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2}
