@@ -15,7 +15,7 @@ from opscope.analysis.measured import Measured
 from opscope.analysis.occupancy import Occupancy, dimensions, occupancy
 from opscope.analysis.parallelism import Parallelism, parallelism
 from opscope.collect.nsight_compute import read_counters
-from opscope.documents.findings import Basis
+from opscope.documents.statements import Basis
 from opscope.errors import EnvironmentLacksError
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category

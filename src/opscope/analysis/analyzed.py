@@ -6,6 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
+from opscope.analysis.advice import findings_of
+from opscope.analysis.advice.context import Recording
 from opscope.analysis.annotations import annotation_table
 from opscope.analysis.autograd import BackwardPass, backward_table
 from opscope.analysis.bounds import (
@@ -24,6 +26,7 @@ from opscope.analysis.graphs import graph_table
 from opscope.analysis.host_time import HostTime
 from opscope.analysis.launch_shapes import called_operators, launch_shapes
 from opscope.analysis.launches import LaunchSummary, summarise_launches
+from opscope.analysis.limits import limit_rows, peaks_of
 from opscope.analysis.links import Links, link
 from opscope.analysis.memory import MemoryUse, memory_use
 from opscope.analysis.modules import module_table
@@ -36,6 +39,8 @@ from opscope.analysis.timeline import DeviceTimeline, device_timelines
 from opscope.analysis.waits import Waits, waits_of
 from opscope.analysis.window import Window, window_of
 from opscope.documents.bound import Bound
+from opscope.documents.findings import Finding
+from opscope.documents.limits import LimitRow
 from opscope.documents.trace import GapRow, Step
 from opscope.documents.trust import Trust
 from opscope.knowledge.categories import Classifier
@@ -71,6 +76,7 @@ class Analysis(Summarised):
     Attributes:
         source: the trace's file.
         trace: the records that it rests on; those that cannot be true are left out.
+        functions: the operators of the PyTorch that ran, or of a release.
         links: from activity to launch to operator, as row numbers into the trace's tables.
         window: the window of the host's figures.
         operator_time_ns: time in that window in which any operator ran on the host (union over threads).
@@ -92,6 +98,7 @@ class Analysis(Summarised):
 
     source: TraceSource
     trace: Trace
+    functions: NativeFunctions
     links: Links
     window: Window
     operator_time_ns: int
@@ -121,18 +128,20 @@ class Analysis(Summarised):
 
     def bound_with(self, *, steps: int, wall_ns: float | None, ran_on_gpu: bool | None) -> Bound:
         """Return what bounds the steps, with what is known beside the trace; see `StepEvidence`."""
-        return bound_of(
-            StepEvidence(
-                trust=self.trust,
-                devices=self.devices,
-                waits=self.waits,
-                cost=self.profiler_cost,
-                window=self.window,
-                operator_time_ns=self.operator_time_ns,
-                steps=steps,
-                wall_ns=wall_ns,
-                ran_on_gpu=ran_on_gpu,
-            )
+        return bound_of(self.evidence_with(steps=steps, wall_ns=wall_ns, ran_on_gpu=ran_on_gpu))
+
+    def evidence_with(self, *, steps: int, wall_ns: float | None, ran_on_gpu: bool | None) -> StepEvidence:
+        """Return what the verdict rests on, with what is known beside the trace."""
+        return StepEvidence(
+            trust=self.trust,
+            devices=self.devices,
+            waits=self.waits,
+            cost=self.profiler_cost,
+            window=self.window,
+            operator_time_ns=self.operator_time_ns,
+            steps=steps,
+            wall_ns=wall_ns,
+            ran_on_gpu=ran_on_gpu,
         )
 
     @functools.cached_property
@@ -158,13 +167,14 @@ class Analysis(Summarised):
         )
 
     @functools.cached_property
-    def _backward_pass(self) -> BackwardPass:
+    def backward_pass(self) -> BackwardPass:
+        """What autograd's engine ran."""
         return BackwardPass.of(self.trace, self.links)
 
     @functools.cached_property
     def callers(self) -> pl.DataFrame | None:
         """Python places that operators were called from; None where no stacks were recorded."""
-        return callers(self.trace, self.links, self._backward_pass)
+        return callers(self.trace, self.links, self.backward_pass)
 
     @functools.cached_property
     def memory(self) -> tuple[MemoryUse, ...]:
@@ -174,17 +184,17 @@ class Analysis(Summarised):
     @functools.cached_property
     def modules(self) -> pl.DataFrame | None:
         """Device time per ``nn.Module`` instance; None where no modules were recorded."""
-        return module_table(self.trace, self.links, self._backward_pass)
+        return module_table(self.trace, self.links, self.backward_pass)
 
     @functools.cached_property
     def annotations(self) -> pl.DataFrame:
         """Device time per named range of the program, nested; empty where none was recorded."""
-        return annotation_table(self.trace, self.links, self._backward_pass)
+        return annotation_table(self.trace, self.links, self.backward_pass)
 
     @functools.cached_property
     def backward(self) -> pl.DataFrame:
         """Device time per forward operator and the backward node that belongs to it; empty without a backward pass."""
-        return backward_table(self.trace, self.links, self._backward_pass)
+        return backward_table(self.trace, self.links, self.backward_pass)
 
     @functools.cached_property
     def streams(self) -> pl.DataFrame:
@@ -200,6 +210,36 @@ class Analysis(Summarised):
     def gaps(self) -> tuple[GapRow, ...]:
         """The longest gaps of all devices, with their causes and what the host was at."""
         return longest_gaps(self.trace, self.links, self.devices)
+
+    @functools.cached_property
+    def limits(self) -> tuple[LimitRow, ...]:
+        """All device work with how long it would take at the device's limits; the most time lost first."""
+        return limit_rows(self.launch_shapes, self.functions, peaks_of(self.trace.devices))
+
+    @functools.cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What could make a step faster, as far as the trace alone tells; the largest defensible saving first."""
+        return self.findings_with(self.evidence_with(steps=self.step_count, wall_ns=None, ran_on_gpu=None), None)
+
+    def findings_with(self, evidence: StepEvidence, target: str | None) -> tuple[Finding, ...]:
+        """Return what could make a step faster, with what is known beside the trace.
+
+        Args:
+            evidence: what the verdict rests on.
+            target: what was profiled, where opscope did that.
+        """
+        recording = Recording(
+            trace=self.trace,
+            links=self.links,
+            host=self.host,
+            kernels=self.kernels,
+            rows=self.limits,
+            evidence=evidence,
+            callers=lambda: self.callers,
+            backward=lambda: self.backward_pass,
+            target=target,
+        )
+        return findings_of(recording)
 
     @property
     def operators_and_unlinked(self) -> pl.DataFrame:
@@ -276,7 +316,8 @@ def analyze(
         graph_capture = read(graph_capture)
     trace, implausible = plausible(trace)
     links = link(trace)
-    window, classifier = window_of(trace), Classifier(functions or NativeFunctions.shipped())
+    functions = functions or NativeFunctions.shipped()
+    window, classifier = window_of(trace), Classifier(functions)
     tables, (host, timelines, steps), (launches, kernels, operator_time_ns, phases) = together(
         (
             lambda: operator_tables(trace, links, classifier),
@@ -294,6 +335,7 @@ def analyze(
     return Analysis(
         source=trace.source,
         trace=trace,
+        functions=functions,
         links=links,
         window=window,
         operator_time_ns=operator_time_ns,

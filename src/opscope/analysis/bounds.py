@@ -20,16 +20,17 @@ _LEAST_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ProfilerCost:
-    """By how much at most a way of collecting slows the host down, measured on an H200 machine (docs/metrics.md)."""
+    """By how much a way of collecting slows the host down: the range measured on an H200 machine (docs/metrics.md)."""
 
     collected: str
-    factor: float
+    least: float
+    most: float
 
 
-DEVICE_ONLY: Final = ProfilerCost("device activities only", 1.1)
-OPERATORS: Final = ProfilerCost("operators", 1.5)
-SHAPES: Final = ProfilerCost("operators and shapes", 2.5)
-STACKS: Final = ProfilerCost("stacks", 3.0)
+DEVICE_ONLY: Final = ProfilerCost("device activities only", 1.0, 1.1)
+OPERATORS: Final = ProfilerCost("operators", 1.1, 1.6)
+SHAPES: Final = ProfilerCost("operators and shapes", 1.3, 2.7)
+STACKS: Final = ProfilerCost("stacks", 2.0, 3.4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def bound_of(evidence: StepEvidence) -> Bound:
         return _without_device(evidence)
     device, waits = busiest(evidence.devices), evidence.waits
     share = _DeviceShare.of(evidence, device, waits)
-    parts = _waiting(evidence, device, waits)
+    parts = waiting_per_step(evidence, device, waits)
     kind = _kind(device, share, parts, waits)
     cause = _largest_cause(device)
     return Bound(
@@ -145,7 +146,7 @@ def _most(evidence: StepEvidence, waits: Waits, busy: int, whole: int) -> float:
     same = waits.by_kind.get(BoundKind.BLOCKING, 0) + waits.by_kind.get(BoundKind.ALLOCATION, 0)
     if evidence.cost is not STACKS:
         same += waits.by_kind.get(BoundKind.HOST_WORK, 0) + waits.by_kind.get(BoundKind.INPUT, 0)
-    least = max(busy, same + (whole - same) / evidence.cost.factor)
+    least = max(busy, same + (whole - same) / evidence.cost.most)
     return min(busy / least, 1.0) if least > 0 else 0.0
 
 
@@ -162,7 +163,7 @@ def _hidden(trust: Trust, device: DeviceTimeline) -> int:
     return min(hidden, device.idle_ns)
 
 
-def _waiting(evidence: StepEvidence, device: DeviceTimeline, waits: Waits) -> Mapping[BoundKind, float]:
+def waiting_per_step(evidence: StepEvidence, device: DeviceTimeline, waits: Waits) -> Mapping[BoundKind, float]:
     """Return per reason how long the device does not compute, per step.
 
     Of an unprofiled step's idle time, first what takes as long with a profiler as without one.

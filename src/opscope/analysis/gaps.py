@@ -85,7 +85,7 @@ def _rows(trace: Trace, links: Links, gaps: Sequence[_Gap]) -> Iterator[GapRow]:
     idle = [(gap.timeline.idle, gap.shown) for gap in gaps]
     thread = np.array([pieces.thread[shown] for pieces, shown in idle], np.int64)
     moment = np.array([gap.moment for gap in gaps], np.int64)
-    places, numbers = _places(trace, links, thread, moment), step_table(trace)["step"].to_list()
+    places, numbers = places_at(trace, links, thread, moment), step_table(trace)["step"].to_list()
     steps = [_step_at(gap.timeline.steps, gap.moment) for gap in gaps]
     neighbours = {device: _Neighbours.of(trace, device) for device in {gap.timeline.device for gap in gaps}}
     for gap, (pieces, shown), place, step in zip(gaps, idle, places, steps, strict=True):
@@ -109,7 +109,7 @@ def _rows(trace: Trace, links: Links, gaps: Sequence[_Gap]) -> Iterator[GapRow]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where a thread was: the innermost operator, range, module and frame of the user's."""
 
     operator: str | None
@@ -118,13 +118,14 @@ class _Place:
     python: str | None
 
 
-def _places(trace: Trace, links: Links, thread: Ints, moment: Ints) -> list[_Place]:
+def places_at(trace: Trace, links: Links, thread: Ints, moment: Ints) -> list[Place]:
+    """Return where threads were at some moments."""
     ranges = trace.annotations.filter(~is_step(trace.annotations))
     frames = nesting_of(trace.frames)
     users = names_that(trace.frames["name"], is_users)
     modules = names_that(trace.frames["name"], lambda name: name.startswith(MODULE_FRAME))
     return [
-        _Place(operator, annotation, None if module is None else module.removeprefix(MODULE_FRAME), python)
+        Place(operator, annotation, None if module is None else module.removeprefix(MODULE_FRAME), python)
         for operator, annotation, module, python in zip(
             _innermost(trace.operators["name"], links.operators, thread, moment),
             _innermost(ranges["name"], nesting_of(ranges), thread, moment),

@@ -1,7 +1,8 @@
 """How long the work of a trace would take at the limits of its devices; definitions in docs/metrics.md, "Limits"."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import polars as pl
@@ -12,11 +13,12 @@ from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
-from opscope.knowledge.devices import Peaks
+from opscope.knowledge.devices import Peaks, datasheet_peaks, device_called
 from opscope.knowledge.kernels.communication import communicates
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import FP32_CORES, FP64_CORES, TENSOR_CORES, DecodedKernel
 from opscope.knowledge.native_functions import NativeFunctions
+from opscope.model import DeviceProperties
 
 # The shortest kernels of the recorded traces take 0.7 to 1.1 us, whatever they do.
 FLOOR_NS: Final = 1_200.0
@@ -55,6 +57,12 @@ class _Work:
     @property
     def device_ns(self) -> int:
         return sum(kernel.total_ns for kernel in self.kernels)
+
+
+def peaks_of(devices: Sequence[DeviceProperties]) -> dict[int | None, Peaks]:
+    """Return what the devices of a trace can do at most, by their numbers; those that are not known are left out."""
+    known = ((item, device_called(item.name, item.multiprocessors)) for item in devices)
+    return {item.index: datasheet_peaks(device) for item, device in known if device is not None}
 
 
 def limit_rows(
@@ -98,12 +106,14 @@ def _row(work: _Work, functions: NativeFunctions, classifier: Classifier, peaks:
         input_dims=first.input_dims,
         input_types=first.input_types,
         kernel=first.name,
+        thread_blocks=None if (grid := dimensions(first.grid)) is None else math.prod(grid),
         calls=work.calls,
         device_ns=work.device_ns,
         call_ns=call_ns,
         flop=None if cost is None else cost.flop,
         least_flop=None if cost is None else cost.least_flop,
         least_bytes=None if cost is None else cost.least_bytes,
+        product=None if cost is None or cost.product is None else asdict(cost.product),
         precision=precision,
         ideal_ns=None if ideal is None else ideal.time_ns,
         limited_by=None if ideal is None else str(ideal.by),

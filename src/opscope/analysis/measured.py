@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from opscope.analysis.analyzed import Analysis
+from opscope.analysis.bounds import StepEvidence, bound_of
 from opscope.analysis.checks import check_cpu_contention, check_overhead
 from opscope.analysis.statistics import summarise
 from opscope.analysis.window import Window
 from opscope.documents.bound import Bound
+from opscope.documents.findings import Finding
 from opscope.documents.trace import Measurement, SampleSummary
 from opscope.documents.trust import Check, Trust
 from opscope.record.capture import Benchmark, CaptureRecord
@@ -78,8 +80,25 @@ class Measured:
     @cached_property
     def bound(self) -> Bound:
         """What bounds a step: by the unprofiled step time where there is one."""
-        wall_ns = self.step_time_ns if self._wall is None else self._wall.median_ns
-        return self.analysis.bound_with(steps=self.step_count, wall_ns=wall_ns, ran_on_gpu=self.ran_on_gpu)
+        return bound_of(self.step_evidence)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What could make a step faster: by the unprofiled step time where there is one."""
+        target = self.record.configuration.target if self.record else None
+        return self.analysis.findings_with(self.step_evidence, target)
+
+    @property
+    def unprofiled_step_ns(self) -> float | None:
+        """How long a step takes without a profiler, where that was measured."""
+        return self.step_time_ns if self._wall is None else self._wall.median_ns
+
+    @property
+    def step_evidence(self) -> StepEvidence:
+        """What the verdict on a step rests on."""
+        return self.analysis.evidence_with(
+            steps=self.step_count, wall_ns=self.unprofiled_step_ns, ran_on_gpu=self.ran_on_gpu
+        )
 
     @cached_property
     def trust(self) -> Trust:

@@ -37,17 +37,37 @@ class Waits:
     """The idle time of a device in its window, by what it waited for. Times are nanoseconds.
 
     Attributes:
-        by_kind: all of it but the profiler's own; kinds without any are left out.
-        profiler_ns: the profiler's own.
-        drained_ns: the part of ``DISPATCH`` that followed a call in which the host had waited for the device: without
-            that call, the host would have issued the same work while the device was busy.
+        idle: its pieces.
+        kinds: which of them are of which kind; the profiler's own are of none.
+        after: per piece of `BoundKind.DISPATCH` or host work the call in which its thread had waited for the device
+            since it last enqueued work, as a row of the launches; or -1. Without that call, the host would have issued
+            the same work while the device was busy.
+        profiler_ns: the profiler's own idle time.
         host_waits_ns: how long the threads that launch sat in calls that wait, in the window.
     """
 
-    by_kind: Mapping[BoundKind, int]
+    idle: IdleTime
+    kinds: Mapping[BoundKind, Bools]
+    after: Ints
     profiler_ns: int
-    drained_ns: int
     host_waits_ns: int
+
+    @property
+    def lengths(self) -> Ints:
+        """How long each piece is."""
+        lengths: Ints = self.idle.pieces.end - self.idle.pieces.start
+        return lengths
+
+    @property
+    def by_kind(self) -> Mapping[BoundKind, int]:
+        """All of it but the profiler's own; kinds without any are left out."""
+        lengths = self.lengths
+        return {kind: total for kind, mask in self.kinds.items() if (total := int(lengths[mask].sum()))}
+
+    @property
+    def drained_ns(self) -> int:
+        """The part of dispatch that followed a wait for the device."""
+        return int(self.lengths[self.kinds[BoundKind.DISPATCH] & (self.after >= 0)].sum())
 
 
 def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
@@ -64,13 +84,15 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
     host_caused = kinds[BoundKind.HOST_WORK] | kinds[BoundKind.BLOCKING] | kinds[BoundKind.DISPATCH]
     waiting = np.flatnonzero(host_caused & ~masks[IdleCause.TAIL])
     _move(kinds, BoundKind.INPUT, waiting[loading_data(trace, idle, waiting)])
-    dispatch = np.flatnonzero(kinds[BoundKind.DISPATCH])
-    drained = dispatch[_drained(trace, host, idle, dispatch)]
+    after = np.full(len(length), -1, np.int64)
+    asked = np.flatnonzero(kinds[BoundKind.DISPATCH] | kinds[BoundKind.HOST_WORK])
+    after[asked] = _waited_before(trace, host, idle, asked)
     waits = Intervals.union_of(host.start[host.waits], host.end[host.waits])
     return Waits(
-        by_kind={kind: total for kind, mask in kinds.items() if (total := int(length[mask].sum()))},
+        idle=idle,
+        kinds=kinds,
+        after=after,
         profiler_ns=int(length[masks[IdleCause.PROFILER]].sum()),
-        drained_ns=int(length[drained].sum()),
         host_waits_ns=waits.within(timeline.window.spans).length,
     )
 
@@ -98,21 +120,21 @@ def loading_data(trace: Trace, idle: IdleTime, pieces: Ints) -> Bools:
     return found
 
 
-def _drained(trace: Trace, host: HostTime, idle: IdleTime, pieces: Ints) -> Bools:
-    """Tell per piece whether its thread, since it last enqueued work, had waited in a call for the device."""
+def _waited_before(trace: Trace, host: HostTime, idle: IdleTime, pieces: Ints) -> Ints:
+    """Return per piece the call in which its thread waited for the device since it last enqueued work, or -1."""
     enqueues = calls_that(trace.launches, lambda call: call.enqueues)
-    found = np.zeros(len(pieces), np.bool_)
+    drains = host.waits | calls_of(trace.launches, ApiKind.FREE)  # what frees memory waits for the device too
+    found = np.full(len(pieces), -1, np.int64)
     for number in np.unique(idle.thread[pieces]).tolist():
         asked = np.flatnonzero(idle.thread[pieces] == number)
         moment, mine = idle.pieces.start[pieces[asked]], host.thread == number
-        waited = _latest(np.sort(host.end[mine & host.waits]), moment)
-        issued = _latest(np.sort(host.start[mine & enqueues]), moment)
-        found[asked] = waited > issued
+        waits, issues = np.flatnonzero(mine & drains), np.flatnonzero(mine & enqueues)
+        waited = waits[np.argsort(host.end[waits], kind="stable")]
+        position = np.searchsorted(host.end[waited], moment, side="right")
+        call = np.append(-1, waited)[position]
+        issued = np.append(np.iinfo(np.int64).min, np.sort(host.start[issues]))
+        last = issued[np.searchsorted(issued[1:], moment, side="right")]
+        # A call that copies enqueues first and waits then.
+        since = (call >= 0) & (host.start[call] >= last)
+        found[asked[since]] = call[since]
     return found
-
-
-def _latest(times: Ints, moment: Ints) -> Ints:
-    """Return per moment the latest of the times, ascending, that is not after it; the least number where none is."""
-    padded = np.append(np.iinfo(np.int64).min, times)
-    latest: Ints = padded[np.searchsorted(times, moment, side="right")]
-    return latest

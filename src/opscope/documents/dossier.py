@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opscope.documents.explain import ExplainDocument
-from opscope.documents.findings import Findings
+from opscope.documents.statements import Findings
 from opscope.documents.trust import Check
 
 

@@ -1,378 +1,110 @@
-"""Statements on an operator: what is known, what that rests on, what could be gained, and by which change.
-
-A statement is its evidence: figures with names, from which the sentence for people is made last
-(`opscope.report.sentences`). So statements can be ranked by their gain, compared, and acted on without reading text.
-"""
+"""What could make a step faster: what, where, how that is known, how much, what to write, and how to prove it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
 
-import msgspec
-
-from opscope.record.counters import Counters
-
-
-class Basis(StrEnum):
-    """What a statement rests on.
-
-    ``measured`` is a figure of the trace or of hardware counters, ``derived`` follows from such figures or from schema
-    and shapes, ``general`` is knowledge about kernels of this kind that was not checked on this one.
-    """
-
-    MEASURED = "measured"
-    DERIVED = "derived"
-    GENERAL = "general"
-
-
-class Change(StrEnum):
-    """What can be done about a statement."""
-
-    FEWER_LAUNCHES = "fewer launches"
-    LOWER_PRECISION = "lower matrix precision"
-    PAD_SIZES = "sizes that are multiples of 8"
-    CONTIGUOUS_OPERANDS = "contiguous operands"
-    MORE_BLOCKS = "more thread blocks"
-    EVEN_WAVES = "thread blocks that fill the last wave"
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """A change, and the operator whose calls it applies to."""
-
-    change: Change
-    operator: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """What a step could lose if the change did what its limit allows (high), and what is nearly certain (low).
-
-    Gains of statements that touch the same time overlap, and are not added up.
-
-    Attributes:
-        low_ns, high_ns: nanoseconds, of a step where ``per`` says so, else of the whole recording.
-        per: what they refer to.
-        derivation: why.
-    """
-
-    low_ns: float
-    high_ns: float
-    per: Literal["step", "recording"]
-    derivation: str
-
-
-class Evidence(msgspec.Struct, frozen=True, tag_field="id"):
-    """The figures of one kind of statement; the tag is the statement's id."""
-
-
-class DivisionUnknown(Evidence, frozen=True, tag="division_unknown"):
-    """Schema and shapes do not tell how the work divides."""
-
-
-class Independent(Evidence, frozen=True, tag="independent"):
-    """``count`` parts of the result do not depend on each other; ``dimensions`` by name, ``reason`` in words."""
-
-    count: int
-    unit: str
-    dimensions: dict[str, int]
-    reason: str
-
-
-class Combined(Evidence, frozen=True, tag="combined"):
-    """Each part of the result combines ``count`` values."""
-
-    count: int
-    dimensions: dict[str, int]
-
-
-class GeometryUnknown(Evidence, frozen=True, tag="geometry_unknown"):
-    """Grid and block were not recorded."""
-
-
-class Geometry(Evidence, frozen=True, tag="geometry"):
-    """The launch: ``blocks`` thread blocks of ``threads`` threads."""
-
-    blocks: int
-    grid: tuple[int, int, int]
-    threads: int
-    block: tuple[int, int, int]
-
-
-class PerBlock(Evidence, frozen=True, tag="per_block"):
-    """How many of the independent parts a thread block, and a thread, works on."""
-
-    unit: str
-    per_block: float
-    per_thread: float
-
-
-class BlockPerTile(Evidence, frozen=True, tag="block_per_tile"):
-    """One thread block per tile. ``down`` and ``across`` are null where the grid does not tell which is which."""
-
-    tile: tuple[int, int]
-    tiles: int
-    down: int | None
-    across: int | None
-    batch: int
-
-
-class BlocksPerTile(Evidence, frozen=True, tag="blocks_per_tile"):
-    """Several thread blocks per tile."""
-
-    tile: tuple[int, int]
-    tiles: int
-    blocks_per_tile: int
-
-
-class TilesDiffer(Evidence, frozen=True, tag="tiles_differ"):
-    """The grid is not that of the tiles; ``tiles`` are the possible numbers."""
-
-    tile: tuple[int, int]
-    tiles: tuple[int, ...]
-
-
-class Waves(Evidence, frozen=True, tag="waves"):
-    """Thread blocks over what the device holds at a time."""
-
-    waves: float
-    blocks_at_a_time: float
-
-
-class ResourcesUnknown(Evidence, frozen=True, tag="resources_unknown"):
-    """Registers and shared memory were not recorded."""
-
-
-class Resources(Evidence, frozen=True, tag="resources"):
-    """What a thread and a thread block take."""
-
-    registers_per_thread: int
-    shared_memory_bytes: int | None
-
-
-class TheoreticalOccupancy(Evidence, frozen=True, tag="theoretical_occupancy"):
-    """From the launch and the device's limits."""
-
-    percent: float
-    blocks_per_multiprocessor: int
-    warps_per_multiprocessor: int
-    limiter: str
-
-
-class AchievedOccupancy(Evidence, frozen=True, tag="achieved_occupancy"):
-    """By hardware counters."""
-
-    percent: float
-
-
-class LeastTraffic(Evidence, frozen=True, tag="least_traffic"):
-    """What must at least be moved, and how fast that is at the measured time of a call."""
-
-    least_bytes: int
-    call_ns: float
-    gigabytes_per_second: float
-
-
-class MemoryTraffic(Evidence, frozen=True, tag="memory_traffic"):
-    """By hardware counters, caches empty at the start."""
-
-    read_bytes: float
-    written_bytes: float
-    percent_of_peak: float | None
-
-
-class Sectors(Evidence, frozen=True, tag="sectors"):
-    """32-byte sectors per access of a warp, by hardware counters."""
-
-    access: Literal["load", "store"]
-    per_request: float
-
-
-class BankConflicts(Evidence, frozen=True, tag="bank_conflicts"):
-    """In shared memory, by hardware counters."""
-
-    conflicts: float
-
-
-class VectorWidth(Evidence, frozen=True, tag="vector_width"):
-    """Elements that a thread loads at once, by the kernel's name."""
-
-    elements: int
-
-
-class UsualMemory(Evidence, frozen=True, tag="usual_memory"):
-    """How kernels of this kind read and write."""
-
-    text: str
-
-
-class Stalls(Evidence, frozen=True, tag="stalls"):
-    """What warps waited for most, in warps per issued instruction, by hardware counters."""
-
-    reasons: dict[str, float]
-
-
-class ActiveThreads(Evidence, frozen=True, tag="active_threads"):
-    """Threads of a warp that were active per instruction, by hardware counters."""
-
-    threads: float
-
-
-class UsualSynchronisation(Evidence, frozen=True, tag="usual_synchronisation"):
-    """What waits for what in kernels of this kind."""
-
-    text: str
-
-
-class SynchronisationUnknown(Evidence, frozen=True, tag="synchronisation_unknown"):
-    """Nothing is known of it."""
-
-
-class Share(Evidence, frozen=True, tag="share"):
-    """The operator's share of the device sum: no change to it can gain more."""
-
-    percent: float
-
-
-class LaunchBound(Evidence, frozen=True, tag="launch_bound"):
-    """The step waits for the host."""
-
-
-class Rate(Evidence, frozen=True, tag="rate"):
-    """Floating-point operations per second over the kernels of a call."""
-
-    flop: int
-    call_ns: float
-    kernels: int
-    teraflops_per_second: float
-
-
-class OnFp32Cores(Evidence, frozen=True, tag="on_fp32_cores"):
-    """A matrix product without Tensor Cores."""
-
-    kernel: str
-
-
-class AnyAlignment(Evidence, frozen=True, tag="any_alignment"):
-    """A kernel for operands of any alignment; ``sizes`` are those of the product."""
-
-    sizes: dict[str, int]
-    all_multiples_of_8: bool
-
-
-class IdleMultiprocessors(Evidence, frozen=True, tag="idle_multiprocessors"):
-    """Fewer thread blocks than multiprocessors."""
-
-    idle: int
-    multiprocessors: int
-
-
-class LastWave(Evidence, frozen=True, tag="last_wave"):
-    """The last wave does not fill the device."""
-
-    waves: float
-    percent_full: float
-
-
-class UsualGain(Evidence, frozen=True, tag="usual_gain"):
-    """What makes kernels of this kind faster."""
-
-    text: str
-
-
-AnyEvidence = (
-    DivisionUnknown
-    | Independent
-    | Combined
-    | GeometryUnknown
-    | Geometry
-    | PerBlock
-    | BlockPerTile
-    | BlocksPerTile
-    | TilesDiffer
-    | Waves
-    | ResourcesUnknown
-    | Resources
-    | TheoreticalOccupancy
-    | AchievedOccupancy
-    | LeastTraffic
-    | MemoryTraffic
-    | Sectors
-    | BankConflicts
-    | VectorWidth
-    | UsualMemory
-    | Stalls
-    | ActiveThreads
-    | UsualSynchronisation
-    | SynchronisationUnknown
-    | Share
-    | LaunchBound
-    | Rate
-    | OnFp32Cores
-    | AnyAlignment
-    | IdleMultiprocessors
-    | LastWave
-    | UsualGain
-)
+from opscope.documents.statements import Basis
+
+
+class Rule(StrEnum):
+    """The rules that find something. docs/findings.md has one paragraph on each."""
+
+    FP32_PRODUCTS = "fp32_products"
+    UNALIGNED_SIZES = "unaligned_sizes"
+    DISPATCH_BOUND = "dispatch_bound"
+    BLOCKING_READ = "blocking_read"
+    BLOCKING_COPY = "blocking_copy"
+    INPUT_PIPELINE = "input_pipeline"
+    ALLOCATOR_CHURN = "allocator_churn"
+    EXPLICIT_SYNC = "explicit_sync"
+    HOST_WORK = "host_work"
+    STREAM_DEPENDENCY = "stream_dependency"
+    FUSIBLE_CHAIN = "fusible_chain"
+    EAGER_ATTENTION = "eager_attention"
+    UNFUSED_OPTIMIZER = "unfused_optimizer"
+    LAYOUT_CONVERSION = "layout_conversion"
+    REPEATED_CASTS = "repeated_casts"
+    DUPLICATE_WORK = "duplicate_work"
+    SMALL_GRID = "small_grid"
+    RECOMPUTATION = "recomputation"
+    SMALL_BATCH = "small_batch"
+    EXPOSED_COMMUNICATION = "exposed_communication"
+    EXPOSED_COPY = "exposed_copy"
+    COLD_START = "cold_start"
+    RECOMPILATION = "recompilation"
+    SLOW_PRODUCT_KERNEL = "slow_product_kernel"
+    NEAR_LIMIT = "near_limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """One statement.
+class Where:
+    """Where it is, as far as that was recorded.
 
     Attributes:
-        text: the sentence, made from the rest.
-        basis: what it rests on.
-        evidence: its figures, with its id.
-        gain: what could be gained; null where that does not follow.
-        action: what to change; null for a mere observation.
+        operator: the operator that costs most of it.
+        input_dims: its recorded shapes, JSON text.
+        module: the innermost ``nn.Module``.
+        python: the innermost Python frame of the user's.
+        kernel: the kernel that takes most of it.
+        source_file: the file that instantiates that kernel; null where it is not known for certain.
+        call: the call of the CUDA or HIP API that the host sits in.
+        annotation: the innermost named range.
     """
 
-    text: str = ""
-    basis: Basis
-    evidence: AnyEvidence
-    gain: Gain | None = None
-    action: Action | None = None
-
-    @property
-    def id(self) -> str:
-        """Which statement it is: ``last_wave``."""
-        return str(self.evidence.__struct_config__.tag)
+    operator: str | None = None
+    input_dims: str | None = None
+    module: str | None = None
+    python: str | None = None
+    kernel: str | None = None
+    source_file: str | None = None
+    call: str | None = None
+    annotation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """One operator.
+class SavingRange:
+    """Nanoseconds a step: what is nearly certain, and what the step would lose if the change did all that it can."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One piece of evidence, and what it rests on."""
+
+    text: str
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing to do.
 
     Attributes:
-        inputs: shapes of the inputs that took most of its time, which the statements are about; null if not recorded.
-        kernel: the kernel that took most of the time with these inputs; null if it launched none.
-        parallel: dimensions that are independent of each other, with their sizes.
-        reduced: dimensions that are combined for each element of the result.
-        parallelism: why it can run in parallel.
-        coverage: how grid and block cover those dimensions.
-        resources: registers, shared memory, occupancy and what limits it.
-        memory_access: how it reads and writes.
-        synchronisation: what waits for what.
-        gains: what could be gained.
-        counters: hardware counters of the operator, replayed alone; empty without.
-        counters_reason: why there are none.
+        id: unique in its list: the rule, with a number where it found several.
+        rule: which rule found it; see `Rule`.
+        title: what is the matter, in one line.
+        where: where.
+        saving_ns: what a step could lose.
+        of_step_ns: the step that this refers to: unprofiled where that was measured.
+        derivation: how the saving follows.
+        evidence: what was seen.
+        action: what to write.
+        prove: a command that shows whether it helped.
+        wrong_if: what would make it wrong.
+        overlaps: ids of findings that would save some of the same time; their savings do not add up.
     """
 
-    inputs: str | None
-    kernel: str | None
-    parallel: dict[str, int]
-    reduced: dict[str, int]
-    parallelism: tuple[Statement, ...]
-    coverage: tuple[Statement, ...]
-    resources: tuple[Statement, ...]
-    memory_access: tuple[Statement, ...]
-    synchronisation: tuple[Statement, ...]
-    gains: tuple[Statement, ...]
-    counters: tuple[Counters, ...]
-    counters_reason: str | None
-
-    def by_topic(self) -> dict[str, tuple[Statement, ...]]:
-        """Return the statements by what they are about, in the order of this class."""
-        names = ("parallelism", "coverage", "resources", "memory_access", "synchronisation", "gains")
-        return {name: getattr(self, name) for name in names}
+    id: str
+    rule: str
+    title: str
+    where: Where
+    saving_ns: SavingRange
+    of_step_ns: float
+    derivation: str
+    evidence: tuple[Fact, ...]
+    action: str
+    prove: str
+    wrong_if: str
+    overlaps: tuple[str, ...] = ()

@@ -44,12 +44,14 @@ class LimitRow:
         device: where it ran.
         input_dims, input_types: as recorded, JSON text.
         kernel: the kernel that took most of the time.
+        thread_blocks: of its launch.
         calls: calls that launched anything.
         device_ns: all their device time.
         call_ns: device time of a call.
         flop: floating-point operations of a call as ``torch.utils.flop_counter`` counts them; null without a model.
         least_flop: those that must be done.
         least_bytes: bytes that a call reads and writes at least; null without a model.
+        product: rows, columns, depth and batch of a matrix product; null for other work.
         precision: in which products ran, by the kernel's name: ``fp32``, ``tf32``, ``bf16``; null for other work.
         ideal_ns: the least time of a call: by operations or bytes, but not below one short kernel's, nor above what it
             took where its data fit into the cache. Null without a model.
@@ -67,12 +69,14 @@ class LimitRow:
     input_dims: str | None
     input_types: str | None
     kernel: str
+    thread_blocks: int | None
     calls: int
     device_ns: int
     call_ns: float
     flop: int | None
     least_flop: int | None
     least_bytes: int | None
+    product: dict[str, int] | None
     precision: str | None
     ideal_ns: float | None
     limited_by: str | None

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opscope.documents.bound import Bound
-from opscope.documents.findings import Findings
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
+from opscope.documents.statements import Findings
 from opscope.documents.trust import Trust
 from opscope.model import TraceSource
 from opscope.record.capture import Clocks, PeakMemory, WorkloadInfo

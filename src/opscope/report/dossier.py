@@ -1,4 +1,4 @@
-"""The dossier of an operator: the evidence is gathered here, the statements are made by `opscope.analysis.findings`."""
+"""The dossier of an operator: the evidence is gathered here, the statements are made by `opscope.analysis.statements`."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -6,15 +6,15 @@ from dataclasses import dataclass, fields
 
 import polars as pl
 
-from opscope.analysis import findings as rules
+from opscope.analysis import statements as rules
 from opscope.analysis.columns import costliest_first
-from opscope.analysis.findings import OperatorEvidence
 from opscope.analysis.launch_shapes import rows_of
 from opscope.analysis.occupancy import occupancy_of
 from opscope.analysis.parallelism import parallelism
+from opscope.analysis.statements import OperatorEvidence
 from opscope.documents.bound import BoundKind
 from opscope.documents.dossier import Dossier, DossierDocument
-from opscope.documents.findings import Findings, Statement
+from opscope.documents.statements import Findings, Statement
 from opscope.errors import OpscopeError, UsageError
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.costs import cost_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from opscope.documents.findings import Findings
+from opscope.documents.statements import Findings
 from opscope.report.blocks import Block, Name, Paragraph, Table
 
 _HEADINGS = {

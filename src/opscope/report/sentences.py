@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from opscope.documents import findings as doc
-from opscope.documents.findings import Statement
+from opscope.documents import statements as doc
+from opscope.documents.statements import Statement
 from opscope.units import format_bytes, format_count, format_ns
 
 

@@ -11,8 +11,8 @@ from typing import Final, Literal
 from opscope.analysis.launch_shapes import LaunchShape
 from opscope.analysis.occupancy import Occupancy, dimensions
 from opscope.analysis.parallelism import Parallelism
-from opscope.documents import findings as doc
-from opscope.documents.findings import Action, Basis, Change, Gain, Statement
+from opscope.documents import statements as doc
+from opscope.documents.statements import Action, Basis, Change, Gain, Statement
 from opscope.knowledge.costs import Cost
 from opscope.knowledge.kernels.decoded import FP32_CORES, DecodedKernel, Operation
 from opscope.knowledge.kernels.patterns import Pattern

@@ -1,0 +1,109 @@
+"""What could make a step faster: one function per rule, ranked by the saving that can be defended."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from opscope.analysis.advice import host, memory, products
+from opscope.analysis.advice.context import Context, Draft, Range, Recording, derived
+from opscope.analysis.bounds import BUSY_SHARE
+from opscope.documents.findings import Finding, Rule, SavingRange, Where
+from opscope.documents.trust import CheckName
+from opscope.units import format_share
+
+RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
+    products.fp32_products,
+    products.unaligned_sizes,
+    products.slow_product_kernel,
+    products.small_grid,
+    host.dispatch_bound,
+    host.waits_for_the_device,
+    host.copies,
+    host.input_pipeline,
+    host.allocator_churn,
+    host.host_work,
+    host.stream_dependency,
+    host.exposed_communication,
+    host.cold_start,
+    host.recompilation,
+    memory.fusible_chain,
+    memory.eager_attention,
+    memory.unfused_optimizer,
+    memory.layout_conversion,
+    memory.repeated_casts,
+    memory.recomputation,
+)
+# A finding that could save less of the step is not listed; from the second on a step is not near its limit.
+_LISTED: Final = 0.02
+_CHEAP: Final = 0.05
+
+
+def findings_of(recording: Recording) -> tuple[Finding, ...]:
+    """Return what could make a step faster, the largest defensible saving first."""
+    evidence = recording.evidence
+    if not evidence.devices or evidence.waits is None or evidence.trust.failed(CheckName.FILE_IS_VALID) is not None:
+        return ()
+    context = Context(recording)
+    drafts = [draft for rule in RULES for draft in rule(context) if draft.saving.high >= _LISTED * context.step_ns]
+    drafts.sort(key=lambda draft: -_weight(draft.saving))
+    if all(draft.saving.high < _CHEAP * context.step_ns for draft in drafts):
+        drafts = [*near_limit(context), *drafts]
+    return _named(context, drafts)
+
+
+def _weight(saving: Range) -> float:
+    """Return what decides the order: mostly what is nearly certain."""
+    return 0.5 * saving.low + 0.5 * saving.high
+
+
+def near_limit(context: Context) -> Iterator[Draft]:
+    """Say that nothing is cheap to gain, of a device that is busy nearly all the time."""
+    if context.busy_ns < BUSY_SHARE * context.step_ns:
+        return
+    known = [row for row in context.rows if row.ideal_ns is not None]
+    time = sum(row.device_ns for row in known)
+    ideal = sum(row.calls * (row.ideal_ns or 0.0) for row in known)
+    share = f"{format_share(min(ideal / time, 1.0), 1)} of the limit" if time else "its limit"
+    yield Draft(
+        rule=Rule.NEAR_LIMIT,
+        title=f"Nothing cheap to gain: the device is busy {format_share(context.busy_ns, context.step_ns)} of the step, "
+        f"at {share}",
+        where=Where(),
+        saving=Range(0.0, 0.0),
+        derivation="no rule finds more than 5 % of the step",
+        evidence=(derived(f"work with a model runs at {share} of the device, by time"),),
+        action="to go further, change what is computed: a lower precision, fewer operations, or another device",
+        wrong_if="a cause that no rule knows",
+    )
+
+
+def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
+    counts: dict[Rule, int] = {}
+    ids = []
+    for draft in drafts:
+        counts[draft.rule] = counts.get(draft.rule, 0) + 1
+        number = counts[draft.rule]
+        ids.append(str(draft.rule) if number == 1 else f"{draft.rule}-{number}")
+    return tuple(
+        Finding(
+            id=own,
+            rule=str(draft.rule),
+            title=draft.title,
+            where=draft.where,
+            saving_ns=SavingRange(round(draft.saving.low), round(draft.saving.high)),
+            of_step_ns=context.step_ns,
+            derivation=draft.derivation,
+            evidence=draft.evidence,
+            action=draft.action,
+            prove=_prove(context),
+            wrong_if=draft.wrong_if,
+            overlaps=tuple(
+                name for name, other in zip(ids, drafts, strict=True) if name != own and draft.claims & other.claims
+            ),
+        )
+        for own, draft in zip(ids, drafts, strict=True)
+    )
+
+
+def _prove(context: Context) -> str:
+    """Return a command that shows whether a change helped: it measures unprofiled steps."""
+    return f"opscope profile {context.target or 'SCRIPT.py'}  # with the change: compare the unprofiled step"

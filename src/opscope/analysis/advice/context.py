@@ -1,0 +1,276 @@
+"""What the rules look at, and how device time and waiting become time of a step."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.autograd import BackwardPass
+from opscope.analysis.bounds import STACKS, StepEvidence, busiest, waiting_per_step
+from opscope.analysis.columns import column
+from opscope.analysis.gaps import Place, places_at
+from opscope.analysis.host_time import HostTime
+from opscope.analysis.links import Links
+from opscope.analysis.nesting import Bools, Ints
+from opscope.analysis.timeline import DeviceTimeline
+from opscope.analysis.waits import Waits
+from opscope.documents.bound import BoundKind
+from opscope.documents.findings import Fact, Rule, Where
+from opscope.documents.limits import LimitRow
+from opscope.documents.statements import Basis
+from opscope.model import DeviceProperties, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Nanoseconds a step: what is nearly certain, and the most."""
+
+    low: float
+    high: float
+
+    def __add__(self, other: "Range") -> "Range":
+        return Range(self.low + other.low, self.high + other.high)
+
+    def within(self, most: float) -> "Range":
+        """Return the range with nothing below 0 or above a limit."""
+        high = min(max(self.high, 0.0), most)
+        return Range(min(max(self.low, 0.0), high), high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a rule found, before findings are compared with each other.
+
+    Attributes:
+        claims: which time it would save: rows of work, or kinds of idle time. Findings that share one overlap.
+    """
+
+    rule: Rule
+    title: str
+    where: Where
+    saving: Range
+    derivation: str
+    evidence: tuple[Fact, ...]
+    action: str
+    wrong_if: str
+    claims: frozenset[str] = field(default_factory=frozenset)
+
+
+def measured(text: str) -> Fact:
+    """State a figure of the trace."""
+    return Fact(text, Basis.MEASURED)
+
+
+def derived(text: str) -> Fact:
+    """State what follows from such figures, or from schema and shapes."""
+    return Fact(text, Basis.DERIVED)
+
+
+def general(text: str) -> Fact:
+    """State what is known of such cases, and was not checked on this one."""
+    return Fact(text, Basis.GENERAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What was computed of a trace.
+
+    Attributes:
+        trace, links, host: as in `opscope.analysis.analyzed.Analysis`.
+        kernels: its table of kernels.
+        rows: all device work with its limits.
+        evidence: what the verdict on a step rests on.
+        callers, backward: are computed only where they are asked for.
+        target: what was profiled, where opscope did that.
+    """
+
+    trace: Trace
+    links: Links
+    host: HostTime
+    kernels: pl.DataFrame
+    rows: Sequence[LimitRow]
+    evidence: StepEvidence
+    callers: Callable[[], pl.DataFrame | None]
+    backward: Callable[[], BackwardPass]
+    target: str | None
+
+
+class Context:
+    """A recording, and what its steps spend their time on. Times are nanoseconds a step; of the recording without steps.
+
+    Attributes:
+        trace, links, host, kernels, evidence, backward, target: of the recording.
+        device: the timeline of the busiest device.
+        rows: its work with its limits.
+        waits: what it waited for.
+        cost: what recording cost the host.
+        steps: how many steps the trace holds; 1 where it marks none.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.trace, self.links, self.host = recording.trace, recording.links, recording.host
+        self.kernels, self.evidence = recording.kernels, recording.evidence
+        self.backward, self.target, self._callers = recording.backward, recording.target, recording.callers
+        self.cost, self.steps = recording.evidence.cost, recording.evidence.steps or 1
+        self.device: DeviceTimeline = busiest(recording.evidence.devices)
+        assert recording.evidence.waits is not None
+        self.waits: Waits = recording.evidence.waits
+        self.rows = tuple(row for row in recording.rows if row.device == self.device.device)
+
+    @cached_property
+    def properties(self) -> DeviceProperties | None:
+        """What the trace records of the device."""
+        return next((item for item in self.trace.devices if item.index == self.device.device), None)
+
+    @property
+    def unprofiled_ns(self) -> float | None:
+        """The time of an unprofiled step, where it is known."""
+        return self.evidence.wall_ns if self.evidence.unprofiled else None
+
+    @property
+    def step_ns(self) -> float:
+        """The step that savings refer to: unprofiled where that is known, else as recorded."""
+        return self.unprofiled_ns or self._profiled_ns
+
+    @property
+    def _profiled_ns(self) -> float:
+        return max(self.device.window.duration_ns - self.waits.profiler_ns, 1) / self.steps
+
+    @property
+    def busy_ns(self) -> float:
+        """How long the device works in a step."""
+        return self.device.busy_in_window_ns / self.steps
+
+    @cached_property
+    def host_ns(self) -> Range:
+        """How long the host has something to do in a step, without waiting for the device."""
+        cost = self.cost
+        own = max(self._profiled_ns - self.waits.host_waits_ns / self.steps, 0.0)
+        return Range(min(own / cost.most, self.step_ns), min(own / cost.least, self.step_ns))
+
+    @cached_property
+    def idle(self) -> dict[BoundKind, Range]:
+        """How long the device waits in a step, by what for."""
+        if self.unprofiled_ns:
+            parts = waiting_per_step(self.evidence, self.device, self.waits)
+            return {kind: Range(time, time) for kind, time in parts.items()}
+        cost = self.cost
+        found = {}
+        for kind, time in self.waits.by_kind.items():
+            high = time / self.steps
+            slowed = kind in (BoundKind.HOST_WORK, BoundKind.INPUT) and cost is STACKS
+            low = high / cost.most if slowed else high
+            if kind is BoundKind.DISPATCH:
+                low = max(high - (1 - 1 / cost.most) * self._profiled_ns, 0.0)
+            found[kind] = Range(low, high)
+        return found
+
+    def idle_for(self, kind: BoundKind) -> Range:
+        """Return how long the device waits for one kind of thing."""
+        return self.idle.get(kind, Range(0.0, 0.0))
+
+    @property
+    def _serial(self) -> Range:
+        """Idle time that stays whatever the device's work takes."""
+        kinds = (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.HOST_WORK, BoundKind.INPUT, BoundKind.DEPENDENCY)
+        total = Range(0.0, 0.0)
+        for kind in kinds:
+            total += self.idle_for(kind)
+        return total
+
+    def of_device(self, low: float, high: float) -> Range:
+        """Return what a step loses if its device work takes so much less: no more than leaves the host the bound."""
+        most = max(high, 0.0)
+        fast = self._step(self.host_ns.low, 0.0) - self._step(self.host_ns.low, high)
+        slow = self._step(self.host_ns.high, 0.0) - self._step(self.host_ns.high, low)
+        return Range(min(slow, max(low, 0.0)), fast).within(min(most, self.step_ns))
+
+    def _step(self, host_ns: float, less: float) -> float:
+        before = max(host_ns, self.busy_ns + self._serial.high)
+        step = self.unprofiled_ns or before
+        return max(host_ns, self.busy_ns + self._serial.high - less) if less else max(step, host_ns)
+
+    def of_waiting(self, pieces: Bools) -> Range:
+        """Return what a step loses if the host did not wait before these pieces of idle time: it would run ahead."""
+        # What overlaps then is no more than the device's work, or the host's own.
+        raw = min(float(self.waits.lengths[pieces].sum()) / self.steps, self.busy_ns, self.host_ns.high)
+        cost = self.cost
+        if self.unprofiled_ns is None:
+            low = raw / cost.most if self.busy_ns >= self.host_ns.high else 0.0
+            return Range(low, raw / cost.least).within(self.step_ns)
+        idle = max(self.unprofiled_ns - self.busy_ns, 0.0)
+        share = raw / max(float(self.waits.lengths.sum()) / self.steps, 1.0)
+        high = self.unprofiled_ns - max(self.busy_ns, self.host_ns.low)
+        low = share * (self.unprofiled_ns - max(self.busy_ns, self.host_ns.high))
+        return Range(low, high).within(min(raw, idle))
+
+    # ------------------------------------------------------------ where
+
+    def where_of_row(self, row: LimitRow) -> Where:
+        """Return where the calls of a row are, by the first one that was recorded."""
+        place = self._place_of_operator(row.operator, row.input_dims)
+        python = place.python if place else None
+        return Where(
+            operator=row.operator,
+            input_dims=row.input_dims,
+            module=place.module if place else None,
+            python=python or self._caller_of(row.operator),
+            kernel=row.kernel,
+            annotation=place.annotation if place else None,
+        )
+
+    def _place_of_operator(self, operator: str | None, input_dims: str | None) -> Place | None:
+        if operator is None:
+            return None
+        table = self.trace.operators
+        is_it = table["name"].cast(pl.String) == operator
+        if input_dims is not None:
+            is_it &= table["input_dims"].cast(pl.String) == input_dims
+        rows = np.flatnonzero(is_it.fill_null(False).to_numpy())
+        if not len(rows):
+            return None
+        row = rows[len(rows) // 2 : len(rows) // 2 + 1]
+        moment = column(table, "start_ns")[row]
+        return places_at(self.trace, self.links, column(table, "thread")[row], moment)[0]
+
+    def _caller_of(self, operator: str | None) -> str | None:
+        callers = self._callers()
+        if callers is None or operator is None:
+            return None
+        found = callers.filter(pl.col("name") == operator)["called_from"]
+        return str(found[0]) if len(found) else None
+
+    def where_of_pieces(self, pieces: Ints) -> Where:
+        """Return where the host was in the longest of some pieces of idle time, and in which call."""
+        if not len(pieces):
+            return Where()
+        idle = self.waits.idle
+        longest = int(pieces[np.argmax(self.waits.lengths[pieces])])
+        moment = np.array([(idle.pieces.start[longest] + idle.pieces.end[longest]) // 2])
+        place = places_at(self.trace, self.links, idle.thread[longest : longest + 1], moment)[0]
+        call = int(idle.call[longest])
+        return self._where(place, None if call < 0 else str(self.trace.launches["name"][call]))
+
+    def where_of_call(self, call: int) -> Where:
+        """Return where a call of the API was made."""
+        launches = self.trace.launches
+        thread, start = column(launches, "thread")[call : call + 1], column(launches, "start_ns")[call : call + 1]
+        return self._where(places_at(self.trace, self.links, thread, start)[0], str(launches["name"][call]))
+
+    @staticmethod
+    def _where(place: Place, call: str | None) -> Where:
+        return Where(
+            operator=place.operator, module=place.module, python=place.python, annotation=place.annotation, call=call
+        )
+
+
+def claims_of(rows: Iterable[LimitRow]) -> frozenset[str]:
+    """Return what findings on rows of device work claim."""
+    return frozenset(f"{row.operator} {row.input_dims} {row.input_types} {row.kernel}" for row in rows)
+
+
+def idle_claim(kind: BoundKind) -> frozenset[str]:
+    """Return what findings on a kind of idle time claim."""
+    return frozenset({f"idle: {kind}"})

@@ -1,0 +1,399 @@
+"""Rules on what keeps the device waiting."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.advice.context import Context, Draft, Range, derived, general, idle_claim, measured
+from opscope.analysis.api import calls_of, calls_that, names_that
+from opscope.analysis.bounds import STACKS
+from opscope.analysis.columns import column, end_of
+from opscope.analysis.intervals import Intervals
+from opscope.analysis.nesting import Bools, Ints
+from opscope.documents.bound import BoundKind
+from opscope.documents.findings import Fact, Rule, Where
+from opscope.knowledge.api_calls import ApiKind
+from opscope.units import format_ns, format_share
+
+# Operators that hand a value of the device to Python, or need one to know how large their result is.
+_READS: Final = frozenset(
+    {
+        *("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal"),
+        *("aten::masked_select", "aten::unique", "aten::_unique2", "aten::unique_consecutive", "aten::tolist"),
+        *("aten::repeat_interleave", "aten::bincount", "aten::allclose"),
+    }
+)
+_LEAST_SHARE: Final = 0.02  # of the step; less is not worth a line
+_STACKS: Final = "record stacks to see the line (with_stack=True, opscope profile --with-stack)"
+
+
+def _seen(context: Context, where: Where) -> tuple[Fact, ...]:
+    """State where the host was, or how to find out."""
+    places = [place for place in (where.python, where.module, where.annotation, where.operator) if place]
+    if places:
+        return (measured(f"the host was in {', '.join(places)}"),)
+    return () if context.cost is STACKS else (general(f"where was not recorded: {_STACKS}"),)
+
+
+def dispatch_bound(context: Context) -> Iterator[Draft]:
+    """Find a device that waits for launches to be issued."""
+    idle = context.idle_for(BoundKind.DISPATCH)
+    drained = context.waits.kinds[BoundKind.DISPATCH] & (context.waits.after >= 0)
+    all_of_it = float(context.waits.by_kind.get(BoundKind.DISPATCH, 0))
+    after_waits = float(context.waits.lengths[drained].sum())
+    if idle.high < _LEAST_SHARE * context.step_ns or not all_of_it:
+        return
+    launches = int(calls_that(context.trace.launches, lambda call: call.enqueues).sum()) / context.steps
+    longest = context.where_of_pieces(np.flatnonzero(context.waits.kinds[BoundKind.DISPATCH]))
+    # A graph has gaps of its own, of about a microsecond.
+    gaps = min(launches * 1_000.0, idle.high / 2)
+    own = 1 - after_waits / all_of_it
+    saving = Range(0.5 * own * max(idle.low - gaps, 0), idle.high - gaps).within(context.step_ns)
+    yield Draft(
+        rule=Rule.DISPATCH_BOUND,
+        title=f"The device waits {format_ns(idle.high)} of a step for the host to issue {launches:,.0f} launches",
+        where=replace(longest, call=None),
+        saving=saving,
+        derivation="the idle time before launches that the host issues without pause, less a microsecond a launch; half "
+        "of what does not follow a wait is nearly certain",
+        evidence=(
+            measured(f"{launches:,.0f} launches a step, {format_ns(context.busy_ns / max(launches, 1))} of work each"),
+            derived(f"{format_share(idle.high, context.step_ns)} of the step the device waits for them"),
+        ),
+        action="step = torch.compile(step, mode='reduce-overhead')  # or capture a CUDA graph: torch.cuda.graph",
+        wrong_if="shapes or control flow change from step to step, so that no graph can be replayed",
+        claims=idle_claim(BoundKind.DISPATCH),
+    )
+
+
+def waits_for_the_device(context: Context) -> Iterator[Draft]:
+    """Find calls between a step's launches in which the host waits for the device: reads of values, and explicit ones."""
+    calls = _waits_within_steps(context)
+    for rule, chosen in _by_reason(context, calls).items():
+        pieces = np.isin(context.waits.after, chosen) | np.isin(context.waits.idle.call, chosen)
+        pieces &= ~context.waits.kinds[BoundKind.UNKNOWN]
+        if not pieces.any():
+            continue
+        saving = context.of_waiting(pieces)
+        after = context.waits.after[pieces]
+        lengths = context.waits.lengths[pieces]
+        mine = np.isin(after, chosen)
+        worst = int(after[np.argmax(np.where(mine, lengths, -1))]) if mine.any() else int(chosen[0])
+        where = context.where_of_call(worst)
+        number = len(chosen) / context.steps
+        reads = rule is Rule.BLOCKING_READ
+        yield Draft(
+            rule=rule,
+            title=f"The host waits for the device {number:,.1f} times a step "
+            + (f"to read a value ({where.operator})" if reads else f"({where.call})"),
+            where=where,
+            saving=saving,
+            derivation="the step less the longer of the device's work and the host's own time: without the waits the "
+            "host issues launches while the device works",
+            evidence=(
+                derived(f"the device idles {format_ns(float(lengths.sum()) / context.steps)} a step after these waits"),
+                derived(f"the host's own time is {format_ns(context.host_ns.low)} to {format_ns(context.host_ns.high)} "
+                        f"a step, the device's work {format_ns(context.busy_ns)}"),
+                *_seen(context, where),
+            ),
+            action="keep the value on the device and read it once, after the loop (losses.append(loss.detach()))"
+            if reads
+            else "remove torch.cuda.synchronize() and event.synchronize() from the loop; time with events that are read "
+            "afterwards",
+            wrong_if="what the host does next depends on the value" if reads else "something outside needs the result",
+            claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING),
+        )  # fmt: skip
+
+
+def _waits_within_steps(context: Context) -> Ints:
+    """Return the calls that wait for the device, but for the last one of each step: that one ends the step."""
+    launches, host = context.trace.launches, context.host
+    waits = np.flatnonzero(host.waits)
+    enqueues = np.sort(host.start[calls_that(launches, lambda call: call.enqueues)])
+    steps = context.device.steps
+    kept = []
+    for call in waits.tolist():
+        row = int(np.searchsorted(steps.start, host.start[call], side="right")) - 1 if len(steps) else -1
+        end = int(steps.end[row]) if row >= 0 else np.iinfo(np.int64).max
+        following = int(np.searchsorted(enqueues, host.end[call]))
+        if following < len(enqueues) and enqueues[following] < end:
+            kept.append(call)
+    return np.array(kept, np.int64)
+
+
+def _by_reason(context: Context, calls: Ints) -> dict[Rule, Ints]:
+    """Divide calls that wait by why they do; copies of pageable memory are another rule's."""
+    names = context.trace.operators["name"].cast(pl.String)
+    parent = context.links.operators.parent
+    found: dict[Rule, list[int]] = {}
+    copies, frees = _pageable_launches(context), _followed_by_free(context)
+    for call in calls.tolist():
+        row = int(context.links.launch_operator[call])
+        around = []
+        while row >= 0:
+            around.append(str(names[row]))
+            row = int(parent[row])
+        if copies[call]:
+            continue
+        if not around:
+            # The allocator waits for the device before it frees memory.
+            if not frees[call]:
+                found.setdefault(Rule.EXPLICIT_SYNC, []).append(call)
+        elif _READS.intersection(around) or any(name in ("aten::copy_", "aten::to") for name in around):
+            found.setdefault(Rule.BLOCKING_READ, []).append(call)
+    return {rule: np.array(rows, np.int64) for rule, rows in found.items()}
+
+
+def _followed_by_free(context: Context) -> Bools:
+    """Tell per call whether the next one of its thread frees memory."""
+    launches, host = context.trace.launches, context.host
+    order = np.lexsort((host.start, host.thread))
+    frees = calls_of(launches, ApiKind.FREE)[order]
+    same = np.append(host.thread[order][1:] == host.thread[order][:-1], False)
+    found = np.zeros(len(order), np.bool_)
+    found[order] = np.append(frees[1:], False) & same
+    return found
+
+
+def _pageable_launches(context: Context) -> Bools:
+    """Tell per call whether it copies pageable memory to the device."""
+    activities = context.trace.activities
+    result = np.zeros(context.trace.launches.height, np.bool_)
+    pageable = names_that(activities["name"], lambda name: "Pageable -> Device" in name)
+    launch = context.links.activity_launch
+    result[launch[pageable & (launch >= 0)]] = True
+    return result
+
+
+def copies(context: Context) -> Iterator[Draft]:
+    """Find copies between the host and the device that nothing is computed beside, from pageable memory or not."""
+    activities = context.trace.activities
+    moves = names_that(activities["name"], lambda name: "HtoD" in name or "DtoH" in name)
+    mine = np.flatnonzero(moves & (column(activities, "device") == context.device.device))
+    start, end = column(activities, "start_ns"), end_of(activities)
+    computes = np.flatnonzero(~names_that(activities["name"], lambda name: name.startswith("Memcpy")))
+    working = Intervals.union_of(start[computes], end[computes])
+    pageable = names_that(activities["name"], lambda name: "Pageable" in name)
+    for rule, rows in (
+        (Rule.BLOCKING_COPY, mine[pageable[mine]]),
+        (Rule.EXPOSED_COPY, mine[~pageable[mine]]),
+    ):
+        copying = Intervals.union_of(start[rows], end[rows]).within(context.device.window.spans)
+        exposed = copying.length - copying.within(working).length
+        time = exposed / context.steps
+        if time < _LEAST_SHARE * context.step_ns:
+            continue
+        yield _copy(context, rule, rows, time)
+
+
+def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
+    activities = context.trace.activities
+    longest = int(rows[np.argmax(column(activities, "duration_ns")[rows])])
+    launch = int(context.links.activity_launch[longest])
+    where = context.where_of_call(launch) if launch >= 0 else Where()
+    moved = int(activities["bytes"].gather(rows).fill_null(0).sum())
+    rate = moved / max(int(column(activities, "duration_ns")[rows].sum()), 1)  # bytes a nanosecond are GB/s
+    pageable = rule is Rule.BLOCKING_COPY
+    # Pinned memory is copied at 20 GB/s at least (PCIe 4), and may overlap with the device's work altogether.
+    certain = max(time * (1 - rate / 20), 0.0) if pageable else 0.0
+    kind = "pageable" if pageable else "pinned"
+    return Draft(
+        rule=rule,
+        title=f"Copies of {kind} memory between host and device take {format_ns(time)} of a step, and nothing else runs",
+        where=where,
+        saving=context.of_device(certain, time),
+        derivation="the time in which only these copies run (high)"
+        + ("; less what pinned memory takes at 20 GB/s (low)" if pageable else ""),
+        evidence=(
+            measured(f"{len(rows) / context.steps:,.1f} copies a step, {moved / context.steps / 1e6:,.1f} MB at "
+                     f"{rate:.1f} GB/s, longest {activities['name'][longest]}"),
+            *_seen(context, where),
+        ),
+        action="x = x.pin_memory().to(device, non_blocking=True)  # DataLoader(pin_memory=True); keep on the device what "
+        "does not change"
+        if pageable
+        else "copy on a stream of its own while the step before computes, or keep it on the device",
+        wrong_if="the data exist only just before they are needed",
+        claims=frozenset({f"copies: {kind}"}),
+    )  # fmt: skip
+
+
+def input_pipeline(context: Context) -> Iterator[Draft]:
+    """Find a device that waits for a DataLoader."""
+    yield from _waiting(
+        context,
+        BoundKind.INPUT,
+        Rule.INPUT_PIPELINE,
+        "The device waits {time} of a step for the next batch to be loaded",
+        "DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True, prefetch_factor=4)",
+        "the workers cannot load a batch in the time of a step",
+        0.5,
+    )
+
+
+def host_work(context: Context) -> Iterator[Draft]:
+    """Find a device that waits while the host does something that launches nothing."""
+    yield from _waiting(
+        context,
+        BoundKind.HOST_WORK,
+        Rule.HOST_WORK,
+        "The device waits {time} of a step while the host does other work",
+        "move that work out of the step, onto the device, or onto another thread or process that works ahead",
+        "what the device does next depends on it",
+        0.5,
+    )
+
+
+def _waiting(
+    context: Context, kind: BoundKind, rule: Rule, title: str, action: str, wrong_if: str, certain: float
+) -> Iterator[Draft]:
+    idle = context.idle_for(kind)
+    if idle.high < _LEAST_SHARE * context.step_ns:
+        return
+    pieces = np.flatnonzero(context.waits.kinds[kind])
+    where = context.where_of_pieces(pieces)
+    longest = int(context.waits.lengths[pieces].max())
+    yield Draft(
+        rule=rule,
+        title=title.format(time=format_ns(idle.high)),
+        where=where,
+        saving=Range(certain * idle.low, idle.high).within(context.step_ns),
+        derivation=f"the device's idle time meanwhile (high), {certain:.0%} of it (low)",
+        evidence=(
+            measured(f"the longest such wait took {format_ns(longest)}"),
+            derived(f"{format_share(idle.high, context.step_ns)} of the step"),
+            *_seen(context, where),
+        ),
+        action=action,
+        wrong_if=wrong_if,
+        claims=idle_claim(kind),
+    )
+
+
+def allocator_churn(context: Context) -> Iterator[Draft]:
+    """Find steps that allocate and free device memory over and over."""
+    launches = context.trace.launches
+    manages = calls_of(launches, ApiKind.ALLOCATE) | calls_of(launches, ApiKind.FREE)
+    inside = context.device.window.spans.holds(column(launches, "start_ns"), end_of(launches))
+    calls = np.flatnonzero(manages & inside)
+    pieces = context.waits.kinds[BoundKind.ALLOCATION] | np.isin(context.waits.after, calls)
+    time = float(context.waits.lengths[pieces].sum()) / context.steps
+    if not len(calls) or time < _LEAST_SHARE * context.step_ns:
+        return
+    certain = context.idle_for(BoundKind.ALLOCATION).low
+    longest = int(calls[np.argmax(column(launches, "duration_ns")[calls])])
+    where = context.where_of_call(longest)
+    busiest = launches["name"].gather(calls).cast(pl.String).value_counts(sort=True)["name"][0]
+    yield Draft(
+        rule=Rule.ALLOCATOR_CHURN,
+        title=f"Memory is allocated and freed {len(calls) / context.steps:,.1f} times a step ({busiest})",
+        where=where,
+        saving=Range(0.7 * certain, max(time, certain)).within(context.step_ns),
+        derivation="the idle time in these calls (70 % of it: low), and after them until launches catch up (high)",
+        evidence=(
+            measured(f"the device waits {format_ns(time)} of a step for that"),
+            general("PyTorch's allocator keeps freed memory; in a steady state a step needs no such call"),
+            *_seen(context, where),
+        ),
+        action="remove torch.cuda.empty_cache() from the loop; allocate what grows once, at its largest size; else "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        wrong_if="memory is needed by another process",
+        claims=idle_claim(BoundKind.ALLOCATION) | idle_claim(BoundKind.DISPATCH),
+    )
+
+
+def stream_dependency(context: Context) -> Iterator[Draft]:
+    """Find a device that waits though work was queued: for another stream, device or copy."""
+    idle = context.idle_for(BoundKind.DEPENDENCY)
+    if idle.high < _LEAST_SHARE * context.step_ns:
+        return
+    where = context.where_of_pieces(np.flatnonzero(context.waits.kinds[BoundKind.DEPENDENCY]))
+    yield Draft(
+        rule=Rule.STREAM_DEPENDENCY,
+        title=f"Queued work waits {format_ns(idle.high)} of a step for other streams or devices",
+        where=where,
+        saving=Range(0.0, idle.high),
+        derivation="all of that idle time (high)",
+        evidence=(derived(f"{format_share(idle.high, context.step_ns)} of the step"), *_seen(context, where)),
+        action="let streams wait for each other's results only where they use them: two buffers instead of one, events "
+        "recorded right after what is needed",
+        wrong_if="the work really needs what it waits for",
+        claims=idle_claim(BoundKind.DEPENDENCY),
+    )
+
+
+def exposed_communication(context: Context) -> Iterator[Draft]:
+    """Find data that move between devices while nothing is computed."""
+    time = context.device.exposed_communication_ns / context.steps
+    if time < _LEAST_SHARE * context.step_ns:
+        return
+    rows = [row for row in context.rows if row.reason == "data move between devices"]
+    yield Draft(
+        rule=Rule.EXPOSED_COMMUNICATION,
+        title=f"Data move between devices for {format_ns(time)} of a step, and nothing is computed meanwhile",
+        where=context.where_of_row(max(rows, key=lambda row: row.device_ns)) if rows else Where(),
+        saving=Range(0.0, time),
+        derivation="all of that time, if it overlapped with work (high)",
+        evidence=(measured(f"{format_share(time, context.step_ns)} of the step"),
+                  general("a rank that waits for the others spends that time in the same kernels")),
+        action="overlap it with the backward pass (DistributedDataParallel's buckets: bucket_cap_mb, gradient_as_bucket_view"
+        "=True), or communicate less (no_sync() while gradients accumulate, bf16 compression)",
+        wrong_if="the ranks wait for a slower one",
+        claims=frozenset({"communication"}),
+    )  # fmt: skip
+
+
+_COMPILING: Final = ("dynamo_timed", "compile_inner", "torch/_dynamo/convert_frame")
+
+
+def recompilation(context: Context) -> Iterator[Draft]:
+    """Find torch.compile at work within the steps."""
+    ranges = []
+    for table in (context.trace.annotations, context.trace.frames):
+        rows = np.flatnonzero(names_that(table["name"], lambda name: any(part in name for part in _COMPILING)))
+        ranges.append((column(table, "start_ns")[rows], end_of(table)[rows]))
+    start, end = (np.concatenate(parts) for parts in zip(*ranges, strict=True))
+    compiling = Intervals.union_of(start, end).within(context.device.window.spans)
+    time = compiling.length / context.steps
+    pieces = context.waits.idle.pieces.within(compiling).length / context.steps
+    if time < _LEAST_SHARE * context.step_ns or time < 1e6:
+        return
+    table = context.trace.annotations
+    yield Draft(
+        rule=Rule.RECOMPILATION,
+        title=f"torch.compile compiles within the steps, {format_ns(time)} each",
+        where=Where(annotation=str(table["name"][0]) if table.height else None),
+        saving=Range(0.7 * min(pieces, time), min(time, context.step_ns)).within(context.step_ns),
+        derivation="the time in which the compiler runs (high), 70 % of the device's idle time in it (low)",
+        evidence=(measured(f"{format_share(time, context.step_ns)} of the step lies in ranges of the compiler"),),
+        action="torch._dynamo.mark_dynamic(x, 0) or torch.compile(dynamic=True); pass changing numbers as tensors; "
+        "TORCH_LOGS=recompiles names the guard that failed",
+        wrong_if="these are the first steps: then it happens once",
+        claims=idle_claim(BoundKind.HOST_WORK) | idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING),
+    )
+
+
+def cold_start(context: Context) -> Iterator[Draft]:
+    """Find code that is loaded to the device within the steps."""
+    idle = context.waits.idle
+    loads = np.flatnonzero(calls_of(context.trace.launches, ApiKind.MODULE_LOAD))
+    pieces = (idle.record >= 0) | np.isin(idle.call, loads)
+    time = float(context.waits.lengths[pieces].sum()) / context.steps
+    if time < _LEAST_SHARE * context.step_ns:
+        return
+    where = context.where_of_pieces(np.flatnonzero(pieces))
+    yield Draft(
+        rule=Rule.COLD_START,
+        title=f"Code is loaded to the device within the steps: the device waits {format_ns(time)} of each",
+        where=where,
+        saving=Range(0.7 * time, time).within(context.step_ns),
+        derivation="the idle time in which code is loaded (high), 70 % of it (low)",
+        evidence=(measured(f"{int(pieces.sum())} such waits in the recording"), *_seen(context, where)),
+        action="run each shape and operator once before the steps that count (warm-up); CUDA_MODULE_LOADING=EAGER loads "
+        "all code at the start",
+        wrong_if="these are the first steps: then it happens once",
+        claims=idle_claim(BoundKind.BLOCKING),
+    )

@@ -1,0 +1,415 @@
+"""Rules on work that a step need not do: passes over memory, conversions, the same thing twice."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.advice.context import Context, Draft, Range, claims_of, derived, general, idle_claim, measured
+from opscope.analysis.api import calls_that, names_that
+from opscope.analysis.columns import column, end_of, nesting_of
+from opscope.analysis.intervals import Intervals
+from opscope.analysis.nesting import Ints
+from opscope.documents.bound import BoundKind
+from opscope.documents.findings import Rule, Where
+from opscope.documents.limits import LimitRow
+from opscope.knowledge.categories import Category, Classifier
+from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decoded import Operation
+from opscope.knowledge.native_functions import NativeFunctions
+from opscope.units import format_ns, format_share
+
+_LEAST_NS: Final = 3_000  # shorter kernels are a matter of launching
+_LEAST_SHARE: Final = 0.02  # of the step
+_FUSIBLE: Final = frozenset({Category.ELEMENTWISE, Category.ACTIVATION, Category.NORMALIZATION, Category.REDUCTION})
+_ALSO_FUSIBLE: Final = frozenset({"aten::copy_", "aten::native_dropout", "aten::native_dropout_backward"})
+_OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
+# Composite operators of the forward pass: no backward formula calls them.
+_FORWARD_ONLY: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *(
+            "linear",
+            "matmul",
+            "conv1d",
+            "conv2d",
+            "conv3d",
+            "layer_norm",
+            "group_norm",
+            "batch_norm",
+            "rms_norm",
+            "gelu",
+        ),
+        *("relu", "silu", "softmax", "log_softmax", "dropout", "embedding", "scaled_dot_product_attention", "einsum"),
+    )
+)
+
+
+@cache
+def _elements(dims: str | None) -> int:
+    """Return how many elements the largest of some recorded inputs has."""
+    shapes = json.loads(dims) if dims else []
+    plain = [shape for shape in shapes if isinstance(shape, list) and all(isinstance(side, int) for side in shape)]
+    return max((math.prod(shape) for shape in plain if shape), default=0)
+
+
+def fusible_chain(context: Context) -> Iterator[Draft]:
+    """Find kernels that pass over the same tensors one after the other, each reading what the one before wrote."""
+    chains = _chains(context)
+    if not chains:
+        return
+    duration = column(context.trace.activities, "duration_ns")
+    lost = sum(int(duration[chain].sum() - duration[chain].max()) for chain in chains) / context.steps
+    time = sum(int(duration[chain].sum()) for chain in chains) / context.steps
+    if lost < _LEAST_SHARE * context.step_ns:
+        return
+    longest = max(chains, key=lambda chain: int(duration[chain].sum()))
+    owners = context.links.activity_operator[longest]
+    names = context.trace.operators["name"].cast(pl.String).gather(owners).to_list()
+    row = next((row for row in context.rows if row.operator == names[0]), None)
+    where = context.where_of_row(row) if row else Where(operator=names[0])
+    shown = ", ".join(name.removeprefix("aten::") for name in names[:8]) + (" ..." if len(names) > 8 else "")
+    claimed = {names_ for chain in chains for names_ in _operators_of(context, chain)}
+    yield Draft(
+        rule=Rule.FUSIBLE_CHAIN,
+        title=f"Chains of elementwise kernels pass over memory again and again ({format_ns(time)} per step)",
+        where=where,
+        saving=context.of_device(0.35 * lost, 0.95 * lost),
+        derivation="the time of all kernels of a chain but its longest (95 %: high); what the backward pass keeps, and "
+        "further inputs, must be moved all the same (35 %: low)",
+        evidence=(
+            measured(f"{len(chains) / context.steps:,.1f} chains a step; the longest: {shown}"),
+            derived("each kernel reads what the one before it wrote, on the same stream, and as many elements"),
+        ),
+        action="torch.compile the function around them: one kernel then reads its inputs and writes its result once",
+        wrong_if="something in between needs the intermediate results",
+        claims=claims_of(row for row in context.rows if row.operator in claimed and row.category != "Unlinked"),
+    )
+
+
+def _operators_of(context: Context, chain: Ints) -> Sequence[str]:
+    owners = context.links.activity_operator[chain]
+    found: list[str] = context.trace.operators["name"].cast(pl.String).gather(owners).to_list()
+    return found
+
+
+def _chains(context: Context) -> list[Ints]:
+    """Return runs of activities that one kernel could do: rows of the activities, in order."""
+    activities, operators = context.trace.activities, context.trace.operators
+    owner = context.links.activity_operator
+    classifier = Classifier(NativeFunctions.shipped())
+    fusible = names_that(
+        operators["name"],
+        lambda name: (
+            name in _ALSO_FUSIBLE
+            or (not name.startswith(("aten::_foreach", "triton_")) and classifier.classify(name).category in _FUSIBLE)
+        ),
+    )
+    kernels = (activities["kind"].cast(pl.String) == "kernel").to_numpy()
+    mine = np.flatnonzero(kernels & (column(activities, "device") == context.device.device))
+    mine = mine[context.device.window.spans.holds(column(activities, "start_ns")[mine], end_of(activities)[mine])]
+    order = mine[np.lexsort((column(activities, "start_ns")[mine], column(activities, "stream")[mine]))]
+    stream, duration = column(activities, "stream"), column(activities, "duration_ns")
+    dims = operators["input_dims"].cast(pl.String)
+    chains: list[Ints] = []
+    run: list[int] = []
+    size, at = 0, -1
+
+    def close() -> None:
+        if len(run) > 1:
+            chains.append(np.array(run, np.int64))
+        run.clear()
+
+    for row in order.tolist():
+        if stream[row] != at:
+            close()
+            at = stream[row]
+        operator = int(owner[row])
+        if operator < 0 or not fusible[operator]:
+            close()
+            continue
+        if duration[row] < _LEAST_NS:
+            continue  # what works on a few numbers, such as means of rows, fits in between
+        elements = _elements(dims[operator])
+        if elements != size:
+            close()
+            size = elements
+        if elements:
+            run.append(row)
+    close()
+    return chains
+
+
+def eager_attention(context: Context) -> Iterator[Draft]:
+    """Find attention that is written out: products with a softmax between them, all scores in memory."""
+    softmaxes = [row for row in context.rows if _is_softmax_of_scores(row)]
+    rows: dict[int, LimitRow] = {}
+    ideal = 0.0
+    for softmax in softmaxes:
+        scores = _elements(softmax.input_dims)
+        products = [row for row in context.rows if row.operator in _BATCHED and _makes_or_takes(row, scores)]
+        if not any(_sides(row)[0] == scores for row in products) or not any(
+            _sides(row)[1] == scores for row in products
+        ):
+            continue
+        others = [row for row in context.rows if _elements(row.input_dims) == scores and row not in products]
+        others = [row for row in others if row.category not in ("Unlinked", str(Category.MATRIX))]
+        rows |= {id(row): row for row in (*products, *others)}
+        ideal += sum(row.calls * _compute_ns(row) for row in products) / context.steps
+    if not rows:
+        return
+    found = list(rows.values())
+    time = sum(row.device_ns for row in found) / context.steps
+    if time < _LEAST_SHARE * context.step_ns:
+        return
+    yield Draft(
+        rule=Rule.EAGER_ATTENTION,
+        title=f"Attention is written out and keeps all scores in memory ({format_ns(time)} per step)",
+        where=context.where_of_row(max(softmaxes, key=lambda row: row.device_ns)),
+        saving=context.of_device(0.5 * (time - ideal / 0.3), time - ideal / 0.6),
+        derivation="the time of the products, the softmax and what works on the scores, less what fused attention takes at "
+        "60 % of the device's limit (high); half of what is left at 30 % (low)",
+        evidence=(
+            measured(f"the scores of {softmaxes[0].input_dims} are written and read by "
+                     f"{sum(row.calls for row in found) / context.steps:,.0f} calls a step"),
+            derived(f"{format_share(time, context.busy_ns)} of the device's busy time"),
+            general("fused attention never writes the scores to memory"),
+        ),
+        action="torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in transformers: "
+        "attn_implementation='sdpa'",
+        wrong_if="the attention weights themselves are needed, or the scores are changed in a way that it does not offer",
+        claims=claims_of(found),
+    )  # fmt: skip
+
+
+_BATCHED: Final = ("aten::bmm", "aten::baddbmm", "aten::mm")
+
+
+def _is_softmax_of_scores(row: LimitRow) -> bool:
+    if row.operator not in ("aten::_softmax", "aten::_safe_softmax"):
+        return False
+    shapes = json.loads(row.input_dims or "[]")
+    return bool(shapes) and isinstance(shapes[0], list) and len(shapes[0]) in (3, 4)
+
+
+def _sides(row: LimitRow) -> tuple[int, int]:
+    """Return how many elements a product writes, and how many its first operand has."""
+    sizes = row.product or {}
+    batch, rows = sizes.get("batch", 0), sizes.get("rows", 0)
+    return batch * rows * sizes.get("columns", 0), batch * rows * sizes.get("depth", 0)
+
+
+def _makes_or_takes(row: LimitRow, scores: int) -> bool:
+    return row.product is not None and scores in _sides(row)
+
+
+def _compute_ns(row: LimitRow) -> float:
+    return row.ideal_ns if row.ideal_ns is not None and row.limited_by == "compute" else 0.0
+
+
+def unfused_optimizer(context: Context) -> Iterator[Draft]:
+    """Find an optimizer that updates parameters by many kernels."""
+    annotations, trace = context.trace.annotations, context.trace
+    ranges = annotations.filter(names_that(annotations["name"], _OPTIMIZER.search))
+    if not ranges.height:
+        return
+    nesting = nesting_of(ranges)
+    launch = context.links.activity_launch
+    launched = np.flatnonzero(launch >= 0)
+    thread, start = (column(trace.launches, name)[launch[launched]] for name in ("thread", "start_ns"))
+    inside = launched[nesting.innermost_at(thread, start) >= 0]
+    names = trace.activities["name"].gather(inside).cast(pl.String)
+    if not len(inside) or names.str.contains("Fused(Adam|Adagrad|Sgd)MathFunctor").any():
+        return
+    kernels = len(inside) / context.steps
+    work = float(column(trace.activities, "duration_ns")[inside].sum()) / context.steps
+    spans = Intervals.union_of(column(ranges, "start_ns"), end_of(ranges))
+    mask = context.waits.kinds[BoundKind.DISPATCH] | context.waits.kinds[BoundKind.HOST_WORK]
+    idle = context.waits.idle.pieces.chosen(mask).within(spans).length / context.steps
+    cost = context.cost
+    waiting = Range(idle / cost.most, idle / cost.least)
+    if context.unprofiled_ns:
+        most = max(context.unprofiled_ns - context.busy_ns, 0.0)
+        waiting = waiting.within(most)
+    lists = bool(names.str.contains("multi_tensor_apply").any())
+    saved = context.of_device(0.3 * work, 0.75 * work)
+    saving = Range(0.5 * waiting.low + saved.low, 0.95 * waiting.high + saved.high).within(context.step_ns)
+    if saving.high < _LEAST_SHARE * context.step_ns or kernels < 8:
+        return
+    name = str(ranges["name"][0]).split("#")[1].removesuffix(".step")
+    now = "a few kernels per operation" if lists else "several kernels per parameter"
+    yield Draft(
+        rule=Rule.UNFUSED_OPTIMIZER,
+        title=f"{name} takes {kernels:,.0f} kernels a step: {now}",
+        where=Where(annotation=str(ranges["name"][0])),
+        saving=saving,
+        derivation="75 % (high) and 30 % (low) of its device time, as one pass over parameters, gradients and states "
+        "remains; and 95 % and 50 % of the idle time in its ranges",
+        evidence=(
+            measured(f"{format_ns(work)} of device time and {format_ns(idle)} of idle time a step in {name}.step"),
+            general("the fused optimizer reads and writes everything once, in a few kernels"),
+        ),
+        action=f"torch.optim.{name}(..., fused=True)",
+        wrong_if="this optimizer has no fused form (SGD, Adam, AdamW and Adagrad have)",
+        claims=frozenset({"optimizer"})
+        | (idle_claim(BoundKind.DISPATCH) if waiting.high > 0.02 * context.step_ns else frozenset()),
+    )
+
+
+def layout_conversion(context: Context) -> Iterator[Draft]:
+    """Find kernels that change the layout of tensors around convolutions."""
+    rows = context.kernels.filter(pl.col("device") == context.device.device)
+    converting = [
+        (str(name), int(time), int(calls))
+        for name, time, calls in rows.select("name", "total_ns", "calls").iter_rows()
+        if decode(str(name)).operation is Operation.LAYOUT_CHANGE
+    ]
+    time = sum(time for _, time, _ in converting) / context.steps
+    if time < _LEAST_SHARE * context.step_ns:
+        return
+    convolutions = [row for row in context.rows if row.category == str(Category.CONVOLUTION)]
+    where = context.where_of_row(max(convolutions, key=lambda row: row.device_ns)) if convolutions else Where()
+    name = max(converting, key=lambda item: item[1])[0]
+    yield Draft(
+        rule=Rule.LAYOUT_CONVERSION,
+        title=f"Tensors are converted between NCHW and NHWC around convolutions ({format_ns(time)} per step)",
+        where=replace(where, kernel=name),
+        saving=context.of_device(0.6 * time, 1.3 * time),
+        derivation="the time of the conversions (60 %: low); without them the layers between run on whole vectors too "
+        "(130 %: high)",
+        evidence=(
+            measured(f"{sum(calls for *_, calls in converting) / context.steps:,.0f} conversions a step, mostly "
+                     f"{decode(name).summary}"),
+        ),
+        action="model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
+        wrong_if="layers between the convolutions only work on NCHW",
+        claims=frozenset({"layout"}),
+    )  # fmt: skip
+
+
+def repeated_casts(context: Context) -> Iterator[Draft]:
+    """Find weights that autocast converts again in every forward pass."""
+    weights = {
+        size
+        for row in context.rows
+        if row.product and row.precision in ("bf16", "fp16")
+        for size in ((row.product["columns"], row.product["depth"]), (row.product["depth"], row.product["columns"]))
+    }
+    rows = [row for row in context.rows if row.operator == "aten::copy_" and _casts_weight(row, weights)]
+    passes = _forward_passes_per_update(context)
+    if not rows or passes is None:
+        return
+    again = 1.0 if passes == math.inf else 1 - 1 / passes
+    time = again * sum(row.device_ns for row in rows) / context.steps
+    if time < _LEAST_SHARE * context.step_ns:
+        return
+    calls = sum(row.calls for row in rows) / context.steps
+    yield Draft(
+        rule=Rule.REPEATED_CASTS,
+        title=f"Autocast converts weights anew in each forward pass ({format_ns(time)} per step)",
+        where=context.where_of_row(max(rows, key=lambda row: row.device_ns)),
+        saving=context.of_device(0.8 * time, 1.05 * time),
+        derivation="the time of the conversions that are repeated",
+        evidence=(
+            measured(f"{calls:,.0f} conversions a step of tensors as large as the products' weights"),
+            derived("no update of the weights lies between them" if passes == math.inf else
+                    f"the weights change once in {passes:.0f} forward passes"),
+        ),
+        action="model = model.to(torch.bfloat16) for inference; else one autocast region around all micro-batches, so that "
+        "its cache keeps the converted weights",
+        wrong_if="the converted tensors are no weights",
+        claims=claims_of(rows),
+    )  # fmt: skip
+
+
+def _casts_weight(row: LimitRow, weights: set[tuple[int, int]]) -> bool:
+    types, dims = json.loads(row.input_types or "[]"), json.loads(row.input_dims or "[]")
+    if len(types) < 2 or types[1] != "float" or types[0] not in ("c10::BFloat16", "c10::Half"):
+        return False
+    return bool(dims) and isinstance(dims[0], list) and len(dims[0]) == 2 and tuple(dims[0]) in weights
+
+
+def _forward_passes_per_update(context: Context) -> float | None:
+    """Return how many forward passes run per update of the weights: all without training; None where unknown.
+
+    From the second backward pass on, gradients are added to those that are there.
+    """
+    names = context.trace.operators["name"].cast(pl.String)
+    accumulated = names.str.contains("AccumulateGrad", literal=True) & names.str.starts_with("torch::autograd")
+    count = int(accumulated.sum())
+    if not count:
+        return math.inf
+    parent = context.links.operators.parent
+    adds = np.flatnonzero((names == "aten::add_").to_numpy() & (parent >= 0))
+    added = int(accumulated.to_numpy()[parent[adds]].sum())
+    return count / max(count - added, 1) if added else None
+
+
+def recomputation(context: Context) -> Iterator[Draft]:
+    """Find forward work that the backward pass does again."""
+    trace, links = context.trace, context.links
+    inside = context.backward().inside
+    forward = names_that(trace.operators["name"], lambda name: name in _FORWARD_ONLY) & inside
+    if not forward.any():
+        return
+    own = np.zeros(trace.operators.height, np.int64)
+    linked = links.activity_operator >= 0
+    np.add.at(own, links.activity_operator[linked], column(trace.activities, "duration_ns")[linked])
+    parent = links.operators.parent
+    outermost = forward & ~np.where(parent >= 0, _any_above(forward, parent), False)
+    time = float(links.operators.subtree_sums(own)[outermost].sum()) / context.steps
+    if time < _LEAST_SHARE * context.step_ns:
+        return
+    yield Draft(
+        rule=Rule.RECOMPUTATION,
+        title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} per step)",
+        where=_checkpoint(context),
+        saving=context.of_device(0.85 * time, 1.15 * time),
+        derivation="the device time of forward operators that run within the backward pass",
+        evidence=(measured(f"{int(outermost.sum()) / context.steps:,.0f} forward operators a step run in the backward "
+                           f"pass, {format_share(time, context.busy_ns)} of the device's busy time"),),
+        action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
+        "(create_selective_checkpoint_contexts)",
+        wrong_if="memory does not allow it",
+        claims=frozenset({"recomputation"}),
+    )  # fmt: skip
+
+
+def _any_above(mask: np.ndarray, parent: Ints) -> np.ndarray:
+    """Tell per operator whether one around it is in a mask."""
+    above = np.zeros(len(mask), np.bool_)
+    at = parent.copy()
+    while (at >= 0).any():
+        known = at >= 0
+        above[known] |= mask[at[known]]
+        at = np.where(known, parent[np.maximum(at, 0)], -1)
+    return above
+
+
+def _checkpoint(context: Context) -> Where:
+    frames = context.trace.frames
+    found = frames["name"].cast(pl.String).str.contains("torch/utils/checkpoint.py", literal=True).to_numpy()
+    if not found.any():
+        return Where()
+    row = int(np.flatnonzero(found)[0])
+    nesting = nesting_of(frames)
+    above = int(nesting.parent[row])
+    names = frames["name"].cast(pl.String)
+    from opscope.analysis.stacks import is_users
+
+    while above >= 0 and not is_users(str(names[above])):
+        above = int(nesting.parent[above])
+    return Where(python=str(names[above]) if above >= 0 else str(names[row]))
+
+
+def launches_in(context: Context, spans: Intervals) -> int:
+    """Count the launches within some time."""
+    launches = context.trace.launches
+    enqueues = calls_that(launches, lambda call: call.enqueues)
+    return int(spans.holds(column(launches, "start_ns")[enqueues], end_of(launches)[enqueues]).sum())

@@ -1,0 +1,210 @@
+"""Rules on matrix products and convolutions: precision, sizes, kernels, grids."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from opscope.analysis.advice.context import Context, Draft, Range, claims_of, derived, general, measured
+from opscope.documents.findings import Rule
+from opscope.documents.limits import LimitedBy, LimitRow
+from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decoded import Operation
+from opscope.units import format_ns, format_share
+
+_NS_PER_US: Final = 1_000.0
+# Of what products reach of their limit: what a well-chosen kernel for large sizes does, and what one does at worst.
+_GOOD_SHARE: Final = 0.75
+_POOR_SHARE: Final = 0.3
+# Elements that 16 bytes hold, by precision: what the fast kernels load at once.
+_MULTIPLE: Final = {"bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4, "fp8": 16, "int8": 16}
+_UNALIGNED_DETAILS: Final = frozenset({"1", "2"})
+_LEAST_CALL_NS: Final = 3 * _NS_PER_US  # shorter kernels are a matter of launching
+_SMALL_GRID_SHARE: Final = 0.5  # of the multiprocessors
+
+
+def _lost(context: Context, rows: Sequence[LimitRow], ideal_of: dict[int, float], share: float) -> float:
+    """Return what a step's device time would lose if these calls ran at a share of their ideal times."""
+    lost = sum(max(row.device_ns - row.calls * ideal_of[id(row)] / share, 0.0) for row in rows)
+    return lost / context.steps
+
+
+def _time(context: Context, rows: Sequence[LimitRow]) -> float:
+    return sum(row.device_ns for row in rows) / context.steps
+
+
+def _sizes(row: LimitRow) -> str:
+    if row.product is None:
+        return row.input_dims or ""
+    batch = f"{row.product['batch']} x " if row.product["batch"] > 1 else ""
+    return f"{batch}{row.product['rows']} x {row.product['depth']} by {row.product['depth']} x {row.product['columns']}"
+
+
+def fp32_products(context: Context) -> Iterator[Draft]:
+    """Find products on the FP32 cores of a device whose Tensor Cores take TF32."""
+    rows = [row for row in context.rows if row.precision == "fp32" and row.lower_precision == "tf32" and row.flop]
+    rows = [row for row in rows if row.lower_ideal_ns is not None and row.share is not None]
+    if not rows:
+        return
+    first = max(rows, key=lambda row: row.device_ns)
+    ideals = {id(row): row.lower_ideal_ns or 0.0 for row in rows}
+    time = _time(context, rows)
+    saving = context.of_device(
+        _lost(context, rows, ideals, _POOR_SHARE * 2 / 3), _lost(context, rows, ideals, _GOOD_SHARE)
+    )
+    share = sum((row.share or 0) * row.device_ns for row in rows) / sum(row.device_ns for row in rows)
+    yield Draft(
+        rule=Rule.FP32_PRODUCTS,
+        title=f"Matrix products run on the FP32 cores ({format_ns(time)} per step); the Tensor Cores are idle",
+        where=context.where_of_row(first),
+        saving=saving,
+        derivation="their time less what TF32 takes at 75 % (high) and 20 % (low) of the device's TF32 peak",
+        evidence=(
+            measured(f"{format_share(time, context.busy_ns)} of the device's busy time, mostly {_sizes(first)}"),
+            measured(f"the kernel is {decode(first.kernel).summary}"),
+            derived(f"they run at {format_share(share, 1)} of what the FP32 cores allow"),
+        ),
+        action="torch.set_float32_matmul_precision('high')  # or bfloat16 autocast; results change in the 4th digit",
+        wrong_if="the results need more than TF32's 10 bits of mantissa",
+        claims=claims_of(rows),
+    )
+
+
+def unaligned_sizes(context: Context) -> Iterator[Draft]:
+    """Find products whose sizes keep the fast kernels away."""
+    rows = [row for row in context.rows if _is_unaligned(row)]
+    if not rows:
+        return
+    first = max(rows, key=lambda row: row.device_ns)
+    ideals = {id(row): row.ideal_ns or 0.0 for row in rows}
+    multiple = _MULTIPLE.get(first.precision or "", 8)
+    odd = sorted({size for row in rows for name, size in (row.product or {}).items() if name != "batch"} - {0})
+    odd = [size for size in odd if size % multiple]
+    padded = ", ".join(f"{size} to {-(-size // 64) * 64}" for size in odd[:3])
+    yield Draft(
+        rule=Rule.UNALIGNED_SIZES,
+        title=f"Sizes that are no multiples of {multiple} ({', '.join(map(str, odd[:3]))}) keep products off the fast "
+        "kernels",
+        where=context.where_of_row(first),
+        saving=context.of_device(_lost(context, rows, ideals, 0.28), _lost(context, rows, ideals, _GOOD_SHARE)),
+        derivation="their time less what aligned products take at 75 % (high) and 28 % (low) of the device's limit",
+        evidence=(
+            measured(f"{format_share(_time(context, rows), context.busy_ns)} of the device's busy time"),
+            measured(f"{_sizes(first)} runs as {decode(first.kernel).summary}"),
+            derived(f"that is {format_share(first.share or 0, 1)} of the limit at {first.precision}"),
+        ),
+        action=f"pad these sizes: {padded} (a vocabulary: nn.Embedding and the output layer)",
+        wrong_if="the operands are not contiguous, so that their strides keep the fast kernels away",
+        claims=claims_of(rows),
+    )
+
+
+def _is_unaligned(row: LimitRow) -> bool:
+    multiple = _MULTIPLE.get(row.precision or "")
+    if row.product is None or multiple is None or row.share is None or row.precision == "fp32":
+        return False
+    sizes = (row.product["rows"], row.product["columns"], row.product["depth"])
+    if all(size % multiple == 0 for size in sizes) or row.call_ns < _LEAST_CALL_NS or min(sizes) < 2 * multiple:
+        return False
+    alignment = dict(decode(row.kernel).details).get("alignment in elements")
+    if alignment is not None:
+        return alignment in _UNALIGNED_DETAILS and row.share < _GOOD_SHARE
+    return row.share < _POOR_SHARE and row.limited_by == LimitedBy.COMPUTE
+
+
+def slow_product_kernel(context: Context) -> Iterator[Draft]:
+    """Find products in double precision, and those far below what their Tensor Cores allow without another reason."""
+    doubles = [row for row in context.rows if row.flop and row.precision in ("fp64", "fp64_tensor")]
+    if doubles:
+        yield _doubles(context, doubles)
+    slow = [row for row in context.rows if _is_slow(context, row)]
+    if not slow:
+        return
+    first = max(slow, key=lambda row: row.device_ns)
+    ideals = {id(row): row.ideal_ns or 0.0 for row in slow}
+    yield Draft(
+        rule=Rule.SLOW_PRODUCT_KERNEL,
+        title=f"Products in {first.precision} run far below the Tensor Cores' limit",
+        where=context.where_of_row(first),
+        saving=context.of_device(0.0, _lost(context, slow, ideals, 0.6)),
+        derivation="their time less what they take at 60 % of the limit (high); that another kernel exists is not certain",
+        evidence=(
+            measured(f"{_sizes(first)} takes {format_ns(first.call_ns)} as {decode(first.kernel).summary}"),
+            derived(f"that is {format_share(first.share or 0, 1)} of the limit at {first.precision}"),
+            measured(f"{format_share(_time(context, slow), context.busy_ns)} of the device's busy time"),
+        ),
+        action="make the operands contiguous before the product, or join many small products into one (bmm, larger "
+        "batches)",
+        wrong_if="the sizes are too small for the device, or the operands' layout is needed as it is",
+        claims=claims_of(slow),
+    )
+
+
+def _doubles(context: Context, rows: Sequence[LimitRow]) -> Draft:
+    first = max(rows, key=lambda row: row.device_ns)
+    ideals = {id(row): row.lower_ideal_ns or row.call_ns for row in rows}
+    return Draft(
+        rule=Rule.SLOW_PRODUCT_KERNEL,
+        title=f"Products run in double precision ({format_ns(_time(context, rows))} per step)",
+        where=context.where_of_row(first),
+        saving=context.of_device(_lost(context, rows, ideals, _POOR_SHARE), _lost(context, rows, ideals, _GOOD_SHARE)),
+        derivation="their time less what single precision (or TF32) takes at 75 % (high) and 30 % (low) of its limit",
+        evidence=(
+            measured(f"{_sizes(first)} takes {format_ns(first.call_ns)} with inputs {first.input_types}"),
+            measured(f"{format_share(_time(context, rows), context.busy_ns)} of the device's busy time"),
+        ),
+        action="x = x.float()  # if doubles were not meant: numpy's default type comes in through torch.from_numpy",
+        wrong_if="double precision is needed",
+        claims=claims_of(rows),
+    )
+
+
+def _is_slow(context: Context, row: LimitRow) -> bool:
+    if not row.flop or row.share is None or row.precision not in ("bf16", "fp16", "tf32", "fp8"):
+        return False
+    enough = row.thread_blocks is None or row.thread_blocks >= _SMALL_GRID_SHARE * _multiprocessors(context)
+    is_product = decode(row.kernel).operation in (Operation.GEMM, Operation.GEMV, None) and row.product is not None
+    return (
+        is_product
+        and enough
+        and row.share < _POOR_SHARE
+        and row.call_ns > 5 * _LEAST_CALL_NS
+        and not _is_unaligned(row)
+    )
+
+
+def _multiprocessors(context: Context) -> int:
+    return (context.properties.multiprocessors if context.properties else None) or 0
+
+
+def small_grid(context: Context) -> Iterator[Draft]:
+    """Find kernels with too few thread blocks for the device."""
+    available = _multiprocessors(context)
+    rows = [row for row in context.rows if _is_small(row, available)]
+    if not rows or not available:
+        return
+    first = max(rows, key=lambda row: row.device_ns)
+    time = _time(context, rows)
+    most = sum(row.device_ns * (1 - max((row.thread_blocks or 1) / available, row.share or 0.0)) for row in rows)
+    yield Draft(
+        rule=Rule.SMALL_GRID,
+        title=f"Kernels with few thread blocks leave most of the {available} multiprocessors idle",
+        where=context.where_of_row(first),
+        saving=Range(0.0, context.of_device(0.0, most / context.steps).high),
+        derivation="their time less what it would take if all multiprocessors shared the work (high)",
+        evidence=(
+            measured(f"{first.operator or first.kernel} runs {first.thread_blocks} thread blocks for "
+                     f"{format_ns(first.call_ns)}"),
+            measured(f"{format_share(time, context.busy_ns)} of the device's busy time is spent in such kernels"),
+            general("one thread block runs on one multiprocessor"),
+        ),
+        action="give the kernel more independent work: larger batches, several such calls at once (batched operators, "
+        "streams), or a split along the reduced dimension",
+        wrong_if="other kernels run beside these on other streams",
+        claims=claims_of(rows),
+    )  # fmt: skip
+
+
+def _is_small(row: LimitRow, available: int) -> bool:
+    if row.thread_blocks is None or row.call_ns < 5 * _LEAST_CALL_NS:
+        return False
+    far = row.share is None or row.share < _SMALL_GRID_SHARE
+    return row.thread_blocks < _SMALL_GRID_SHARE * available and far and "nccl" not in row.kernel.lower()
