@@ -123,7 +123,8 @@ def loading_data(trace: Trace, idle: IdleTime, pieces: Ints) -> Bools:
 def _waited_before(trace: Trace, host: HostTime, idle: IdleTime, pieces: Ints) -> Ints:
     """Return per piece the call in which its thread waited for the device since it last enqueued work, or -1."""
     enqueues = calls_that(trace.launches, lambda call: call.enqueues)
-    drains = host.waits | calls_of(trace.launches, ApiKind.FREE)  # what frees memory waits for the device too
+    # What frees memory waits for the device; what allocates it, or loads code, does not.
+    drains = host.waits & ~calls_of(trace.launches, ApiKind.ALLOCATE) & ~calls_of(trace.launches, ApiKind.MODULE_LOAD)
     found = np.full(len(pieces), -1, np.int64)
     for number in np.unique(idle.thread[pieces]).tolist():
         asked = np.flatnonzero(idle.thread[pieces] == number)

@@ -14,6 +14,7 @@ from opscope.record.codec import encode
 from opscope.report.analysis_tables import table_by, values_by
 from opscope.report.blocks import Bullets, Inline, Name, Paragraph, Section
 from opscope.report.by import SHOWN_ROWS, By
+from opscope.report.finding_text import first_things
 from opscope.report.gap_text import longest_gap
 from opscope.report.markdown import render
 from opscope.report.tables import Format, as_csv
@@ -90,6 +91,8 @@ def _summary(one: Analysed) -> Iterator[Inline]:
     """Yield what a reader must know before any row of a table."""
     analysis, measured = one.analysis, one.measured
     yield Name(one.path), f": {analysis.source.event_count:,} events, {measured.step_count} steps"
+    yield (f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}",)
+    yield from first_things(measured.findings)
     for device in analysis.devices:
         window, busy = device.window, device.busy_in_window_ns
         yield (
@@ -99,7 +102,6 @@ def _summary(one: Analysed) -> Iterator[Inline]:
             f"sum {format_ns(device.sum_ns)}, busy {format_ns(busy)} ({format_share(busy, window.duration_ns)}), "
             f"idle {format_ns(device.idle_ns)} of the {window.kind} of {format_ns(window.duration_ns)}",
         )
-    yield (f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}",)
     gap = longest_gap(analysis.gaps, max((device.window.duration_ns for device in analysis.devices), default=0))
     if gap is not None:
         yield gap

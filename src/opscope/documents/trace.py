@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opscope.documents.bound import Bound
+from opscope.documents.findings import Finding
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.statements import Findings
 from opscope.documents.trust import Trust
@@ -421,6 +422,7 @@ class TraceDocument:
         step_count: profiled steps; 0 where neither the trace nor the capture's schedule tells.
         capture: null for a trace that opscope did not capture.
         gaps: the longest ones of all devices.
+        findings: what could make a step faster, the largest defensible saving first.
     """
 
     schema: Literal["opscope.analysis/1"] = "opscope.analysis/1"
@@ -447,6 +449,7 @@ class TraceDocument:
     measurement: Measurement = Measurement()
     capture: CaptureEntry | None = None
     gaps: tuple[GapRow, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def device_sum_ns(self) -> int:

@@ -6,6 +6,7 @@ from opscope.documents.trace import Measurement, SampleSummary, TraceDocument
 from opscope.documents.trust import Verdict
 from opscope.record.capture import Clocks
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.report.finding_text import findings_section, first_things
 from opscope.report.gap_text import longest_gap
 from opscope.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
 
@@ -24,11 +25,14 @@ def overview_section(document: TraceDocument) -> Section:
         *_steps(document),
         *_memory(document),
     )
-    return Section(("Overview",), blocks)
+    further = (findings_section(document.findings),) if document.has_device_times else ()
+    return Section(("Overview",), blocks, further)
 
 
 def _verdict(document: TraceDocument) -> Iterator[Block]:
     yield Paragraph.of(f"What bounds the step: {document.bound.kind}. {document.bound.sentence}")
+    for line in first_things(document.findings):
+        yield Paragraph(line)
     doubts = [c for c in document.trust.checks if c.verdict is Verdict.FAIL]
     if doubts:
         yield Paragraph.of("Do not rely on the figures below before these are cleared up (section 5 has all checks):")

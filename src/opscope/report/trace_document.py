@@ -1,7 +1,7 @@
 """A trace and its record -> `TraceDocument`. Nothing is computed here that `Measured` has not decided."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -11,6 +11,7 @@ from opscope.analysis.measured import Measured
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.window import Window
 from opscope.documents import trace as doc
+from opscope.documents.findings import Finding
 from opscope.documents.history import CURRENT
 from opscope.documents.source import NativeFunctionDetail
 from opscope.knowledge.kernels.decode import decode
@@ -88,6 +89,17 @@ def build_trace_document(
         measurement=measured.measurement,
         capture=None if measured.record is None else _capture(measured.record),
         gaps=analysis.gaps,
+        findings=tuple(_with_source(finding, builder.resolver) for finding in measured.findings),
+    )
+
+
+def _with_source(finding: Finding, resolver: SourceResolver | None) -> Finding:
+    """Return a finding with the file that instantiates its kernel, where that is known for certain."""
+    if resolver is None or finding.where.kernel is None:
+        return finding
+    source = source_entry(resolver.resolve(finding.where.kernel))
+    return replace(
+        finding, where=replace(finding.where, source_file=source.file if source.how == How.VERIFIED else None)
     )
 
 

@@ -44,15 +44,10 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
         return ()
     context = Context(recording)
     drafts = [draft for rule in RULES for draft in rule(context) if draft.saving.high >= _LISTED * context.step_ns]
-    drafts.sort(key=lambda draft: -_weight(draft.saving))
+    drafts.sort(key=lambda draft: -draft.saving.likely)
     if all(draft.saving.high < _CHEAP * context.step_ns for draft in drafts):
         drafts = [*near_limit(context), *drafts]
     return _named(context, drafts)
-
-
-def _weight(saving: Range) -> float:
-    """Return what decides the order: mostly what is nearly certain."""
-    return 0.5 * saving.low + 0.5 * saving.high
 
 
 def near_limit(context: Context) -> Iterator[Draft]:

@@ -1,6 +1,7 @@
 """What the rules look at, and how device time and waiting become time of a step."""
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -25,18 +26,28 @@ from opscope.model import DeviceProperties, Trace
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Nanoseconds a step: what is nearly certain, and the most."""
+    """Nanoseconds a step: what is nearly certain, the most, and what is likely (halfway, where nothing says more)."""
 
     low: float
     high: float
+    middle: float | None = None
+
+    @property
+    def likely(self) -> float:
+        """What decides the order of findings."""
+        return (self.low + self.high) / 2 if self.middle is None else self.middle
 
     def __add__(self, other: "Range") -> "Range":
-        return Range(self.low + other.low, self.high + other.high)
+        return Range(self.low + other.low, self.high + other.high, self.likely + other.likely)
+
+    def times(self, low: float, high: float) -> "Range":
+        """Return the range with its ends scaled."""
+        return Range(low * self.low, high * self.high, (low + high) / 2 * self.likely)
 
     def within(self, most: float) -> "Range":
         """Return the range with nothing below 0 or above a limit."""
         high = min(max(self.high, 0.0), most)
-        return Range(min(max(self.low, 0.0), high), high)
+        return Range(min(max(self.low, 0.0), high), high, min(max(self.likely, 0.0), high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +157,9 @@ class Context:
     @cached_property
     def host_ns(self) -> Range:
         """How long the host has something to do in a step, without waiting for the device."""
-        cost = self.cost
         own = max(self._profiled_ns - self.waits.host_waits_ns / self.steps, 0.0)
-        return Range(min(own / cost.most, self.step_ns), min(own / cost.least, self.step_ns))
+        likely = own / math.sqrt(self.cost.least * self.cost.most)
+        return Range(own / self.cost.most, own / self.cost.least, likely).within(self.step_ns)
 
     @cached_property
     def idle(self) -> dict[BoundKind, Range]:
@@ -156,55 +167,65 @@ class Context:
         if self.unprofiled_ns:
             parts = waiting_per_step(self.evidence, self.device, self.waits)
             return {kind: Range(time, time) for kind, time in parts.items()}
-        cost = self.cost
         found = {}
         for kind, time in self.waits.by_kind.items():
             high = time / self.steps
-            slowed = kind in (BoundKind.HOST_WORK, BoundKind.INPUT) and cost is STACKS
-            low = high / cost.most if slowed else high
-            if kind is BoundKind.DISPATCH:
-                low = max(high - (1 - 1 / cost.most) * self._profiled_ns, 0.0)
-            found[kind] = Range(low, high)
+            slowed = kind in (BoundKind.HOST_WORK, BoundKind.INPUT) and self.cost is STACKS
+            found[kind] = Range(high / self.cost.most, high, 0.8 * high) if slowed else Range(high, high)
+        if BoundKind.DISPATCH in found:
+            found[BoundKind.DISPATCH] = self._dispatch(found.pop(BoundKind.DISPATCH).high, found)
         return found
+
+    def _dispatch(self, recorded: float, others: Mapping[BoundKind, Range]) -> Range:
+        """Return how much of the time for which the device waited for launches is left without the profiler."""
+        rest = self.busy_ns + sum(wait.high for wait in others.values())
+        low, high, likely = (
+            max(host - rest, 0.0) for host in (self.host_ns.low, self.host_ns.high, self.host_ns.likely)
+        )
+        return Range(low, max(high, low), likely).within(recorded)
 
     def idle_for(self, kind: BoundKind) -> Range:
         """Return how long the device waits for one kind of thing."""
         return self.idle.get(kind, Range(0.0, 0.0))
 
     @property
-    def _serial(self) -> Range:
+    def _serial_ns(self) -> float:
         """Idle time that stays whatever the device's work takes."""
         kinds = (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.HOST_WORK, BoundKind.INPUT, BoundKind.DEPENDENCY)
-        total = Range(0.0, 0.0)
-        for kind in kinds:
-            total += self.idle_for(kind)
-        return total
+        return sum(self.idle_for(kind).likely for kind in kinds)
 
     def of_device(self, low: float, high: float) -> Range:
         """Return what a step loses if its device work takes so much less: no more than leaves the host the bound."""
-        most = max(high, 0.0)
-        fast = self._step(self.host_ns.low, 0.0) - self._step(self.host_ns.low, high)
-        slow = self._step(self.host_ns.high, 0.0) - self._step(self.host_ns.high, low)
-        return Range(min(slow, max(low, 0.0)), fast).within(min(most, self.step_ns))
+        slow, fast, likely = (
+            self._shorter(host, less)
+            for host, less in (
+                (self.host_ns.high, low),
+                (self.host_ns.low, high),
+                (self.host_ns.likely, (max(low, 0.0) + high) / 2),
+            )
+        )
+        return Range(min(slow, max(low, 0.0)), fast, likely).within(min(max(high, 0.0), self.step_ns))
 
-    def _step(self, host_ns: float, less: float) -> float:
-        before = max(host_ns, self.busy_ns + self._serial.high)
-        step = self.unprofiled_ns or before
-        return max(host_ns, self.busy_ns + self._serial.high - less) if less else max(step, host_ns)
+    def _shorter(self, host_ns: float, less: float) -> float:
+        """Return how much shorter a step gets with less device work, if the host needs so long."""
+        of_device = self.busy_ns + self._serial_ns
+        before = max(self.unprofiled_ns or of_device, host_ns)
+        return max(before - max(of_device - less, host_ns), 0.0) if less > 0 else 0.0
 
     def of_waiting(self, pieces: Bools) -> Range:
         """Return what a step loses if the host did not wait before these pieces of idle time: it would run ahead."""
+        idle = float(self.waits.lengths[pieces].sum()) / self.steps
         # What overlaps then is no more than the device's work, or the host's own.
-        raw = min(float(self.waits.lengths[pieces].sum()) / self.steps, self.busy_ns, self.host_ns.high)
-        cost = self.cost
+        most = min(idle, self.busy_ns, self.host_ns.high)
         if self.unprofiled_ns is None:
-            low = raw / cost.most if self.busy_ns >= self.host_ns.high else 0.0
-            return Range(low, raw / cost.least).within(self.step_ns)
-        idle = max(self.unprofiled_ns - self.busy_ns, 0.0)
-        share = raw / max(float(self.waits.lengths.sum()) / self.steps, 1.0)
-        high = self.unprofiled_ns - max(self.busy_ns, self.host_ns.low)
-        low = share * (self.unprofiled_ns - max(self.busy_ns, self.host_ns.high))
-        return Range(low, high).within(min(raw, idle))
+            low = most / self.cost.most if self.busy_ns >= self.host_ns.high else 0.0
+            likely = most / math.sqrt(self.cost.least * self.cost.most)
+            return Range(low, most / self.cost.least, likely).within(self.step_ns)
+        share = idle / max(float(self.waits.lengths.sum()) / self.steps, 1.0)
+        left = (self.unprofiled_ns - max(self.busy_ns, host) for host in (self.host_ns.high, self.host_ns.low))
+        low, high = left
+        likely = share * (self.unprofiled_ns - max(self.busy_ns, self.host_ns.likely))
+        return Range(share * low, high, likely).within(min(idle, max(self.unprofiled_ns - self.busy_ns, 0.0)))
 
     # ------------------------------------------------------------ where
 

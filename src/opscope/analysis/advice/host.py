@@ -51,7 +51,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     # A graph has gaps of its own, of about a microsecond.
     gaps = min(launches * 1_000.0, idle.high / 2)
     own = 1 - after_waits / all_of_it
-    saving = Range(0.5 * own * max(idle.low - gaps, 0), idle.high - gaps).within(context.step_ns)
+    saving = Range(0.5 * own * (idle.low - gaps), idle.high - gaps, own * (idle.likely - gaps)).within(context.step_ns)
     yield Draft(
         rule=Rule.DISPATCH_BOUND,
         title=f"The device waits {format_ns(idle.high)} of a step for the host to issue {launches:,.0f} launches",
@@ -111,7 +111,9 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
 def _waits_within_steps(context: Context) -> Ints:
     """Return the calls that wait for the device, but for the last one of each step: that one ends the step."""
     launches, host = context.trace.launches, context.host
-    waits = np.flatnonzero(host.waits)
+    kinds = (ApiKind.ALLOCATE, ApiKind.FREE, ApiKind.MODULE_LOAD)
+    manages = np.logical_or.reduce([calls_of(launches, kind) for kind in kinds])
+    waits = np.flatnonzero(host.waits & ~manages)
     enqueues = np.sort(host.start[calls_that(launches, lambda call: call.enqueues)])
     steps = context.device.steps
     kept = []
@@ -260,7 +262,7 @@ def _waiting(
         rule=rule,
         title=title.format(time=format_ns(idle.high)),
         where=where,
-        saving=Range(certain * idle.low, idle.high).within(context.step_ns),
+        saving=idle.times(certain, 1.0).within(context.step_ns),
         derivation=f"the device's idle time meanwhile (high), {certain:.0%} of it (low)",
         evidence=(
             measured(f"the longest such wait took {format_ns(longest)}"),

@@ -1,0 +1,64 @@
+"""Findings in words: what to do first, for people who read three lines; and all of it, for those who act."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from opscope.documents.findings import Finding, Where
+from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section
+from opscope.units import format_ns, format_share
+
+FIRST: Final = 3  # on the first screen
+
+
+def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
+    """Say what to do first, one line and one action each; findings that would save the same time are left out."""
+    chosen: list[Finding] = []
+    for finding in findings:
+        if len(chosen) < FIRST and not any(finding.id in other.overlaps for other in chosen):
+            chosen.append(finding)
+    for number, finding in enumerate(chosen, start=1):
+        yield (f"{number}. {saving(finding)}", Name(finding.title), *place(finding.where), f" [{finding.rule}]")
+        yield ("   ", Name(finding.action))
+
+
+def saving(finding: Finding) -> str:
+    """Say what a finding could save."""
+    low, high = finding.saving_ns.low, finding.saving_ns.high
+    if not high:
+        return ""
+    share = format_share(high, finding.of_step_ns)
+    amount = f"up to {format_ns(high)}" if low < 0.01 * high else f"{format_ns(low)} to {format_ns(high)}"
+    return f"Saves {amount} of {format_ns(finding.of_step_ns)} ({share} at most): "
+
+
+def place(where: Where) -> Iterator[str | Name]:
+    """Say where it is: the line of Python if that was recorded, else what is nearest to it."""
+    found = where.python or where.module or where.operator or where.annotation
+    if found is not None:
+        yield ", in "
+        yield Name(found)
+
+
+def findings_section(findings: Sequence[Finding]) -> Section:
+    """Build the section with all findings, their evidence and how to prove them."""
+    if not findings:
+        return Section(
+            ("What to do",), (Paragraph.of("No rule found anything that is worth more than 2 % of a step."),)
+        )
+    blocks: list[Block] = []
+    for number, finding in enumerate(findings, start=1):
+        blocks.append(Paragraph((f"{number}. ", Name(finding.title), *place(finding.where), f" [{finding.id}]")))
+        blocks.append(Bullets(tuple(_lines(finding))))
+    return Section(("What to do",), tuple(blocks))
+
+
+def _lines(finding: Finding) -> Iterator[Inline]:
+    if finding.saving_ns.high:
+        yield (f"{saving(finding)}{finding.derivation}.",)
+    for fact in finding.evidence:
+        yield (Name(fact.text), f" ({fact.basis}).")
+    yield ("Write: ", Name(finding.action))
+    yield ("Prove: ", Name(finding.prove))
+    yield (f"Wrong if {finding.wrong_if}.",)
+    if finding.overlaps:
+        yield (f"Saves some of the same time as {', '.join(finding.overlaps)}.",)
