@@ -105,6 +105,7 @@ def _row(work: _Work, functions: NativeFunctions, classifier: Classifier, peaks:
         device=first.device,
         input_dims=first.input_dims,
         input_types=first.input_types,
+        input_strides=first.input_strides,
         kernel=first.name,
         thread_blocks=None if (grid := dimensions(first.grid)) is None else math.prod(grid),
         calls=work.calls,

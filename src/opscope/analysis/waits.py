@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from opscope.analysis.api import calls_of, calls_that, names_that
+from opscope.analysis.api import calls_of, names_that
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.host_time import HostTime
 from opscope.analysis.idle import IdleCause, IdleTime
@@ -21,6 +21,7 @@ from opscope.model import Trace
 # What PyTorch names its own range around fetching a batch, and the module whose frames do.
 _LOADING_RANGE: Final = re.compile(r"^enumerate\(DataLoader\)")
 _LOADING_FRAME: Final = re.compile(r"torch/utils/data/|Loader\.__next__")
+_PAUSE_OF_STACKS_NS: Final = 350_000
 _BY_CAUSE: Final[Mapping[IdleCause, BoundKind]] = {
     IdleCause.BLOCKING: BoundKind.BLOCKING,
     IdleCause.DISPATCH: BoundKind.DISPATCH,
@@ -39,9 +40,9 @@ class Waits:
     Attributes:
         idle: its pieces.
         kinds: which of them are of which kind; the profiler's own are of none.
-        after: per piece of `BoundKind.DISPATCH` or host work the call in which its thread had waited for the device
-            since it last enqueued work, as a row of the launches; or -1. Without that call, the host would have issued
-            the same work while the device was busy.
+        after: per piece of `BoundKind.DISPATCH` or host work the last call before it in which its thread had waited for
+            the device, as a row of the launches, if that explains it; or -1. Without that call the host would be ahead
+            by the time for which it waited, and so much of the idle time that follows would not be.
         profiler_ns: the profiler's own idle time.
         host_waits_ns: how long the threads that launch sat in calls that wait, in the window.
     """
@@ -85,6 +86,9 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
     waiting = np.flatnonzero(host_caused & ~masks[IdleCause.TAIL])
     _move(kinds, BoundKind.INPUT, waiting[loading_data(trace, idle, waiting)])
     after = np.full(len(length), -1, np.int64)
+    if trace.frames.height:
+        # Stacks make pauses of dispatching that long, in an optimizer for one.
+        _move(kinds, BoundKind.DISPATCH, np.flatnonzero(masks[IdleCause.HOST_WORK] & (length < _PAUSE_OF_STACKS_NS)))
     asked = np.flatnonzero(kinds[BoundKind.DISPATCH] | kinds[BoundKind.HOST_WORK])
     after[asked] = _waited_before(trace, host, idle, asked)
     waits = Intervals.union_of(host.start[host.waits], host.end[host.waits])
@@ -121,21 +125,20 @@ def loading_data(trace: Trace, idle: IdleTime, pieces: Ints) -> Bools:
 
 
 def _waited_before(trace: Trace, host: HostTime, idle: IdleTime, pieces: Ints) -> Ints:
-    """Return per piece the call in which its thread waited for the device since it last enqueued work, or -1."""
-    enqueues = calls_that(trace.launches, lambda call: call.enqueues)
+    """Return per piece, of those in order, the call that waited for the device and explains it, or -1."""
     # What frees memory waits for the device; what allocates it, or loads code, does not.
     drains = host.waits & ~calls_of(trace.launches, ApiKind.ALLOCATE) & ~calls_of(trace.launches, ApiKind.MODULE_LOAD)
     found = np.full(len(pieces), -1, np.int64)
     for number in np.unique(idle.thread[pieces]).tolist():
         asked = np.flatnonzero(idle.thread[pieces] == number)
-        moment, mine = idle.pieces.start[pieces[asked]], host.thread == number
-        waits, issues = np.flatnonzero(mine & drains), np.flatnonzero(mine & enqueues)
-        waited = waits[np.argsort(host.end[waits], kind="stable")]
-        position = np.searchsorted(host.end[waited], moment, side="right")
-        call = np.append(-1, waited)[position]
-        issued = np.append(np.iinfo(np.int64).min, np.sort(host.start[issues]))
-        last = issued[np.searchsorted(issued[1:], moment, side="right")]
-        # A call that copies enqueues first and waits then.
-        since = (call >= 0) & (host.start[call] >= last)
-        found[asked[since]] = call[since]
+        waits = np.flatnonzero(drains & (host.thread == number))
+        waited = np.append(-1, waits[np.argsort(host.end[waits], kind="stable")])
+        moment = idle.pieces.start[pieces[asked]]
+        call = waited[np.searchsorted(host.end[waited[1:]], moment, side="right")]
+        length = idle.pieces.end[pieces[asked]] - moment
+        before = np.cumsum(length) - length
+        first = np.r_[True, call[1:] != call[:-1]] if len(call) else np.zeros(0, np.bool_)
+        since = before - np.repeat(before[first], np.diff(np.append(np.flatnonzero(first), len(call))))
+        explained = (call >= 0) & (since < host.end[call] - host.start[call])
+        found[asked[explained]] = call[explained]
     return found

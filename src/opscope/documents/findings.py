@@ -30,6 +30,7 @@ class Rule(StrEnum):
     SMALL_BATCH = "small_batch"
     EXPOSED_COMMUNICATION = "exposed_communication"
     EXPOSED_COPY = "exposed_copy"
+    CONTIGUOUS_COPIES = "contiguous_copies"
     COLD_START = "cold_start"
     RECOMPILATION = "recompilation"
     SLOW_PRODUCT_KERNEL = "slow_product_kernel"

@@ -42,7 +42,7 @@ class LimitRow:
         operator: its name; null for what no operator launched.
         category: what kind of work it is.
         device: where it ran.
-        input_dims, input_types: as recorded, JSON text.
+        input_dims, input_types, input_strides: as recorded, JSON text.
         kernel: the kernel that took most of the time.
         thread_blocks: of its launch.
         calls: calls that launched anything.
@@ -68,6 +68,7 @@ class LimitRow:
     device: int | None
     input_dims: str | None
     input_types: str | None
+    input_strides: str | None
     kernel: str
     thread_blocks: int | None
     calls: int

@@ -31,6 +31,8 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
     memory.layout_conversion,
     memory.repeated_casts,
     memory.recomputation,
+    memory.contiguous_copies,
+    memory.duplicate_work,
 )
 # A finding that could save less of the step is not listed; from the second on a step is not near its limit.
 _LISTED: Final = 0.02
@@ -45,7 +47,7 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
     context = Context(recording)
     drafts = [draft for rule in RULES for draft in rule(context) if draft.saving.high >= _LISTED * context.step_ns]
     drafts.sort(key=lambda draft: -draft.saving.likely)
-    if all(draft.saving.high < _CHEAP * context.step_ns for draft in drafts):
+    if all(draft.saving.likely < _CHEAP * context.step_ns for draft in drafts):
         drafts = [*near_limit(context), *drafts]
     return _named(context, drafts)
 

@@ -196,21 +196,33 @@ class Context:
 
     def of_device(self, low: float, high: float) -> Range:
         """Return what a step loses if its device work takes so much less: no more than leaves the host the bound."""
-        slow, fast, likely = (
-            self._shorter(host, less)
-            for host, less in (
-                (self.host_ns.high, low),
-                (self.host_ns.low, high),
-                (self.host_ns.likely, (max(low, 0.0) + high) / 2),
+        low, host = max(low, 0.0), self.host_ns
+        # Where the device waits for launches, the host is the bound for a part of the step, which such waits mark; how
+        # large that part is, they do not tell.
+        waiting = self.idle_for(BoundKind.DISPATCH).likely / max(self.step_ns, 1.0)
+        slow, likely, fast = (
+            min(self._shorter(host_ns, less), less) * max(1 - weight * waiting, 0.0)
+            for host_ns, less, weight in (
+                (host.high, low, 4.0),
+                (host.likely, (low + high) / 2, 2.0),
+                (host.low, high, 0.5),
             )
         )
-        return Range(min(slow, max(low, 0.0)), fast, likely).within(min(max(high, 0.0), self.step_ns))
+        return Range(slow, fast, likely).within(self.step_ns)
 
     def _shorter(self, host_ns: float, less: float) -> float:
         """Return how much shorter a step gets with less device work, if the host needs so long."""
         of_device = self.busy_ns + self._serial_ns
         before = max(self.unprofiled_ns or of_device, host_ns)
-        return max(before - max(of_device - less, host_ns), 0.0) if less > 0 else 0.0
+        return max(before - max(of_device - less, host_ns), 0.0)
+
+    def idle_in(self, pieces: Bools) -> float:
+        """Return how long some pieces of idle time are per step: of an unprofiled one, in proportion."""
+        raw = float(self.waits.lengths[pieces].sum()) / self.steps
+        if self.unprofiled_ns is None:
+            return raw
+        whole = float(self.waits.lengths.sum()) / self.steps
+        return raw * min(max(self.unprofiled_ns - self.busy_ns, 0.0) / max(whole, 1.0), 1.0)
 
     def of_waiting(self, pieces: Bools) -> Range:
         """Return what a step loses if the host did not wait before these pieces of idle time: it would run ahead."""
@@ -221,11 +233,14 @@ class Context:
             low = most / self.cost.most if self.busy_ns >= self.host_ns.high else 0.0
             likely = most / math.sqrt(self.cost.least * self.cost.most)
             return Range(low, most / self.cost.least, likely).within(self.step_ns)
-        share = idle / max(float(self.waits.lengths.sum()) / self.steps, 1.0)
-        left = (self.unprofiled_ns - max(self.busy_ns, host) for host in (self.host_ns.high, self.host_ns.low))
-        low, high = left
-        likely = share * (self.unprofiled_ns - max(self.busy_ns, self.host_ns.likely))
-        return Range(share * low, high, likely).within(min(idle, max(self.unprofiled_ns - self.busy_ns, 0.0)))
+        of_all = float(self.waits.lengths[pieces & (self.waits.after >= 0)].sum())
+        of_all /= max(float(self.waits.lengths[self.waits.after >= 0].sum()), 1.0)
+        others = sum(self.idle_for(kind).high for kind in (BoundKind.ALLOCATION, BoundKind.DEPENDENCY))
+        low, likely, high = (
+            min(self.unprofiled_ns - others - max(self.busy_ns, host), self.busy_ns) * min(of_all, 1.0)
+            for host in (self.host_ns.high, self.host_ns.likely, self.host_ns.low)
+        )
+        return Range(low, high, likely).within(max(self.unprofiled_ns - self.busy_ns, 0.0))
 
     # ------------------------------------------------------------ where
 

@@ -51,13 +51,13 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     # A graph has gaps of its own, of about a microsecond.
     gaps = min(launches * 1_000.0, idle.high / 2)
     own = 1 - after_waits / all_of_it
-    saving = Range(0.5 * own * (idle.low - gaps), idle.high - gaps, own * (idle.likely - gaps)).within(context.step_ns)
+    saving = Range(0.5 * own * (idle.low - gaps), idle.high, own * (idle.likely - gaps)).within(context.step_ns)
     yield Draft(
         rule=Rule.DISPATCH_BOUND,
         title=f"The device waits {format_ns(idle.high)} of a step for the host to issue {launches:,.0f} launches",
         where=replace(longest, call=None),
         saving=saving,
-        derivation="the idle time before launches that the host issues without pause, less a microsecond a launch; half "
+        derivation="the idle time before launches that the host issues without pause (high); less a microsecond a launch, half "
         "of what does not follow a wait is nearly certain",
         evidence=(
             measured(f"{launches:,.0f} launches a step, {format_ns(context.busy_ns / max(launches, 1))} of work each"),
@@ -188,7 +188,18 @@ def copies(context: Context) -> Iterator[Draft]:
         time = exposed / context.steps
         if time < _LEAST_SHARE * context.step_ns:
             continue
-        yield _copy(context, rule, rows, time)
+        depends = rule is Rule.EXPOSED_COPY and _streams_wait(context, rows)
+        yield _copy(context, Rule.STREAM_DEPENDENCY if depends else rule, rows, time)
+
+
+def _streams_wait(context: Context, copies: Ints) -> bool:
+    """Tell whether some copies have a stream of their own, and streams are made to wait for each other."""
+    activities = context.trace.activities
+    kernels = (activities["kind"].cast(pl.String) == "kernel").to_numpy()
+    mine = kernels & (column(activities, "device") == context.device.device)
+    apart = not np.isin(column(activities, "stream")[copies], column(activities, "stream")[mine]).any()
+    waits = names_that(context.trace.launches["name"], lambda name: "StreamWaitEvent" in name)
+    return apart and int(waits.sum()) >= len(copies) // 2
 
 
 def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
@@ -202,6 +213,11 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
     # Pinned memory is copied at 20 GB/s at least (PCIe 4), and may overlap with the device's work altogether.
     certain = max(time * (1 - rate / 20), 0.0) if pageable else 0.0
     kind = "pageable" if pageable else "pinned"
+    waits = rule is Rule.STREAM_DEPENDENCY
+    taking_turns = (
+        "copies and work take turns on their streams: give them two buffers instead of one, and record events "
+    )
+    taking_turns += "right after what the other stream needs"
     return Draft(
         rule=rule,
         title=f"Copies of {kind} memory between host and device take {format_ns(time)} of a step, and nothing else runs",
@@ -217,6 +233,8 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
         action="x = x.pin_memory().to(device, non_blocking=True)  # DataLoader(pin_memory=True); keep on the device what "
         "does not change"
         if pageable
+        else taking_turns
+        if waits
         else "copy on a stream of its own while the step before computes, or keep it on the device",
         wrong_if="the data exist only just before they are needed",
         claims=frozenset({f"copies: {kind}"}),
@@ -282,7 +300,7 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
     inside = context.device.window.spans.holds(column(launches, "start_ns"), end_of(launches))
     calls = np.flatnonzero(manages & inside)
     pieces = context.waits.kinds[BoundKind.ALLOCATION] | np.isin(context.waits.after, calls)
-    time = float(context.waits.lengths[pieces].sum()) / context.steps
+    time = context.idle_in(pieces)
     if not len(calls) or time < _LEAST_SHARE * context.step_ns:
         return
     certain = context.idle_for(BoundKind.ALLOCATION).low
@@ -368,7 +386,7 @@ def recompilation(context: Context) -> Iterator[Draft]:
         rule=Rule.RECOMPILATION,
         title=f"torch.compile compiles within the steps, {format_ns(time)} each",
         where=Where(annotation=str(table["name"][0]) if table.height else None),
-        saving=Range(0.7 * min(pieces, time), min(time, context.step_ns)).within(context.step_ns),
+        saving=Range(0.7 * min(pieces, time), time, 0.95 * time).within(context.step_ns),
         derivation="the time in which the compiler runs (high), 70 % of the device's idle time in it (low)",
         evidence=(measured(f"{format_share(time, context.step_ns)} of the step lies in ranges of the compiler"),),
         action="torch._dynamo.mark_dynamic(x, 0) or torch.compile(dynamic=True); pass changing numbers as tensors; "
@@ -383,7 +401,9 @@ def cold_start(context: Context) -> Iterator[Draft]:
     idle = context.waits.idle
     loads = np.flatnonzero(calls_of(context.trace.launches, ApiKind.MODULE_LOAD))
     pieces = (idle.record >= 0) | np.isin(idle.call, loads)
-    time = float(context.waits.lengths[pieces].sum()) / context.steps
+    # What the host does before, in the same gap, is most likely to find, read or compile that code.
+    around = np.isin(idle.gap, idle.gap[pieces]) & (context.waits.kinds[BoundKind.HOST_WORK] | pieces)
+    certain, time = context.idle_in(pieces), context.idle_in(around)
     if time < _LEAST_SHARE * context.step_ns:
         return
     where = context.where_of_pieces(np.flatnonzero(pieces))
@@ -391,11 +411,11 @@ def cold_start(context: Context) -> Iterator[Draft]:
         rule=Rule.COLD_START,
         title=f"Code is loaded to the device within the steps: the device waits {format_ns(time)} of each",
         where=where,
-        saving=Range(0.7 * time, time).within(context.step_ns),
-        derivation="the idle time in which code is loaded (high), 70 % of it (low)",
+        saving=Range(0.7 * certain, time, 0.8 * time).within(context.step_ns),
+        derivation="the idle time of gaps in which code is loaded (high), 70 % of the loading itself (low)",
         evidence=(measured(f"{int(pieces.sum())} such waits in the recording"), *_seen(context, where)),
         action="run each shape and operator once before the steps that count (warm-up); CUDA_MODULE_LOADING=EAGER loads "
         "all code at the start",
         wrong_if="these are the first steps: then it happens once",
-        claims=idle_claim(BoundKind.BLOCKING),
+        claims=idle_claim(BoundKind.BLOCKING) | idle_claim(BoundKind.HOST_WORK),
     )

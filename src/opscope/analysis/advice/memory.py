@@ -12,10 +12,11 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.advice.context import Context, Draft, Range, claims_of, derived, general, idle_claim, measured
-from opscope.analysis.api import calls_that, names_that
+from opscope.analysis.api import names_that
 from opscope.analysis.columns import column, end_of, nesting_of
 from opscope.analysis.intervals import Intervals
-from opscope.analysis.nesting import Ints
+from opscope.analysis.modules import MODULE_FRAME
+from opscope.analysis.nesting import Bools, Ints
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Where
 from opscope.documents.limits import LimitRow
@@ -100,7 +101,10 @@ def _operators_of(context: Context, chain: Ints) -> Sequence[str]:
 
 
 def _chains(context: Context) -> list[Ints]:
-    """Return runs of activities that one kernel could do: rows of the activities, in order."""
+    """Return runs of activities that one kernel could do: rows of the activities, in order.
+
+    The same operator over and over may well work on other tensors each time, and an optimizer's loop does.
+    """
     activities, operators = context.trace.activities, context.trace.operators
     owner = context.links.activity_operator
     classifier = Classifier(NativeFunctions.shipped())
@@ -117,12 +121,13 @@ def _chains(context: Context) -> list[Ints]:
     order = mine[np.lexsort((column(activities, "start_ns")[mine], column(activities, "stream")[mine]))]
     stream, duration = column(activities, "stream"), column(activities, "duration_ns")
     dims = operators["input_dims"].cast(pl.String)
+    names, updates = operators["name"].to_physical().to_numpy(), in_optimizer(context)
     chains: list[Ints] = []
     run: list[int] = []
     size, at = 0, -1
 
     def close() -> None:
-        if len(run) > 1:
+        if len({int(names[owner[row]]) for row in run}) > 1:
             chains.append(np.array(run, np.int64))
         run.clear()
 
@@ -131,7 +136,7 @@ def _chains(context: Context) -> list[Ints]:
             close()
             at = stream[row]
         operator = int(owner[row])
-        if operator < 0 or not fusible[operator]:
+        if operator < 0 or not fusible[operator] or updates[row]:
             close()
             continue
         if duration[row] < _LEAST_NS:
@@ -213,17 +218,24 @@ def _compute_ns(row: LimitRow) -> float:
     return row.ideal_ns if row.ideal_ns is not None and row.limited_by == "compute" else 0.0
 
 
+def in_optimizer(context: Context) -> Bools:
+    """Tell per activity whether it was launched within an optimizer's step."""
+    annotations, trace = context.trace.annotations, context.trace
+    ranges = annotations.filter(names_that(annotations["name"], _OPTIMIZER.search))
+    found = np.zeros(trace.activities.height, np.bool_)
+    launch = context.links.activity_launch
+    launched = np.flatnonzero(launch >= 0)
+    if ranges.height and len(launched):
+        thread, start = (column(trace.launches, name)[launch[launched]] for name in ("thread", "start_ns"))
+        found[launched] = nesting_of(ranges).innermost_at(thread, start) >= 0
+    return found
+
+
 def unfused_optimizer(context: Context) -> Iterator[Draft]:
     """Find an optimizer that updates parameters by many kernels."""
     annotations, trace = context.trace.annotations, context.trace
     ranges = annotations.filter(names_that(annotations["name"], _OPTIMIZER.search))
-    if not ranges.height:
-        return
-    nesting = nesting_of(ranges)
-    launch = context.links.activity_launch
-    launched = np.flatnonzero(launch >= 0)
-    thread, start = (column(trace.launches, name)[launch[launched]] for name in ("thread", "start_ns"))
-    inside = launched[nesting.innermost_at(thread, start) >= 0]
+    inside = np.flatnonzero(in_optimizer(context))
     names = trace.activities["name"].gather(inside).cast(pl.String)
     if not len(inside) or names.str.contains("Fused(Adam|Adagrad|Sgd)MathFunctor").any():
         return
@@ -232,14 +244,12 @@ def unfused_optimizer(context: Context) -> Iterator[Draft]:
     spans = Intervals.union_of(column(ranges, "start_ns"), end_of(ranges))
     mask = context.waits.kinds[BoundKind.DISPATCH] | context.waits.kinds[BoundKind.HOST_WORK]
     idle = context.waits.idle.pieces.chosen(mask).within(spans).length / context.steps
-    cost = context.cost
-    waiting = Range(idle / cost.most, idle / cost.least)
-    if context.unprofiled_ns:
-        most = max(context.unprofiled_ns - context.busy_ns, 0.0)
-        waiting = waiting.within(most)
+    waiting = context.idle_for(BoundKind.DISPATCH) + context.idle_for(BoundKind.HOST_WORK)
+    share = idle * context.steps / max(int(context.waits.lengths[mask].sum()), 1)
+    waiting = waiting.times(share, share)
     lists = bool(names.str.contains("multi_tensor_apply").any())
     saved = context.of_device(0.3 * work, 0.75 * work)
-    saving = Range(0.5 * waiting.low + saved.low, 0.95 * waiting.high + saved.high).within(context.step_ns)
+    saving = (waiting.times(0.5, 1.0) + saved).within(context.step_ns)
     if saving.high < _LEAST_SHARE * context.step_ns or kernels < 8:
         return
     name = str(ranges["name"][0]).split("#")[1].removesuffix(".step")
@@ -250,7 +260,7 @@ def unfused_optimizer(context: Context) -> Iterator[Draft]:
         where=Where(annotation=str(ranges["name"][0])),
         saving=saving,
         derivation="75 % (high) and 30 % (low) of its device time, as one pass over parameters, gradients and states "
-        "remains; and 95 % and 50 % of the idle time in its ranges",
+        "remains; and all and half of the idle time in its ranges",
         evidence=(
             measured(f"{format_ns(work)} of device time and {format_ns(idle)} of idle time a step in {name}.step"),
             general("the fused optimizer reads and writes everything once, in a few kernels"),
@@ -370,8 +380,8 @@ def recomputation(context: Context) -> Iterator[Draft]:
         rule=Rule.RECOMPUTATION,
         title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} per step)",
         where=_checkpoint(context),
-        saving=context.of_device(0.85 * time, 1.15 * time),
-        derivation="the device time of forward operators that run within the backward pass",
+        saving=context.of_device(0.85 * time, 1.4 * time),
+        derivation="the device time of forward operators that run within the backward pass (85 %: low; 140 %: high, with what keeps its results)",
         evidence=(measured(f"{int(outermost.sum()) / context.steps:,.0f} forward operators a step run in the backward "
                            f"pass, {format_share(time, context.busy_ns)} of the device's busy time"),),
         action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
@@ -381,7 +391,7 @@ def recomputation(context: Context) -> Iterator[Draft]:
     )  # fmt: skip
 
 
-def _any_above(mask: np.ndarray, parent: Ints) -> np.ndarray:
+def _any_above(mask: Bools, parent: Ints) -> Bools:
     """Tell per operator whether one around it is in a mask."""
     above = np.zeros(len(mask), np.bool_)
     at = parent.copy()
@@ -408,8 +418,95 @@ def _checkpoint(context: Context) -> Where:
     return Where(python=str(names[above]) if above >= 0 else str(names[row]))
 
 
-def launches_in(context: Context, spans: Intervals) -> int:
-    """Count the launches within some time."""
-    launches = context.trace.launches
-    enqueues = calls_that(launches, lambda call: call.enqueues)
-    return int(spans.holds(column(launches, "start_ns")[enqueues], end_of(launches)[enqueues]).sum())
+def contiguous_copies(context: Context) -> Iterator[Draft]:
+    """Find copies that only change the strides of a tensor."""
+    rows = [row for row in context.rows if row.operator == "aten::copy_" and _changes_strides(row)]
+    time = sum(row.device_ns for row in rows) / context.steps
+    if not rows or time < _LEAST_SHARE * context.step_ns:
+        return
+    first = max(rows, key=lambda row: row.device_ns)
+    yield Draft(
+        rule=Rule.CONTIGUOUS_COPIES,
+        title=f"Tensors are copied only to change their strides ({format_ns(time)} per step)",
+        where=context.where_of_row(first),
+        saving=context.of_device(0.3 * time, 1.1 * time),
+        derivation="the time of these copies (high); 30 % of it where the layout is needed by what follows (low)",
+        evidence=(
+            measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} copies a step, mostly of {first.input_dims} "
+                     f"with strides {first.input_strides}"),
+        ),
+        action="keep the tensor contiguous where it is made (weights: once, before the loop), or use the transposed form of "
+        "what follows",
+        wrong_if="the copy is wanted",
+        claims=claims_of(rows),
+    )  # fmt: skip
+
+
+def _changes_strides(row: LimitRow) -> bool:
+    types, strides = json.loads(row.input_types or "[]"), json.loads(row.input_strides or "[]")
+    dims = json.loads(row.input_dims or "[]")
+    same = len(types) > 1 and types[0] == types[1] and len(dims) > 1 and dims[0] == dims[1]
+    return same and len(strides) > 1 and strides[0] != strides[1] and 0 not in strides[1]
+
+
+def duplicate_work(context: Context) -> Iterator[Draft]:
+    """Find modules that run several times a step on inputs of the same shapes: on the same inputs, perhaps."""
+    found = sorted(_repeated_modules(context), key=lambda item: -item[2])
+    for name, calls, time in found[:1]:
+        saved = time * (1 - 1 / calls)
+        if saved < _LEAST_SHARE * context.step_ns:
+            return
+        high = context.of_device(0.0, saved).high
+        yield Draft(
+            rule=Rule.DUPLICATE_WORK,
+            title=f"{name} runs {calls:.0f} times a step with inputs of the same shapes",
+            where=Where(module=name),
+            # Whether the inputs are the same no trace tells: it never comes before what was seen.
+            saving=Range(0.0, high, 0.01 * high),
+            derivation="all of its runs but one, if their inputs are the same (high)",
+            evidence=(
+                measured(f"it takes {format_ns(time)} of device time a step, in {calls:.0f} runs of the same kernels"),
+                general("a trace does not record whether tensors hold the same values"),
+            ),
+            action="compute it once and use the result again",
+            wrong_if="the inputs differ from run to run",
+            claims=frozenset({"duplicates"}),
+        )
+
+
+def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
+    """Yield modules of which each step has as many equal runs: name, runs and device time per step."""
+    frames = context.trace.frames
+    modules = frames.filter(names_that(frames["name"], lambda name: name.startswith(MODULE_FRAME)))
+    launch = context.links.activity_launch
+    launched = np.flatnonzero(launch >= 0)
+    if not modules.height or not len(launched):
+        return
+    nesting = nesting_of(modules)
+    thread, start = (column(context.trace.launches, name)[launch[launched]] for name in ("thread", "start_ns"))
+    owner = nesting.innermost_at(thread, start)
+    inside = owner >= 0
+    duration, kernels = np.zeros(modules.height, np.int64), np.zeros(modules.height, np.int64)
+    np.add.at(duration, owner[inside], column(context.trace.activities, "duration_ns")[launched[inside]])
+    np.add.at(kernels, owner[inside], 1)
+    names = modules["name"].cast(pl.String)
+    table = pl.DataFrame(
+        {
+            "name": names,
+            "around": names.gather(pl.Series(nesting.parent).replace(-1, None)),
+            "time": nesting.subtree_sums(duration),
+            "kernels": nesting.subtree_sums(kernels),
+        }
+    )
+    runs = table.group_by("name").agg(
+        pl.len().alias("runs"), pl.col("time").sum(), pl.col("kernels").min().alias("least"), pl.col("kernels").max(),
+        pl.col("around").first(),
+    )  # fmt: skip
+    repeated = runs.filter(
+        (pl.col("runs") >= 2 * context.steps) & (pl.col("runs") % context.steps == 0)
+        & (pl.col("least") == pl.col("kernels")) & (pl.col("kernels") > 0)
+    )  # fmt: skip
+    outer = set(repeated["name"])
+    for name, count, time, _, _, around in repeated.iter_rows():
+        if around not in outer:
+            yield str(name).removeprefix(MODULE_FRAME), count / context.steps, time / context.steps
