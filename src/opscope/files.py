@@ -81,3 +81,10 @@ def unpacked_gzip(path: Path, most: int) -> bytes:
 def path_text(path: Path) -> str:
     """Return a path as text that any encoding of JSON takes: bytes that are no UTF-8 become U+FFFD."""
     return os.fsencode(path).decode("utf-8", "replace")
+
+
+def cache_folder() -> Path:
+    """Return where to keep what can be found again: ``$OPSCOPE_CACHE``, else ``opscope`` in the user's cache folder."""
+    if chosen := os.environ.get("OPSCOPE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opscope"

@@ -13,10 +13,11 @@ from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
-from opscope.knowledge.devices import Peaks, datasheet_peaks, device_called
+from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.communication import communicates
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import FP32_CORES, FP64_CORES, TENSOR_CORES, DecodedKernel
+from opscope.knowledge.measured_peaks import peaks_called
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import DeviceProperties
 
@@ -60,9 +61,12 @@ class _Work:
 
 
 def peaks_of(devices: Sequence[DeviceProperties]) -> dict[int | None, Peaks]:
-    """Return what the devices of a trace can do at most, by their numbers; those that are not known are left out."""
-    known = ((item, device_called(item.name, item.multiprocessors)) for item in devices)
-    return {item.index: datasheet_peaks(device) for item, device in known if device is not None}
+    """Return what the devices of a trace can do at most, by their numbers; those that are not known are left out.
+
+    What was measured on a device of this name, by ``opscope peaks`` for this user, counts before the datasheet.
+    """
+    found = {item.index: peaks_called(item.name, item.multiprocessors) for item in devices}
+    return {index: peaks for index, peaks in found.items() if peaks is not None}
 
 
 def limit_rows(

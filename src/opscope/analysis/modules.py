@@ -6,6 +6,7 @@ import polars as pl
 from opscope.analysis.autograd import BackwardPass
 from opscope.analysis.columns import column, costliest_first, nesting_of
 from opscope.analysis.links import Links
+from opscope.analysis.nesting import Ints, Nesting
 from opscope.model import Trace
 
 MODULE_FRAME = "nn.Module: "
@@ -23,13 +24,10 @@ def module_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataF
     if not modules.height:
         return None
     nesting = nesting_of(modules)
-    own = nesting.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
-    module_of = backward.through_forward(np.where(backward.inside, -1, own))
-    launched = np.flatnonzero(links.activity_operator >= 0)
-    module = module_of[links.activity_operator[launched]]
+    module = _innermost(trace, links, backward, nesting)
     self_device = np.zeros(modules.height, np.int64)
     durations = trace.activities["duration_ns"].to_numpy()
-    np.add.at(self_device, module[module >= 0], durations[launched][module >= 0])
+    np.add.at(self_device, module[module >= 0], durations[module >= 0])
     code = modules["name"].to_physical().cast(pl.Int64).to_numpy()
     outermost = ~nesting.inside_same(code)
     rows = (
@@ -50,3 +48,25 @@ def module_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataF
         return rows
     rest = pl.DataFrame([(NO_MODULE, 0, elsewhere, elsewhere)], schema=rows.schema, orient="row")
     return pl.concat([rows, rest]).sort("total_device_ns", descending=True, maintain_order=True)
+
+
+def module_of_activities(trace: Trace, links: Links, backward: BackwardPass) -> tuple[pl.Series, Ints] | None:
+    """Return the names of the modules' calls, and per activity the call that it belongs to, or -1.
+
+    None where no modules were recorded.
+    """
+    modules = trace.frames.filter(pl.col("name").cat.starts_with(MODULE_FRAME))
+    if not modules.height:
+        return None
+    names = modules["name"].cast(pl.String).str.strip_prefix(MODULE_FRAME)
+    return names, _innermost(trace, links, backward, nesting_of(modules))
+
+
+def _innermost(trace: Trace, links: Links, backward: BackwardPass, nesting: Nesting) -> Ints:
+    """Return per activity the innermost call of a module around its operator, or -1."""
+    own = nesting.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
+    module_of = backward.through_forward(np.where(backward.inside, -1, own))
+    found = np.full(trace.activities.height, -1, np.int64)
+    launched = np.flatnonzero(links.activity_operator >= 0)
+    found[launched] = module_of[links.activity_operator[launched]]
+    return found

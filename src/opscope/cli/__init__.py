@@ -18,6 +18,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "analyze": ("opscope.cli.analyze", "Analyse traces of torch.profiler: costs, idle time, trust."),
     "explain": ("opscope.cli.explain", "Say what an operator or kernel is, and where its source is."),
     "dossier": ("opscope.cli.dossier", "Show how the most expensive operators run and what could be gained."),
+    "limits": ("opscope.cli.limits", "Show how far work is from what the device allows."),
+    "peaks": ("opscope.cli.peaks", "Measure what the GPUs here do at most, and keep it."),
     "convert": ("opscope.cli.convert", "Write traces as Parquet files, which every command reads much faster."),
     "export": ("opscope.cli.export", "Write a trace that viewers show whole, or some steps of it."),
     "sql": ("opscope.cli.sql", "Run SQL over the tables of one or many traces."),

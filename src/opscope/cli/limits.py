@@ -1,57 +1,71 @@
-"""Ends a command whose computation takes too long or too much memory, with a sentence."""
+"""``opscope limits INPUT``: how far each operator call is from what the device allows."""
 
-import os
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
-from opscope.errors import UsageError
-from opscope.units import format_bytes
+import click
 
-_EVERY_S: Final = 0.05
-_STATM: Final = Path("/proc/self/statm")
+from opscope.cli.inputs import input_option, measured_of, traces_of
+from opscope.cli.options import format_option
+from opscope.cli.terminal import echo_section
+from opscope.cli.trust import Doubted, damage_option, end_with
+from opscope.documents.limits import LimitsDocuments
+from opscope.knowledge.native_functions import NativeFunctions
+from opscope.record.codec import encode
+from opscope.report.by import SHOWN_ROWS
+from opscope.report.limits_document import BY, build_limits, limits_section, limits_table
+from opscope.report.markdown import render
+from opscope.report.tables import as_csv
 
 
-def _resident_bytes() -> int:
-    """Return how much memory the process has; 0 where the system does not tell."""
-    try:
-        return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--by", type=click.Choice(BY), default="shape", show_default=True, help="What a row stands for.")
+@click.option("--top", type=click.IntRange(min=0), help=f"How many rows; 0 for all.  [default: {SHOWN_ROWS} in tables]")
+@click.option(
+    "--step-time",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MS",
+    help="How long a step takes without the profiler: the use of the device then refers to that.",
+)
+@input_option
+@damage_option
+@format_option
+def command(
+    inputs: tuple[Path, ...],
+    by: str,
+    top: int | None,
+    step_time: float | None,
+    max_input: int,
+    allow_damaged: bool,
+    output_format: str,
+) -> None:
+    """Show how far work is from what the device allows: ideal time, share of the limit, and time lost, by call.
 
-
-@contextmanager
-def limited(what: str, seconds: float, more_bytes: int) -> Iterator[None]:
-    """End the process with the exit code of wrong usage where what runs within passes a limit.
-
-    It cannot be interrupted otherwise: it computes outside of Python.
-
-    Args:
-        what: what runs, for the sentence.
-        seconds: how long it may take.
-        more_bytes: how much more memory than now it may take.
+    The ideal time follows from the operations and the least bytes of a call, by its recorded shapes, and from the peaks
+    of the device: those that opscope peaks measured, else the datasheet's. INPUT is a trace, a folder of traces, a
+    converted trace or a run directory. --format json prints the schema opscope.limits/1. Ends with exit code 1 where a
+    call was faster than its limit: then a model or a peak is wrong.
     """
-    sys.stderr.flush()
-    over, errors = threading.Event(), os.dup(2)  # what runs within may have put something else in its place
-    end, most = time.monotonic() + seconds, _resident_bytes() + more_bytes
-
-    def watch() -> None:
-        while not over.wait(_EVERY_S):
-            late, large = time.monotonic() > end, _resident_bytes() > most
-            if late or large:
-                limit = f"{seconds:g} s (--timeout)" if late else f"{format_bytes(more_bytes)} (--max-memory)"
-                os.write(errors, f"opscope: {what} takes more than {limit}, and was ended\n".encode())
-                os._exit(UsageError.exit_code)
-
-    thread = threading.Thread(target=watch, daemon=True, name="opscope-limits")
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        os.close(errors)
+    unreadable: list[str] = []
+    shipped = NativeFunctions.shipped()
+    documents, doubted = [], []
+    for file, trace in traces_of(inputs, max_input, unreadable):
+        measured, _ = measured_of(file, trace, shipped, None, step_time_ms=step_time)
+        documents.append(build_limits(measured, by))
+        doubted.append(Doubted.of(str(file), measured.trust))
+    shown = SHOWN_ROWS if top is None else top or None
+    if output_format == "json":
+        whole = documents[0] if len(documents) == 1 else LimitsDocuments(traces=tuple(documents))
+        click.echo(encode(whole), nl=False)
+    else:
+        for document in documents:
+            if output_format == "csv":
+                click.echo(as_csv(limits_table(document, top or None)))
+            elif output_format == "md":
+                click.echo(render(limits_section(document, shown), level=2).rstrip("\n"))
+            else:
+                echo_section(limits_section(document, shown))
+    end_with(tuple(doubted), unreadable, told=False, allow_damaged=allow_damaged)
+    if any(document.over_limit for document in documents):
+        sys.exit(1)

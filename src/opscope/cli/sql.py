@@ -12,8 +12,8 @@ import click
 import polars as pl
 
 from opscope.analysis.analyzed import analyze
+from opscope.cli.bounded import limited
 from opscope.cli.inputs import Size, input_option, measured_of, traces_of
-from opscope.cli.limits import limited
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_table
 from opscope.cli.trust import Doubted, damage_option, end_with

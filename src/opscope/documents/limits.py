@@ -156,3 +156,11 @@ class LimitsDocument:
     totals: tuple[LimitTotal, ...]
     utilisation: tuple[Utilisation, ...]
     over_limit: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsDocuments:
+    """Several traces: the schema ``opscope.limits-list/1``."""
+
+    schema: Literal["opscope.limits-list/1"] = "opscope.limits-list/1"
+    traces: tuple[LimitsDocument, ...]

@@ -1,4 +1,4 @@
-"""The dossier of an operator: the evidence is gathered here, the statements are made by `opscope.analysis.statements`."""
+"""The dossier of an operator: evidence is gathered here, and `opscope.analysis.statements` makes statements of it."""
 
 import re
 from collections.abc import Callable, Iterator

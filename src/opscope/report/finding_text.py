@@ -5,6 +5,7 @@ from typing import Final
 
 from opscope.documents.findings import Finding, Where
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section
+from opscope.report.text import printable
 from opscope.units import format_ns, format_share
 
 FIRST: Final = 3  # on the first screen
@@ -17,7 +18,7 @@ def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
         if len(chosen) < FIRST and not any(finding.id in other.overlaps for other in chosen):
             chosen.append(finding)
     for number, finding in enumerate(chosen, start=1):
-        yield (f"{number}. {saving(finding)}", Name(finding.title), *place(finding.where), f" [{finding.rule}]")
+        yield (f"{number}. {saving(finding)}", printable(finding.title), *place(finding.where), f" [{finding.rule}]")
         yield ("   ", Name(finding.action))
 
 
@@ -47,7 +48,7 @@ def findings_section(findings: Sequence[Finding]) -> Section:
         )
     blocks: list[Block] = []
     for number, finding in enumerate(findings, start=1):
-        blocks.append(Paragraph((f"{number}. ", Name(finding.title), *place(finding.where), f" [{finding.id}]")))
+        blocks.append(Paragraph((f"{number}. ", printable(finding.title), *place(finding.where), f" [{finding.id}]")))
         blocks.append(Bullets(tuple(_lines(finding))))
     return Section(("What to do",), tuple(blocks))
 
@@ -56,7 +57,7 @@ def _lines(finding: Finding) -> Iterator[Inline]:
     if finding.saving_ns.high:
         yield (f"{saving(finding)}{finding.derivation}.",)
     for fact in finding.evidence:
-        yield (Name(fact.text), f" ({fact.basis}).")
+        yield (printable(fact.text), f" ({fact.basis}).")
     yield ("Write: ", Name(finding.action))
     yield ("Prove: ", Name(finding.prove))
     yield (f"Wrong if {finding.wrong_if}.",)

@@ -62,7 +62,8 @@ def near_limit(context: Context) -> Iterator[Draft]:
     share = f"{format_share(min(ideal / time, 1.0), 1)} of the limit" if time else "its limit"
     yield Draft(
         rule=Rule.NEAR_LIMIT,
-        title=f"Nothing cheap to gain: the device is busy {format_share(context.busy_ns, context.step_ns)} of the step, "
+        title=f"Nothing cheap to gain: the device is busy {format_share(context.busy_ns, context.step_ns)} of "
+        "the step, "
         f"at {share}",
         where=Where(),
         saving=Range(0.0, 0.0),

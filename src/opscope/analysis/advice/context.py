@@ -109,7 +109,7 @@ class Recording:
 
 
 class Context:
-    """A recording, and what its steps spend their time on. Times are nanoseconds a step; of the recording without steps.
+    """A recording, and what its steps spend their time on. Times are nanoseconds a step, or of the whole recording.
 
     Attributes:
         trace, links, host, kernels, evidence, backward, target: of the recording.

@@ -57,7 +57,8 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
         title=f"The device waits {format_ns(idle.high)} of a step for the host to issue {launches:,.0f} launches",
         where=replace(longest, call=None),
         saving=saving,
-        derivation="the idle time before launches that the host issues without pause (high); less a microsecond a launch, half "
+        derivation="the idle time before launches that the host issues without pause (high); less a microsecond "
+        "a launch, half "
         "of what does not follow a wait is nearly certain",
         evidence=(
             measured(f"{launches:,.0f} launches a step, {format_ns(context.busy_ns / max(launches, 1))} of work each"),
@@ -70,7 +71,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
 
 
 def waits_for_the_device(context: Context) -> Iterator[Draft]:
-    """Find calls between a step's launches in which the host waits for the device: reads of values, and explicit ones."""
+    """Find calls between a step's launches in which the host waits for the device: to read a value, or explicitly."""
     calls = _waits_within_steps(context)
     for rule, chosen in _by_reason(context, calls).items():
         pieces = np.isin(context.waits.after, chosen) | np.isin(context.waits.idle.call, chosen)
@@ -101,7 +102,8 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
             ),
             action="keep the value on the device and read it once, after the loop (losses.append(loss.detach()))"
             if reads
-            else "remove torch.cuda.synchronize() and event.synchronize() from the loop; time with events that are read "
+            else "remove torch.cuda.synchronize() and event.synchronize() from the loop; time with events that "
+            "are read "
             "afterwards",
             wrong_if="what the host does next depends on the value" if reads else "something outside needs the result",
             claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING),
@@ -220,7 +222,8 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
     taking_turns += "right after what the other stream needs"
     return Draft(
         rule=rule,
-        title=f"Copies of {kind} memory between host and device take {format_ns(time)} of a step, and nothing else runs",
+        title=f"Copies of {kind} memory between host and device take {format_ns(time)} of a step, and nothing "
+        "else runs",
         where=where,
         saving=context.of_device(certain, time),
         derivation="the time in which only these copies run (high)"
@@ -230,7 +233,8 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
                      f"{rate:.1f} GB/s, longest {activities['name'][longest]}"),
             *_seen(context, where),
         ),
-        action="x = x.pin_memory().to(device, non_blocking=True)  # DataLoader(pin_memory=True); keep on the device what "
+        action="x = x.pin_memory().to(device, non_blocking=True)  # DataLoader(pin_memory=True); keep on the "
+        "device what "
         "does not change"
         if pageable
         else taking_turns
@@ -359,7 +363,8 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
         derivation="all of that time, if it overlapped with work (high)",
         evidence=(measured(f"{format_share(time, context.step_ns)} of the step"),
                   general("a rank that waits for the others spends that time in the same kernels")),
-        action="overlap it with the backward pass (DistributedDataParallel's buckets: bucket_cap_mb, gradient_as_bucket_view"
+        action="overlap it with the backward pass (DistributedDataParallel's buckets: bucket_cap_mb, "
+        "gradient_as_bucket_view"
         "=True), or communicate less (no_sync() while gradients accumulate, bf16 compression)",
         wrong_if="the ranks wait for a slower one",
         claims=frozenset({"communication"}),
@@ -414,7 +419,8 @@ def cold_start(context: Context) -> Iterator[Draft]:
         saving=Range(0.7 * certain, time, 0.8 * time).within(context.step_ns),
         derivation="the idle time of gaps in which code is loaded (high), 70 % of the loading itself (low)",
         evidence=(measured(f"{int(pieces.sum())} such waits in the recording"), *_seen(context, where)),
-        action="run each shape and operator once before the steps that count (warm-up); CUDA_MODULE_LOADING=EAGER loads "
+        action="run each shape and operator once before the steps that count (warm-up); "
+        "CUDA_MODULE_LOADING=EAGER loads "
         "all code at the start",
         wrong_if="these are the first steps: then it happens once",
         claims=idle_claim(BoundKind.BLOCKING) | idle_claim(BoundKind.HOST_WORK),

@@ -178,7 +178,8 @@ def eager_attention(context: Context) -> Iterator[Draft]:
         title=f"Attention is written out and keeps all scores in memory ({format_ns(time)} per step)",
         where=context.where_of_row(max(softmaxes, key=lambda row: row.device_ns)),
         saving=context.of_device(0.5 * (time - ideal / 0.3), time - ideal / 0.6),
-        derivation="the time of the products, the softmax and what works on the scores, less what fused attention takes at "
+        derivation="the time of the products, the softmax and what works on the scores, less what fused "
+        "attention takes at "
         "60 % of the device's limit (high); half of what is left at 30 % (low)",
         evidence=(
             measured(f"the scores of {softmaxes[0].input_dims} are written and read by "
@@ -186,9 +187,11 @@ def eager_attention(context: Context) -> Iterator[Draft]:
             derived(f"{format_share(time, context.busy_ns)} of the device's busy time"),
             general("fused attention never writes the scores to memory"),
         ),
-        action="torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in transformers: "
+        action="torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in "
+        "transformers: "
         "attn_implementation='sdpa'",
-        wrong_if="the attention weights themselves are needed, or the scores are changed in a way that it does not offer",
+        wrong_if="the attention weights themselves are needed, or the scores are changed in a way that it does "
+        "not offer",
         claims=claims_of(found),
     )  # fmt: skip
 
@@ -331,7 +334,8 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
             derived("no update of the weights lies between them" if passes == math.inf else
                     f"the weights change once in {passes:.0f} forward passes"),
         ),
-        action="model = model.to(torch.bfloat16) for inference; else one autocast region around all micro-batches, so that "
+        action="model = model.to(torch.bfloat16) for inference; else one autocast region around all "
+        "micro-batches, so that "
         "its cache keeps the converted weights",
         wrong_if="the converted tensors are no weights",
         claims=claims_of(rows),
@@ -381,7 +385,8 @@ def recomputation(context: Context) -> Iterator[Draft]:
         title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} per step)",
         where=_checkpoint(context),
         saving=context.of_device(0.85 * time, 1.4 * time),
-        derivation="the device time of forward operators that run within the backward pass (85 %: low; 140 %: high, with what keeps its results)",
+        derivation="the device time of forward operators that run within the backward pass (85 %: low; 140 %: "
+        "high, with what keeps its results)",
         evidence=(measured(f"{int(outermost.sum()) / context.steps:,.0f} forward operators a step run in the backward "
                            f"pass, {format_share(time, context.busy_ns)} of the device's busy time"),),
         action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
@@ -432,10 +437,12 @@ def contiguous_copies(context: Context) -> Iterator[Draft]:
         saving=context.of_device(0.3 * time, 1.1 * time),
         derivation="the time of these copies (high); 30 % of it where the layout is needed by what follows (low)",
         evidence=(
-            measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} copies a step, mostly of {first.input_dims} "
+            measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} copies a step, mostly of "
+            f"{first.input_dims} "
                      f"with strides {first.input_strides}"),
         ),
-        action="keep the tensor contiguous where it is made (weights: once, before the loop), or use the transposed form of "
+        action="keep the tensor contiguous where it is made (weights: once, before the loop), or use the "
+        "transposed form of "
         "what follows",
         wrong_if="the copy is wanted",
         claims=claims_of(rows),

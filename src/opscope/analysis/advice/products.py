@@ -125,7 +125,8 @@ def slow_product_kernel(context: Context) -> Iterator[Draft]:
         title=f"Products in {first.precision} run far below the Tensor Cores' limit",
         where=context.where_of_row(first),
         saving=context.of_device(0.0, _lost(context, slow, ideals, _GOOD_SHARE)),
-        derivation="their time less what they take at 75 % of the limit (high); that another kernel exists is not certain",
+        derivation="their time less what they take at 75 % of the limit (high); that another kernel exists is "
+        "not certain",
         evidence=(
             measured(f"{_sizes(first)} takes {format_ns(first.call_ns)} as {decode(first.kernel).summary}"),
             derived(f"that is {format_share(first.share or 0, 1)} of the limit at {first.precision}"),
@@ -147,13 +148,15 @@ def _doubles(context: Context, rows: Sequence[LimitRow]) -> Draft:
         title=f"Products run in double precision ({format_ns(_time(context, rows))} per step)",
         where=context.where_of_row(first),
         saving=context.of_device(0.0, _lost(context, rows, ideals, _GOOD_SHARE)),
-        derivation="their time less what bfloat16 takes at 75 % of its limit (high); single precision without TF32 may gain "
+        derivation="their time less what bfloat16 takes at 75 % of its limit (high); single precision without "
+        "TF32 may gain "
         "nothing on this device (low)",
         evidence=(
             measured(f"{_sizes(first)} takes {format_ns(first.call_ns)} with inputs {first.input_types}"),
             measured(f"{format_share(_time(context, rows), context.busy_ns)} of the device's busy time"),
         ),
-        action="x = x.to(torch.bfloat16)  # or float32 with TF32, if doubles were not meant: numpy's default type is one",
+        action="x = x.to(torch.bfloat16)  # or float32 with TF32, if doubles were not meant: numpy's default "
+        "type is one",
         wrong_if="double precision is needed",
         claims=claims_of(rows),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opscope.errors import BadInputError, OpscopeError
-from opscope.files import write_whole
+from opscope.files import cache_folder, write_whole
 from opscope.knowledge.binaries.demangle import demangler
 from opscope.knowledge.binaries.elf import Elf, open_elf
 from opscope.knowledge.binaries.paths import by_file_name, repository_root, source_paths
@@ -114,13 +114,6 @@ def _unit_paths(elf: Elf, library: CudaLibrary) -> dict[int, str]:
 
 
 # ---------------------------------------------------------------- cache
-
-
-def cache_folder() -> Path:
-    """Return where indexes are kept: ``$OPSCOPE_CACHE``, else ``opscope`` in the user's cache folder."""
-    if chosen := os.environ.get("OPSCOPE_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opscope"
 
 
 def _cache_file(library: Path) -> Path:

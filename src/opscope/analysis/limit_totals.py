@@ -1,0 +1,165 @@
+"""Limits added up: by operator, category, module and step, and what a step makes of a device."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.autograd import BackwardPass
+from opscope.analysis.columns import column
+from opscope.analysis.links import Links
+from opscope.analysis.modules import NO_MODULE, module_of_activities
+from opscope.analysis.nesting import Ints
+from opscope.analysis.step_work import step_of_activities
+from opscope.analysis.tables import NO_OPERATOR
+from opscope.analysis.window import step_table
+from opscope.documents.limits import LimitRow, LimitTotal, Utilisation
+from opscope.knowledge.devices import Peaks
+from opscope.model import Trace
+
+NO_STEP: Final = "(in no step)"
+_KEY: Final = ("operator", "input_dims", "input_types", "device")
+_NS_PER_S: Final = 1e9
+
+
+def totals_by_name(rows: Sequence[LimitRow], by: str) -> tuple[LimitTotal, ...]:
+    """Add rows up by ``operator``, ``category`` or ``shape``; the most time lost first."""
+    groups: dict[str, list[LimitRow]] = {}
+    for row in rows:
+        operator = row.operator or NO_OPERATOR
+        shape = f"{operator} {_shapes(row.input_dims)}".rstrip()
+        names = {"operator": operator, "category": row.category, "shape": shape}
+        groups.setdefault(names[by], []).append(row)
+    return _sorted(_total(name, found) for name, found in groups.items())
+
+
+def _shapes(dims: str | None) -> str:
+    """Return the shapes of tensors alone."""
+    found = json.loads(dims) if dims else []
+    return ", ".join(str(shape).replace(" ", "") for shape in found if shape)
+
+
+def _total(name: str, rows: Iterable[LimitRow]) -> LimitTotal:
+    every = list(rows)
+    known = [row for row in every if row.ideal_ns is not None]
+    time, ideal = sum(row.device_ns for row in known), sum(row.calls * (row.ideal_ns or 0.0) for row in known)
+    return LimitTotal(
+        name=name,
+        device_ns=sum(row.device_ns for row in every),
+        modelled_ns=time,
+        ideal_ns=ideal,
+        lost_ns=sum(row.lost_ns or 0.0 for row in known),
+        share=min(ideal / time, 1.0) if time else None,
+        flop=sum(row.calls * (row.least_flop or 0) for row in known),
+    )
+
+
+def _sorted(totals: Iterable[LimitTotal]) -> tuple[LimitTotal, ...]:
+    return tuple(sorted(totals, key=lambda total: (-total.lost_ns, -total.device_ns, total.name)))
+
+
+def totals_by_module(
+    trace: Trace, links: Links, backward: BackwardPass, rows: Sequence[LimitRow]
+) -> tuple[LimitTotal, ...] | None:
+    """Add up by the innermost module that launched the work; None where no modules were recorded."""
+    found = module_of_activities(trace, links, backward)
+    if found is None:
+        return None
+    names, module = found
+    labels = [*names.to_list(), NO_MODULE]
+    return _sorted(_by_activity(trace, links, rows, [labels[at] for at in module.tolist()]))
+
+
+def totals_by_step(trace: Trace, links: Links, rows: Sequence[LimitRow]) -> tuple[LimitTotal, ...]:
+    """Add up by the step that launched the work, in order."""
+    table = step_table(trace)
+    labels = [f"step {number}" for number in table["step"].to_list()] + [NO_STEP]
+    step = step_of_activities(trace, links, table)
+    totals = {total.name: total for total in _by_activity(trace, links, rows, [labels[at] for at in step.tolist()])}
+    return tuple(totals[label] for label in dict.fromkeys(labels) if label in totals)
+
+
+def _by_activity(trace: Trace, links: Links, rows: Sequence[LimitRow], label: Sequence[str]) -> Iterator[LimitTotal]:
+    """Give each activity its part of its row's limit, by duration."""
+    share, flop = _per_nanosecond(trace, links, rows)
+    duration = column(trace.activities, "duration_ns")
+    known = ~np.isnan(share)
+    table = pl.DataFrame(
+        {
+            "label": label,
+            "device_ns": duration,
+            "modelled_ns": np.where(known, duration, 0),
+            "ideal_ns": np.where(known, duration * np.minimum(share, 1.0), 0.0),
+            "flop": np.where(known, duration * flop, 0.0),
+        }
+    )
+    for name, device, modelled, ideal, operations in table.group_by("label", maintain_order=True).sum().iter_rows():
+        yield LimitTotal(
+            name=name,
+            device_ns=device,
+            modelled_ns=modelled,
+            ideal_ns=ideal,
+            lost_ns=modelled - ideal,
+            share=ideal / modelled if modelled else None,
+            flop=round(operations),
+        )
+
+
+def _per_nanosecond(trace: Trace, links: Links, rows: Sequence[LimitRow]) -> tuple[Ints, Ints]:
+    """Return per activity the share of the limit and the operations per nanosecond of its row; NaN without a model."""
+    known = [row for row in rows if row.ideal_ns is not None and row.device_ns]
+    keys = pl.DataFrame(
+        {
+            **{name: [getattr(row, name) for row in known] for name in _KEY},
+            "time": [row.device_ns for row in known],
+            "ideal": [row.calls * (row.ideal_ns or 0.0) for row in known],
+            "flop": [float(row.calls * (row.least_flop or 0)) for row in known],
+        },
+        schema={**dict.fromkeys(_KEY[:3], pl.String), "device": pl.Int32, "time": pl.Int64, "ideal": pl.Float64,
+                "flop": pl.Float64},
+    )  # fmt: skip
+    keys = keys.group_by(_KEY).sum().with_columns(pl.col("ideal", "flop") / pl.col("time"))
+    owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
+    operators = trace.operators
+    activities = pl.DataFrame(
+        {
+            "operator": operators["name"].cast(pl.String).gather(owner),
+            "input_dims": operators["input_dims"].cast(pl.String).gather(owner),
+            "input_types": operators["input_types"].cast(pl.String).gather(owner),
+            "device": trace.activities["device"].cast(pl.Int32),
+        }
+    )
+    joined = activities.join(keys, on=_KEY, how="left", nulls_equal=True, maintain_order="left")
+    return joined["ideal"].fill_null(np.nan).to_numpy(), joined["flop"].fill_null(np.nan).to_numpy()
+
+
+def utilisation(
+    device: int, rows: Sequence[LimitRow], peaks: Peaks, of_ns: float, steps: int, *, unprofiled: bool
+) -> Utilisation:
+    """Return what steps make of a device.
+
+    Args:
+        device: its number.
+        rows: of all devices.
+        peaks: of this one.
+        of_ns: how long a step takes.
+        steps: how many steps the rows are of.
+        unprofiled: whether ``of_ns`` was measured without a profiler.
+    """
+    mine = [row for row in rows if row.device == device and row.ideal_ns is not None]
+    busy = [
+        row.calls * row.least_flop / peaks.rates[row.precision]
+        for row in mine
+        if row.least_flop and row.precision is not None and row.precision in peaks.rates
+    ]
+    moved = sum(row.calls * (row.least_bytes or 0) for row in mine)
+    seconds = of_ns * steps / _NS_PER_S
+    return Utilisation(
+        device=device,
+        of_ns=of_ns,
+        unprofiled=unprofiled,
+        hfu=sum(busy) / seconds if seconds and busy else None,
+        achieved_bytes_per_s=moved / seconds if seconds and moved else None,
+    )

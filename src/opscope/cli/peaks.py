@@ -1,0 +1,71 @@
+"""``opscope peaks``: measure what the devices here do at most, and keep it."""
+
+import click
+
+from opscope.cli.options import format_option
+from opscope.cli.terminal import echo_table
+from opscope.errors import EnvironmentLacksError
+from opscope.files import write_whole
+from opscope.knowledge.devices import device_called
+from opscope.knowledge.measured_peaks import peaks_file
+from opscope.record.codec import encode
+from opscope.record.peaks import MeasuredPeaks, PeaksList
+from opscope.report.blocks import Name, Section, Table
+from opscope.report.markdown import render
+from opscope.report.tables import as_csv
+from opscope.report.text import printable
+from opscope.units import format_share
+
+_TERA = 1e12
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--device", default="all", show_default=True, help="Which one: cuda:0; all of different names.")
+@format_option
+def command(device: str, output_format: str) -> None:
+    """Measure the peaks of the GPUs here, in at most half a minute each: products by precision, and memory.
+
+    They are kept for this user, by the device's name, and every command that says how far work is from the device's
+    limit uses them from then on instead of the datasheet's. Run it while nothing else uses the device.
+    """
+    measured = tuple(_measured(device))
+    for one in measured:
+        target = peaks_file(one.device)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, encode(one))
+        click.echo(f"opscope: kept as {printable(str(target))}", err=True)
+    if output_format == "json":
+        click.echo(encode(PeaksList(peaks=measured)), nl=False)
+        return
+    table = _table(measured)
+    if output_format == "csv":
+        click.echo(as_csv(table))
+    elif output_format == "md":
+        click.echo(render(Section(("Peaks",), (table,))))
+    else:
+        echo_table(table)
+
+
+def _measured(chosen: str) -> tuple[MeasuredPeaks, ...]:
+    try:
+        from opscope.bench.peaks import measure_devices
+    except ImportError as error:
+        raise EnvironmentLacksError("peaks are measured with PyTorch, which is missing: pip install torch") from error
+    return measure_devices(chosen)
+
+
+def _table(measured: tuple[MeasuredPeaks, ...]) -> Table:
+    rows = []
+    for one in measured:
+        sheet = device_called(one.device)
+        for name, rate in one.flop_per_s.items():
+            rows.append(_row(one, name, f"{rate / _TERA:,.1f} TFLOP/s", rate, sheet.peaks.get(name) if sheet else None))
+        memory = one.memory_bytes_per_s
+        rows.append(
+            _row(one, "memory", f"{memory / _TERA:,.3f} TB/s", memory, sheet.memory_bytes_per_s if sheet else None)
+        )
+    return Table(("Device", "Peak", "Measured", "of the datasheet's"), tuple(rows), frozenset({2, 3}))
+
+
+def _row(one: MeasuredPeaks, name: str, shown: str, rate: float, sheet: float | None) -> tuple[str, str, str, str]:
+    return (Name(one.device), name, shown, "-" if not sheet else format_share(rate, sheet))

@@ -1,0 +1,46 @@
+"""Peaks of devices: those that were measured on this machine and kept, else those of the datasheet."""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from opscope.files import cache_folder
+from opscope.knowledge.devices import Peaks, datasheet_peaks, device_called
+from opscope.record.peaks import MeasuredPeaks
+
+
+def peaks_file(device: str) -> Path:
+    """Return where the peaks of a device are kept, by the name that the driver gives it."""
+    return cache_folder() / "peaks" / f"{re.sub(r'[^A-Za-z0-9]+', '-', device)[:100]}.json"
+
+
+def peaks_called(name: str, multiprocessors: int | None) -> Peaks | None:
+    """Return what a device can do at most; None for one of which nothing is known.
+
+    Precisions that were not measured, and the size of the cache, are the datasheet's.
+
+    Args:
+        name: as the driver gives it.
+        multiprocessors: how many it has, where that was recorded.
+    """
+    device = device_called(name, multiprocessors)
+    sheet = None if device is None else datasheet_peaks(device)
+    measured = _kept(name)
+    if measured is None:
+        return sheet
+    return Peaks(
+        device=name,
+        origin=f"measured {measured.created[:10]}",
+        rates={**(sheet.rates if sheet else {}), **measured.flop_per_s},
+        memory_bytes_per_s=measured.memory_bytes_per_s,
+        l2_bytes=sheet.l2_bytes if sheet else None,
+    )
+
+
+def _kept(name: str) -> MeasuredPeaks | None:
+    try:
+        found = msgspec.json.decode(peaks_file(name).read_bytes(), type=MeasuredPeaks)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return found if found.device == name else None

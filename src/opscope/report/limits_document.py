@@ -1,0 +1,184 @@
+"""A trace and its record -> `LimitsDocument`, and that as a table."""
+
+import json
+
+from opscope.analysis.limit_totals import totals_by_module, totals_by_name, totals_by_step, utilisation
+from opscope.analysis.limits import over_limit, peaks_of
+from opscope.analysis.measured import Measured
+from opscope.analysis.timeline import DeviceTimeline
+from opscope.documents.limits import LimitRow, LimitsDocument, LimitTotal, PeaksEntry, Utilisation
+from opscope.errors import UsageError
+from opscope.knowledge.devices import Peaks
+from opscope.knowledge.kernels.decode import decode
+from opscope.report.blocks import Block, Bullets, Name, Paragraph, Section, Table
+from opscope.units import format_ns, format_share
+
+BY = ("shape", "operator", "category", "module", "step")
+_TERA = 1e12
+
+
+def build_limits(measured: Measured, by: str) -> LimitsDocument:
+    """Build the document.
+
+    Raises:
+        UsageError: modules are asked for and were not recorded, or the trace marks no steps.
+    """
+    analysis, rows = measured.analysis, measured.analysis.limits
+    peaks = peaks_of(analysis.trace.devices)
+    return LimitsDocument(
+        trace=analysis.source.path,
+        peaks=tuple(_peaks(line, peaks.get(line.device)) for line in analysis.devices),
+        device_sum_ns=analysis.accounting.activities_ns,
+        modelled_ns=sum(row.device_ns for row in rows if row.ideal_ns is not None),
+        rows=rows,
+        by=by,
+        totals=_totals(measured, by),
+        utilisation=tuple(_utilisation(measured, peaks)),
+        over_limit=over_limit(rows),
+    )
+
+
+def _peaks(line: DeviceTimeline, peaks: Peaks | None) -> PeaksEntry:
+    if peaks is None:
+        return PeaksEntry(line.device, line.name, None, {}, None, None)
+    rates = dict(peaks.rates)
+    return PeaksEntry(line.device, line.name, peaks.origin, rates, peaks.memory_bytes_per_s, peaks.l2_bytes)
+
+
+def _totals(measured: Measured, by: str) -> tuple[LimitTotal, ...]:
+    analysis = measured.analysis
+    if by == "step":
+        if not analysis.step_count:
+            raise UsageError("the trace marks no steps")
+        return totals_by_step(analysis.trace, analysis.links, analysis.limits)
+    if by == "module":
+        found = totals_by_module(analysis.trace, analysis.links, analysis.backward_pass, analysis.limits)
+        if found is None:
+            raise UsageError(
+                "the trace records no modules: record stacks (with_stack=True, opscope profile --with-stack)"
+            )
+        return found
+    return totals_by_name(analysis.limits, by)
+
+
+def _utilisation(measured: Measured, peaks: dict[int | None, Peaks]) -> list[Utilisation]:
+    if not measured.step_count:
+        return []
+    wall = measured.unprofiled_step_ns
+    return [
+        utilisation(
+            line.device,
+            measured.analysis.limits,
+            peaks[line.device],
+            wall or line.window.duration_ns / measured.step_count,
+            measured.step_count,
+            unprofiled=wall is not None,
+        )
+        for line in measured.analysis.devices
+        if line.device in peaks
+    ]
+
+
+# ---------------------------------------------------------------- as text
+
+
+def limits_table(document: LimitsDocument, top: int | None) -> Table:
+    """Return the rows as people read them: of shapes the calls, else what is added up."""
+    if document.by == "shape":
+        return _rows(document, top)
+    columns = (document.by.capitalize(), "Device time", "of device sum", "Ideal", "Lost", "of limit", "Modelled")
+    rows = tuple(
+        (
+            Name(total.name),
+            format_ns(total.device_ns),
+            format_share(total.device_ns, document.device_sum_ns or None),
+            format_ns(total.ideal_ns) if total.modelled_ns else "-",
+            format_ns(total.lost_ns) if total.modelled_ns else "-",
+            "-" if total.share is None else format_share(total.share, 1),
+            format_share(total.modelled_ns, total.device_ns or None),
+        )
+        for total in document.totals[:top]
+    )
+    return Table(columns, rows, frozenset(range(1, 7)))
+
+
+def _rows(document: LimitsDocument, top: int | None) -> Table:
+    columns = ("Operator", "Inputs", "Calls", "Call", "Ideal", "of limit", "Limited by", "Lost", "At a lower precision")
+    rows = tuple(
+        (
+            Name(row.operator or decode(row.kernel).summary),
+            Name(_inputs(row)),
+            str(row.calls),
+            format_ns(row.call_ns),
+            format_ns(row.ideal_ns),
+            "-" if row.share is None else format_share(row.share, 1),
+            row.reason or _limited(row),
+            format_ns(row.lost_ns),
+            _lower(row),
+        )
+        for row in document.rows[:top]
+    )
+    return Table(columns, rows, frozenset({2, 3, 4, 5, 7}))
+
+
+def _inputs(row: LimitRow) -> str:
+    if row.product is not None:
+        batch = f"{row.product['batch']} x " if row.product["batch"] > 1 else ""
+        return f"{batch}{row.product['rows']} x {row.product['depth']} x {row.product['columns']}"
+    shapes = json.loads(row.input_dims) if row.input_dims else []
+    return ", ".join(str(shape).replace(" ", "") for shape in shapes if shape)
+
+
+def _limited(row: LimitRow) -> str:
+    return (
+        f"{row.limited_by} ({row.precision})" if row.precision and row.limited_by == "compute" else str(row.limited_by)
+    )
+
+
+def _lower(row: LimitRow) -> str:
+    if row.lower_precision is None or not row.lower_ideal_ns or not row.ideal_ns:
+        return "-"
+    return f"{row.lower_precision}: {row.ideal_ns / row.lower_ideal_ns:.1f} x"
+
+
+def limits_section(document: LimitsDocument, top: int | None) -> Section:
+    """Build what people read."""
+    return Section((Name(document.trace),), tuple(_blocks(document, top)))
+
+
+def _blocks(document: LimitsDocument, top: int | None) -> list[Block]:
+    blocks: list[Block] = [Bullets(tuple((line,) for line in _facts(document)))]
+    blocks.append(limits_table(document, top))
+    if document.over_limit:
+        names = ", ".join(document.over_limit[:5])
+        blocks.append(Paragraph(("FAIL: faster than the limit, so a model or a peak is wrong: ", Name(names))))
+    return blocks
+
+
+def _facts(document: LimitsDocument) -> list[str]:
+    lines = []
+    for peaks in document.peaks:
+        if peaks.origin is None:
+            lines.append(f"Device {peaks.device} ({peaks.name}): its peaks are not known; opscope peaks measures them.")
+            continue
+        rates = ", ".join(f"{name} {rate / _TERA:,.1f}" for name, rate in peaks.flop_per_s.items())
+        memory = (peaks.memory_bytes_per_s or 0.0) / _TERA
+        lines.append(
+            f"Device {peaks.device} ({peaks.name}), {peaks.origin} peaks: {rates} TFLOP/s (dense), memory "
+            f"{memory:.2f} TB/s."
+        )
+    whole = document.device_sum_ns or None
+    lines.append(
+        f"Models exist for {format_share(document.modelled_ns, whole)} of the device sum of "
+        f"{format_ns(document.device_sum_ns)}; the rest is listed, and counts neither as 0 nor as 100 %."
+    )
+    for use in document.utilisation:
+        step = f"the {'unprofiled' if use.unprofiled else 'profiled'} step of {format_ns(use.of_ns)}"
+        products = "-" if use.hfu is None else format_share(use.hfu, 1)
+        moved = (use.achieved_bytes_per_s or 0.0) / _TERA
+        lines.append(
+            f"Device {use.device}: products use {products} of their peaks over {step} (HFU: recomputation "
+            "counts); at least "
+            f"{moved:.2f} TB/s were moved."
+        )
+    return lines
