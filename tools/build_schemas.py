@@ -14,12 +14,18 @@ from opscope.cli.sql import QueryResult
 from opscope.documents.comparison import Comparison, Comparisons
 from opscope.documents.dossier import DossierDocument
 from opscope.documents.explain import ExplainDocument
+from opscope.documents.limits import LimitsDocument, LimitsDocuments
 from opscope.documents.trace import TraceDocument, TraceDocuments
 from opscope.readers.parquet import StoreManifest
 from opscope.record.capture import CaptureRecord
+from opscope.record.peaks import MeasuredPeaks, PeaksList
 from opscope.record.sweep import Manifest
 
 DOCUMENTS: dict[str, type] = {
+    "limits-1.json": LimitsDocument,
+    "limits-list-1.json": LimitsDocuments,
+    "peaks-1.json": MeasuredPeaks,
+    "peaks-list-1.json": PeaksList,
     "analysis-1.json": TraceDocument,
     "analyses-1.json": TraceDocuments,
     "dossier-1.json": DossierDocument,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import polars as pl
@@ -98,6 +98,8 @@ def _row(work: _Work, functions: NativeFunctions, classifier: Classifier, peaks:
     first, call_ns = work.first, work.device_ns / work.calls
     category = _UNLINKED if first.operator is None else str(classifier.classify(first.operator).category)
     cost, reason = _cost(work, functions, classifier)
+    if cost is not None and peaks is not None:
+        cost = _as_run(cost, peaks, call_ns)
     precision = _precision(work, cost) if cost is not None and cost.flop else None
     ideal = None if cost is None or peaks is None else _ideal(cost, precision, peaks, call_ns)
     if cost is not None and ideal is None:
@@ -193,6 +195,14 @@ def precision_of(kernel: DecodedKernel) -> str | None:
         return None
     dtype = _BY_SHORT.get(kernel.compute_dtype or kernel.input_dtype or "")
     return {"fp32": "tf32", "fp64": "fp64_tensor"}.get(dtype or "", dtype)
+
+
+def _as_run(cost: Cost, peaks: Peaks, call_ns: float) -> Cost:
+    """Return the cost with inputs that are one tensor counted once, where the memory could not have moved them all."""
+    if cost.shared_bytes is None or cost.least_bytes is None or not peaks.memory_bytes_per_s:
+        return cost
+    too_fast = _NS_PER_S * cost.least_bytes / peaks.memory_bytes_per_s > call_ns
+    return replace(cost, least_bytes=cost.shared_bytes) if too_fast else cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,8 @@ def _waited_before(trace: Trace, host: HostTime, idle: IdleTime, pieces: Ints) -
     for number in np.unique(idle.thread[pieces]).tolist():
         asked = np.flatnonzero(idle.thread[pieces] == number)
         waits = np.flatnonzero(drains & (host.thread == number))
+        if not len(waits):
+            continue
         waited = np.append(-1, waits[np.argsort(host.end[waits], kind="stable")])
         moment = idle.pieces.start[pieces[asked]]
         call = waited[np.searchsorted(host.end[waited[1:]], moment, side="right")]

@@ -22,6 +22,8 @@ class Cost:
 
     Attributes:
         least_bytes: bytes to be read and written; None if unknown.
+        shared_bytes: the same if inputs of equal shape, type and strides are one tensor, as in ``x * x``, which nothing
+            records; None where there are none.
         flop: floating-point operations of matrix products, convolutions and attention; 0 for what makes none, None if
             unknown.
         least_flop: those that must really be done: a causal mask leaves half of them out.
@@ -34,6 +36,7 @@ class Cost:
     least_flop: int | None = 0
     product: "Product | None" = None
     dtype: DataType | None = None
+    shared_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +263,8 @@ def _elementwise(call: RecordedCall) -> Cost | None:
     written = min(dtype.size_bytes, *(d.size_bytes for _, d, _ in tensors if d is not None)) * math.prod(result)
     if len({d for _, d, _ in tensors}) == 1:
         written = dtype.size_bytes * math.prod(result)
-    return Cost(read + written)
+    different = sum(size for _, _, size in set(tensors) if size is not None)
+    return Cost(read + written, shared_bytes=different + written if different < read else None)
 
 
 def _compared(call: RecordedCall) -> Cost | None:

@@ -205,7 +205,7 @@ class Context:
             for host_ns, less, weight in (
                 (host.high, low, 4.0),
                 (host.likely, (low + high) / 2, 2.0),
-                (host.low, high, 0.5),
+                (host.low, high, 0.0),
             )
         )
         return Range(slow, fast, likely).within(self.step_ns)

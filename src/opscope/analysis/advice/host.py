@@ -407,7 +407,7 @@ def cold_start(context: Context) -> Iterator[Draft]:
     loads = np.flatnonzero(calls_of(context.trace.launches, ApiKind.MODULE_LOAD))
     pieces = (idle.record >= 0) | np.isin(idle.call, loads)
     # What the host does before, in the same gap, is most likely to find, read or compile that code.
-    around = np.isin(idle.gap, idle.gap[pieces]) & (context.waits.kinds[BoundKind.HOST_WORK] | pieces)
+    around = np.isin(idle.gap, idle.gap[pieces])
     certain, time = context.idle_in(pieces), context.idle_in(around)
     if time < _LEAST_SHARE * context.step_ns:
         return

@@ -147,8 +147,8 @@ def _doubles(context: Context, rows: Sequence[LimitRow]) -> Draft:
         rule=Rule.SLOW_PRODUCT_KERNEL,
         title=f"Products run in double precision ({format_ns(_time(context, rows))} per step)",
         where=context.where_of_row(first),
-        saving=context.of_device(0.0, _lost(context, rows, ideals, _GOOD_SHARE)),
-        derivation="their time less what bfloat16 takes at 75 % of its limit (high); single precision without "
+        saving=context.of_device(0.0, _lost(context, rows, ideals, 0.9)),
+        derivation="their time less what bfloat16 takes at 90 % of its limit (high); single precision without "
         "TF32 may gain "
         "nothing on this device (low)",
         evidence=(
@@ -188,13 +188,14 @@ def small_grid(context: Context) -> Iterator[Draft]:
         return
     first = max(rows, key=lambda row: row.device_ns)
     time = _time(context, rows)
-    most = sum(row.device_ns * (1 - max((row.thread_blocks or 1) / available, row.share or 0.0)) for row in rows)
+    reached = ((row.thread_blocks or 1) / available if row.share is None else row.share for row in rows)
+    most = sum(row.device_ns * (1 - min(share, 1.0)) for row, share in zip(rows, reached, strict=True))
     yield Draft(
         rule=Rule.SMALL_GRID,
         title=f"Kernels with few thread blocks leave most of the {available} multiprocessors idle",
         where=context.where_of_row(first),
         saving=Range(0.0, context.of_device(0.0, most / context.steps).high),
-        derivation="their time less what it would take if all multiprocessors shared the work (high)",
+        derivation="their time less what the device's limit allows if all multiprocessors share the work (high)",
         evidence=(
             measured(f"{first.operator or first.kernel} runs {first.thread_blocks} thread blocks for "
                      f"{format_ns(first.call_ns)}"),

@@ -1,0 +1,453 @@
+"""Each rule on a step of 10 ms worked out by hand: where it holds, and where it must not fire. Times in nanoseconds."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from opscope.analysis.analyzed import Analysis
+from opscope.documents.findings import Finding, Rule
+from tests.kineto import KinetoTrace
+
+US, MS = 1_000, 1_000_000
+STEP = 10 * MS
+H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+FFMA = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel"
+    "__5x_cublas"
+)
+BF16 = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NNT"
+UNALIGNED = (
+    "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_nn_align1>"
+    "(cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_nn_align1::Params)"
+)
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3> >(int)"
+)
+Analyze = Callable[[KinetoTrace], Analysis]
+
+
+class Step:
+    """A step on an H200 whose host issues calls ahead of the device."""
+
+    def __init__(self) -> None:
+        self.trace = KinetoTrace(deviceProperties=[H200])
+        self.trace.step(1, 0, STEP)
+        self.host = self.device = 10 * US
+
+    def call(
+        self,
+        operator: str,
+        kernel: str,
+        time: int,
+        dims: list[Any],
+        types: list[str],
+        *,
+        values: list[str] | None = None,
+        strides: list[Any] | None = None,
+        grid: tuple[int, int, int] = (1320, 1, 1),
+        around: str | None = None,
+        category: str = "kernel",
+    ) -> None:
+        """One operator with one kernel, right after the one before."""
+        args = {"Input Dims": dims, "Input type": types, "Concrete Inputs": values or [""] * len(dims)}
+        if strides is not None:
+            args["Input Strides"] = strides
+        if around is not None:
+            self.trace.operator(around, self.host - 500, 9_500)
+        self.trace.operator(operator, self.host, 8 * US, **args)
+        start = max(self.device, self.host + 6 * US)
+        self.trace.launched_kernel(
+            kernel, (self.host + 2 * US, 3 * US), (start, time), category=category, grid=list(grid), block=[128, 1, 1]
+        )
+        self.host, self.device = self.host + 10 * US, start + time
+
+    def product(self, kernel: str, time: int, sizes: tuple[int, int, int], dtype: str, **more: Any) -> None:
+        rows, depth, columns = sizes
+        self.call("aten::mm", kernel, time, [[rows, depth], [depth, columns]], [dtype, dtype], **more)
+
+    def done(self) -> KinetoTrace:
+        """Let the host wait for the device until the end of the step."""
+        self.trace.launch(self.host, STEP - 10 * US - self.host, name="cudaDeviceSynchronize")
+        return self.trace
+
+
+def found(analysis: Analysis, wall: float | None = STEP) -> list[Finding]:
+    evidence = analysis.evidence_with(steps=1, wall_ns=wall, ran_on_gpu=True)
+    return list(analysis.findings_with(evidence, None))
+
+
+def rules(analysis: Analysis, wall: float | None = STEP) -> list[str]:
+    return [finding.rule for finding in found(analysis, wall)]
+
+
+# 4096^3 products: 137.4 GFLOP; 2.05 ms at the FP32 cores' 66.9 TFLOP/s, 278 us at TF32's 494.7, 139 us at BF16's 989.4.
+CUBE = (4096, 4096, 4096)
+
+
+def test_products_on_the_fp32_cores(analyzed: Analyze) -> None:
+    step = Step()
+    for _ in range(4):
+        step.product(FFMA, 2_400 * US, CUBE, "float")
+    (first, *_) = found(analyzed(step.done()))
+    assert first.rule == Rule.FP32_PRODUCTS
+    # At 75 % of TF32's peak a product takes 370 us, at 20 % of it 1.389 ms.
+    assert first.saving_ns.high == pytest.approx(4 * (2_400 - 370.4) * US, rel=0.01)
+    assert first.saving_ns.low == pytest.approx(4 * (2_400 - 1_389) * US, rel=0.01)
+    assert first.where.operator == "aten::mm"
+    assert "set_float32_matmul_precision" in first.action
+
+
+def test_products_on_the_tensor_cores_near_their_limit_are_left_alone(analyzed: Analyze) -> None:
+    step = Step()
+    for _ in range(50):
+        step.product(BF16, 199 * US, CUBE, "c10::BFloat16")
+    analysis = analyzed(step.done())
+    assert rules(analysis) == [Rule.NEAR_LIMIT]
+    (finding,) = found(analysis)
+    assert (finding.saving_ns.low, finding.saving_ns.high) == (0, 0)
+
+
+@pytest.mark.parametrize(("columns", "fires"), [(50257, True), (50304, False)])
+def test_sizes_that_keep_the_fast_kernels_away(analyzed: Analyze, columns: int, fires: bool) -> None:
+    step = Step()
+    for _ in range(4):  # 158 GFLOP: 160 us at the limit
+        step.product(UNALIGNED if fires else BF16, 1_600 * US, (2048, 768, columns), "c10::BFloat16")
+    names = rules(analyzed(step.done()))
+    assert (Rule.UNALIGNED_SIZES in names) is fires
+    assert (Rule.SLOW_PRODUCT_KERNEL in names) is not fires  # nothing else explains it
+
+
+def test_double_precision_is_named(analyzed: Analyze) -> None:
+    step = Step()
+    dgemm = "sm90_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize128x64x16_stage3_warpsize2x2x1_tensor16x8x8"
+    for _ in range(4):
+        step.product(dgemm, 2_300 * US, CUBE, "double")
+    (first, *_) = found(analyzed(step.done()))
+    assert first.rule == Rule.SLOW_PRODUCT_KERNEL
+    assert "double precision" in first.title
+
+
+@pytest.mark.parametrize(("blocks", "fires"), [(4, True), (132, False)])
+def test_a_grid_that_is_smaller_than_the_device(analyzed: Analyze, blocks: int, fires: bool) -> None:
+    step = Step()
+    for _ in range(10):
+        step.call(
+            "aten::_softmax", "softmax", 900 * US, [[4, 100_000], [], []], ["float", "Scalar", "Scalar"],
+            values=["", "-1", "False"], grid=(blocks, 1, 1),
+        )  # fmt: skip
+    assert (Rule.SMALL_GRID in rules(analyzed(step.done()))) is fires
+
+
+def dispatching(busy: int) -> KinetoTrace:
+    """An operator every 20 us, whose kernel takes so long."""
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, STEP)
+    for start in range(0, STEP, 20 * US):
+        trace.operator("aten::add", start, 18 * US)
+        trace.launched_kernel("add", (start + 8 * US, 4 * US), (start + 13 * US, busy))
+    return trace
+
+
+def test_a_device_that_waits_for_launches(analyzed: Analyze) -> None:
+    (first, *_) = found(analyzed(dispatching(2 * US)))
+    assert first.rule == Rule.DISPATCH_BOUND
+    assert first.saving_ns.high == pytest.approx(9 * MS, rel=0.01)
+    # 500 launches leave half a millisecond of gaps within a graph; half of the rest is nearly certain.
+    assert first.saving_ns.low == pytest.approx((9 - 0.5) / 2 * MS, rel=0.02)
+
+
+def test_without_a_step_time_the_range_is_what_the_profiler_leaves_open(analyzed: Analyze) -> None:
+    (first, *_) = found(analyzed(dispatching(2 * US)), wall=None)
+    assert first.rule == Rule.DISPATCH_BOUND
+    # Operators slow the host down 1.1 to 1.6 times: the step takes 6.25 to 9.09 ms without, 1 ms of which is work.
+    assert first.saving_ns.high == pytest.approx(8.09 * MS, rel=0.01)
+    assert first.saving_ns.low == pytest.approx((5.25 - 0.5) / 2 * MS, rel=0.02)
+    assert rules(analyzed(dispatching(19_900)), wall=None) == [Rule.NEAR_LIMIT]
+
+
+def iterations(wait: str | None, *, operator: str | None = None, work: int = 60 * US) -> KinetoTrace:
+    """Every 100 us 60 us of work, that takes 20 us to issue, and then perhaps a wait for it."""
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, STEP)
+    for begin in range(0, STEP - 100 * US, 100 * US):
+        trace.operator("aten::mm", begin, 18 * US)
+        trace.launched_kernel("gemm", (begin + 8 * US, 4 * US), (begin + 20 * US, work))
+        if operator is not None:
+            trace.operator(operator, begin + 21 * US, work + 4 * US)
+        if wait is not None:
+            trace.launch(begin + 22 * US, work, name=wait)
+    trace.launch(STEP - 50 * US, 20 * US, name="cudaDeviceSynchronize")
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("wait", "operator", "rule"),
+    [
+        ("cudaStreamSynchronize", "aten::_local_scalar_dense", Rule.BLOCKING_READ),
+        ("cudaStreamSynchronize", "aten::nonzero", Rule.BLOCKING_READ),
+        ("cudaDeviceSynchronize", None, Rule.EXPLICIT_SYNC),
+        ("cudaEventSynchronize", None, Rule.EXPLICIT_SYNC),
+        ("hipDeviceSynchronize", None, Rule.EXPLICIT_SYNC),
+    ],
+)
+def test_waits_that_keep_the_host_from_running_ahead(
+    analyzed: Analyze, wait: str, operator: str | None, rule: Rule
+) -> None:
+    analysis = analyzed(iterations(wait, operator=operator))
+    (first, *_) = found(analysis)
+    assert first.rule == rule
+    assert first.saving_ns.high == pytest.approx(4 * MS, rel=0.05)  # the step becomes the device's 6 ms of work
+    assert first.where.call == wait
+    assert "98.0 times a step" in first.title  # after the last one the step launches nothing
+
+
+def test_the_wait_at_the_end_of_a_step_is_no_finding(analyzed: Analyze) -> None:
+    names = rules(analyzed(iterations(None)))
+    assert Rule.EXPLICIT_SYNC not in names
+    assert Rule.BLOCKING_READ not in names
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", Rule.BLOCKING_COPY),
+        ("Memcpy HtoD (Pinned -> Device)", Rule.EXPOSED_COPY),
+        ("Memcpy DtoD (Device -> Device)", None),
+    ],
+)
+def test_copies_that_nothing_runs_beside(analyzed: Analyze, name: str, rule: Rule | None) -> None:
+    step = Step()
+    step.call("aten::copy_", name, 6 * MS, [[1 << 22], [1 << 22]], ["float", "float"], category="gpu_memcpy")
+    for event in step.trace.events:
+        if event["name"] == name:
+            event["args"]["bytes"] = 6_000_000  # 1 GB/s
+    step.product(BF16, 3 * MS, (8192, 8192, 16384), "c10::BFloat16")
+    copies = [f for f in found(analyzed(step.done())) if f.rule in (Rule.BLOCKING_COPY, Rule.EXPOSED_COPY)]
+    assert [f.rule for f in copies] == ([] if rule is None else [rule])
+    if rule is Rule.BLOCKING_COPY:  # pinned memory is copied at 20 GB/s at least
+        assert copies[0].saving_ns.low == pytest.approx(6 * MS * 19 / 20, rel=0.02)
+
+
+def test_a_copy_beside_work_is_no_finding(analyzed: Analyze) -> None:
+    step = Step()
+    step.product(BF16, 9 * MS, (8192, 8192, 16384), "c10::BFloat16")
+    step.trace.launched_kernel(
+        "Memcpy HtoD (Pageable -> Device)", (40 * US, 5 * US), (60 * US, 8 * MS), stream=9, category="gpu_memcpy"
+    )
+    assert Rule.BLOCKING_COPY not in rules(analyzed(step.done()))
+
+
+def waiting(between: Callable[[KinetoTrace], None]) -> KinetoTrace:
+    """A millisecond of work, 7 ms of something else, a millisecond of work."""
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, STEP)
+    for begin, end in ((10 * US, MS), (9 * MS, 9_900 * US)):
+        trace.operator("aten::mm", begin - 9 * US, 8 * US)
+        trace.launched_kernel("gemm", (begin - 5 * US, 2 * US), (begin, end - begin))
+        trace.launch(begin, end - begin + 2 * US, name="cudaDeviceSynchronize")
+    between(trace)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("between", "rule"),
+    [
+        (lambda trace: trace.annotation("enumerate(DataLoader)#_Single.__next__", 1_100 * US, 7_500 * US),
+         Rule.INPUT_PIPELINE),
+        (lambda trace: trace.annotation("preprocess", 1_100 * US, 7_500 * US), Rule.HOST_WORK),
+        (lambda trace: trace.launch(1_010 * US, 7_900 * US, name="cudaMalloc"), Rule.ALLOCATOR_CHURN),
+        (lambda trace: trace.launch(1_010 * US, 7_900 * US, name="cuLibraryLoadData"), Rule.COLD_START),
+        (lambda trace: trace.annotation("entire_frame_compile (dynamo_timed)", 1_010 * US, 7_900 * US),
+         Rule.RECOMPILATION),
+    ],
+)  # fmt: skip
+def test_what_the_host_does_meanwhile(analyzed: Analyze, between: Callable[[KinetoTrace], None], rule: Rule) -> None:
+    (first, *_) = found(analyzed(waiting(between)))
+    assert first.rule == rule
+    assert first.saving_ns.high == pytest.approx(8 * MS, rel=0.05)
+
+
+def test_work_that_waits_for_another_stream(analyzed: Analyze) -> None:
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, STEP)
+    trace.launched_kernel("first", (10 * US, 5 * US), (20 * US, 500 * US))
+    trace.launched_kernel("second", (30 * US, 5 * US), (9 * MS, 500 * US), stream=9)
+    trace.launch(40 * US, 9_900 * US, name="cudaDeviceSynchronize")
+    assert rules(analyzed(trace))[0] == Rule.STREAM_DEPENDENCY
+
+
+def chain(names: list[str], elements: int = 1 << 24) -> KinetoTrace:
+    step = Step()
+    for name in names:
+        step.call(name, ADD, 300 * US, [[elements], [elements]], ["float", "float"])
+    step.product(BF16, 9 * MS - len(names) * 300 * US, (8192, 8192, 16384), "c10::BFloat16")
+    return step.done()
+
+
+def test_elementwise_kernels_one_after_the_other(analyzed: Analyze) -> None:
+    names = ["aten::add", "aten::mul", "aten::tanh", "aten::sub", "aten::mul", "aten::add"] * 2
+    (first, *_) = found(analyzed(chain(names)))
+    assert first.rule == Rule.FUSIBLE_CHAIN
+    assert first.saving_ns.high == pytest.approx(0.95 * 11 * 300 * US, rel=0.01)
+
+
+def test_the_same_operator_over_and_over_may_work_on_other_tensors(analyzed: Analyze) -> None:
+    assert Rule.FUSIBLE_CHAIN not in rules(analyzed(chain(["aten::add_"] * 12)))
+    assert Rule.FUSIBLE_CHAIN not in rules(analyzed(chain(["aten::add"])))
+
+
+def test_attention_that_is_written_out(analyzed: Analyze) -> None:
+    step = Step()
+    scores, heads = [16, 4096, 4096], [16, 4096, 64]
+    bf16 = "c10::BFloat16"
+    step.call("aten::bmm", BF16, 900 * US, [heads, [16, 64, 4096]], [bf16, bf16])
+    step.call("aten::mul", ADD, 700 * US, [scores, []], [bf16, "double"])
+    step.call("aten::_softmax", "softmax", 900 * US, [scores, [], []], [bf16, "Scalar", "Scalar"],
+              values=["", "-1", "False"])  # fmt: skip
+    step.call("aten::bmm", BF16, 900 * US, [scores, heads], [bf16, bf16])
+    step.product(BF16, 5 * MS, (8192, 8192, 16384), bf16)
+    (first, *_) = found(analyzed(step.done()))
+    assert first.rule == Rule.EAGER_ATTENTION
+    assert first.saving_ns.high <= 3_400 * US
+    other = Step()  # a softmax over classes is no attention
+    other.call("aten::_softmax", "softmax", 3 * MS, [[65536, 4096], [], []], [bf16, "Scalar", "Scalar"],
+               values=["", "-1", "False"])  # fmt: skip
+    other.product(BF16, 6 * MS, (8192, 8192, 16384), bf16)
+    assert Rule.EAGER_ATTENTION not in rules(analyzed(other.done()))
+
+
+@pytest.mark.parametrize(("kernel", "fires"), [(ADD, True), ("FusedAdamMathFunctor<float, 4, true>", False)])
+def test_an_optimizer_of_many_kernels(analyzed: Analyze, kernel: str, fires: bool) -> None:
+    step = Step()
+    step.product(BF16, 5 * MS, (8192, 8192, 16384), "c10::BFloat16")
+    begin = step.host
+    for _ in range(200):
+        step.call("aten::add_", kernel, 20 * US, [[1 << 20], [1 << 20]], ["float", "float"])
+    step.trace.annotation("Optimizer.step#AdamW.step", begin, step.host - begin)
+    names = {finding.rule: finding for finding in found(analyzed(step.done()))}
+    assert (Rule.UNFUSED_OPTIMIZER in names) is fires
+    if fires:
+        assert "200 kernels a step" in names[Rule.UNFUSED_OPTIMIZER].title
+        assert "fused=True" in names[Rule.UNFUSED_OPTIMIZER].action
+
+
+def test_conversions_of_layout(analyzed: Analyze) -> None:
+    step = Step()
+    convert = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, __nv_bfloat16, float, false, true, (cudnnKernelDataType_t)2>(cudnn::engines_precompiled::nchw2nhwc_params_t<float>, __nv_bfloat16 const*, __nv_bfloat16*)"  # noqa: E501
+    for _ in range(10):
+        step.call("aten::cudnn_convolution", convert, 300 * US, [[32, 64, 56, 56]], ["c10::BFloat16"])
+        step.call("aten::cudnn_convolution", "sm90_xmma_fprop", 500 * US, [[32, 64, 56, 56]], ["c10::BFloat16"])
+    (first, *_) = found(analyzed(step.done()))
+    assert first.rule == Rule.LAYOUT_CONVERSION
+    assert "channels_last" in first.action
+
+
+@pytest.mark.parametrize(("dims", "fires"), [([4096, 4096], True), ([512, 4096], False)])
+def test_weights_that_are_converted_again(analyzed: Analyze, dims: list[int], fires: bool) -> None:
+    """Only what has the shape of a weight is one."""
+    step = Step()
+    for _ in range(20):
+        step.call("aten::copy_", ADD, 100 * US, [dims, dims, []], ["c10::BFloat16", "float", "Scalar"])
+        step.product(BF16, 300 * US, (1024, 4096, 4096), "c10::BFloat16")
+    assert (Rule.REPEATED_CASTS in rules(analyzed(step.done()))) is fires
+
+
+def test_copies_that_only_change_strides(analyzed: Analyze) -> None:
+    def names(source: list[int]) -> list[str]:
+        step = Step()
+        for _ in range(40):
+            step.call(
+                "aten::copy_", ADD, 100 * US, [[4096, 4096], [4096, 4096], []], ["float", "float", "Scalar"],
+                strides=[[4096, 1], source, []],
+            )  # fmt: skip
+            step.product(BF16, 100 * US, (4096, 4096, 2048), "c10::BFloat16")
+        return rules(analyzed(step.done()))
+
+    assert Rule.CONTIGUOUS_COPIES in names([1, 4096])
+    assert Rule.CONTIGUOUS_COPIES not in names([4096, 1])
+    assert Rule.CONTIGUOUS_COPIES not in names([0, 1])  # an expanded tensor is made whole
+
+
+def test_forward_work_within_the_backward_pass(analyzed: Analyze) -> None:
+    def names(inner: str) -> list[str]:
+        step = Step()
+        begin = step.host
+        for _ in range(10):
+            step.call("aten::addmm", BF16, 400 * US, [[4096]], ["c10::BFloat16"], around=inner)
+            step.product(BF16, 500 * US, (4096, 4096, 4096), "c10::BFloat16")
+        node = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
+        step.trace.operator(node, begin - US, step.host - begin + US, **{"Sequence number": 7, "Fwd thread id": 1})
+        return rules(analyzed(step.done()))
+
+    assert Rule.RECOMPUTATION in names("aten::linear")
+    assert Rule.RECOMPUTATION not in names("aten::mm")
+
+
+def test_a_module_that_runs_twice_is_only_a_possibility(analyzed: Analyze) -> None:
+    step = Step()
+    for _ in range(2):
+        begin = step.host
+        step.product(BF16, 4_970 * US, (8192, 16384, 16384), "c10::BFloat16")
+        step.trace.slice("python_function", "nn.Module: Encoder_0", begin - US, 11 * US)
+    first, second = found(analyzed(step.done()))
+    assert (first.rule, second.rule) == (Rule.NEAR_LIMIT, Rule.DUPLICATE_WORK)
+    assert second.where.module == "Encoder_0"
+    assert second.saving_ns.low == 0
+
+
+def test_data_that_move_between_devices(analyzed: Analyze) -> None:
+    step = Step()
+    step.product(BF16, 4 * MS, (8192, 8192, 16384), "c10::BFloat16")
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    step.call("record_param_comms", name, 5 * MS, [[1 << 24]], ["float"], grid=(16, 1, 1))
+    (first, *_) = found(analyzed(step.done()))
+    assert first.rule == Rule.EXPOSED_COMMUNICATION
+    assert first.saving_ns.high == 5 * MS
+
+
+def test_overlapping_findings_say_so_and_an_incomplete_file_has_none(analyzed: Analyze) -> None:
+    step = Step()
+    for _ in range(2):
+        step.product(FFMA, 4_900 * US, CUBE, "float", grid=(16, 1, 1))
+    both = {finding.id: finding for finding in found(analyzed(step.done()))}
+    assert both["fp32_products"].overlaps == ("small_grid",)
+    assert both["small_grid"].overlaps == ("fp32_products",)
+
+
+def test_findings_of_an_incomplete_file_are_none(analyzed: Analyze, tmp_path: Any) -> None:
+    from opscope.analysis.analyzed import analyze
+    from opscope.readers import read
+
+    text = dispatching(2 * US).text()
+    path = tmp_path / "cut.json"
+    path.write_text(text[: len(text) // 2])
+    assert analyze(read(path)).findings == ()
+
+
+def test_findings_stand_in_the_document(tmp_path: Any) -> None:
+    from tests.cli import opscope
+
+    path = dispatching(2 * US).write(tmp_path / "t.json")
+    result = opscope("analyze", "--format", "json", str(path))
+    document = json.loads(result.stdout)
+    (first, *_) = document["findings"]
+    assert first["rule"] == "dispatch_bound"
+    assert {
+        "id",
+        "rule",
+        "title",
+        "where",
+        "saving_ns",
+        "of_step_ns",
+        "evidence",
+        "action",
+        "prove",
+        "overlaps",
+    } <= set(first)
+    assert {"text", "basis"} == set(first["evidence"][0])
+    text = opscope("analyze", str(path)).stdout.splitlines()
+    assert text[1].startswith("What bounds it: dispatch.")
+    assert text[2].startswith("1. Saves ")
+    assert "[dispatch_bound]" in text[2]

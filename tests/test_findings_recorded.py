@@ -1,0 +1,88 @@
+"""Programs with one built-in cause, recorded on an H200: the first finding names it, its saving holds the real one."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from opscope.analysis.analyzed import analyze
+from opscope.analysis.measured import Measured
+from opscope.documents.findings import Finding
+from opscope.readers import read
+
+DATA = Path(__file__).parent / "data" / "findings"
+PROGRAMS: Final = json.loads((DATA / "programs.json").read_text())
+NOTHING: Final = {"near_limit", "none"}
+# Where the first finding is another true one: see benchmarks/results/h200-findings.json.
+OTHERS: Final = {"strided_products": "contiguous_copies", "similarity_per_loss": "near_limit"}
+# Fixes that take away more than the cause, or that are another change than the one advised.
+NOT_COMPARED: Final = {"new_kernels", "new_routines", "tiny_training", "fp32_training"}
+TOLERANCE: Final = 0.02  # of the step
+
+
+@cache
+def findings(name: str, *, timed: bool = True) -> tuple[Finding, ...]:
+    wall = PROGRAMS[name]["wall_ns"] if timed else None
+    return Measured(analyze(read(DATA / f"{name}.json.gz")), None, wall).findings
+
+
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_first_finding_is_the_cause_that_was_built_in(name: str, timed: bool) -> None:
+    program, found = PROGRAMS[name], findings(name, timed=timed)
+    allowed = {program["expected"], *program["alternatives"], OTHERS.get(name)}
+    assert found, "something is always said"
+    if program["expected"] in NOTHING:
+        assert found[0].rule in allowed | {"near_limit"}
+        assert all(finding.saving_ns.high <= 0.05 * finding.of_step_ns for finding in found)
+    else:
+        assert found[0].rule in allowed
+
+
+COMPARED = [
+    name
+    for name, program in PROGRAMS.items()
+    if program["fixed_ns"] and name not in NOT_COMPARED and findings(name)[0].rule == program["expected"]
+]
+
+
+def test_many_fixes_are_compared() -> None:
+    assert len(COMPARED) >= 25
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_the_saving_that_was_measured_lies_in_the_range(name: str) -> None:
+    program, first = PROGRAMS[name], findings(name)[0]
+    saved = program["wall_ns"] - program["fixed_ns"]
+    room = TOLERANCE * program["wall_ns"]
+    assert first.saving_ns.low - room <= saved <= first.saving_ns.high + room
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_savings_are_of_the_step_and_overlaps_are_mutual(name: str) -> None:
+    found = {finding.id: finding for finding in findings(name)}
+    for finding in found.values():
+        assert 0 <= finding.saving_ns.low <= finding.saving_ns.high <= finding.of_step_ns
+        assert finding.of_step_ns == PROGRAMS[name]["wall_ns"]
+        assert finding.evidence
+        assert finding.action
+        assert finding.prove.startswith("opscope ")
+        assert all(finding.id in found[other].overlaps for other in finding.overlaps)
+    apart = [finding for finding in found.values() if not finding.overlaps]
+    assert sum(finding.saving_ns.low for finding in apart) <= PROGRAMS[name]["wall_ns"]
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("logged_losses", "programs.py("),
+        ("copied_table", "programs.py("),
+        ("summed_tokens", "programs.py("),
+        ("fp32_inference", "programs.py("),
+        ("emptied_cache", "programs.py("),
+    ],
+)
+def test_the_line_of_python_is_named(name: str, place: str) -> None:
+    assert place in (findings(name)[0].where.python or "")

@@ -1,0 +1,217 @@
+"""How far work is from what its device allows: by hand, on recorded traces, and against Nsight Compute."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opscope.analysis.analyzed import Analysis, analyze
+from opscope.analysis.limit_totals import totals_by_module, totals_by_name, totals_by_step
+from opscope.documents.limits import LimitRow
+from opscope.knowledge.devices import device_called, known_devices
+from opscope.knowledge.measured_peaks import peaks_called, peaks_file
+from opscope.readers import read
+from opscope.record.codec import encode
+from opscope.record.peaks import MeasuredPeaks
+from tests.cli import opscope
+from tests.kineto import KinetoTrace
+
+TRACES = Path(__file__).parent / "data" / "traces"
+H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+US = 1_000
+FFMA = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel"
+)
+Analyze = Callable[[KinetoTrace], Analysis]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPSCOPE_CACHE", str(tmp_path / "cache"))
+
+
+def product(device: dict[str, object] | None = None, kernel: str = FFMA) -> KinetoTrace:
+    """One 4096^3 product of float32 in 2.5 ms, and an addition of 2^24 elements in 50 us."""
+    trace = KinetoTrace(deviceProperties=[device or H200])
+    trace.step(1, 0, 4_000 * US)
+    sizes = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["float", "float"]}
+    trace.operator("aten::mm", 0, 20 * US, **sizes)
+    trace.launched_kernel(kernel, (5 * US, 5 * US), (20 * US, 2_500 * US), grid=[32, 32, 1], block=[128, 1, 1])
+    sizes = {"Input Dims": [[1 << 24], [1 << 24], []], "Input type": ["float", "float", "Scalar"]}
+    trace.operator("aten::add", 30 * US, 20 * US, **sizes)
+    trace.launched_kernel("add", (35 * US, 5 * US), (2_600 * US, 50 * US))
+    trace.launch(60 * US, 3_900 * US, name="cudaDeviceSynchronize")
+    return trace
+
+
+def rows(analysis: Analysis) -> dict[str, LimitRow]:
+    return {str(row.operator): row for row in analysis.limits}
+
+
+def test_a_product_and_an_addition_by_hand(analyzed: Analyze) -> None:
+    found = rows(analyzed(product()))
+    mm, add = found["aten::mm"], found["aten::add"]
+    assert (mm.flop, mm.least_flop, mm.least_bytes) == (2 * 4096**3, 2 * 4096**3, 3 * 4 * 4096**2)
+    assert (mm.precision, mm.limited_by, mm.lower_precision) == ("fp32", "compute", "tf32")
+    assert mm.ideal_ns == pytest.approx(2 * 4096**3 / 66.9e12 * 1e9)
+    assert mm.lower_ideal_ns == pytest.approx(2 * 4096**3 / 494.7e12 * 1e9)
+    assert mm.share == pytest.approx(2_054.4 / 2_500, rel=1e-3)
+    assert mm.lost_ns == pytest.approx((2_500 - 2_054.4) * US, rel=1e-3)
+    assert (add.flop, add.least_bytes, add.limited_by, add.precision) == (0, 3 * 4 << 24, "memory", None)
+    assert add.ideal_ns == pytest.approx((3 * 4 << 24) / 4.8e12 * 1e9)
+
+
+@pytest.mark.parametrize(("time", "tensors"), [(50 * US, 3), (30 * US, 2)])
+def test_inputs_that_must_be_one_tensor_are_read_once(analyzed: Analyze, time: int, tensors: int) -> None:
+    """3 x 64 MiB need 42 us: a shorter call multiplied a tensor by itself."""
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.operator("aten::mul", 0, 20 * US, **{"Input Dims": [[1 << 24], [1 << 24]], "Input type": ["float", "float"]})
+    trace.launched_kernel("mul", (5 * US, 5 * US), (20 * US, time))
+    assert rows(analyzed(trace))["aten::mul"].least_bytes == tensors * 4 << 24
+
+
+def test_a_device_that_is_not_known_has_no_limits(analyzed: Analyze) -> None:
+    for device in ({"id": 0, "name": "Some GPU"}, {**H200, "numSms": 66}, {**H200, "name": "NVIDIA H200 MIG 1g.18gb"}):
+        found = rows(analyzed(product(device)))
+        assert found["aten::mm"].flop == 2 * 4096**3
+        assert found["aten::mm"].ideal_ns is found["aten::mm"].share is None
+        assert "peaks of this device are not known" in (found["aten::mm"].reason or "")
+
+
+def test_peaks_that_were_measured_count_before_the_datasheets(analyzed: Analyze) -> None:
+    kept = MeasuredPeaks(
+        device="NVIDIA H200", torch="2.11", created="2026-11-22T00:00:00", flop_per_s={"fp32": 50e12},
+        memory_bytes_per_s=4e12, seconds=1.0, samples=(),
+    )  # fmt: skip
+    path = peaks_file("NVIDIA H200")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encode(kept))
+    peaks = peaks_called("NVIDIA H200", 132)
+    assert peaks is not None
+    assert (peaks.origin, peaks.rates["fp32"], peaks.rates["bf16"]) == ("measured 2026-11-22", 50e12, 989.4e12)
+    assert rows(analyzed(product()))["aten::mm"].ideal_ns == pytest.approx(2 * 4096**3 / 50e12 * 1e9)
+    path.write_bytes(b"{}")  # damaged: the datasheet again
+    again = peaks_called("NVIDIA H200", 132)
+    assert again is not None
+    assert again.origin == "datasheet"
+
+
+def test_work_faster_than_its_limit_is_a_failed_check(tmp_path: Path) -> None:
+    trace = product()
+    for event in trace.events:
+        if event["name"] == FFMA:
+            event["dur"] /= 2
+    path = str(trace.write(tmp_path / "t.json"))
+    result = opscope("limits", path)
+    assert result.returncode == 1
+    assert "FAIL: faster than the limit" in result.stdout
+    assert json.loads(opscope("limits", "--format", "json", path).stdout)["over_limit"] == ["aten::mm"]
+
+
+@pytest.mark.parametrize("name", sorted(path.name.removesuffix(".json.gz") for path in TRACES.glob("*.json.gz")))
+def test_models_cover_what_operators_launched_and_none_beats_its_limit(name: str) -> None:
+    analysis = analyze(read(TRACES / f"{name}.json.gz"))
+    linked = [row for row in analysis.limits if row.operator is not None and row.device_ns]
+    to_host = sum(row.device_ns for row in linked if row.reason in ("data move to or from the host",
+                                                                     "data move between devices"))  # fmt: skip
+    whole = sum(row.device_ns for row in linked) - to_host
+    modelled = sum(row.device_ns for row in linked if row.ideal_ns is not None)
+    assert modelled >= 0.97 * whole
+    assert all(row.share is None or row.share <= 1.05 for row in linked)
+    assert sum(row.device_ns for row in analysis.limits) == analysis.accounting.activities_ns
+
+
+# Bytes of device memory by Nsight Compute on an H200 (shared captures: dram__bytes.sum), of what these calls read and write.
+COUNTED = [
+    ("aten::mul", [[16384, 16384], []], ["float", "double"], 2_123_181_312),
+    ("aten::mul", [[16384, 16384], [16384, 16384]], ["float", "float"], 3_203_636_736),
+    ("aten::add", [[16384, 16384], [16384, 16384], []], ["float", "float", "Scalar"], 3_203_280_896),
+    ("aten::tanh", [[16384, 16384]], ["float"], 2_123_009_536),
+    ("aten::gelu", [[16384, 16384], []], ["float", ""], 2_123_368_448),
+    ("aten::_softmax", [[16384, 16384], [], []], ["float", "Scalar", "Scalar"], 2_128_787_968),
+    ("aten::mm", [[4096, 4096], [4096, 4096]], ["c10::BFloat16", "c10::BFloat16"], 107_612_416),
+]
+
+
+@pytest.mark.parametrize(("operator", "dims", "types", "counted"), COUNTED)
+def test_least_bytes_are_never_above_what_was_counted_and_the_cache_could_hold(
+    operator: str, dims: list[object], types: list[str], counted: int
+) -> None:
+    from tests.test_costs import cost
+
+    values = ["", "-1", "False"] if operator == "aten::_softmax" else None
+    found = cost(operator, dims, types, values)
+    device = device_called("NVIDIA H200", 132)
+    assert found is not None
+    assert found.least_bytes is not None
+    assert device is not None
+    assert found.least_bytes <= counted + (device.l2_bytes or 0)
+    assert found.least_bytes >= 0.9 * counted
+
+
+def test_totals_add_up_by_whatever(analyzed: Analyze) -> None:
+    analysis = analyze(read(TRACES / "gpt2_train_amp_stacks.json.gz")) if (
+        TRACES / "gpt2_train_amp_stacks.json.gz"
+    ).is_file() else analyzed(product())  # fmt: skip
+    whole = analysis.accounting.activities_ns
+    every = [totals_by_name(analysis.limits, by) for by in ("operator", "category", "shape")]
+    every.append(totals_by_step(analysis.trace, analysis.links, analysis.limits))
+    modules = totals_by_module(analysis.trace, analysis.links, analysis.backward_pass, analysis.limits)
+    for totals in (*every, *(() if modules is None else (modules,))):
+        assert sum(total.device_ns for total in totals) == whole
+        assert sum(total.lost_ns for total in totals) == pytest.approx(
+            sum(row.lost_ns or 0 for row in analysis.limits), rel=0.02
+        )
+
+
+def test_the_command_by_step_and_its_use_of_the_device(tmp_path: Path) -> None:
+    path = str(product().write(tmp_path / "t.json"))
+    document = json.loads(opscope("limits", "--by", "step", "--step-time", "5", "--format", "json", path).stdout)
+    assert [total["name"] for total in document["totals"]] == ["step 1"]
+    (use,) = document["utilisation"]
+    assert use["unprofiled"]
+    assert use["hfu"] == pytest.approx(2 * 4096**3 / 66.9e12 / 5e-3)
+    assert opscope("limits", "--by", "module", path).returncode == 2
+    assert "Device 0 (NVIDIA H200), datasheet peaks" in opscope("limits", path).stdout
+    assert opscope("limits", "--format", "csv", path).stdout.startswith("Operator,Inputs,Calls")
+
+
+def test_peaks_need_a_gpu() -> None:
+    from tests.conftest import gpu_is_missing
+
+    if gpu_is_missing() is None:
+        pytest.skip("there is a GPU here")
+    result = opscope("peaks")
+    assert result.returncode == 3
+    assert result.stderr.startswith("opscope: ")
+
+
+def test_every_device_of_the_table_is_plausible() -> None:
+    names = [(name, device.multiprocessors) for device in known_devices() for name in device.matches]
+    assert len(names) == len(set(names))
+    for device in known_devices():
+        assert device.source
+        assert device.vendor in ("nvidia", "amd")
+        assert 1e11 < (device.memory_bytes_per_s or 2e11) < 1e13
+        tensor, plain = device.peaks.get("bf16"), device.peaks.get("fp32")
+        assert all(1e10 < rate < 2e16 for rate in device.peaks.values())
+        assert tensor is None or plain is None or tensor >= plain
+        if "tf32" in device.peaks and "fp8" in device.peaks:
+            assert device.peaks["fp8"] >= 2 * device.peaks["tf32"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "bf16", 312e12),
+        ("NVIDIA H100 80GB HBM3", "bf16", 989.4e12),  # 1,979 is with sparsity
+        ("NVIDIA L4", "bf16", 121e12),
+        ("NVIDIA GeForce RTX 4090", "bf16", 165.2e12),  # half of the rate with 16-bit accumulation
+        ("NVIDIA B200", "fp8", 4.5e15),
+    ],
+)
+def test_peaks_are_dense(name: str, key: str, value: float) -> None:
+    device = device_called(name)
+    assert device is not None
+    assert device.peaks[key] == pytest.approx(value, rel=0.01)
