@@ -122,7 +122,7 @@ def test_models_cover_what_operators_launched_and_none_beats_its_limit(name: str
     assert sum(row.device_ns for row in analysis.limits) == analysis.accounting.activities_ns
 
 
-# Bytes of device memory by Nsight Compute on an H200 (shared captures: dram__bytes.sum), of what these calls read and write.
+# Bytes of device memory by Nsight Compute on an H200 (dram__bytes.sum), of such calls.
 COUNTED = [
     ("aten::mul", [[16384, 16384], []], ["float", "double"], 2_123_181_312),
     ("aten::mul", [[16384, 16384], [16384, 16384]], ["float", "float"], 3_203_636_736),

@@ -22,8 +22,9 @@ from opscope.analysis.bounds import (
 )
 from opscope.analysis.checks import Evidence, check_trace
 from opscope.analysis.gaps import longest_gaps
-from opscope.analysis.graphs import graph_table
+from opscope.analysis.graphs import graph_table, replayed_operators
 from opscope.analysis.host_time import HostTime
+from opscope.analysis.iterations import iteration_table
 from opscope.analysis.launch_shapes import called_operators, launch_shapes
 from opscope.analysis.launches import LaunchSummary, summarise_launches
 from opscope.analysis.limits import limit_rows, peaks_of
@@ -41,7 +42,7 @@ from opscope.analysis.window import Window, window_of
 from opscope.documents.bound import Bound
 from opscope.documents.findings import Finding
 from opscope.documents.limits import LimitRow
-from opscope.documents.trace import GapRow, Step
+from opscope.documents.trace import GapRow, IterationRow, Step
 from opscope.documents.trust import Trust
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions
@@ -241,15 +242,36 @@ class Analysis(Summarised):
         )
         return findings_of(recording)
 
-    @property
+    @functools.cached_property
+    def iterations(self) -> tuple[IterationRow, ...]:
+        """The iterations of a server, by kind and size; empty where no range is one."""
+        return iteration_table(self.trace, self.links, self.devices, self.waits)
+
+    @functools.cached_property
     def operators_and_unlinked(self) -> pl.DataFrame:
-        """`operators` with a row for what no operator launched: ``self_device_ns`` adds up to the device sum."""
-        return with_unlinked(self.operators, self.accounting.unlinked_activities, self.accounting.unlinked_ns)
+        """`operators` with rows for what no operator launched: ``self_device_ns`` adds up to the device sum.
+
+        Replays of CUDA graphs are charged to the operators that were captured, where those are known, in rows of their
+        own.
+        """
+        return with_unlinked(self.operators, self._unlinked)
+
+    @functools.cached_property
+    def _unlinked(self) -> pl.DataFrame:
+        """The activities that no operator launched, with what a replayed graph is charged to."""
+        charged = replayed_operators(self.trace, self.links, self.graph_nodes)
+        unlinked = pl.Series(self.links.activity_operator, dtype=pl.Int64) < 0
+        return self.trace.activities.with_columns(charged_to=charged).filter(unlinked)
+
+    @property
+    def mostly_unlinked(self) -> bool:
+        """Whether no operator is known to have launched most of the device's work."""
+        return 2 * self.accounting.unlinked_ns > self.accounting.activities_ns
 
     @property
     def shapes_and_unlinked(self) -> pl.DataFrame:
         """`shapes` with such a row."""
-        return with_unlinked(self.shapes, self.accounting.unlinked_activities, self.accounting.unlinked_ns)
+        return with_unlinked(self.shapes, self._unlinked)
 
     @functools.cached_property
     def launch_shapes(self) -> pl.DataFrame:

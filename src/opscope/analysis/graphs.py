@@ -4,6 +4,8 @@ All activities of one replay share its correlation id. Recent drivers number gra
 graph is known by the sequence of its kernels, and a node by its place in that sequence.
 """
 
+from typing import Final
+
 import numpy as np
 import polars as pl
 
@@ -11,9 +13,12 @@ from opscope.analysis.api import calls_of, calls_that
 from opscope.analysis.columns import column
 from opscope.analysis.launches import captured_into_graph
 from opscope.analysis.links import Links, link
+from opscope.analysis.nesting import Ints
 from opscope.knowledge.api_calls import ApiKind
 from opscope.model import Trace
 
+NOT_ATTRIBUTED: Final = "(graph replay, not attributed)"
+REPLAYED: Final = "(graph replay)"
 _BY_ID, _BY_ORDER = "graph and node id", "order in the replay"
 _IN_ORDER = "likely: as many launches were captured as the graph has nodes, taken in order"
 _NO_CAPTURE = "unknown: no capture of as many launches as the graph has nodes was recorded"
@@ -34,6 +39,30 @@ def graph_table(trace: Trace, links: Links, capture: Trace | None = None) -> pl.
     """
     nodes = _durations(trace, links)
     return _with_operators(nodes, _captures(trace, links) if capture is None else _captures(capture, link(capture)))
+
+
+def replayed_operators(trace: Trace, links: Links, nodes: pl.DataFrame) -> pl.Series:
+    """Return per activity what a replayed graph is charged to; null for what no replay launched.
+
+    That is the operator that was captured, said to be replayed, where it is known.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        nodes: its `graph_table`.
+    """
+    rows = _replayed_rows(trace, links)
+    keys = ["device", "graph", "node"]
+    numbered = _numbered(_replayed(trace, links).with_columns(row=pl.Series(rows)))
+    known = nodes.select(*keys, "name", "captured_operator")
+    joined = numbered.join(known, on=[*keys, "name"], how="left", nulls_equal=True).sort("row")
+    charged = joined.select(
+        pl.when(pl.col("captured_operator").is_null())
+        .then(pl.lit(NOT_ATTRIBUTED))
+        .otherwise(pl.col("captured_operator") + f" {REPLAYED}")
+    ).to_series()
+    result = pl.Series([None] * trace.activities.height, dtype=pl.String)
+    return result.scatter(joined["row"], charged) if len(rows) else result
 
 
 def _captures(trace: Trace, links: Links) -> list[list[str | None]]:
@@ -81,11 +110,15 @@ def _durations(trace: Trace, links: Links) -> pl.DataFrame:
 
 
 def _replayed(trace: Trace, links: Links) -> pl.DataFrame:
+    return trace.activities[_replayed_rows(trace, links)].with_columns(pl.col("name").cast(pl.String))
+
+
+def _replayed_rows(trace: Trace, links: Links) -> Ints:
     is_graph_launch = calls_of(trace.launches, ApiKind.GRAPH_LAUNCH)
     replayed = trace.activities["graph_node_id"].fill_null(0).to_numpy() != 0
     launched = links.activity_launch >= 0
     replayed[launched] |= is_graph_launch[links.activity_launch[launched]]
-    return trace.activities[np.flatnonzero(replayed)].with_columns(pl.col("name").cast(pl.String))
+    return np.flatnonzero(replayed)
 
 
 def _numbered(replayed: pl.DataFrame) -> pl.DataFrame:

@@ -1,5 +1,6 @@
 """Per-operator and per-kernel tables: every duration given to exactly one operator, or listed as unlinked."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from opscope.analysis.columns import costliest_first
 from opscope.analysis.links import Links, device_time_of_operators, operator_self_cpu
 from opscope.analysis.nesting import Ints, nearest
 from opscope.knowledge.categories import Category, Classifier
+from opscope.knowledge.kernels.kinds import kind_of
 from opscope.model import Trace
 
 UNLINKED = "Unlinked"
@@ -25,7 +27,8 @@ class OperatorTables:
             once. Totals must not be added up, ``self_*`` may be.
         shapes: one row per operator name, input shapes and input types.
         kernels_of: one row per operator name, kernel name and launch geometry.
-        categories: one row per category, unlinked activities included.
+        categories: one row per category. Work of no operator counts by what its kernel's name says; what says nothing
+            is a category of its own.
     """
 
     operators: pl.DataFrame
@@ -66,7 +69,7 @@ def operator_tables(trace: Trace, links: Links, classifier: Classifier) -> Opera
     """Sum up the operators of a trace by name, shape, kernel and category."""
     slices = operator_slices(trace, links)
     launched = _activities_with_operator(trace, links)
-    operators = _by_name(slices, classifier)
+    operators = _by_name(slices, classifier, _largest_kernel(launched))
     kernels_of = (
         launched.filter(pl.col("operator").is_not_null())
         .group_by("operator", "name", "kind", *GEOMETRY)
@@ -81,19 +84,24 @@ def operator_tables(trace: Trace, links: Links, classifier: Classifier) -> Opera
     )
 
 
-def with_unlinked(rows: pl.DataFrame, activities: int, device_ns: int) -> pl.DataFrame:
-    """Return rows of operators with one for what no operator launched, by its cost: they add up to the device sum.
+def with_unlinked(rows: pl.DataFrame, unlinked: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of operators with those of what no operator launched, by their cost: they add up to the device sum.
 
     Args:
         rows: by name, or by name and inputs; the most expensive first.
-        activities: how many no operator launched. Without any there is no such row.
-        device_ns: how long they took.
+        unlinked: the activities that no operator launched, with ``charged_to``: what a replayed graph is charged to.
     """
-    if not activities:
+    if not unlinked.height:
         return rows
-    counts = {"calls": 0, "activities": activities, "self_cpu_ns": 0, "total_cpu_ns": 0}
-    row = {"name": NO_OPERATOR, "category": UNLINKED, **dict.fromkeys(("self_device_ns", "total_device_ns"), device_ns)}
-    extra = pl.DataFrame({name: [(row | counts).get(name)] for name in rows.columns}, schema=rows.schema)
+    sums = unlinked.group_by(name=pl.col("charged_to").fill_null(NO_OPERATOR)).agg(
+        pl.len().alias("activities"), pl.col("duration_ns").sum()
+    )
+    nothing = {"calls": 0, "self_cpu_ns": 0, "total_cpu_ns": 0, "category": UNLINKED}
+    added = [
+        {"name": name, "activities": count, **dict.fromkeys(("self_device_ns", "total_device_ns"), time), **nothing}
+        for name, count, time in sums.sort("name").iter_rows()
+    ]
+    extra = pl.DataFrame({name: [row.get(name) for row in added] for name in rows.columns}, schema=rows.schema)
     return pl.concat([rows, extra]).sort("self_device_ns", "self_cpu_ns", descending=True, maintain_order=True)
 
 
@@ -132,9 +140,24 @@ _OPERATOR_SUMS = {
 }
 
 
-def _by_name(slices: pl.DataFrame, classifier: Classifier) -> pl.DataFrame:
+def _largest_kernel(launched: pl.DataFrame) -> dict[str, str]:
+    """Return per operator the kernel that took most of its time."""
+    kernels = launched.filter((pl.col("kind").cast(pl.String) == "kernel") & pl.col("operator").is_not_null())
+    times = kernels.group_by("operator", "name").agg(pl.col("duration_ns").sum())
+    times = times.with_columns(pl.col("operator", "name").cast(pl.String)).sort("duration_ns", "name")
+    return dict(times.select("operator", "name").iter_rows())
+
+
+def _category(name: str, classifier: Classifier, kernel: str | None) -> Category:
+    """Return what kind of work an operator does: of one that is not known, what its kernel does."""
+    category = classifier.classify(name).category
+    kind = kind_of(kernel) if category is Category.OTHER and kernel is not None else None
+    return category if kind is None else kind.category
+
+
+def _by_name(slices: pl.DataFrame, classifier: Classifier, kernels: Mapping[str, str]) -> pl.DataFrame:
     table = slices.group_by("name").agg(**_OPERATOR_SUMS).with_columns(pl.col("name").cast(pl.String))
-    categories = [str(classifier.classify(name).category) for name in table["name"]]
+    categories = [str(_category(name, classifier, kernels.get(name))) for name in table["name"]]
     table = table.with_columns(category=pl.Series(categories, dtype=pl.String))
     return costliest_first(table, ["self_device_ns", "self_cpu_ns"], ["name"])
 
@@ -157,9 +180,12 @@ def _by_category(operators: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFram
         pl.col("calls", "activities", "self_device_ns", "self_cpu_ns").sum(),
     )
     if unlinked.height:
+        names = unlinked["name"].cast(pl.String)
+        kinds = {name: str(kind.category) if (kind := kind_of(name)) else UNLINKED for name in names.unique()}
         moves = pl.col("kind").cast(pl.String).is_in(["memcpy", "memset"])
+        by_name = pl.Series(names.replace_strict(kinds, return_dtype=pl.String))
         extra = (
-            unlinked.group_by(category=pl.when(moves).then(pl.lit(str(Category.MEMORY))).otherwise(pl.lit(UNLINKED)))
+            unlinked.group_by(category=pl.when(moves).then(pl.lit(str(Category.MEMORY))).otherwise(by_name))
             .agg(activities=pl.len().cast(pl.Int64), self_device_ns=pl.col("duration_ns").sum())
             .with_columns(calls=pl.lit(0, pl.UInt32), self_cpu_ns=pl.lit(0, pl.Int64))
         )

@@ -84,7 +84,8 @@ def print_analyses(analysed: Sequence[Analysed], output_format: Format, rows: Ro
 
 def _default(analysed: Sequence[Analysed]) -> By:
     """Return what rows stand for unless the user says: the same in every trace, so that one table holds them all."""
-    return By.OPERATOR if all(one.analysis.operators.height for one in analysed) else By.KERNEL
+    known = all(one.analysis.operators.height and not one.analysis.mostly_unlinked for one in analysed)
+    return By.OPERATOR if known else By.KERNEL
 
 
 def _summary(one: Analysed) -> Iterator[Inline]:

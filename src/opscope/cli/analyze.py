@@ -20,7 +20,7 @@ from opscope.report.tables import Format
 @click.option(
     "--by",
     type=click.Choice([by.value for by in By]),
-    help="What a row stands for.  [default: operator, or kernel where no operators were recorded]",
+    help="What a row stands for.  [default: operator, or kernel where no operator launched most of the work]",
 )
 @click.option("--top", type=click.IntRange(min=0), help=f"How many rows; 0 for all.  [default: {SHOWN_ROWS} in tables]")
 @click.option(

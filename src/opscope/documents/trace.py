@@ -152,8 +152,8 @@ class OperatorRow:
 class CategoryRow:
     """One category of operators.
 
-    Unlinked kernels are a category of their own, unlinked copies and fills count as Memory, so that the rows add up to
-    the device sum.
+    Unlinked kernels count by what their names say, and are a category of their own where these say nothing; unlinked
+    copies and fills count as Memory. So the rows add up to the device sum.
     """
 
     category: str
@@ -320,6 +320,36 @@ class AnnotationRow:
     self_cpu_ns: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationRow:
+    """The iterations of a server of one kind and size.
+
+    Attributes:
+        kind: ``prefill``, ``decode``, ``mixed``, ``diffusion`` or ``capture``.
+        requests, tokens: of each; null where the range's name does not say.
+        detail: what else its name says.
+        iterations: how many.
+        total_ns: their time on the device, added up: from the first activity to the next iteration's first.
+        median_ns: of one.
+        host_ns: median length of the range on the host.
+        device_sum_ns: durations of all activities launched in them.
+        idle_ns: the part of ``total_ns`` in which the device did nothing; null without a device.
+        bound: what bounds them in the profile, which slows the host down; null without a device.
+    """
+
+    kind: str
+    requests: int | None
+    tokens: int | None
+    detail: str
+    iterations: int
+    total_ns: int
+    median_ns: float
+    host_ns: float
+    device_sum_ns: int
+    idle_ns: int | None
+    bound: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class UnlinkedEntry:
     """Activities without a recorded operator."""
@@ -422,6 +452,7 @@ class TraceDocument:
         step_count: profiled steps; 0 where neither the trace nor the capture's schedule tells.
         capture: null for a trace that opscope did not capture.
         gaps: the longest ones of all devices.
+        iterations: of a server of models; empty where no range is one.
         findings: what could make a step faster, the largest defensible saving first.
     """
 
@@ -450,6 +481,7 @@ class TraceDocument:
     capture: CaptureEntry | None = None
     gaps: tuple[GapRow, ...] = ()
     findings: tuple[Finding, ...] = ()
+    iterations: tuple[IterationRow, ...] = ()
 
     @property
     def device_sum_ns(self) -> int:

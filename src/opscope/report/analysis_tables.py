@@ -1,4 +1,4 @@
-"""An analysis as a table: by operator, kernel, shape, module, category, step, gap, stream, graph or backward."""
+"""An analysis as a table: by operator, kernel, shape, module, category, step, gap, iteration and more."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ import polars as pl
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.annotations import SEPARATOR
-from opscope.documents.trace import GapRow, Step
+from opscope.documents.trace import GapRow, IterationRow, Step
 from opscope.errors import UsageError
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.kinds import short_name
 from opscope.report.blocks import Name, Table
 from opscope.report.by import By
 from opscope.units import format_count, format_ns, format_share
@@ -35,7 +35,7 @@ def _plain(value: Any, _: Analysis) -> str:
 
 def _kernel(value: Any, _: Analysis) -> str:
     """Name an activity by what its name means."""
-    return "-" if value is None else Name(decode(value).summary)
+    return "-" if value is None else Name(short_name(value))
 
 
 def _range(value: Any, _: Analysis) -> str:
@@ -174,6 +174,19 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
         "span_ns": _Column("Span", _time),
         "self_cpu_ns": _Column("Span without ranges inside", _time, optional=True),
     },
+    By.ITERATION: {
+        "kind": _Column("Iteration", _plain, numeric=False),
+        "requests": _Column("Requests", _count),
+        "tokens": _Column("Tokens", _count),
+        "detail": _Column("Detail", _plain, numeric=False, optional=True),
+        "iterations": _Column("Iterations", _count),
+        "total_ns": _Column("Total", _time),
+        "share": _Column("of device sum", _of_device_sum),
+        "median_ns": _Column("Median", _time),
+        "host_ns": _Column("Host range", _time, optional=True),
+        "idle_ns": _Column("Idle", _time),
+        "bound": _Column("Bound", _plain, numeric=False),
+    },
 }
 _SHARE_OF = {
     By.KERNEL: "total_ns",
@@ -181,6 +194,7 @@ _SHARE_OF = {
     By.STREAM: "sum_ns",
     By.GRAPH: "total_ns",
     By.BACKWARD: "backward_device_ns",
+    By.ITERATION: "device_sum_ns",
 }  # whose share "of device sum" is, where not self device time
 
 
@@ -236,6 +250,7 @@ def _table(analysis: Analysis, by: By) -> pl.DataFrame:
         By.GRAPH: lambda: analysis.graph_nodes,
         By.BACKWARD: lambda: analysis.backward,
         By.ANNOTATION: lambda: analysis.annotations,
+        By.ITERATION: lambda: _iterations(analysis),
     }
     return tables[by]()
 
@@ -249,6 +264,13 @@ def _modules(analysis: Analysis) -> pl.DataFrame:
 def _steps(analysis: Analysis) -> pl.DataFrame:
     names = [name for name in Step.__slots__ if name != "launch_bound_share"]
     return pl.DataFrame({name: [getattr(step, name) for step in analysis.steps] for name in names})
+
+
+def _iterations(analysis: Analysis) -> pl.DataFrame:
+    types = {"kind": pl.String, "detail": pl.String, "bound": pl.String, "median_ns": pl.Float64, "host_ns": pl.Float64}
+    names = list(IterationRow.__slots__)
+    rows = {name: [getattr(row, name) for row in analysis.iterations] for name in names}
+    return pl.DataFrame(rows, schema={name: types.get(name, pl.Int64) for name in names})
 
 
 def _gaps(analysis: Analysis) -> pl.DataFrame:
@@ -293,7 +315,7 @@ _KERNEL_NAMES = (By.KERNEL, By.GRAPH)  # tables whose names are those of kernels
 
 
 def _short(row: Mapping[str, Any]) -> str:
-    return Name(decode(row["name"]).summary)
+    return Name(short_name(row["name"]))
 
 
 def values_by(analyses: Mapping[str, Analysis], by: By, *, sort: str | None, top: int | None) -> Table:

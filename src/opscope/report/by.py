@@ -20,3 +20,4 @@ class By(StrEnum):
     GRAPH = "graph"
     BACKWARD = "backward"
     ANNOTATION = "annotation"
+    ITERATION = "iteration"

@@ -9,7 +9,7 @@ from opscope.analysis.timeline import DeviceTimeline
 from opscope.documents.limits import LimitRow, LimitsDocument, LimitTotal, PeaksEntry, Utilisation
 from opscope.errors import UsageError
 from opscope.knowledge.devices import Peaks
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.kinds import short_name
 from opscope.report.blocks import Block, Bullets, Name, Paragraph, Section, Table
 from opscope.units import format_ns, format_share
 
@@ -106,7 +106,7 @@ def _rows(document: LimitsDocument, top: int | None) -> Table:
     columns = ("Operator", "Inputs", "Calls", "Call", "Ideal", "of limit", "Limited by", "Lost", "At a lower precision")
     rows = tuple(
         (
-            Name(row.operator or decode(row.kernel).summary),
+            Name(row.operator or short_name(row.kernel)),
             Name(_inputs(row)),
             str(row.calls),
             format_ns(row.call_ns),

@@ -14,7 +14,7 @@ from opscope.documents import trace as doc
 from opscope.documents.findings import Finding
 from opscope.documents.history import CURRENT
 from opscope.documents.source import NativeFunctionDetail
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.kinds import short_name
 from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.record.capture import CaptureRecord
@@ -89,6 +89,7 @@ def build_trace_document(
         measurement=measured.measurement,
         capture=None if measured.record is None else _capture(measured.record),
         gaps=analysis.gaps,
+        iterations=analysis.iterations,
         findings=tuple(_with_source(finding, builder.resolver) for finding in measured.findings),
     )
 
@@ -197,7 +198,7 @@ def _named(row: Mapping[str, Any], resolver: SourceResolver | None) -> dict[str,
         return {}
     source = resolver.resolve(row["name"])
     return {
-        "summary": decode(row["name"]).summary,
+        "summary": short_name(row["name"]),
         "library": source.library,
         "source_file": source.file,
         "source_how": str(source.how),

@@ -1,0 +1,96 @@
+"""The iterations of a server, by kind and size: how long they take, how busy the device is, and what bounds them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.api import names_that
+from opscope.analysis.bounds import BUSY_SHARE, busiest
+from opscope.analysis.columns import column, end_of, nesting_of
+from opscope.analysis.intervals import Intervals
+from opscope.analysis.links import Links
+from opscope.analysis.nesting import Ints
+from opscope.analysis.step_work import periods_of_device_work
+from opscope.analysis.timeline import DeviceTimeline
+from opscope.analysis.waits import Waits
+from opscope.documents.bound import BoundKind
+from opscope.documents.trace import IterationRow
+from opscope.knowledge.serving import Iteration, iteration_of
+from opscope.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranges:
+    """The ranges that are iterations, by time: what they say, their time on the host, and the device's."""
+
+    named: list[Iteration]
+    host: Intervals
+    periods: Intervals
+    device_ns: Ints
+
+
+def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, ...], waits: Waits | None
+                    ) -> tuple[IterationRow, ...]:  # fmt: skip
+    """Return one row per kind of iteration, number of requests and tokens; the most time first.
+
+    An iteration has what was launched within its range. On the device it lasts from its first activity to the first of
+    the next one; figures of the device are those of the busiest one. Empty where no range is an iteration.
+    """
+    rows = np.flatnonzero(names_that(trace.annotations["name"], iteration_of))
+    if not len(rows):
+        return ()
+    ranges = trace.annotations[rows].sort("start_ns")
+    named = [iteration for name in ranges["name"].cast(pl.String) if (iteration := iteration_of(name)) is not None]
+    host = Intervals(column(ranges, "start_ns"), end_of(ranges))
+    launch = links.activity_launch
+    mine = np.flatnonzero(launch >= 0)
+    if devices:
+        mine = mine[column(trace.activities, "device")[mine] == busiest(devices).device]
+    thread, start = (column(trace.launches, name)[launch[mine]] for name in ("thread", "start_ns"))
+    owner = nesting_of(ranges).innermost_at(thread, start)
+    begun, ended = column(trace.activities, "start_ns")[mine], end_of(trace.activities)[mine]
+    device_ns = np.zeros(len(named), np.int64)
+    np.add.at(device_ns, owner[owner >= 0], (ended - begun)[owner >= 0])
+    periods = host
+    if (owner >= 0).any():
+        periods = periods_of_device_work(owner, begun, ended, host)
+    found = _Ranges(named, host, periods, device_ns)
+    return tuple(sorted(_rows(found, devices, waits), key=lambda row: (-row.total_ns, row.kind, row.requests or 0)))
+
+
+def _rows(ranges: _Ranges, devices: tuple[DeviceTimeline, ...], waits: Waits | None) -> Iterator[IterationRow]:
+    groups: dict[Iteration, list[int]] = {}
+    for place, iteration in enumerate(ranges.named):
+        groups.setdefault(iteration, []).append(place)
+    for iteration, places in groups.items():
+        where = np.array(places)
+        spans, period = (part.end[where] - part.start[where] for part in (ranges.host, ranges.periods))
+        idle = 0 if waits is None else _within(waits.idle.pieces, ranges.periods, where)
+        total = int(period.sum())
+        yield IterationRow(
+            kind=iteration.kind,
+            requests=iteration.requests,
+            tokens=iteration.tokens,
+            detail=iteration.detail,
+            iterations=len(places),
+            total_ns=total,
+            median_ns=float(np.median(period)),
+            host_ns=float(np.median(spans)),
+            device_sum_ns=int(ranges.device_ns[where].sum()),
+            idle_ns=idle if devices else None,
+            bound=None if waits is None else str(_bound(ranges.periods, where, waits, total, idle)),
+        )
+
+
+def _within(pieces: Intervals, periods: Intervals, where: Ints) -> int:
+    return pieces.within(Intervals.union_of(periods.start[where], periods.end[where])).length
+
+
+def _bound(periods: Intervals, where: Ints, waits: Waits, total: int, idle: int) -> BoundKind:
+    """Return what bounds iterations in the profile: the device, or what most of its idle time waits for."""
+    if total <= 0 or idle <= (1 - BUSY_SHARE) * total:
+        return BoundKind.DEVICE
+    by_kind = {kind: _within(waits.idle.pieces.chosen(mask), periods, where) for kind, mask in waits.kinds.items()}
+    return max(by_kind, key=lambda kind: by_kind[kind])

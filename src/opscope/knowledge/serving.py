@@ -1,0 +1,97 @@
+"""What servers of language and diffusion models name their iterations: ranges around one forward pass of a batch."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What a range's name says.
+
+    Attributes:
+        kind: ``prefill``, ``decode``, ``mixed``, ``diffusion`` or ``capture``.
+        requests: in the batch; None where the name does not say.
+        tokens: that are computed; None where the name does not say.
+        detail: what else it says: the size of an image, the mode of a captured graph.
+    """
+
+    kind: str
+    requests: int | None = None
+    tokens: int | None = None
+    detail: str = ""
+
+
+def _of_counts(context: int, generation: int) -> str:
+    if context and generation:
+        return "mixed"
+    return "prefill" if context else "decode"
+
+
+def _vllm_1(found: re.Match[str]) -> Iteration:
+    """``execute_context_2(512)_generation_30(30)``: requests, and their new tokens; before, also ``(512_1024)``."""
+    context, generation = int(found["context"]), int(found["generation"])
+    tokens = int(found["context_tokens"]) + int(found["generation_tokens"])
+    return Iteration(_of_counts(context, generation), context + generation, tokens)
+
+
+def _vllm_2(found: re.Match[str]) -> Iteration:
+    """``execute_1_context_2(sq512sk512sqsq...)_generation_30(sq30sk...)``: sq are the tokens that are computed."""
+    context, generation = int(found["context"]), int(found["generation"])
+    tokens = [re.match(r"sq(\d+)", found[part] or "") for part in ("context_sizes", "generation_sizes")]
+    count = sum(int(size[1]) for size in tokens if size)
+    return Iteration(_of_counts(context, generation), context + generation, count if any(tokens) else None)
+
+
+def _sglang(found: re.Match[str]) -> Iteration:
+    """``step[DECODE bs=32]``, ``step[EXTEND bs=4 toks=8192]``: a decoding step computes a token for each request."""
+    kind = {"DECODE": "decode", "EXTEND": "prefill", "MIXED": "mixed"}.get(found["mode"], found["mode"].lower())
+    requests = int(found["requests"])
+    tokens = int(found["tokens"]) if found["tokens"] else requests if kind == "decode" else None
+    return Iteration(kind, requests, tokens)
+
+
+def _diffusion(found: re.Match[str]) -> Iteration:
+    """``execute_diffusion_4_1024x1024``: requests, and the size of the image."""
+    return Iteration("diffusion", int(found["requests"]), None, found["size"])
+
+
+def _capture(found: re.Match[str]) -> Iteration:
+    """``capture_64_FULL``: a graph is captured for so many requests (or tokens)."""
+    return Iteration("capture", int(found["size"]), None, found["mode"].lower())
+
+
+_N: Final = r"[0-9]{1,9}"
+FORMATS: Final[tuple[tuple[str, Callable[[re.Match[str]], Iteration], str], ...]] = (
+    (
+        rf"execute_context_(?P<context>{_N})\((?P<context_tokens>{_N})(?:_{_N})?\)"
+        rf"_generation_(?P<generation>{_N})\((?P<generation_tokens>{_N})(?:_{_N})?\)",
+        _vllm_1,
+        "execute_context_2(512_1024)_generation_30(30)",
+    ),
+    (
+        rf"execute_{_N}_context_(?P<context>{_N})\((?P<context_sizes>[a-z0-9]*)\)"
+        rf"(?:_generation_(?P<generation>{_N})\((?P<generation_sizes>[a-z0-9]*)\))",
+        _vllm_2,
+        "execute_1_context_2(sq512sk512sqsq131072sqsk131072)_generation_30(sq30sk9000sqsq30sqsk9000)",
+    ),
+    (
+        rf"step\[(?P<mode>[A-Z_]{{1,20}}) bs=(?P<requests>{_N})(?: toks=(?P<tokens>{_N}))?\]",
+        _sglang,
+        "step[EXTEND bs=4 toks=8192]",
+    ),
+    (rf"execute_diffusion_(?P<requests>{_N})_(?P<size>{_N}x{_N})", _diffusion, "execute_diffusion_4_1024x1024"),
+    (rf"capture_(?P<size>{_N})_(?P<mode>FULL|PIECEWISE|DECODE)", _capture, "capture_64_PIECEWISE"),
+)
+_COMPILED: Final = tuple((re.compile(pattern), read) for pattern, read, _ in FORMATS)
+
+
+@cache
+def iteration_of(name: str) -> Iteration | None:
+    """Return what a range's name says of an iteration; None for any other range."""
+    for pattern, read in _COMPILED:
+        if (found := pattern.fullmatch(name)) is not None:
+            return read(found)
+    return None
