@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
+from opscope.analysis.passes import LightPass, light_pass
 from opscope.documents.comparison import Comparison
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName
@@ -139,19 +140,35 @@ def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int, *, all
     if trace.source.damage is not None and not allow_damaged:
         raise BadInputError(f"{trace.source.path}: {trace.source.damage}. Measure it again.")
     functions = functions_of(directory, record)
-    measured = measured_capture(trace, record, cycle, functions)
+    measured = measured_capture(trace, record, cycle, functions, directory=directory)
     lookup = Lookup(run_resolver(record), functions, measured=measured)
     return Result(measured, build_trace_document(measured, functions, lookup=lookup, trace=name))
 
 
 def measured_capture(
-    trace: Trace, record: CaptureRecord, cycle: int, functions: NativeFunctions, graph_capture: Trace | None = None
+    trace: Trace,
+    record: CaptureRecord,
+    cycle: int,
+    functions: NativeFunctions,
+    graph_capture: Trace | None = None,
+    *,
+    directory: RunDirectory,
 ) -> Measured:
-    """Analyse the trace of one cycle of a capture and join it with its record."""
+    """Analyse the trace of one cycle of a capture and join it with its record, and with its light pass.
+
+    Raises:
+        BadInputError: the light pass cannot be read.
+    """
     replaced = trace.source.replaced_bytes + record.traces[cycle].replaced_bytes
     trace = replace(trace, source=replace(trace.source, replaced_bytes=replaced))
     analysis = analyze(trace, functions, expect_device_work=_expects_device_work(record), graph_capture=graph_capture)
-    return Measured(analysis, record)
+    return Measured(analysis, record, light=_light(record, analysis, directory))
+
+
+def _light(record: CaptureRecord, analysis: Analysis, directory: RunDirectory) -> LightPass | None:
+    if record.light is None or not analysis.step_count or not analysis.has_device_times:
+        return None
+    return light_pass(read(directory.trace_path(record.light.file)), analysis)
 
 
 def _expects_device_work(record: CaptureRecord) -> bool | None:

@@ -78,6 +78,8 @@ class RunDirectory:
         """
         self.remove_reports(entry)
         self._remove((entry.files.record, entry.files.log))
+        if entry.files.light is not None:
+            self._remove((entry.files.light, _packed(entry.files.light)))
         self._remove(name for cycle in entry.files.cycles for name in (cycle.trace, _packed(cycle.trace)))
 
     def _remove(self, names: Iterable[str]) -> None:
@@ -169,6 +171,7 @@ def allot(workload: str, configuration: Configuration, cycles: int) -> EntryFile
         record=f"raw/capture_{name}.json",
         log=f"raw/log_{name}.txt",
         cycles=tuple(_cycle_files(workload, f"{name}{suffix}") for suffix in _suffixes(cycles)),
+        light=f"raw/light_{name}.json",
     )
 
 

@@ -1,11 +1,12 @@
 """A trace joined with what was recorded beside it: the one place that decides steps, bound, throughput and trust."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.bounds import StepEvidence, bound_of
 from opscope.analysis.checks import check_cpu_contention, check_overhead
+from opscope.analysis.passes import LightPass
 from opscope.analysis.statistics import summarise
 from opscope.analysis.window import Window
 from opscope.documents.bound import Bound
@@ -24,11 +25,18 @@ class Measured:
         analysis: of the trace.
         record: what the capture left beside it; None for a trace that opscope did not capture.
         step_time_ns: how long a step takes without a profiler, where somebody else measured that.
+        light: the light pass, where the capture has one.
     """
 
     analysis: Analysis
     record: CaptureRecord | None = None
     step_time_ns: float | None = None
+    light: LightPass | None = None
+
+    @property
+    def timed(self) -> Analysis:
+        """The analysis whose busy and idle time count: of the light pass where that ran the same."""
+        return self.analysis if self.light is None or self.light.analysis is None else self.light.analysis
 
     @property
     def ran_on_gpu(self) -> bool | None:
@@ -80,7 +88,11 @@ class Measured:
     @cached_property
     def bound(self) -> Bound:
         """What bounds a step: by the unprofiled step time where there is one."""
-        return bound_of(self.step_evidence)
+        evidence = self.step_evidence
+        if self.timed is not self.analysis:
+            timed = self.timed
+            evidence = replace(evidence, devices=timed.devices, waits=timed.waits, cost=timed.profiler_cost)
+        return bound_of(evidence)
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:

@@ -94,7 +94,9 @@ def _summary(one: Analysed) -> Iterator[Inline]:
     yield Name(one.path), f": {analysis.source.event_count:,} events, {measured.step_count} steps"
     yield (f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}",)
     yield from first_things(measured.findings)
-    for device in analysis.devices:
+    if measured.light is not None:
+        yield (measured.light.sentence,)
+    for device in measured.timed.devices:
         window, busy = device.window, device.busy_in_window_ns
         yield (
             f"Device {device.device} (",

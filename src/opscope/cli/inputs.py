@@ -192,7 +192,8 @@ def measured_of(
 
     capture = file.capture
     own = functions_of(capture.directory, capture.record)
-    return measured_capture(trace, capture.record, capture.cycle, own, graph_capture), own
+    measured = measured_capture(trace, capture.record, capture.cycle, own, graph_capture, directory=capture.directory)
+    return measured, own
 
 
 def _distinct(files: Iterable[TraceFile]) -> Iterator[TraceFile]:

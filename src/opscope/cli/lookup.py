@@ -113,7 +113,7 @@ def _of_run(directory: RunDirectory, options: LookupOptions) -> Lookup:
     record = _record(directory, options.configuration)
     functions = functions_of(directory, record)
     path = directory.trace_path(record.traces[0].file)
-    measured = measured_capture(read(path, max_bytes=options.max_bytes), record, 0, functions)
+    measured = measured_capture(read(path, max_bytes=options.max_bytes), record, 0, functions, directory=directory)
     framework = record.framework
     producer = Producer(framework.torch, framework.torch_git) if framework else Producer(None, None)
     version = _version(options, producer)

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -88,6 +88,22 @@ class TorchProfiler:
             )
         return Collected(tuple(folder / trace.file for trace in written), tuple(written))
 
+    def light(self, subject: Workload, folder: Path, name: str) -> RawTrace | None:
+        """Collect device activities only, over as many steps as a cycle: that costs the host nearly nothing.
+
+        None where there is no GPU, or the pass that has the names records none or no launches.
+        """
+        if self.device.type != "cuda" or set(self.options.activities) != {"cpu", "cuda"}:
+            return None
+        plan = replace(self.options.schedule or Schedule(), wait=0, repeat=1)
+        alone = replace(
+            self,
+            options=replace(self.options, activities=("cuda",), schedule=plan, with_stack=False, profile_memory=False),
+            traces=(name,),
+            progress=lambda _: None,
+        )
+        return alone.collect(subject, folder).record[0]
+
     @contextmanager
     def block(self) -> Iterator[profile]:
         """Collect what runs in a ``with`` block, whole. `write_trace` writes it afterwards.
@@ -109,7 +125,7 @@ class TorchProfiler:
             activities=collected_activities(self.options.activities, self.device),
             schedule=timing,
             on_trace_ready=on_ready,
-            record_shapes=True,
+            record_shapes="cpu" in self.options.activities,
             profile_memory=self.options.profile_memory,
             with_stack=self.options.with_stack,
         )

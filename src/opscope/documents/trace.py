@@ -439,6 +439,22 @@ class CaptureEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LightEntry:
+    """A pass over the same steps that collected device activities only, and so hardly slowed the host down.
+
+    Attributes:
+        agrees: whether it ran the same; else the rest is empty.
+        sentence: how it was joined with the pass that has the names, or why it could not be.
+        devices, steps: as of the other pass.
+    """
+
+    agrees: bool
+    sentence: str
+    devices: tuple[DeviceEntry, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceDocument:
     """One trace. Operators' ``self_device_ns`` + ``unlinked.device_ns`` = kernels' ``total_ns`` = devices' ``sum_ns``.
 
@@ -452,6 +468,7 @@ class TraceDocument:
         step_count: profiled steps; 0 where neither the trace nor the capture's schedule tells.
         capture: null for a trace that opscope did not capture.
         gaps: the longest ones of all devices.
+        light: the light pass, whose busy and idle time the verdict uses; null where there is none.
         iterations: of a server of models; empty where no range is one.
         findings: what could make a step faster, the largest defensible saving first.
     """
@@ -482,6 +499,17 @@ class TraceDocument:
     gaps: tuple[GapRow, ...] = ()
     findings: tuple[Finding, ...] = ()
     iterations: tuple[IterationRow, ...] = ()
+    light: LightEntry | None = None
+
+    @property
+    def timed_devices(self) -> tuple[DeviceEntry, ...]:
+        """The devices with the busy and idle time that counts: of the light pass where that ran the same."""
+        return self.light.devices if self.light is not None and self.light.agrees else self.devices
+
+    @property
+    def timed_steps(self) -> tuple[Step, ...]:
+        """The steps of the same pass."""
+        return self.light.steps if self.light is not None and self.light.agrees else self.steps
 
     @property
     def device_sum_ns(self) -> int:

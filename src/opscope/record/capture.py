@@ -124,6 +124,7 @@ class CaptureRecord:
         benchmark: the unprofiled steps, or None where they were skipped.
         memory: peak memory.
         traces: the trace files, one per cycle of the schedule.
+        light: a pass over as many steps that collected device activities only, before the others; None without one.
         functions: the operator table's file relative to the run directory, or None with the reason.
         functions_reason: why there is none.
         steady_state: how the steps of a script were found, in a sentence; None for workloads that have a step.
@@ -143,6 +144,7 @@ class CaptureRecord:
     benchmark: Benchmark | None
     memory: PeakMemory
     traces: tuple[RawTrace, ...]
+    light: RawTrace | None = None
     functions: str | None = None
     functions_reason: str | None = None
     steady_state: str | None = None

@@ -36,11 +36,15 @@ class CycleFiles:
 
 @dataclass(frozen=True, slots=True)
 class EntryFiles:
-    """The files that a configuration has or will have, relative to the run directory. Nothing else names them."""
+    """The files that a configuration has or will have, relative to the run directory. Nothing else names them.
+
+    ``light`` is the trace of the pass that collects device activities only.
+    """
 
     record: str
     log: str
     cycles: tuple[CycleFiles, ...]
+    light: str | None = None
 
 
 Status = Literal["pending", "done", "failed"]

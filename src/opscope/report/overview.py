@@ -88,7 +88,7 @@ def _fact_texts(document: TraceDocument) -> Iterator[str]:
     elif document.devices and measurement.clocks_reason:
         yield f"GPU clocks unknown: {measurement.clocks_reason}."
     over = f"over {document.step_count} profiled steps" if document.step_count else "in the recording"
-    window = document.devices[0].window if document.devices else document.window
+    window = document.timed_devices[0].window if document.devices else document.window
     yield (
         f"CPU: operators took {format_ns(document.cpu_self_ns)} of self time {over} "
         f"(recorded threads, profiling included). Window: {format_ns(window.duration_ns)} ({window.kind})."
@@ -106,6 +106,8 @@ def _clocks(clocks: Clocks) -> str:
 def _devices(document: TraceDocument) -> Iterator[Block]:
     if not document.devices:
         return
+    if document.light is not None:
+        yield Paragraph.of(document.light.sentence)
     columns = ("Device", "Device sum", "Busy", "Outside window", "Window", "Idle", "Busy of window")
     rows = tuple(
         (
@@ -117,10 +119,10 @@ def _devices(document: TraceDocument) -> Iterator[Block]:
             ),
             *(format_ns(d.exposed_communication_ns), format_ns(d.exposed_memcpy_ns)),
         )
-        for d in document.devices
+        for d in document.timed_devices
     )
     yield Table((*columns, "Exposed communication", "Exposed memcpy"), rows, frozenset(range(1, 9)))
-    for device in document.devices:
+    for device in document.timed_devices:
         causes = sorted(device.idle_by_cause_ns.items(), key=lambda item: -item[1])
         parts = (f"{cause} {format_ns(value)} ({format_share(value, device.idle_ns)})" for cause, value in causes)
         if causes:
@@ -160,7 +162,7 @@ def _phases(document: TraceDocument) -> Iterator[Block]:
 
 
 def _steps(document: TraceDocument) -> Iterator[Block]:
-    if not document.steps:
+    if not document.timed_steps:
         return
     columns = ("Step", "Device", "Span", "Activities", "Device sum", "Busy", "Idle", "of it launch-bound", "Cold")
     rows = tuple(
@@ -174,7 +176,7 @@ def _steps(document: TraceDocument) -> Iterator[Block]:
                 "yes" if s.cold else "no",
             ),
         )
-        for s in document.steps
+        for s in document.timed_steps
     )
     yield Table(columns, rows, frozenset(range(8)))
 

@@ -8,6 +8,7 @@ import polars as pl
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
+from opscope.analysis.passes import LightPass
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.window import Window
 from opscope.documents import trace as doc
@@ -90,6 +91,7 @@ def build_trace_document(
         capture=None if measured.record is None else _capture(measured.record),
         gaps=analysis.gaps,
         iterations=analysis.iterations,
+        light=_light(measured.light),
         findings=tuple(_with_source(finding, builder.resolver) for finding in measured.findings),
     )
 
@@ -102,6 +104,15 @@ def _with_source(finding: Finding, resolver: SourceResolver | None) -> Finding:
     return replace(
         finding, where=replace(finding.where, source_file=source.file if source.how == How.VERIFIED else None)
     )
+
+
+def _light(light: LightPass | None) -> doc.LightEntry | None:
+    if light is None:
+        return None
+    if light.analysis is None:
+        return doc.LightEntry(agrees=False, sentence=light.sentence)
+    devices = tuple(_device(timeline) for timeline in light.analysis.devices)
+    return doc.LightEntry(agrees=True, sentence=light.sentence, devices=devices, steps=light.analysis.steps)
 
 
 def _window(window: Window) -> doc.WindowEntry:

@@ -66,6 +66,7 @@ class Outcome:
     memory: PeakMemory
     traces: tuple[RawTrace, ...]
     steady_state: str | None = None
+    light: RawTrace | None = None
 
 
 def measure(task: Task, report: Report) -> CaptureRecord:
@@ -98,9 +99,13 @@ def measure_workload(workload: Workload, task: Task, report: Report) -> CaptureR
         memory = peak_memory(device)
         names = tuple(cycle.trace for cycle in task.files.cycles)
         collector = TorchProfiler(task.options, device, names, lambda done: report(Progress("profiling", done)))
+        # A process that was profiled stays slower: so first the steps without a profiler, then the light pass.
+        light = None
+        if task.files.light is not None and task.options.benchmark:
+            light = collector.light(workload, task.directory.path, task.files.light)
         collected = collector.collect(workload, task.directory.path)
         report(Progress("operators", 0.0))
-        return write_record(task, device, workload.info, Outcome(cold, timed, memory, collected.record))
+        return write_record(task, device, workload.info, Outcome(cold, timed, memory, collected.record, light=light))
 
 
 def write_record(task: Task, device: torch.device, info: WorkloadInfo, outcome: Outcome) -> CaptureRecord:
@@ -120,6 +125,7 @@ def write_record(task: Task, device: torch.device, info: WorkloadInfo, outcome: 
         benchmark=outcome.benchmark,
         memory=outcome.memory,
         traces=outcome.traces,
+        light=outcome.light,
         functions=functions,
         functions_reason=functions_reason,
         steady_state=outcome.steady_state,
