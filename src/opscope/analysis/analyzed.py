@@ -21,7 +21,7 @@ from opscope.analysis.bounds import (
     busiest,
 )
 from opscope.analysis.checks import Evidence, check_trace
-from opscope.analysis.gaps import longest_gaps
+from opscope.analysis.gaps import Places, longest_gaps
 from opscope.analysis.graphs import graph_table, replayed_operators
 from opscope.analysis.host_time import HostTime
 from opscope.analysis.iterations import iteration_table
@@ -210,7 +210,12 @@ class Analysis(Summarised):
     @functools.cached_property
     def gaps(self) -> tuple[GapRow, ...]:
         """The longest gaps of all devices, with their causes and what the host was at."""
-        return longest_gaps(self.trace, self.links, self.devices)
+        return longest_gaps(self.trace, self.places, self.devices)
+
+    @functools.cached_property
+    def places(self) -> Places:
+        """Where the threads of the host were at any time."""
+        return Places(self.trace, self.links)
 
     @functools.cached_property
     def limits(self) -> tuple[LimitRow, ...]:
@@ -236,7 +241,7 @@ class Analysis(Summarised):
             kernels=self.kernels,
             rows=self.limits,
             evidence=evidence,
-            callers=lambda: self.callers,
+            places=lambda: self.places,
             backward=lambda: self.backward_pass,
             target=target,
         )

@@ -25,7 +25,7 @@ LISTED: Final = 50
 BEFORE, BETWEEN, AFTER = "before the first activity", "between activities", "after the last activity"
 
 
-def longest_gaps(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> tuple[GapRow, ...]:
+def longest_gaps(trace: Trace, places: "Places", timelines: Sequence[DeviceTimeline]) -> tuple[GapRow, ...]:
     """Return the longest gaps of all devices, the longest first.
 
     A gap is a stretch of the window in which a device did nothing, from one activity to the next. It has the cause to
@@ -42,7 +42,7 @@ def longest_gaps(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]
         ),
     )
     gaps = [_Gap.of(timelines[-place], -gap) for _, place, gap in longest]
-    return tuple(_rows(trace, links, gaps))
+    return tuple(_rows(trace, places, gaps))
 
 
 def _lengths(idle: IdleTime) -> Ints:
@@ -81,11 +81,11 @@ class _Gap:
         return cls(timeline, start[0], end[-1], sum(length), causes, first + shown, moment)
 
 
-def _rows(trace: Trace, links: Links, gaps: Sequence[_Gap]) -> Iterator[GapRow]:
+def _rows(trace: Trace, where: "Places", gaps: Sequence[_Gap]) -> Iterator[GapRow]:
     idle = [(gap.timeline.idle, gap.shown) for gap in gaps]
     thread = np.array([pieces.thread[shown] for pieces, shown in idle], np.int64)
     moment = np.array([gap.moment for gap in gaps], np.int64)
-    places, numbers = places_at(trace, links, thread, moment), step_table(trace)["step"].to_list()
+    places, numbers = where.at(thread, moment), step_table(trace)["step"].to_list()
     steps = [_step_at(gap.timeline.steps, gap.moment) for gap in gaps]
     neighbours = {device: _Neighbours.of(trace, device) for device in {gap.timeline.device for gap in gaps}}
     for gap, (pieces, shown), place, step in zip(gaps, idle, places, steps, strict=True):
@@ -118,22 +118,29 @@ class Place:
     python: str | None
 
 
-def places_at(trace: Trace, links: Links, thread: Ints, moment: Ints) -> list[Place]:
-    """Return where threads were at some moments."""
-    ranges = trace.annotations.filter(~is_step(trace.annotations))
-    frames = nesting_of(trace.frames)
-    users = names_that(trace.frames["name"], is_users)
-    modules = names_that(trace.frames["name"], lambda name: name.startswith(MODULE_FRAME))
-    return [
-        Place(operator, annotation, None if module is None else module.removeprefix(MODULE_FRAME), python)
-        for operator, annotation, module, python in zip(
-            _innermost(trace.operators["name"], links.operators, thread, moment),
-            _innermost(ranges["name"], nesting_of(ranges), thread, moment),
-            _innermost(trace.frames["name"], frames, thread, moment, modules),
-            _innermost(trace.frames["name"], frames, thread, moment, users),
-            strict=True,
-        )
-    ]
+class Places:
+    """Where threads are at any time."""
+
+    def __init__(self, trace: Trace, links: Links) -> None:
+        self._trace, self._links = trace, links
+        self._ranges = trace.annotations.filter(~is_step(trace.annotations))
+        self._of_ranges, self._of_frames = nesting_of(self._ranges), nesting_of(trace.frames)
+        self._users = names_that(trace.frames["name"], is_users)
+        self._modules = names_that(trace.frames["name"], lambda name: name.startswith(MODULE_FRAME))
+
+    def at(self, thread: Ints, moment: Ints) -> list[Place]:
+        """Return where threads were at some moments."""
+        frames, nesting = self._trace.frames["name"], self._of_frames
+        return [
+            Place(operator, annotation, None if module is None else module.removeprefix(MODULE_FRAME), python)
+            for operator, annotation, module, python in zip(
+                _innermost(self._trace.operators["name"], self._links.operators, thread, moment),
+                _innermost(self._ranges["name"], self._of_ranges, thread, moment),
+                _innermost(frames, nesting, thread, moment, self._modules),
+                _innermost(frames, nesting, thread, moment, self._users),
+                strict=True,
+            )
+        ]
 
 
 def _innermost(

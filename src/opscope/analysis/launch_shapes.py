@@ -55,13 +55,13 @@ def launch_shapes(trace: Trace, links: Links) -> pl.DataFrame:
     slices = operator_slices(trace, links)
     owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
     call = slices["call"].gather(owner)
-    inputs = {name: _recorded(trace.operators[name].cast(pl.String), owner, call) for name in _INPUTS}
+    inputs = {name: _recorded(trace.operators[name], owner, call) for name in _INPUTS}
     duration = pl.col("duration_ns")
     key = ("operator", *_INPUTS, "kind", "name", "device", *GEOMETRY)
+    # Grouped by numbers of texts; only the rows that are left get the texts.
     rows = (
         trace.activities.select("name", "kind", "device", "duration_ns", *GEOMETRY)
-        .with_columns(pl.col("name", "kind", "grid", "block").cast(pl.String))
-        .with_columns(operator=trace.operators["name"].cast(pl.String).gather(owner), owner=owner, **inputs)
+        .with_columns(operator=trace.operators["name"].gather(owner), owner=owner, **inputs)
         .with_columns(operator_calls=pl.col("owner").n_unique().over("operator", *_INPUTS))
         .group_by(key)
         .agg(
@@ -72,6 +72,7 @@ def launch_shapes(trace: Trace, links: Links) -> pl.DataFrame:
             duration.min().alias("min_ns"),
             duration.max().alias("max_ns"),
         )
+        .with_columns(pl.col("operator", *_INPUTS, "kind", "name", "grid", "block").cast(pl.String))
     )
     return costliest_first(rows, ["total_ns"], key)
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -11,7 +12,7 @@ import polars as pl
 from opscope.analysis.autograd import BackwardPass
 from opscope.analysis.bounds import STACKS, StepEvidence, busiest, waiting_per_step
 from opscope.analysis.columns import column
-from opscope.analysis.gaps import Place, places_at
+from opscope.analysis.gaps import Place, Places
 from opscope.analysis.host_time import HostTime
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
@@ -22,6 +23,8 @@ from opscope.documents.findings import Fact, Rule, Where
 from opscope.documents.limits import LimitRow
 from opscope.documents.statements import Basis
 from opscope.model import DeviceProperties, Trace
+
+_LOOKED_AT: Final = 32  # calls of an operator, to tell where it is called from
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class Recording:
         kernels: its table of kernels.
         rows: all device work with its limits.
         evidence: what the verdict on a step rests on.
-        callers, backward: are computed only where they are asked for.
+        places, backward: are computed only where they are asked for.
         target: what was profiled, where opscope did that.
     """
 
@@ -103,7 +106,7 @@ class Recording:
     kernels: pl.DataFrame
     rows: Sequence[LimitRow]
     evidence: StepEvidence
-    callers: Callable[[], pl.DataFrame | None]
+    places: Callable[[], Places]
     backward: Callable[[], BackwardPass]
     target: str | None
 
@@ -123,7 +126,7 @@ class Context:
     def __init__(self, recording: Recording) -> None:
         self.trace, self.links, self.host = recording.trace, recording.links, recording.host
         self.kernels, self.evidence = recording.kernels, recording.evidence
-        self.backward, self.target, self._callers = recording.backward, recording.target, recording.callers
+        self.backward, self.target, self._places = recording.backward, recording.target, recording.places
         self.cost, self.steps = recording.evidence.cost, recording.evidence.steps or 1
         self.device: DeviceTimeline = busiest(recording.evidence.devices)
         assert recording.evidence.waits is not None
@@ -247,36 +250,29 @@ class Context:
     def where_of_row(self, row: LimitRow) -> Where:
         """Return where the calls of a row are, by the first one that was recorded."""
         place = self._place_of_operator(row.operator, row.input_dims)
-        python = place.python if place else None
         return Where(
             operator=row.operator,
             input_dims=row.input_dims,
             module=place.module if place else None,
-            python=python or self._caller_of(row.operator),
+            python=place.python if place else None,
             kernel=row.kernel,
             annotation=place.annotation if place else None,
         )
 
     def _place_of_operator(self, operator: str | None, input_dims: str | None) -> Place | None:
+        """Return where calls of an operator are made: of those that were looked at, a place with a line of Python."""
         if operator is None:
             return None
         table = self.trace.operators
-        is_it = table["name"].cast(pl.String) == operator
+        is_it = table["name"] == operator
         if input_dims is not None:
-            is_it &= table["input_dims"].cast(pl.String) == input_dims
+            is_it &= table["input_dims"] == input_dims
         rows = np.flatnonzero(is_it.fill_null(False).to_numpy())
         if not len(rows):
             return None
-        row = rows[len(rows) // 2 : len(rows) // 2 + 1]
-        moment = column(table, "start_ns")[row]
-        return places_at(self.trace, self.links, column(table, "thread")[row], moment)[0]
-
-    def _caller_of(self, operator: str | None) -> str | None:
-        callers = self._callers()
-        if callers is None or operator is None:
-            return None
-        found = callers.filter(pl.col("name") == operator)["called_from"]
-        return str(found[0]) if len(found) else None
+        rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _LOOKED_AT)).astype(np.int64)]
+        found = self._places().at(column(table, "thread")[rows], column(table, "start_ns")[rows])
+        return next((place for place in found if place.python is not None), found[len(found) // 2])
 
     def where_of_pieces(self, pieces: Ints) -> Where:
         """Return where the host was in the longest of some pieces of idle time, and in which call."""
@@ -285,7 +281,7 @@ class Context:
         idle = self.waits.idle
         longest = int(pieces[np.argmax(self.waits.lengths[pieces])])
         moment = np.array([(idle.pieces.start[longest] + idle.pieces.end[longest]) // 2])
-        place = places_at(self.trace, self.links, idle.thread[longest : longest + 1], moment)[0]
+        place = self._places().at(idle.thread[longest : longest + 1], moment)[0]
         call = int(idle.call[longest])
         return self._where(place, None if call < 0 else str(self.trace.launches["name"][call]))
 
@@ -293,7 +289,7 @@ class Context:
         """Return where a call of the API was made."""
         launches = self.trace.launches
         thread, start = column(launches, "thread")[call : call + 1], column(launches, "start_ns")[call : call + 1]
-        return self._where(places_at(self.trace, self.links, thread, start)[0], str(launches["name"][call]))
+        return self._where(self._places().at(thread, start)[0], str(launches["name"][call]))
 
     @staticmethod
     def _where(place: Place, call: str | None) -> Where:
@@ -310,3 +306,14 @@ def claims_of(rows: Iterable[LimitRow]) -> frozenset[str]:
 def idle_claim(kind: BoundKind) -> frozenset[str]:
     """Return what findings on a kind of idle time claim."""
     return frozenset({f"idle: {kind}"})
+
+
+def any_above(mask: Bools, parent: Ints) -> Bools:
+    """Tell per operator whether one around it is in a mask."""
+    above = np.zeros(len(mask), np.bool_)
+    at = parent.copy()
+    while (at >= 0).any():
+        known = at >= 0
+        above[known] |= mask[at[known]]
+        at = np.where(known, parent[np.maximum(at, 0)], -1)
+    return above

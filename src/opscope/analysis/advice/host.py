@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from opscope.analysis.advice.context import Context, Draft, Range, derived, general, idle_claim, measured
+from opscope.analysis.advice.context import Context, Draft, Range, any_above, derived, general, idle_claim, measured
 from opscope.analysis.api import calls_of, calls_that, names_that
 from opscope.analysis.bounds import STACKS
 from opscope.analysis.columns import column, end_of
@@ -23,7 +23,7 @@ _READS: Final = frozenset(
     {
         *("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal"),
         *("aten::masked_select", "aten::unique", "aten::_unique2", "aten::unique_consecutive", "aten::tolist"),
-        *("aten::repeat_interleave", "aten::bincount", "aten::allclose"),
+        *("aten::repeat_interleave", "aten::bincount", "aten::allclose", "aten::copy_", "aten::to"),
     }
 )
 _LEAST_SHARE: Final = 0.02  # of the step; less is not worth a line
@@ -118,37 +118,26 @@ def _waits_within_steps(context: Context) -> Ints:
     waits = np.flatnonzero(host.waits & ~manages)
     enqueues = np.sort(host.start[calls_that(launches, lambda call: call.enqueues)])
     steps = context.device.steps
-    kept = []
-    for call in waits.tolist():
-        row = int(np.searchsorted(steps.start, host.start[call], side="right")) - 1 if len(steps) else -1
-        end = int(steps.end[row]) if row >= 0 else np.iinfo(np.int64).max
-        following = int(np.searchsorted(enqueues, host.end[call]))
-        if following < len(enqueues) and enqueues[following] < end:
-            kept.append(call)
-    return np.array(kept, np.int64)
+    waits = waits[np.argsort(host.start[waits], kind="stable")]
+    step = np.searchsorted(steps.start, host.start[waits], side="right") - 1
+    none = np.iinfo(np.int64).max
+    end = np.where(step >= 0, np.append(steps.end, none)[step], none)
+    following = np.append(enqueues, none)[np.searchsorted(enqueues, host.end[waits])]
+    return waits[(following < none) & (following < end)]
 
 
 def _by_reason(context: Context, calls: Ints) -> dict[Rule, Ints]:
     """Divide calls that wait by why they do; copies of pageable memory are another rule's."""
-    names = context.trace.operators["name"].cast(pl.String)
-    parent = context.links.operators.parent
-    found: dict[Rule, list[int]] = {}
     copies, frees = _pageable_launches(context), _followed_by_free(context)
-    for call in calls.tolist():
-        row = int(context.links.launch_operator[call])
-        around = []
-        while row >= 0:
-            around.append(str(names[row]))
-            row = int(parent[row])
-        if copies[call]:
-            continue
-        if not around:
-            # The allocator waits for the device before it frees memory.
-            if not frees[call]:
-                found.setdefault(Rule.EXPLICIT_SYNC, []).append(call)
-        elif _READS.intersection(around) or any(name in ("aten::copy_", "aten::to") for name in around):
-            found.setdefault(Rule.BLOCKING_READ, []).append(call)
-    return {rule: np.array(rows, np.int64) for rule, rows in found.items()}
+    calls = calls[~copies[calls]]
+    operator = context.links.launch_operator[calls]
+    reads = names_that(context.trace.operators["name"], lambda name: name in _READS)
+    reads |= any_above(reads, context.links.operators.parent)
+    within = np.append(reads, False)[operator]
+    # The allocator waits for the device before it frees memory.
+    explicit = (operator < 0) & ~frees[calls]
+    by_reason = {Rule.BLOCKING_READ: calls[within], Rule.EXPLICIT_SYNC: calls[explicit]}
+    return {rule: rows for rule, rows in by_reason.items() if len(rows)}
 
 
 def _followed_by_free(context: Context) -> Bools:
@@ -197,7 +186,7 @@ def copies(context: Context) -> Iterator[Draft]:
 def _streams_wait(context: Context, copies: Ints) -> bool:
     """Tell whether some copies have a stream of their own, and streams are made to wait for each other."""
     activities = context.trace.activities
-    kernels = (activities["kind"].cast(pl.String) == "kernel").to_numpy()
+    kernels = (activities["kind"] == "kernel").to_numpy()
     mine = kernels & (column(activities, "device") == context.device.device)
     apart = not np.isin(column(activities, "stream")[copies], column(activities, "stream")[mine]).any()
     waits = names_that(context.trace.launches["name"], lambda name: "StreamWaitEvent" in name)

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Final
@@ -11,12 +11,23 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from opscope.analysis.advice.context import Context, Draft, Range, claims_of, derived, general, idle_claim, measured
+from opscope.analysis.advice.context import (
+    Context,
+    Draft,
+    Range,
+    any_above,
+    claims_of,
+    derived,
+    general,
+    idle_claim,
+    measured,
+)
 from opscope.analysis.api import names_that
 from opscope.analysis.columns import column, end_of, nesting_of
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.modules import MODULE_FRAME
 from opscope.analysis.nesting import Bools, Ints
+from opscope.analysis.stacks import is_users
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Where
 from opscope.documents.limits import LimitRow
@@ -72,11 +83,12 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
         return
     longest = max(chains, key=lambda chain: int(duration[chain].sum()))
     owners = context.links.activity_operator[longest]
-    names = context.trace.operators["name"].cast(pl.String).gather(owners).to_list()
+    names = context.trace.operators["name"].gather(owners).cast(pl.String).to_list()
     row = next((row for row in context.rows if row.operator == names[0]), None)
     where = context.where_of_row(row) if row else Where(operator=names[0])
     shown = ", ".join(name.removeprefix("aten::") for name in names[:8]) + (" ..." if len(names) > 8 else "")
-    claimed = {names_ for chain in chains for names_ in _operators_of(context, chain)}
+    every = np.unique(context.links.activity_operator[np.concatenate(chains)])
+    claimed = set(context.trace.operators["name"].gather(every).cast(pl.String).to_list())
     yield Draft(
         rule=Rule.FUSIBLE_CHAIN,
         title=f"Chains of elementwise kernels pass over memory again and again ({format_ns(time)} per step)",
@@ -94,18 +106,14 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
     )
 
 
-def _operators_of(context: Context, chain: Ints) -> Sequence[str]:
-    owners = context.links.activity_operator[chain]
-    found: list[str] = context.trace.operators["name"].cast(pl.String).gather(owners).to_list()
-    return found
-
-
 def _chains(context: Context) -> list[Ints]:
     """Return runs of activities that one kernel could do: rows of the activities, in order.
 
     The same operator over and over may well work on other tensors each time, and an optimizer's loop does.
     """
     activities, operators = context.trace.activities, context.trace.operators
+    if not operators.height:
+        return []
     owner = context.links.activity_operator
     classifier = Classifier(NativeFunctions.shipped())
     fusible = names_that(
@@ -115,40 +123,53 @@ def _chains(context: Context) -> list[Ints]:
             or (not name.startswith(("aten::_foreach", "triton_")) and classifier.classify(name).category in _FUSIBLE)
         ),
     )
-    kernels = (activities["kind"].cast(pl.String) == "kernel").to_numpy()
+    kernels = (activities["kind"] == "kernel").to_numpy()
     mine = np.flatnonzero(kernels & (column(activities, "device") == context.device.device))
     mine = mine[context.device.window.spans.holds(column(activities, "start_ns")[mine], end_of(activities)[mine])]
     order = mine[np.lexsort((column(activities, "start_ns")[mine], column(activities, "stream")[mine]))]
-    stream, duration = column(activities, "stream"), column(activities, "duration_ns")
-    dims = operators["input_dims"].cast(pl.String)
-    names, updates = operators["name"].to_physical().to_numpy(), in_optimizer(context)
-    chains: list[Ints] = []
-    run: list[int] = []
-    size, at = 0, -1
+    elements = {code: _elements(text) for code, text in _distinct(operators["input_dims"])}
+    code = operators["input_dims"].to_physical().fill_null(_NO_CODE).to_numpy()
+    size = _looked_up(elements, code)
+    known = owner[order] >= 0
+    part = known & fusible[owner[order]] & ~in_optimizer(context)[order]
+    # What works on a few numbers, such as means of rows, fits in between.
+    kept = ~part | (column(activities, "duration_ns")[order] >= _LEAST_NS)
+    order, part = order[kept], part[kept]
+    part &= size[owner[order]] > 0
+    stream, sizes = column(activities, "stream")[order], size[owner[order]]
+    goes_on = part[1:] & part[:-1] & (stream[1:] == stream[:-1]) & (sizes[1:] == sizes[:-1])
+    run = np.cumsum(np.append(True, ~goes_on)) if len(order) else np.zeros(0, np.int64)
+    names = operators["name"].to_physical().to_numpy()[owner[order]]
+    return [order[rows] for rows in _runs(run, part, names)]
 
-    def close() -> None:
-        if len({int(names[owner[row]]) for row in run}) > 1:
-            chains.append(np.array(run, np.int64))
-        run.clear()
 
-    for row in order.tolist():
-        if stream[row] != at:
-            close()
-            at = stream[row]
-        operator = int(owner[row])
-        if operator < 0 or not fusible[operator] or updates[row]:
-            close()
-            continue
-        if duration[row] < _LEAST_NS:
-            continue  # what works on a few numbers, such as means of rows, fits in between
-        elements = _elements(dims[operator])
-        if elements != size:
-            close()
-            size = elements
-        if elements:
-            run.append(row)
-    close()
-    return chains
+def _looked_up(values: Mapping[int, int], code: Ints) -> Ints:
+    """Return per code its value; 0 for what has none."""
+    table = np.zeros(max(values, default=-1) + 2, np.int64)
+    table[list(values)] = list(values.values())
+    found: Ints = table[np.where(code == _NO_CODE, len(table) - 1, code)]
+    return found
+
+
+def _runs(run: Ints, part: Bools, names: Ints) -> list[Ints]:
+    """Return the positions of each run that has several parts, of several names."""
+    inside = np.flatnonzero(part)
+    if not len(inside):
+        return []
+    numbers = run[inside]
+    first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
+    groups = np.split(inside, first[1:])
+    lowest, highest = (function.reduceat(names[inside], first) for function in (np.minimum, np.maximum))
+    return [group for group, low, high in zip(groups, lowest, highest, strict=True) if low != high]
+
+
+_NO_CODE: Final = (1 << 32) - 1
+
+
+def _distinct(texts: pl.Series) -> Iterator[tuple[int, str]]:
+    """Yield the distinct texts of a column with their numbers."""
+    unique = texts.unique().drop_nulls()
+    yield from zip(unique.to_physical().to_list(), unique.cast(pl.String).to_list(), strict=True)
 
 
 def eager_attention(context: Context) -> Iterator[Draft]:
@@ -354,14 +375,14 @@ def _forward_passes_per_update(context: Context) -> float | None:
 
     From the second backward pass on, gradients are added to those that are there.
     """
-    names = context.trace.operators["name"].cast(pl.String)
-    accumulated = names.str.contains("AccumulateGrad", literal=True) & names.str.starts_with("torch::autograd")
+    names = context.trace.operators["name"]
+    accumulated = names_that(names, lambda name: name.startswith("torch::autograd") and "AccumulateGrad" in name)
     count = int(accumulated.sum())
     if not count:
         return math.inf
     parent = context.links.operators.parent
     adds = np.flatnonzero((names == "aten::add_").to_numpy() & (parent >= 0))
-    added = int(accumulated.to_numpy()[parent[adds]].sum())
+    added = int(accumulated[parent[adds]].sum())
     return count / max(count - added, 1) if added else None
 
 
@@ -376,7 +397,7 @@ def recomputation(context: Context) -> Iterator[Draft]:
     linked = links.activity_operator >= 0
     np.add.at(own, links.activity_operator[linked], column(trace.activities, "duration_ns")[linked])
     parent = links.operators.parent
-    outermost = forward & ~np.where(parent >= 0, _any_above(forward, parent), False)
+    outermost = forward & ~np.where(parent >= 0, any_above(forward, parent), False)
     time = float(links.operators.subtree_sums(own)[outermost].sum()) / context.steps
     if time < _LEAST_SHARE * context.step_ns:
         return
@@ -396,28 +417,15 @@ def recomputation(context: Context) -> Iterator[Draft]:
     )  # fmt: skip
 
 
-def _any_above(mask: Bools, parent: Ints) -> Bools:
-    """Tell per operator whether one around it is in a mask."""
-    above = np.zeros(len(mask), np.bool_)
-    at = parent.copy()
-    while (at >= 0).any():
-        known = at >= 0
-        above[known] |= mask[at[known]]
-        at = np.where(known, parent[np.maximum(at, 0)], -1)
-    return above
-
-
 def _checkpoint(context: Context) -> Where:
     frames = context.trace.frames
-    found = frames["name"].cast(pl.String).str.contains("torch/utils/checkpoint.py", literal=True).to_numpy()
+    found = names_that(frames["name"], lambda name: "torch/utils/checkpoint.py" in name)
     if not found.any():
         return Where()
     row = int(np.flatnonzero(found)[0])
     nesting = nesting_of(frames)
     above = int(nesting.parent[row])
-    names = frames["name"].cast(pl.String)
-    from opscope.analysis.stacks import is_users
-
+    names = frames["name"]
     while above >= 0 and not is_users(str(names[above])):
         above = int(nesting.parent[above])
     return Where(python=str(names[above]) if above >= 0 else str(names[row]))
