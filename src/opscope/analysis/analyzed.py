@@ -302,6 +302,7 @@ class Analysis(Summarised):
         top = self.operators.sort(column, descending=True, maintain_order=True).head(_SHOWN)
         rows = [
             ("bound", self.bound.sentence),
+            *((f"to do {number}", finding.title) for number, finding in enumerate(self.findings[:3], 1)),
             ("trust", f"FAIL: {', '.join(failed)}" if failed else str(self.trust.verdict)),
             ("steps", str(self.step_count or "none marked")),
             *((f"device {line.device}", f"busy {_in(line.busy_in_window_ns, line.window)}") for line in self.devices),

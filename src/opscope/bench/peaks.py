@@ -1,11 +1,11 @@
 """Measures the most that a device does: dense products by precision, and memory.
 
-Each is the best median over a few sizes; a median is of timings by events over work that takes some milliseconds, with
-the queue filled before, so that the host cannot hold the device up.
+Each is the best of many short bursts over a few sizes, with pauses between: a limit is what a device can do at its
+best, and after some milliseconds of dense products its clock falls. Bursts are timed by events, behind a filled queue,
+so that the host cannot hold the device up.
 """
 
 import datetime
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,10 +18,10 @@ from opscope.record.peaks import MeasuredPeaks, PeakSample
 from opscope.torch_device import resolve_device
 
 _SIZES: Final = (4096, 8192)
-_REPETITIONS: Final = 7
-_LONG_ENOUGH_S: Final = 0.02  # per repetition
+_BURSTS: Final = 15
+_BURST_S: Final = 0.003
+_PAUSE_S: Final = 0.05
 _MEMORY_BYTES: Final = 1 << 30  # far more than any cache holds
-_WARM_S: Final = 0.5
 
 
 def measure_devices(chosen: str) -> tuple[MeasuredPeaks, ...]:
@@ -59,7 +59,7 @@ def measure_peaks(device: torch.device) -> MeasuredPeaks:
     patterns = ("copy", "read", "write")
     best: dict[str, float] = {}
     for sample in samples:
-        best[sample.name] = max(best.get(sample.name, 0.0), sample.median)
+        best[sample.name] = max(best.get(sample.name, 0.0), sample.best)
     return MeasuredPeaks(
         device=torch.cuda.get_device_name(device),
         torch=str(torch.__version__),
@@ -130,13 +130,12 @@ def _sample(name: str, detail: str, amount: float, work: Callable[[], object]) -
         raise
     except RuntimeError:
         return None
-    once = _seconds(work, 1)
-    times = max(1, round(_LONG_ENOUGH_S / max(once, 1e-6)))
-    end = time.monotonic() + _WARM_S
-    while time.monotonic() < end:
-        _seconds(work, times)
-    rates = tuple(amount * times / _seconds(work, times) for _ in range(_REPETITIONS))
-    return PeakSample(name=name, detail=detail, rates=rates, median=statistics.median(rates))
+    times = max(1, round(_BURST_S / max(_seconds(work, 1), 1e-6)))
+    rates = []
+    for _ in range(_BURSTS):
+        time.sleep(_PAUSE_S)
+        rates.append(amount * times / _seconds(work, times))
+    return PeakSample(name=name, detail=detail, rates=tuple(rates), best=max(rates))
 
 
 def _seconds(work: Callable[[], object], times: int) -> float:

@@ -14,6 +14,7 @@ from opscope.record.codec import encode
 from opscope.record.sweep import Manifest
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
+from opscope.report.finding_text import first_things
 from opscope.report.tables import as_csv, as_markdown
 from opscope.report.text import printable
 from opscope.store import COMPARISON, COMPARISON_REPORT, RunDirectory
@@ -55,7 +56,7 @@ def _print_one(
         click.echo(as_markdown(table, f"Comparison: {comparison.description}"))
         return
     for document in documents:
-        echo_lines(_top_operators(document))
+        echo_lines(_first(document))
     echo_table(table)
     click.echo(f"\nReports in {printable(str(directory.path))}{_separator(directory.path)}:")
     click.echo("\n".join(printable(line) for line in _files(manifest)))
@@ -65,14 +66,21 @@ def _separator(path: Path) -> str:
     return "" if str(path).endswith("/") else "/"
 
 
-def _top_operators(document: TraceDocument) -> Iterator[str]:
+def _first(document: TraceDocument) -> Iterator[str]:
+    """Yield what bounds the step, what to do first, and the operators that cost most."""
     wall = document.measurement.wall
     step = f"{format_ns(wall.median_ns)} per step" if wall else "step not timed"
     yield f"{document.name}: {step}, {document.bound.kind}{_doubts(document)}"
     if document.capture is not None and document.capture.steady_state:
         yield f"  {document.capture.steady_state}"
+    if document.has_device_times:
+        yield f"  {document.bound.sentence}"
+    for line in first_things(document.findings):
+        yield f"  {''.join(line)}"
+    if document.findings:
+        yield "  The operators that cost most:"
     for number, operator in enumerate(document.operators[:_SHOWN], 1):
-        yield f"  {number}. {_operator(operator, document)}"
+        yield f"  {'- ' if document.findings else f'{number}. '}{_operator(operator, document)}"
     yield ""
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opscope.documents.explain import ExplainDocument
+from opscope.documents.findings import Finding
 from opscope.documents.statements import Findings
 from opscope.documents.trust import Check
 
@@ -18,10 +19,19 @@ class Dossier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DossierDocument:
-    """The most expensive operators of a trace, what bounds its steps, and the trust checks that the trace fails."""
+    """The most expensive operators of a trace, and the trust checks that it fails.
+
+    Attributes:
+        trace: its file.
+        bound: what bounds its steps, in a sentence.
+        actions: what could make a step faster, the largest likely saving first.
+        operators: the most expensive ones.
+        failed_checks: the trust checks that the trace fails.
+    """
 
     schema: Literal["opscope.dossier/1"] = "opscope.dossier/1"
     trace: str
     bound: str
     operators: tuple[Dossier, ...]
     failed_checks: tuple[Check, ...] = ()
+    actions: tuple[Finding, ...] = ()

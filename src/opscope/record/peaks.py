@@ -11,14 +11,14 @@ class PeakSample:
     Attributes:
         name: what it does: ``bf16``, ``read``.
         detail: with which sizes.
-        rates: operations or bytes per second of each repetition.
-        median: of these; the largest median of all that was tried counts.
+        rates: operations or bytes per second of each burst.
+        best: the largest of these; the largest of all that was tried counts.
     """
 
     name: str
     detail: str
     rates: tuple[float, ...]
-    median: float
+    best: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ def _row(document: TraceDocument) -> ComparisonRow:
     axes: Mapping[str, Value] = document.capture.configuration.axes if document.capture else {}
     wall, memory = measurement.wall, measurement.memory
     allocated = memory.allocated_bytes if memory else None
-    busy = sum(d.busy_ns - d.outside_window_ns for d in document.timed_devices)
+    busy = sum(d.busy_ns - d.outside_window_ns for d in document.devices)
     return ComparisonRow(
         id=document.name,
         **{name: _number(axes.get(name)) for name, setting in SETTINGS.items() if setting.is_size},

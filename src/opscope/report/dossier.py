@@ -59,6 +59,7 @@ def build_dossier(lookup: Lookup, top: int, measure: Measure | None = None) -> D
         trace=lookup.trace_name or analysis.source.path,
         bound=f"{lookup.step_bound.kind}. {lookup.step_bound.sentence}",
         failed_checks=lookup.failed_checks,
+        actions=() if lookup.measured is None else lookup.measured.findings,
         operators=tuple(Dossier(lookup.explain(name), findings_of(lookup, name, measure)) for name in names),
     )
 

@@ -3,12 +3,14 @@
 from opscope.documents.dossier import DossierDocument
 from opscope.report.blocks import Name, Paragraph, Section
 from opscope.report.explain_sections import explain_section, failed_checks
+from opscope.report.finding_text import first_things
 from opscope.report.findings_sections import findings_blocks
 
 
 def dossier_section(document: DossierDocument) -> Section:
     """Build the section of a whole dossier document."""
     intro = Paragraph.of("Trace: ", Name(document.trace), f". What bounds it: {document.bound}")
+    first = tuple(Paragraph(line) for line in first_things(document.actions))
     sections = tuple(
         Section(
             (f"{number}. ", Name(dossier.explanation.name)),
@@ -19,4 +21,4 @@ def dossier_section(document: DossierDocument) -> Section:
     )
     doubts = failed_checks(document.failed_checks)
     nothing = () if sections else (Paragraph.of("No operator of the trace launched work on a device."),)
-    return Section(("Operator dossier",), (intro, *doubts, *nothing), sections)
+    return Section(("Operator dossier",), (intro, *first, *doubts, *nothing), sections)
