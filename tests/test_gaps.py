@@ -261,3 +261,13 @@ def test_recorded_programs_that_launch_all_the_time_and_that_keep_the_device_bus
     busy = analyze(read(DATA / "causes" / "graph_replays.json.gz"))
     assert busy.bound.kind is BoundKind.DEVICE
     assert busy.gaps[0].duration_ns < 0.01 * busy.devices[0].window.duration_ns
+
+
+def test_a_dependency_names_the_stream_that_waited_and_what_ended_elsewhere(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.launched_kernel("first", (0, US), (10 * US, 50 * US))
+    trace.launched_kernel("far", (2 * US, US), (20 * US, 470 * US), device=1, stream=3)
+    trace.launched_kernel("second", (4 * US, US), (500 * US, 50 * US), stream=9)
+    (gap,) = (gap for gap in analyzed(trace).gaps if gap.device == 0)
+    assert (gap.cause, gap.stream, gap.duration_ns) == ("dependency", 9, 440 * US)
+    assert gap.waited_for == "device 1, stream 3: far"

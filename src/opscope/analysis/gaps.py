@@ -22,6 +22,7 @@ from opscope.documents.trace import GapRow
 from opscope.model import Trace
 
 LISTED: Final = 50
+_SHORTLY_NS: Final = 50_000
 BEFORE, BETWEEN, AFTER = "before the first activity", "between activities", "after the last activity"
 
 
@@ -87,6 +88,7 @@ def _rows(trace: Trace, where: "Places", gaps: Sequence[_Gap]) -> Iterator[GapRo
     moment = np.array([gap.moment for gap in gaps], np.int64)
     places, numbers = where.at(thread, moment), step_table(trace)["step"].to_list()
     steps = [_step_at(gap.timeline.steps, gap.moment) for gap in gaps]
+    several = trace.activities["device"].n_unique() > 1
     neighbours = {device: _Neighbours.of(trace, device) for device in {gap.timeline.device for gap in gaps}}
     for gap, (pieces, shown), place, step in zip(gaps, idle, places, steps, strict=True):
         before, after = neighbours[gap.timeline.device].around(gap.start, gap.end)
@@ -105,7 +107,19 @@ def _rows(trace: Trace, where: "Places", gaps: Sequence[_Gap]) -> Iterator[GapRo
             python=place.python,
             before=before,
             after=after,
+            stream=neighbours[gap.timeline.device].stream_at(gap.end),
+            waited_for=_ended_elsewhere(trace, gap) if several and IdleCause.DEPENDENCY in gap.causes else None,
         )
+
+
+def _ended_elsewhere(trace: Trace, gap: _Gap) -> str | None:
+    """Name the activity of another device that ended last before a gap did, if shortly before."""
+    device, end = trace.activities["device"].fill_null(NO_DEVICE).to_numpy(), end_of(trace.activities)
+    near = (device != gap.timeline.device) & (end <= gap.end) & (end > max(gap.end - _SHORTLY_NS, gap.start))
+    if not near.any():
+        return None
+    row = int(np.flatnonzero(near)[np.argmax(end[near])])
+    return f"device {device[row]}, stream {trace.activities['stream'][row]}: {trace.activities['name'][row]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +186,7 @@ class _Neighbours:
     """The activities of a device by their ends and by their starts."""
 
     names: pl.Series
+    streams: pl.Series
     by_end: Ints
     end: Ints
     by_start: Ints
@@ -182,7 +197,20 @@ class _Neighbours:
         mine = np.flatnonzero(trace.activities["device"].fill_null(NO_DEVICE).to_numpy() == device)
         start, end = column(trace.activities, "start_ns")[mine], end_of(trace.activities)[mine]
         by_end, by_start = np.argsort(end, kind="stable"), np.argsort(start, kind="stable")
-        return cls(trace.activities["name"], mine[by_end], end[by_end], mine[by_start], start[by_start])
+        return cls(
+            trace.activities["name"],
+            trace.activities["stream"],
+            mine[by_end],
+            end[by_end],
+            mine[by_start],
+            start[by_start],
+        )
+
+    def stream_at(self, moment: int) -> int | None:
+        """Return the stream of the first activity that begins at a moment; None where none does."""
+        after = int(np.searchsorted(self.start, moment, side="left"))
+        begins = after < len(self.start) and self.start[after] == moment
+        return None if not begins else self.streams[int(self.by_start[after])]
 
     def around(self, begin: int, finish: int) -> tuple[str | None, str | None]:
         """Return the names of the last activity before a gap and of the first one after it."""

@@ -248,6 +248,9 @@ class GapRow:
         python: the innermost Python frame of the user's, where stacks were recorded.
         before: the activity before it.
         after: the activity after it.
+        stream: the stream of the activity after it: where queued work waited, if the cause is a dependency.
+        waited_for: the activity of another device whose end ended such a wait, as far as that is to be seen: one that
+            ended within 50 us before; null else.
     """
 
     device: int | None
@@ -264,6 +267,8 @@ class GapRow:
     python: str | None
     before: str | None
     after: str | None
+    stream: int | None = None
+    waited_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,7 +277,7 @@ def _gaps(analysis: Analysis) -> pl.DataFrame:
     """Return the longest gaps, with where the host was in one column."""
     names = [name for name in GapRow.__slots__ if name != "causes"]
     rows = {name: [getattr(gap, name) for gap in analysis.gaps] for name in names}
-    types = dict.fromkeys(("device", "start_ns", "duration_ns", "step"), pl.Int64)
+    types = dict.fromkeys(("device", "start_ns", "duration_ns", "step", "stream"), pl.Int64)
     table = pl.DataFrame(rows, schema={name: types.get(name, pl.String) for name in names})
     places = pl.coalesce("python", "operator", "module", "annotation")
     return table.with_columns(

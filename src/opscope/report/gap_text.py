@@ -34,6 +34,11 @@ def _where(gap: GapRow) -> Iterator[str]:
     """Say in which call and where the host was, as far as it was recorded."""
     if gap.call and gap.cause == IdleCause.BLOCKING:
         yield from (" (", Name(gap.call), ")")
+    if gap.cause == IdleCause.DEPENDENCY:
+        if gap.stream is not None:
+            yield f", on stream {gap.stream}"
+        if gap.waited_for is not None:
+            yield from (", for ", Name(gap.waited_for))
     if gap.cause in (IdleCause.DEPENDENCY, IdleCause.UNKNOWN, IdleCause.PROFILER):
         return
     for place in filter(None, (gap.operator, gap.annotation, gap.module, gap.python)):
