@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from opscope.documents.findings import Finding
 from opscope.documents.trust import Verdict
 from opscope.record.capture import Clocks
 from opscope.record.machine import Framework, Machine
@@ -103,7 +104,7 @@ class Comparison:
     """A sweep's results side by side.
 
     ``measured_on`` says whose self times the categories are; ``unit`` what ``sequences_per_second`` counts; ``notes``
-    name configurations that were measured in another environment.
+    name configurations that were measured in another environment; ``findings`` are what only a sweep shows.
     """
 
     schema: Literal["opscope.comparison/1"] = "opscope.comparison/1"
@@ -123,6 +124,7 @@ class Comparison:
     scaling: tuple[ScalingRow, ...]
     failed: tuple[FailedRow, ...]
     pending: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

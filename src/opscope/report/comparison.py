@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from opscope.analysis.advice.small_batch import small_batches
 from opscope.analysis.scaling import growth
 from opscope.documents.bound import BoundKind
 from opscope.documents.comparison import Comparison, ComparisonRow, FailedRow, ScalingRow
@@ -38,6 +39,7 @@ def compare(documents: Sequence[TraceDocument], manifest: Manifest) -> Compariso
         notes=manifest.notes,
         rows=rows,
         scaling=tuple(_scaling(rows)),
+        findings=tuple(small_batches([row for row in rows if not row.contended], first.target)) if on_device else (),
         failed=tuple(
             FailedRow(entry.configuration.id, entry.failure.kind, entry.failure.message)
             for entry in manifest.entries

@@ -9,6 +9,7 @@ from opscope.record.settings import heading_of
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.comparison import IN_PROCESS, ON_DEVICE
 from opscope.report.figures import ms
+from opscope.report.finding_text import findings_section
 from opscope.units import format_bytes, format_count, format_share
 
 _NESTED = ("categories_ms", "top_operators", "axes")
@@ -101,6 +102,8 @@ def _sections(comparison: Comparison) -> Iterator[Section]:
     if comparison.rows:
         yield Section(("Time by category and step",), (_category_table(comparison),))
         yield Section(("The three most expensive operators",), (_top_table(comparison),))
+    if comparison.findings:
+        yield findings_section(comparison.findings)
     if comparison.scaling:
         text = (
             "Exponent of the growth from one size to the next: 0 means no growth, 1 in proportion, 2 with the square."

@@ -1,0 +1,73 @@
+"""The rule on sweeps: batches that are too small for the device."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from opscope.documents.comparison import ComparisonRow
+from opscope.documents.findings import Fact, Finding, Rule, SavingRange, Where
+from opscope.documents.statements import Basis
+from opscope.record.settings import Value
+from opscope.units import NS_PER_MS, format_ns, format_share
+
+_BATCH: Final = "batch_size"
+_LEAST_SHARE: Final = 0.2  # of the step that the smaller batch's share of a larger one would save
+_NEARLY_ALL: Final = 0.9  # of the best throughput
+
+
+def small_batches(rows: Sequence[ComparisonRow], target: str) -> Iterator[Finding]:
+    """Yield per series of batch sizes, all else the same, the smallest batch, if a larger one does the work faster.
+
+    Args:
+        rows: configurations of one sweep that were not measured on a busy machine.
+        target: what was measured.
+    """
+    series: dict[tuple[tuple[str, Value], ...], dict[int, ComparisonRow]] = {}
+    for row in rows:
+        size = row.axes.get(_BATCH)
+        if isinstance(size, int) and not isinstance(size, bool) and size > 0 and row.wall_ms:
+            others = tuple((name, value) for name, value in row.axes.items() if name != _BATCH)
+            series.setdefault(others, {})[size] = row
+    count = 0
+    for found in series.values():
+        finding = _of_series(dict(sorted(found.items())), target, count)
+        if finding is not None:
+            count += 1
+            yield finding
+
+
+def _of_series(rows: dict[int, ComparisonRow], target: str, count: int) -> Finding | None:
+    smallest = next(iter(rows))
+    per_item = {size: (row.wall_ms or 0.0) / size for size, row in rows.items()}
+    best = min(per_item.values())
+    turn = next(size for size, time in per_item.items() if best >= _NEARLY_ALL * time)
+    small, large = rows[smallest], rows[turn]
+    wall, share = (small.wall_ms or 0.0) * NS_PER_MS, smallest / turn
+    high = wall - (large.wall_ms or 0.0) * NS_PER_MS * share
+    if turn == smallest or high < _LEAST_SHARE * wall:
+        return None
+    low = (small.wall_low_ms or 0.0) * NS_PER_MS - (large.wall_high_ms or large.wall_ms or 0.0) * NS_PER_MS * share
+    return Finding(
+        id=str(Rule.SMALL_BATCH) if not count else f"{Rule.SMALL_BATCH}-{count + 1}",
+        rule=str(Rule.SMALL_BATCH),
+        title=f"A batch of {smallest} is too small for the device: throughput grows up to {turn} ({small.id})",
+        where=Where(),
+        saving_ns=SavingRange(round(max(min(low, high), 0.0)), round(high)),
+        of_step_ns=wall,
+        derivation=f"the step less its share ({share:.2g}) of a step with batches of {turn}, by medians (high) and by the "
+        "ends of their 95 % intervals (low)",
+        evidence=(
+            Fact(
+                f"a step takes {format_ns(wall)} with batches of {smallest}, and "
+                f"{format_ns((large.wall_ms or 0) * NS_PER_MS)} with {turn}: {turn / smallest:g} times the work",
+                Basis.MEASURED,
+            ),
+            Fact(
+                f"with {smallest} the device is busy {format_share(small.device_share, 1)} of the step, with {turn} "
+                f"{format_share(large.device_share, 1)}",
+                Basis.MEASURED,
+            ),
+        ),
+        action=f"{_BATCH} = {turn}",
+        prove=f"opscope profile {target} --batch-sizes {smallest} {turn}",
+        wrong_if="a result is needed before more inputs are there, or memory does not allow it",
+    )
