@@ -24,6 +24,7 @@ from opscope.model import DeviceProperties
 # The shortest kernels of the recorded traces take 0.7 to 1.1 us, whatever they do.
 FLOOR_NS: Final = 1_200.0
 _NS_PER_S: Final = 1e9
+_LOOKED_AT: Final = 5_000  # rows of inputs, kernels and geometry: traces of real programs have hundreds
 # Peaks and clocks are not exact.
 _TOLERATED: Final = 1.05
 _UNLINKED: Final = "Unlinked"
@@ -80,8 +81,28 @@ def limit_rows(
         peaks: of the devices, by their numbers; a device without has no limits.
     """
     classifier = Classifier(functions)
-    rows = [_row(work, functions, classifier, peaks.get(work.first.device)) for work in _works(launch_shapes)]
+    works = _works(launch_shapes.head(_LOOKED_AT))
+    rows = [_row(work, functions, classifier, peaks.get(work.first.device)) for work in works]
+    rows += _not_looked_at(launch_shapes[_LOOKED_AT:], classifier)
     return tuple(sorted(rows, key=lambda row: (row.lost_ns is None, -(row.lost_ns or 0), -row.device_ns)))
+
+
+def _not_looked_at(launch_shapes: pl.DataFrame, classifier: Classifier) -> Iterator[LimitRow]:
+    """Yield the rest of the work per operator and device: of a trace with that many shapes, each is next to nothing."""
+    sums = launch_shapes.group_by("operator", "device", maintain_order=True).agg(
+        pl.col("name").first(), pl.col("calls", "total_ns").sum()
+    )
+    for operator, device, kernel, calls, time in sums.iter_rows():
+        yield LimitRow(
+            operator=operator,
+            category=_UNLINKED if operator is None else str(classifier.classify(operator).category),
+            device=device,
+            kernel=kernel,
+            calls=calls,
+            device_ns=time,
+            call_ns=time / calls,
+            reason=f"not looked at: beyond the {_LOOKED_AT:,} most expensive inputs and kernels",
+        )
 
 
 def _works(launch_shapes: pl.DataFrame) -> Iterator[_Work]:

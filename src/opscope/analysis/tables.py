@@ -14,6 +14,7 @@ from opscope.knowledge.kernels.kinds import kind_of
 from opscope.model import Trace
 
 UNLINKED = "Unlinked"
+_NAMES_LOOKED_AT = 5_000  # of kernels; real programs have hundreds
 NO_OPERATOR = "(no operator)"
 GEOMETRY = ("grid", "block", "registers_per_thread", "shared_memory_bytes", "theoretical_occupancy_percent")
 
@@ -181,9 +182,11 @@ def _by_category(operators: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFram
     )
     if unlinked.height:
         names = unlinked["name"].cast(pl.String)
-        kinds = {name: str(kind.category) if (kind := kind_of(name)) else UNLINKED for name in names.unique()}
+        costliest = unlinked.group_by(name=names).agg(pl.col("duration_ns").sum()).sort("duration_ns", "name")
+        looked_at = costliest["name"].tail(_NAMES_LOOKED_AT)
+        kinds = {name: str(kind.category) if (kind := kind_of(name)) else UNLINKED for name in looked_at}
         moves = pl.col("kind").cast(pl.String).is_in(["memcpy", "memset"])
-        by_name = pl.Series(names.replace_strict(kinds, return_dtype=pl.String))
+        by_name = pl.Series(names.replace_strict(kinds, default=UNLINKED, return_dtype=pl.String))
         extra = (
             unlinked.group_by(category=pl.when(moves).then(pl.lit(str(Category.MEMORY))).otherwise(by_name))
             .agg(activities=pl.len().cast(pl.Int64), self_device_ns=pl.col("duration_ns").sum())

@@ -66,26 +66,26 @@ class LimitRow:
     operator: str | None
     category: str
     device: int | None
-    input_dims: str | None
-    input_types: str | None
-    input_strides: str | None
     kernel: str
-    thread_blocks: int | None
     calls: int
     device_ns: int
     call_ns: float
-    flop: int | None
-    least_flop: int | None
-    least_bytes: int | None
-    product: dict[str, int] | None
-    precision: str | None
-    ideal_ns: float | None
-    limited_by: str | None
-    share: float | None
-    lost_ns: float | None
-    lower_precision: str | None
-    lower_ideal_ns: float | None
-    reason: str | None
+    input_dims: str | None = None
+    input_types: str | None = None
+    input_strides: str | None = None
+    thread_blocks: int | None = None
+    flop: int | None = None
+    least_flop: int | None = None
+    least_bytes: int | None = None
+    product: dict[str, int] | None = None
+    precision: str | None = None
+    ideal_ns: float | None = None
+    limited_by: str | None = None
+    share: float | None = None
+    lost_ns: float | None = None
+    lower_precision: str | None = None
+    lower_ideal_ns: float | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
 
@@ -88,7 +88,7 @@ FORMATS: Final[tuple[tuple[str, Callable[[re.Match[str]], Iteration], str], ...]
 _COMPILED: Final = tuple((re.compile(pattern), read) for pattern, read, _ in FORMATS)
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def iteration_of(name: str) -> Iteration | None:
     """Return what a range's name says of an iteration; None for any other range."""
     for pattern, read in _COMPILED:

@@ -15,7 +15,7 @@ from opscope.analysis.columns import column
 from opscope.analysis.gaps import Place, Places
 from opscope.analysis.host_time import HostTime
 from opscope.analysis.links import Links
-from opscope.analysis.nesting import Bools, Ints
+from opscope.analysis.nesting import Bools, Ints, nearest
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.waits import Waits
 from opscope.documents.bound import BoundKind
@@ -310,10 +310,7 @@ def idle_claim(kind: BoundKind) -> frozenset[str]:
 
 def any_above(mask: Bools, parent: Ints) -> Bools:
     """Tell per operator whether one around it is in a mask."""
-    above = np.zeros(len(mask), np.bool_)
-    at = parent.copy()
-    while (at >= 0).any():
-        known = at >= 0
-        above[known] |= mask[at[known]]
-        at = np.where(known, parent[np.maximum(at, 0)], -1)
-    return above
+    found = np.zeros(len(mask), np.bool_)
+    inner = np.flatnonzero(parent >= 0)
+    found[inner] = nearest(parent, mask)[parent[inner]] >= 0
+    return found

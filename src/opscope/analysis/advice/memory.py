@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -39,6 +39,7 @@ from opscope.units import format_ns, format_share
 
 _LEAST_NS: Final = 3_000  # shorter kernels are a matter of launching
 _LEAST_SHARE: Final = 0.02  # of the step
+_KERNELS_LOOKED_AT: Final = 5_000  # the most expensive ones
 _FUSIBLE: Final = frozenset({Category.ELEMENTWISE, Category.ACTIVATION, Category.NORMALIZATION, Category.REDUCTION})
 _ALSO_FUSIBLE: Final = frozenset({"aten::copy_", "aten::native_dropout", "aten::native_dropout_backward"})
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
@@ -63,7 +64,7 @@ _FORWARD_ONLY: Final = frozenset(
 )
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def _elements(dims: str | None) -> int:
     """Return how many elements the largest of some recorded inputs has."""
     shapes = json.loads(dims) if dims else []
@@ -298,7 +299,7 @@ def unfused_optimizer(context: Context) -> Iterator[Draft]:
 
 def layout_conversion(context: Context) -> Iterator[Draft]:
     """Find kernels that change the layout of tensors around convolutions."""
-    rows = context.kernels.filter(pl.col("device") == context.device.device)
+    rows = context.kernels.filter(pl.col("device") == context.device.device).head(_KERNELS_LOOKED_AT)
     converting = [
         (str(name), int(time), int(calls))
         for name, time, calls in rows.select("name", "total_ns", "calls").iter_rows()

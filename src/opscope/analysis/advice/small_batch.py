@@ -53,8 +53,8 @@ def _of_series(rows: dict[int, ComparisonRow], target: str, count: int) -> Findi
         where=Where(),
         saving_ns=SavingRange(round(max(min(low, high), 0.0)), round(high)),
         of_step_ns=wall,
-        derivation=f"the step less its share ({share:.2g}) of a step with batches of {turn}, by medians (high) and by the "
-        "ends of their 95 % intervals (low)",
+        derivation=f"the step less its share ({share:.2g}) of a step with batches of {turn}, by medians (high) and by "
+        "the ends of their 95 % intervals (low)",
         evidence=(
             Fact(
                 f"a step takes {format_ns(wall)} with batches of {smallest}, and "

@@ -6,7 +6,7 @@ Kernel, hipBLASLt, DeepGEMM, DeepEP, CUTLASS and NVSHMEM use; each rule has a re
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
 from opscope.knowledge.categories import Category
@@ -293,7 +293,7 @@ _OF_OPERATION: Final[dict[Operation, Category]] = {
 }
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def kind_of(name: str) -> KernelKind | None:
     """Return what kind of work a kernel does; None where its name tells nothing."""
     operation = decode(name).operation
