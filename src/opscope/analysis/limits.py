@@ -24,7 +24,7 @@ from opscope.model import DeviceProperties
 # The shortest kernels of the recorded traces take 0.7 to 1.1 us, whatever they do.
 FLOOR_NS: Final = 1_200.0
 _NS_PER_S: Final = 1e9
-_LOOKED_AT: Final = 5_000  # rows of inputs, kernels and geometry: traces of real programs have hundreds
+_LOOKED_AT: Final = 2_000  # rows of inputs, kernels and geometry: traces of real programs have hundreds
 # Peaks and clocks are not exact.
 _TOLERATED: Final = 1.05
 _UNLINKED: Final = "Unlinked"

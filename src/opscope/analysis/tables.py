@@ -14,7 +14,7 @@ from opscope.knowledge.kernels.kinds import kind_of
 from opscope.model import Trace
 
 UNLINKED = "Unlinked"
-_NAMES_LOOKED_AT = 5_000  # of kernels; real programs have hundreds
+_NAMES_LOOKED_AT = 1_000  # of kernels; real programs have hundreds
 NO_OPERATOR = "(no operator)"
 GEOMETRY = ("grid", "block", "registers_per_thread", "shared_memory_bytes", "theoretical_occupancy_percent")
 

@@ -39,7 +39,7 @@ from opscope.units import format_ns, format_share
 
 _LEAST_NS: Final = 3_000  # shorter kernels are a matter of launching
 _LEAST_SHARE: Final = 0.02  # of the step
-_KERNELS_LOOKED_AT: Final = 5_000  # the most expensive ones
+_KERNELS_LOOKED_AT: Final = 1_000  # the most expensive ones
 _FUSIBLE: Final = frozenset({Category.ELEMENTWISE, Category.ACTIVATION, Category.NORMALIZATION, Category.REDUCTION})
 _ALSO_FUSIBLE: Final = frozenset({"aten::copy_", "aten::native_dropout", "aten::native_dropout_backward"})
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
