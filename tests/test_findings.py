@@ -164,7 +164,8 @@ def test_without_a_step_time_the_range_is_what_the_profiler_leaves_open(analyzed
     # Operators slow the host down 1.1 to 1.6 times: the step takes 6.25 to 9.09 ms without, 1 ms of which is work.
     assert first.saving_ns.high == pytest.approx(8.09 * MS, rel=0.01)
     assert first.saving_ns.low == pytest.approx((5.25 - 0.5) / 2 * MS, rel=0.02)
-    assert rules(analyzed(dispatching(19_900)), wall=None) == [Rule.NEAR_LIMIT]
+    # That it is near its limit does not follow without shapes.
+    assert rules(analyzed(dispatching(19_900)), wall=None) == []
 
 
 def iterations(wait: str | None, *, operator: str | None = None, work: int = 60 * US) -> KinetoTrace:
@@ -482,3 +483,32 @@ def test_batches_that_are_too_small_for_the_device(walls: tuple[float, ...], tur
     assert finding.saving_ns.high == round((5 - 6 / 4) * MS)
     assert finding.saving_ns.low == round((0.99 * 5 - 1.01 * 6 / 4) * MS)
     assert finding.prove == "opscope profile bert --batch-sizes 1 4"
+
+
+def test_without_shapes_the_names_of_kernels_tell_of_products(analyzed: Analyze) -> None:
+    def names(kernel: str) -> list[str]:
+        trace = KinetoTrace(deviceProperties=[H200])
+        trace.step(1, 0, STEP)
+        for place in range(9):
+            begin = place * MS
+            trace.operator("aten::mm", begin, 20 * US)
+            trace.launched_kernel(kernel, (begin + 5 * US, 2 * US), (begin + 20 * US, 970 * US), grid=[64, 16, 1])
+        trace.launch(9 * MS - 900 * US, 1_850 * US, name="cudaDeviceSynchronize")
+        return rules(analyzed(trace), wall=9.2 * MS)
+
+    assert names(FFMA)[0] == Rule.FP32_PRODUCTS
+    assert names(UNALIGNED)[0] == Rule.UNALIGNED_SIZES
+    assert names("sm90_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize128x64x16_stage3_tensor16x8x8")[0] == (
+        Rule.SLOW_PRODUCT_KERNEL
+    )
+    assert Rule.NEAR_LIMIT not in names(BF16)
+
+
+def test_data_that_come_between_are_other_inputs(analyzed: Analyze) -> None:
+    step = Step()
+    for _ in range(2):
+        step.call("aten::copy_", "Memcpy HtoD (Pinned -> Device)", 20 * US, [[64]], ["float"], category="gpu_memcpy")
+        begin = step.host
+        step.product(BF16, 4_940 * US, (8192, 16384, 16384), "c10::BFloat16")
+        step.trace.slice("python_function", "nn.Module: Encoder_0", begin - US, 11 * US)
+    assert Rule.DUPLICATE_WORK not in rules(analyzed(step.done()))

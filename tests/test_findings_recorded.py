@@ -33,9 +33,9 @@ def findings(name: str, *, timed: bool = True) -> tuple[Finding, ...]:
 def test_the_first_finding_is_the_cause_that_was_built_in(name: str, timed: bool) -> None:
     program, found = PROGRAMS[name], findings(name, timed=timed)
     allowed = {program["expected"], *program["alternatives"], OTHERS.get(name)}
-    assert found, "something is always said"
     if program["expected"] in NOTHING:
-        assert found[0].rule in allowed | {"near_limit"}
+        # What a graph replays has no shapes, so that it is near its limit does not follow.
+        assert found[0].rule in allowed | {"near_limit"} if found else name == "graph_of_products"
         assert all(finding.saving_ns.high <= 0.05 * finding.of_step_ns for finding in found)
     else:
         assert found[0].rule in allowed

@@ -16,7 +16,7 @@ from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.communication import communicates
 from opscope.knowledge.kernels.decode import decode
-from opscope.knowledge.kernels.decoded import FP32_CORES, FP64_CORES, TENSOR_CORES, DecodedKernel
+from opscope.knowledge.kernels.decoded import FP32_CORES, FP64_CORES, TENSOR_CORES, DecodedKernel, Operation
 from opscope.knowledge.measured_peaks import peaks_called
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import DeviceProperties
@@ -28,6 +28,7 @@ _LOOKED_AT: Final = 2_000  # rows of inputs, kernels and geometry: traces of rea
 # Peaks and clocks are not exact.
 _TOLERATED: Final = 1.05
 _UNLINKED: Final = "Unlinked"
+PRODUCTS: Final = (Operation.GEMM, Operation.GEMV, Operation.FPROP, Operation.DGRAD, Operation.WGRAD)
 _INPUTS: Final = ("operator", "input_dims", "input_types", "input_strides", "concrete_inputs", "device")
 _BY_SHORT: Final[Mapping[str, str]] = {
     **{"f32": "fp32", "tf32": "tf32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "i8": "int8", "u8": "int8"},
@@ -121,7 +122,7 @@ def _row(work: _Work, functions: NativeFunctions, classifier: Classifier, peaks:
     cost, reason = _cost(work, functions, classifier)
     if cost is not None and peaks is not None:
         cost = _as_run(cost, peaks, call_ns)
-    precision = _precision(work, cost) if cost is not None and cost.flop else None
+    precision = _precision(work, cost)
     ideal = None if cost is None or peaks is None else _ideal(cost, precision, peaks, call_ns)
     if cost is not None and ideal is None:
         reason = "the peaks of this device are not known" if peaks is None else f"no peak is known for {precision}"
@@ -197,8 +198,13 @@ def _of_lists(work: _Work) -> Cost | None:
     return Cost(total // work.calls)
 
 
-def _precision(work: _Work, cost: Cost) -> str | None:
+def _precision(work: _Work, cost: Cost | None) -> str | None:
     """Return in which precision products ran: as the kernel's name says, else by their operands."""
+    if cost is None:  # what was multiplied is not known, but how
+        kernel = decode(work.first.name)
+        return precision_of(kernel) if kernel.operation in PRODUCTS else None
+    if not cost.flop:
+        return None
     named = next((found for kernel in work.kernels if (found := precision_of(decode(kernel.name))) is not None), None)
     if named is not None or cost.dtype is None:
         return named

@@ -1,6 +1,6 @@
 """A trace joined with what was recorded beside it: the one place that decides steps, bound, throughput and trust."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from opscope.analysis.analyzed import Analysis
@@ -88,11 +88,7 @@ class Measured:
     @cached_property
     def bound(self) -> Bound:
         """What bounds a step: by the unprofiled step time where there is one."""
-        evidence = self.step_evidence
-        if self.timed is not self.analysis:
-            timed = self.timed
-            evidence = replace(evidence, devices=timed.devices, waits=timed.waits, cost=timed.profiler_cost)
-        return bound_of(evidence)
+        return bound_of(self.step_evidence)
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:

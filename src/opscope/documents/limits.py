@@ -52,7 +52,8 @@ class LimitRow:
         least_flop: those that must be done.
         least_bytes: bytes that a call reads and writes at least; null without a model.
         product: rows, columns, depth and batch of a matrix product; null for other work.
-        precision: in which products ran, by the kernel's name: ``fp32``, ``tf32``, ``bf16``; null for other work.
+        precision: in which products ran, by the kernel's name: ``fp32``, ``tf32``, ``bf16``; also where
+            there is no model; null for other work.
         ideal_ns: the least time of a call: by operations or bytes, but not below one short kernel's, nor above what it
             took where its data fit into the cache. Null without a model.
         limited_by: which of these decides.

@@ -473,7 +473,8 @@ class TraceDocument:
         step_count: profiled steps; 0 where neither the trace nor the capture's schedule tells.
         capture: null for a trace that opscope did not capture.
         gaps: the longest ones of all devices.
-        light: the light pass, whose busy and idle time the verdict uses; null where there is none.
+        light: the light pass, whose busy and idle time and steps are nearly those without a profiler; null where there
+            is none.
         iterations: of a server of models; empty where no range is one.
         findings: what could make a step faster, the largest defensible saving first.
     """

@@ -54,12 +54,12 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
 
 def near_limit(context: Context) -> Iterator[Draft]:
     """Say that nothing is cheap to gain, of a device that is busy nearly all the time."""
-    if context.busy_ns < BUSY_SHARE * context.step_ns:
+    if context.busy_ns < BUSY_SHARE * context.step_ns or not context.knows_shapes:
         return
     known = [row for row in context.rows if row.ideal_ns is not None]
     time = sum(row.device_ns for row in known)
     ideal = sum(row.calls * (row.ideal_ns or 0.0) for row in known)
-    share = f"{format_share(min(ideal / time, 1.0), 1)} of the limit" if time else "its limit"
+    share = f"{format_share(min(ideal / time, 1.0), 1)} of the limit"
     yield Draft(
         rule=Rule.NEAR_LIMIT,
         title=f"Nothing cheap to gain: the device is busy {format_share(context.busy_ns, context.step_ns)} of "

@@ -139,6 +139,18 @@ class Context:
         return next((item for item in self.trace.devices if item.index == self.device.device), None)
 
     @property
+    def has_tensor_cores_for_fp32(self) -> bool:
+        """Whether the device multiplies 32-bit numbers on Tensor Cores: NVIDIA's from compute capability 8.0 on do."""
+        capability = (self.properties.compute_capability if self.properties else None) or ""
+        major = capability.partition(".")[0]
+        return major.isdecimal() and int(major) >= 8
+
+    @property
+    def knows_shapes(self) -> bool:
+        """Whether most of the device's time has a model, so that rules can look at it."""
+        return sum(row.device_ns for row in self.rows if row.ideal_ns is not None) >= 0.7 * self.device.busy_ns
+
+    @property
     def unprofiled_ns(self) -> float | None:
         """The time of an unprofiled step, where it is known."""
         return self.evidence.wall_ns if self.evidence.unprofiled else None
@@ -218,6 +230,12 @@ class Context:
         of_device = self.busy_ns + self._serial_ns
         before = max(self.unprofiled_ns or of_device, host_ns)
         return max(before - max(of_device - less, host_ns), 0.0)
+
+    def of_removed(self, low: float, high: float, launches: float) -> Range:
+        """Return what a step loses without some device work, and a share of its launches."""
+        waiting = self.idle_for(BoundKind.DISPATCH)
+        of_host = Range(0.5 * launches * waiting.low, 1.5 * launches * waiting.high, launches * waiting.likely)
+        return (self.of_device(low, high) + of_host).within(self.step_ns)
 
     def idle_in(self, pieces: Bools) -> float:
         """Return how long some pieces of idle time are per step: of an unprofiled one, in proportion."""

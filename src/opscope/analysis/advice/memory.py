@@ -136,8 +136,11 @@ def _chains(context: Context) -> list[Ints]:
     # What works on a few numbers, such as means of rows, fits in between.
     kept = ~part | (column(activities, "duration_ns")[order] >= _LEAST_NS)
     order, part = order[kept], part[kept]
-    part &= size[owner[order]] > 0
-    stream, sizes = column(activities, "stream")[order], size[owner[order]]
+    # Where no shapes were recorded, kernels of the same grid have about as many elements.
+    grid = activities["grid"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()[order]
+    sizes = np.where(code[owner[order]] == _NO_CODE, -1 - grid, size[owner[order]])
+    part &= sizes != 0
+    stream = column(activities, "stream")[order]
     goes_on = part[1:] & part[:-1] & (stream[1:] == stream[:-1]) & (sizes[1:] == sizes[:-1])
     run = np.cumsum(np.append(True, ~goes_on)) if len(order) else np.zeros(0, np.int64)
     names = operators["name"].to_physical().to_numpy()[owner[order]]
@@ -175,6 +178,7 @@ def _distinct(texts: pl.Series) -> Iterator[tuple[int, str]]:
 
 def eager_attention(context: Context) -> Iterator[Draft]:
     """Find attention that is written out: products with a softmax between them, all scores in memory."""
+    yield from _attention_by_names(context)
     softmaxes = [row for row in context.rows if _is_softmax_of_scores(row)]
     rows: dict[int, LimitRow] = {}
     ideal = 0.0
@@ -218,6 +222,33 @@ def eager_attention(context: Context) -> Iterator[Draft]:
     )  # fmt: skip
 
 
+def _attention_by_names(context: Context) -> Iterator[Draft]:
+    """Where no shapes were recorded: two batched products per softmax (with the backward pass: six)."""
+    rows = [row for row in context.rows if row.input_dims is None and row.operator in _OF_ATTENTION]
+    calls = {name: sum(row.calls for row in rows if row.operator == name) for name in _OF_ATTENTION}
+    softmaxes = calls["aten::_softmax"]
+    if not softmaxes or calls["aten::bmm"] not in (2 * softmaxes, 6 * softmaxes):
+        return
+    time = sum(row.device_ns for row in rows) / context.steps
+    yield Draft(
+        rule=Rule.EAGER_ATTENTION,
+        title=f"Attention is written out and keeps all scores in memory ({format_ns(time)} per step)",
+        where=context.where_of_row(max(rows, key=lambda row: row.device_ns)),
+        saving=context.of_device(0.15 * time, 0.95 * time),
+        derivation="15 % (low) to 95 % (high) of the time of its products and softmax: their sizes were not recorded",
+        evidence=(
+            measured(f"{calls['aten::bmm'] / context.steps:,.0f} batched products and {softmaxes / context.steps:,.0f} "
+                     "softmaxes a step"),
+            general("record shapes for more (record_shapes=True)"),
+        ),
+        action="torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in "
+        "transformers: attn_implementation='sdpa'",
+        wrong_if="these products are not those around the softmax",
+        claims=claims_of(rows),
+    )  # fmt: skip
+
+
+_OF_ATTENTION: Final = ("aten::bmm", "aten::_softmax", "aten::_softmax_backward_data")
 _BATCHED: Final = ("aten::bmm", "aten::baddbmm", "aten::mm")
 
 
@@ -400,15 +431,17 @@ def recomputation(context: Context) -> Iterator[Draft]:
     parent = links.operators.parent
     outermost = forward & ~np.where(parent >= 0, any_above(forward, parent), False)
     time = float(links.operators.subtree_sums(own)[outermost].sum()) / context.steps
+    work = np.bincount(links.activity_operator[linked], minlength=trace.operators.height).astype(np.int64)
+    launches = float(links.operators.subtree_sums(work)[outermost].sum()) / max(int(linked.sum()), 1)
     if time < _LEAST_SHARE * context.step_ns:
         return
     yield Draft(
         rule=Rule.RECOMPUTATION,
         title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} per step)",
         where=_checkpoint(context),
-        saving=context.of_device(0.85 * time, 1.4 * time),
+        saving=context.of_removed(0.85 * time, 1.4 * time, launches),
         derivation="the device time of forward operators that run within the backward pass (85 %: low; 140 %: "
-        "high, with what keeps its results)",
+        "high, with what keeps its results), and their part of the time spent launching",
         evidence=(measured(f"{int(outermost.sum()) / context.steps:,.0f} forward operators a step run in the backward "
                            f"pass, {format_share(time, context.busy_ns)} of the device's busy time"),),
         action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
@@ -467,6 +500,8 @@ def _changes_strides(row: LimitRow) -> bool:
 
 def duplicate_work(context: Context) -> Iterator[Draft]:
     """Find modules that run several times a step on inputs of the same shapes: on the same inputs, perhaps."""
+    if context.backward().inside.any():
+        return  # what runs again may belong to another micro-batch
     found = sorted(_repeated_modules(context), key=lambda item: -item[2])
     for name, calls, time in found[:1]:
         saved = time * (1 - 1 / calls)
@@ -488,6 +523,20 @@ def duplicate_work(context: Context) -> Iterator[Draft]:
             wrong_if="the inputs differ from run to run",
             claims=frozenset({"duplicates"}),
         )
+
+
+def _copies_from_host(context: Context) -> Ints:
+    """Return when copies from the host to the device were launched."""
+    launch = context.links.activity_launch
+    copies = names_that(context.trace.activities["name"], lambda name: "HtoD" in name) & (launch >= 0)
+    return column(context.trace.launches, "start_ns")[launch[copies]]
+
+
+def _new_data_between(starts: Ints, each: int, copied: Ints) -> bool:
+    """Tell whether data came from the host between the runs of any step: then the inputs are others."""
+    groups = starts[: len(starts) // each * each].reshape(-1, each)
+    first, last = np.searchsorted(copied, groups[:, 0]), np.searchsorted(copied, groups[:, -1])
+    return bool((last > first).any())
 
 
 def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
@@ -523,6 +572,9 @@ def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
         & (pl.col("least") == pl.col("kernels")) & (pl.col("kernels") > 0)
     )  # fmt: skip
     outer = set(repeated["name"])
+    begun = column(modules, "start_ns")
+    copied = np.sort(_copies_from_host(context))
     for name, count, time, _, _, around in repeated.iter_rows():
-        if around not in outer:
+        starts = np.sort(begun[(modules["name"] == name).to_numpy()])
+        if around not in outer and not _new_data_between(starts, count // context.steps, copied):
             yield str(name).removeprefix(MODULE_FRAME), count / context.steps, time / context.steps

@@ -16,7 +16,7 @@ _GOOD_SHARE: Final = 0.75
 _POOR_SHARE: Final = 0.3
 # Elements that 16 bytes hold, by precision: what the fast kernels load at once.
 _MULTIPLE: Final = {"bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4, "fp8": 16, "int8": 16}
-_UNALIGNED_DETAILS: Final = frozenset({"1", "2"})
+_UNALIGNED: Final = frozenset({"1", "2"})
 _LEAST_CALL_NS: Final = 3 * _NS_PER_US  # shorter kernels are a matter of launching
 _SMALL_GRID_SHARE: Final = 0.5  # of the multiprocessors
 
@@ -42,6 +42,7 @@ def fp32_products(context: Context) -> Iterator[Draft]:
     """Find products on the FP32 cores of a device whose Tensor Cores take TF32."""
     rows = [row for row in context.rows if row.precision == "fp32" and row.lower_precision == "tf32" and row.flop]
     rows = [row for row in rows if row.lower_ideal_ns is not None and row.share is not None]
+    yield from _by_name(context, Rule.FP32_PRODUCTS, [row for row in _unknown(context) if row.precision == "fp32"])
     if not rows:
         return
     first = max(rows, key=lambda row: row.device_ns)
@@ -71,6 +72,8 @@ def fp32_products(context: Context) -> Iterator[Draft]:
 def unaligned_sizes(context: Context) -> Iterator[Draft]:
     """Find products whose sizes keep the fast kernels away."""
     rows = [row for row in context.rows if _is_unaligned(row)]
+    named = [row for row in _unknown(context) if row.precision in ("bf16", "fp16") and _alignment(row) in _UNALIGNED]
+    yield from _by_name(context, Rule.UNALIGNED_SIZES, named)
     if not rows:
         return
     first = max(rows, key=lambda row: row.device_ns)
@@ -97,6 +100,64 @@ def unaligned_sizes(context: Context) -> Iterator[Draft]:
     )
 
 
+def _alignment(row: LimitRow) -> str | None:
+    """Return how many elements of its operands a kernel takes at once, as its name says."""
+    return dict(decode(row.kernel).details).get("alignment in elements")
+
+
+def _unknown(context: Context) -> list[LimitRow]:
+    """Return products whose sizes were not recorded; their kernels' names say how they multiply."""
+    return [row for row in context.rows if row.flop is None and row.precision is not None]
+
+
+# What products whose sizes are not known would save of their time, by what is the matter: at least, and at most.
+_OF_THEIR_TIME: Final = {
+    Rule.FP32_PRODUCTS: (0.25, 0.87),
+    Rule.UNALIGNED_SIZES: (0.15, 0.85),
+    Rule.SLOW_PRODUCT_KERNEL: (0.0, 0.92),
+}
+_MATTER: Final = {
+    Rule.FP32_PRODUCTS: (
+        "Matrix products run on the FP32 cores ({time} per step); the Tensor Cores are idle",
+        "torch.set_float32_matmul_precision('high')  # or bfloat16 autocast; results change in the 4th digit",
+        "the results need more than TF32's 10 bits of mantissa",
+    ),
+    Rule.UNALIGNED_SIZES: (
+        "Products run in kernels for operands of any alignment ({time} per step)",
+        "pad sizes to multiples of 8 elements (a vocabulary, a number of features), and keep operands contiguous",
+        "the sizes cannot be changed",
+    ),
+    Rule.SLOW_PRODUCT_KERNEL: (
+        "Products run in double precision ({time} per step)",
+        "x = x.to(torch.bfloat16)  # or float32 with TF32, if doubles were not meant: numpy's default type is one",
+        "double precision is needed",
+    ),
+}
+
+
+def _by_name(context: Context, rule: Rule, rows: Sequence[LimitRow]) -> Iterator[Draft]:
+    """Say what kernels' names alone show, where no shapes were recorded."""
+    if not rows or (rule is Rule.FP32_PRODUCTS and not context.has_tensor_cores_for_fp32):
+        return
+    first, time = max(rows, key=lambda row: row.device_ns), _time(context, rows)
+    (low, high), (title, action, wrong_if) = _OF_THEIR_TIME[rule], _MATTER[rule]
+    yield Draft(
+        rule=rule,
+        title=title.format(time=format_ns(time)),
+        where=context.where_of_row(first),
+        saving=context.of_device(low * time, high * time),
+        derivation=f"{low:.0%} (low) to {high:.0%} (high) of their time: their sizes were not recorded",
+        evidence=(
+            measured(f"{format_share(time, context.busy_ns)} of the device's busy time"),
+            measured(f"the kernel is {decode(first.kernel).summary}"),
+            general("record shapes for more (record_shapes=True)"),
+        ),
+        action=action,
+        wrong_if=wrong_if,
+        claims=claims_of(rows),
+    )
+
+
 def _is_unaligned(row: LimitRow) -> bool:
     multiple = _MULTIPLE.get(row.precision or "")
     if row.product is None or multiple is None or row.share is None or row.precision == "fp32":
@@ -104,9 +165,9 @@ def _is_unaligned(row: LimitRow) -> bool:
     sizes = (row.product["rows"], row.product["columns"], row.product["depth"])
     if all(size % multiple == 0 for size in sizes) or row.call_ns < _LEAST_CALL_NS or min(sizes) < 2 * multiple:
         return False
-    alignment = dict(decode(row.kernel).details).get("alignment in elements")
+    alignment = _alignment(row)
     if alignment is not None:
-        return alignment in _UNALIGNED_DETAILS and row.share < _GOOD_SHARE
+        return alignment in _UNALIGNED and row.share < _GOOD_SHARE
     return row.share < _POOR_SHARE and row.limited_by == LimitedBy.COMPUTE
 
 
@@ -115,6 +176,8 @@ def slow_product_kernel(context: Context) -> Iterator[Draft]:
     doubles = [row for row in context.rows if row.flop and row.precision in ("fp64", "fp64_tensor")]
     if doubles:
         yield _doubles(context, doubles)
+    named = [row for row in _unknown(context) if row.precision in ("fp64", "fp64_tensor")]
+    yield from _by_name(context, Rule.SLOW_PRODUCT_KERNEL, named)
     slow = [row for row in context.rows if _is_slow(context, row)]
     if not slow:
         return
