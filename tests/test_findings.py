@@ -390,8 +390,9 @@ def test_a_module_that_runs_twice_is_only_a_possibility(analyzed: Analyze) -> No
     step = Step()
     for _ in range(2):
         begin = step.host
-        step.product(BF16, 4_970 * US, (8192, 16384, 16384), "c10::BFloat16")
-        step.trace.slice("python_function", "nn.Module: Encoder_0", begin - US, 11 * US)
+        step.product(BF16, 4_950 * US, (8192, 16384, 16384), "c10::BFloat16")
+        step.trace.slice("python_function", "nn.Module: Encoder_0", begin - US, 10 * US)
+        step.product(BF16, 20 * US, (512, 4096, 4096), "c10::BFloat16")  # a head
     first, second = found(analyzed(step.done()))
     assert (first.rule, second.rule) == (Rule.NEAR_LIMIT, Rule.DUPLICATE_WORK)
     assert second.where.module == "Encoder_0"

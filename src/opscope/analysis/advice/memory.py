@@ -532,6 +532,12 @@ def _copies_from_host(context: Context) -> Ints:
     return column(context.trace.launches, "start_ns")[launch[copies]]
 
 
+def _work_between(begin: Ints, end: Ints, launched: Ints) -> bool:
+    """Tell whether something is launched between all runs but a step's last one and the next step's first."""
+    between = np.searchsorted(launched, begin[1:]) > np.searchsorted(launched, end[:-1])
+    return bool(between.all())
+
+
 def _new_data_between(starts: Ints, each: int, copied: Ints) -> bool:
     """Tell whether data came from the host between the runs of any step: then the inputs are others."""
     groups = starts[: len(starts) // each * each].reshape(-1, each)
@@ -575,6 +581,10 @@ def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
     begun = column(modules, "start_ns")
     copied = np.sort(_copies_from_host(context))
     for name, count, time, _, _, around in repeated.iter_rows():
-        starts = np.sort(begun[(modules["name"] == name).to_numpy()])
-        if around not in outer and not _new_data_between(starts, count // context.steps, copied):
+        mine = np.flatnonzero((modules["name"] == name).to_numpy())
+        mine = mine[np.argsort(begun[mine], kind="stable")]
+        if around in outer or _new_data_between(begun[mine], count // context.steps, copied):
+            continue
+        # A run right after another takes what that one gave.
+        if _work_between(begun[mine], end_of(modules)[mine], np.sort(start)):
             yield str(name).removeprefix(MODULE_FRAME), count / context.steps, time / context.steps
