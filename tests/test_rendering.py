@@ -19,8 +19,8 @@ from opscope.report.explain import Lookup
 from opscope.report.kernel_report import kernel_report
 from opscope.report.markdown import render
 from opscope.report.tables import as_csv, as_text
-from opscope.report.text import printable
 from opscope.report.trace_document import build_trace_document
+from opscope.text import printable
 from opscope.units import format_bytes, format_count, format_ns, format_share
 from tests.kineto import KinetoTrace
 

@@ -6,14 +6,19 @@ import textwrap
 from dataclasses import dataclass
 from typing import Final
 
+from opscope.text import printable
+
 _WIDTH: Final = 100
 _LONGEST_NAME: Final = 40
 
 
 def _shortened(name: str) -> str:
-    name = " ".join(name.split())
     half = _LONGEST_NAME // 2
     return name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}..{name[-half + 1 :]}"
+
+
+def _plain(text: str) -> str:
+    return " ".join(printable(text).split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +30,11 @@ class Summary:
 
     def text(self) -> str:
         """Return plain lines, long values wrapped and long names shortened in their middle."""
-        names = [_shortened(name) for name, _ in self.rows]
+        names = [_shortened(_plain(name)) for name, _ in self.rows]
         width = max(map(len, names), default=0)
-        lines = [self.title]
+        lines = [_plain(self.title)]
         for name, (_, value) in zip(names, self.rows, strict=True):
-            first, *further = textwrap.wrap(value, max(_WIDTH - width - 4, 20)) or [""]
+            first, *further = textwrap.wrap(_plain(value), max(_WIDTH - width - 4, 20)) or [""]
             lines.append(f"  {name:<{width}}  {first}".rstrip())
             lines += [" " * (width + 4) + line for line in further]
         return "\n".join(lines)
@@ -37,8 +42,9 @@ class Summary:
     def html(self) -> str:
         """Return a table; what comes from a trace is text in it and never markup."""
         cell = '<td style="text-align:left">'
-        rows = (f"<tr>{cell}{html.escape(name)}</td>{cell}{html.escape(value)}</td></tr>" for name, value in self.rows)
-        return f"<div><strong>{html.escape(self.title)}</strong><table>{''.join(rows)}</table></div>"
+        texts = ((html.escape(_plain(name)), html.escape(_plain(value))) for name, value in self.rows)
+        rows = (f"<tr>{cell}{name}</td>{cell}{value}</td></tr>" for name, value in texts)
+        return f"<div><strong>{html.escape(_plain(self.title))}</strong><table>{''.join(rows)}</table></div>"
 
 
 class Summarised(abc.ABC):

@@ -4,6 +4,7 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from opscope.analysis.advice import findings_of
@@ -31,14 +32,16 @@ from opscope.analysis.limits import limit_rows, peaks_of
 from opscope.analysis.links import Links, link
 from opscope.analysis.memory import MemoryUse, memory_use
 from opscope.analysis.modules import module_table
+from opscope.analysis.nesting import Ints
 from opscope.analysis.plausible import plausible
 from opscope.analysis.stacks import callers
+from opscope.analysis.step_work import activities_of_steps
 from opscope.analysis.steps import operator_time_on_host, phase_times, steps_of
 from opscope.analysis.streams import stream_table
 from opscope.analysis.tables import kernel_table, operator_tables, with_unlinked
 from opscope.analysis.timeline import DeviceTimeline, device_timelines
 from opscope.analysis.waits import Waits, waits_of
-from opscope.analysis.window import Window, window_of
+from opscope.analysis.window import Window, step_table, window_of
 from opscope.documents.bound import Bound
 from opscope.documents.findings import Finding
 from opscope.documents.limits import LimitRow
@@ -223,6 +226,23 @@ class Analysis(Summarised):
         return limit_rows(self.launch_shapes, self.functions, peaks_of(self.trace.devices))
 
     @functools.cached_property
+    def limits_of_steps(self) -> tuple[LimitRow, ...]:
+        """`limits` of what the steps launched; of everything where no steps are marked."""
+        work = self._work_of_steps
+        if len(work) == self.trace.activities.height:
+            return self.limits
+        shapes = launch_shapes(self.trace, self.links, work)
+        return limit_rows(shapes, self.functions, peaks_of(self.trace.devices))
+
+    @functools.cached_property
+    def _work_of_steps(self) -> Ints:
+        """Return the rows of the activities that the steps launched; all rows where no steps are marked."""
+        steps = step_table(self.trace)
+        if not steps.height:
+            return np.arange(self.trace.activities.height)
+        return activities_of_steps(self.trace, self.links, steps)
+
+    @functools.cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What could make a step faster, as far as the trace alone tells; the largest defensible saving first."""
         return self.findings_with(self.evidence_with(steps=self.step_count, wall_ns=None, ran_on_gpu=None), None)
@@ -238,8 +258,8 @@ class Analysis(Summarised):
             trace=self.trace,
             links=self.links,
             host=self.host,
-            kernels=self.kernels,
-            rows=self.limits,
+            work=self._work_of_steps,
+            rows=self.limits_of_steps,
             evidence=evidence,
             places=lambda: self.places,
             backward=lambda: self.backward_pass,

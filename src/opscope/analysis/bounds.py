@@ -28,9 +28,9 @@ class ProfilerCost:
 
 
 DEVICE_ONLY: Final = ProfilerCost("device activities only", 1.0, 1.1)
-OPERATORS: Final = ProfilerCost("operators", 1.1, 1.6)
-SHAPES: Final = ProfilerCost("operators and shapes", 1.3, 2.7)
-STACKS: Final = ProfilerCost("stacks", 2.0, 3.4)
+OPERATORS: Final = ProfilerCost("operators", 1.1, 2.3)
+SHAPES: Final = ProfilerCost("operators and shapes", 1.2, 2.8)
+STACKS: Final = ProfilerCost("stacks", 1.5, 3.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ def bound_of(evidence: StepEvidence) -> Bound:
     if not evidence.devices or evidence.waits is None:
         return _without_device(evidence)
     device, waits = busiest(evidence.devices), evidence.waits
+    if not device.window.duration_ns:
+        return withheld("The steps have no length.")
     share = _DeviceShare.of(evidence, device, waits)
     parts = waiting_per_step(evidence, device, waits)
     kind = _kind(device, share, parts, waits)
@@ -237,7 +239,9 @@ _WAITS_FOR: Final[Mapping[BoundKind, str]] = {
 
 def _why(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare, *, unprofiled: bool) -> str:
     if kind is BoundKind.DEVICE:
-        return "Faster kernels, or fewer of them, make the step faster."
+        copied = parts.get(BoundKind.MEMCPY, 0.0) + parts.get(BoundKind.COMMUNICATION, 0.0)
+        moving = f" For {format_ns(copied)} of it only data move." if copied >= _LEAST_SHARE * share.step_ns else ""
+        return f"Faster kernels, or fewer of them, make the step faster.{moving}"
     if kind in (BoundKind.COMMUNICATION, BoundKind.MEMCPY):
         what = "between devices" if kind is BoundKind.COMMUNICATION else "to, from or within its memory"
         return f"For {format_ns(parts[kind])} of it, data move {what} and nothing is computed."

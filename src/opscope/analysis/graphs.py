@@ -124,12 +124,13 @@ def _replayed_rows(trace: Trace, links: Links) -> Ints:
 def _numbered(replayed: pl.DataFrame) -> pl.DataFrame:
     replay = ["device", "correlation"]
     has_ids = pl.col("graph_node_id").fill_null(0) != 0
-    placed = replayed.sort("start_ns", maintain_order=True).with_columns(
-        place=pl.int_range(pl.len()).over(replay),
-        sequence=pl.col("name").str.join("\n").over(replay),
-    )
+    placed = replayed.sort("start_ns", maintain_order=True).with_columns(place=pl.int_range(pl.len()).over(replay))
+    # Once per replay: a sequence is as long as its graph.
+    sequences = placed.group_by(replay, maintain_order=True).agg(pl.col("name").str.join("\n").alias("sequence"))
+    numbers = sequences.select(*replay, number=pl.col("sequence").rank("dense").cast(pl.Int64))
+    placed = placed.join(numbers, on=replay, how="left", nulls_equal=True, maintain_order="left")
     return placed.with_columns(
-        graph=pl.when(has_ids).then("graph_id").otherwise(pl.col("sequence").rank("dense").cast(pl.Int64)),
+        graph=pl.when(has_ids).then("graph_id").otherwise("number"),
         node=pl.when(has_ids).then("graph_node_id").otherwise("place"),
         known_by=pl.when(has_ids).then(pl.lit(_BY_ID)).otherwise(pl.lit(_BY_ORDER)),
     )

@@ -7,6 +7,7 @@ import polars as pl
 
 from opscope.analysis.columns import costliest_first
 from opscope.analysis.links import Links
+from opscope.analysis.nesting import Ints
 from opscope.analysis.tables import GEOMETRY, operator_slices
 from opscope.model import Trace
 
@@ -44,25 +45,23 @@ def rows_of(shapes: pl.DataFrame) -> Iterator[LaunchShape]:
     return (LaunchShape(**row) for row in shapes.iter_rows(named=True))
 
 
-def launch_shapes(trace: Trace, links: Links) -> pl.DataFrame:
+def launch_shapes(trace: Trace, links: Links, of: Ints | None = None) -> pl.DataFrame:
     """Return one row per operator, inputs, kernel and launch geometry, the most expensive first.
 
     Columns: ``operator`` and its inputs (null where none was recorded), ``name``, ``kind``, ``device``, the geometry,
     ``operator_calls`` (calls of the operator with these inputs that launched anything), ``calls``, ``total_ns``,
     ``mean_ns``, ``min_ns``, ``max_ns``. Inputs are those of the operator's innermost call: under autocast the
-    converted ones.
+    converted ones. Of all activities, or of some rows of them.
     """
-    slices = operator_slices(trace, links)
     owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
-    call = slices["call"].gather(owner)
-    inputs = {name: _recorded(trace.operators[name], owner, call) for name in _INPUTS}
     duration = pl.col("duration_ns")
     key = ("operator", *_INPUTS, "kind", "name", "device", *GEOMETRY)
     # Grouped by numbers of texts; only the rows that are left get the texts.
     rows = (
         trace.activities.select("name", "kind", "device", "duration_ns", *GEOMETRY)
-        .with_columns(operator=trace.operators["name"].gather(owner), owner=owner, **inputs)
-        .with_columns(operator_calls=pl.col("owner").n_unique().over("operator", *_INPUTS))
+        .with_columns(inputs_of_activities(trace, links), owner=owner)
+        .select(pl.all() if of is None else pl.all().gather(of))
+        .with_columns(operator_calls=pl.col("owner").n_unique().over("operator", *_INPUTS, "device"))
         .group_by(key)
         .agg(
             pl.col("operator_calls").first(),
@@ -75,6 +74,14 @@ def launch_shapes(trace: Trace, links: Links) -> pl.DataFrame:
         .with_columns(pl.col("operator", *_INPUTS, "kind", "name", "grid", "block").cast(pl.String))
     )
     return costliest_first(rows, ["total_ns"], key)
+
+
+def inputs_of_activities(trace: Trace, links: Links) -> pl.DataFrame:
+    """Return per activity its operator and the recorded inputs, of the innermost call; null where none was recorded."""
+    owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
+    call = operator_slices(trace, links)["call"].gather(owner)
+    inputs = {name: _recorded(trace.operators[name], owner, call) for name in _INPUTS}
+    return pl.DataFrame({"operator": trace.operators["name"].gather(owner), **inputs})
 
 
 def _recorded(column: pl.Series, owner: pl.Series, call: pl.Series) -> pl.Series:

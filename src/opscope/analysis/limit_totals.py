@@ -9,6 +9,7 @@ import polars as pl
 
 from opscope.analysis.autograd import BackwardPass
 from opscope.analysis.columns import column
+from opscope.analysis.launch_shapes import inputs_of_activities
 from opscope.analysis.links import Links
 from opscope.analysis.modules import NO_MODULE, module_of_activities
 from opscope.analysis.nesting import Ints
@@ -44,7 +45,7 @@ def _shapes(dims: str | None) -> str:
 def _total(name: str, rows: Iterable[LimitRow]) -> LimitTotal:
     every = list(rows)
     known = [row for row in every if row.ideal_ns is not None]
-    time, ideal = sum(row.device_ns for row in known), sum(row.calls * (row.ideal_ns or 0.0) for row in known)
+    time, ideal = sum(row.device_ns for row in known), sum(_ideal(row) for row in known)
     return LimitTotal(
         name=name,
         device_ns=sum(row.device_ns for row in every),
@@ -54,6 +55,11 @@ def _total(name: str, rows: Iterable[LimitRow]) -> LimitTotal:
         share=min(ideal / time, 1.0) if time else None,
         flop=sum(row.calls * (row.least_flop or 0) for row in known),
     )
+
+
+def _ideal(row: LimitRow) -> float:
+    """Return the least time of all calls; not above what they took, where a model or peak is wrong."""
+    return min(row.calls * (row.ideal_ns or 0.0), float(row.device_ns))
 
 
 def _sorted(totals: Iterable[LimitTotal]) -> tuple[LimitTotal, ...]:
@@ -114,23 +120,15 @@ def _per_nanosecond(trace: Trace, links: Links, rows: Sequence[LimitRow]) -> tup
         {
             **{name: [getattr(row, name) for row in known] for name in _KEY},
             "time": [row.device_ns for row in known],
-            "ideal": [row.calls * (row.ideal_ns or 0.0) for row in known],
+            "ideal": [_ideal(row) for row in known],
             "flop": [float(row.calls * (row.least_flop or 0)) for row in known],
         },
         schema={**dict.fromkeys(_KEY[:3], pl.String), "device": pl.Int32, "time": pl.Int64, "ideal": pl.Float64,
                 "flop": pl.Float64},
     )  # fmt: skip
     keys = keys.group_by(_KEY).sum().with_columns(pl.col("ideal", "flop") / pl.col("time"))
-    owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
-    operators = trace.operators
-    activities = pl.DataFrame(
-        {
-            "operator": operators["name"].cast(pl.String).gather(owner),
-            "input_dims": operators["input_dims"].cast(pl.String).gather(owner),
-            "input_types": operators["input_types"].cast(pl.String).gather(owner),
-            "device": trace.activities["device"].cast(pl.Int32),
-        }
-    )
+    inputs = inputs_of_activities(trace, links).select(pl.col(_KEY[:3]).cast(pl.String))
+    activities = inputs.with_columns(device=trace.activities["device"].cast(pl.Int32))
     joined = activities.join(keys, on=_KEY, how="left", nulls_equal=True, maintain_order="left")
     return joined["ideal"].fill_null(np.nan).to_numpy(), joined["flop"].fill_null(np.nan).to_numpy()
 

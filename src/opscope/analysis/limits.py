@@ -12,6 +12,7 @@ from opscope.analysis.occupancy import dimensions
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Classifier
+from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.communication import communicates
@@ -28,11 +29,17 @@ _LOOKED_AT: Final = 2_000  # rows of inputs, kernels and geometry: traces of rea
 # Peaks and clocks are not exact.
 _TOLERATED: Final = 1.05
 _UNLINKED: Final = "Unlinked"
+BETWEEN_DEVICES: Final = "data move between devices"
 PRODUCTS: Final = (Operation.GEMM, Operation.GEMV, Operation.FPROP, Operation.DGRAD, Operation.WGRAD)
-_INPUTS: Final = ("operator", "input_dims", "input_types", "input_strides", "concrete_inputs", "device")
+_INPUTS: Final = ("operator", "input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file", "device")
 _BY_SHORT: Final[Mapping[str, str]] = {
     **{"f32": "fp32", "tf32": "tf32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "i8": "int8", "u8": "int8"},
     **{"f8e4m3": "fp8", "f8e5m2": "fp8", "f8": "fp8", "e4m3": "fp8", "e5m2": "fp8", "fp8": "fp8"},
+}
+_UNITS: Final[Mapping[str, tuple[str, ...]]] = {
+    "float32": ("fp32", "tf32"),
+    "float64": ("fp64", "fp64_tensor"),
+    "fp16": ("fp16", "fp16_acc16"),
 }
 # Of each precision the next lower one that users may choose.
 _LOWER: Final[Mapping[str, tuple[str, ...]]] = {
@@ -146,7 +153,7 @@ def _row(work: _Work, functions: NativeFunctions, classifier: Classifier, peaks:
         precision=precision,
         ideal_ns=None if ideal is None else ideal.time_ns,
         limited_by=None if ideal is None else str(ideal.by),
-        share=None if ideal is None else ideal.time_ns / call_ns,
+        share=None if ideal is None or not call_ns else ideal.time_ns / call_ns,
         lost_ns=None if ideal is None else max(work.device_ns - work.calls * ideal.time_ns, 0.0),
         lower_precision=lower,
         lower_ideal_ns=lower_ideal,
@@ -171,10 +178,13 @@ def _beyond_models(work: _Work) -> str | None:
     """Say why no model can exist for some work."""
     if work.first.operator is None:
         return "no operator was recorded"
-    if any(kernel.kind == "memcpy" and "DtoD" not in kernel.name for kernel in work.kernels):
+    copied = {direction_of(kernel.name) for kernel in work.kernels if kernel.kind == "memcpy"}
+    if copied - {Direction.WITHIN, Direction.BETWEEN_DEVICES}:
         return "data move to or from the host"
-    if any(kernel.kind == "kernel" and communicates(kernel.name) for kernel in work.kernels):
-        return "data move between devices"
+    if Direction.BETWEEN_DEVICES in copied or any(
+        kernel.kind == "kernel" and communicates(kernel.name) for kernel in work.kernels
+    ):
+        return BETWEEN_DEVICES
     return None
 
 
@@ -208,8 +218,8 @@ def _precision(work: _Work, cost: Cost | None) -> str | None:
     named = next((found for kernel in work.kernels if (found := precision_of(decode(kernel.name))) is not None), None)
     if named is not None or cost.dtype is None:
         return named
-    # Of a kernel whose name does not say, the operands' type tells; of FP32 ones, TF32 is the most they may use.
-    return "tf32" if cost.dtype.short == "f32" else _BY_SHORT.get(cost.dtype.short)
+    # Of a kernel whose name does not say, the operands' type tells; not of those that several units take.
+    return None if cost.dtype.short in ("f32", "f64") else _BY_SHORT.get(cost.dtype.short)
 
 
 def precision_of(kernel: DecodedKernel) -> str | None:
@@ -247,7 +257,9 @@ def _ideal(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> _
         memory = min(memory, call_ns)  # the cache may hold it all, and is faster
     compute = 0.0
     if cost.least_flop:
-        rate = peaks.rates.get(precision or "")
+        # Where the unit is not known, the fastest that may be used is the limit.
+        units = _UNITS.get(precision or (cost.dtype.torch if cost.dtype else ""), (precision or "",))
+        rate = max((peaks.rates.get(unit, 0.0) for unit in units), default=0.0)
         if not rate:
             return None
         compute = _NS_PER_S * cost.least_flop / rate

@@ -48,6 +48,8 @@ def light_pass(light: Trace, full: Analysis) -> LightPass:
     table = step_table(full.trace)
     step = step_of_activities(full.trace, full.links, table)[theirs]
     theirs, step = theirs[step >= 0], step[step >= 0]
+    if not len(mine) or not len(theirs):
+        return LightPass(None, "The light pass could not be joined with the one with names: nothing was launched.")
     difference = _difference(trace, mine, full.trace, theirs)
     if difference is not None:
         return LightPass(None, f"The light pass did not run the same as the one with names: {difference}")

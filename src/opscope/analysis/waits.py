@@ -21,6 +21,7 @@ from opscope.model import Trace
 # What PyTorch names its own range around fetching a batch, and the module whose frames do.
 _LOADING_RANGE: Final = re.compile(r"^enumerate\(DataLoader\)")
 _LOADING_FRAME: Final = re.compile(r"torch/utils/data/|Loader\.__next__")
+_BETWEEN_KERNELS_NS: Final = 5_000
 _PAUSE_OF_STACKS_NS: Final = 350_000
 _BY_CAUSE: Final[Mapping[IdleCause, BoundKind]] = {
     IdleCause.BLOCKING: BoundKind.BLOCKING,
@@ -79,6 +80,8 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
     kinds = {kind: np.zeros(len(length), np.bool_) for kind in BoundKind}
     for cause, kind in _BY_CAUSE.items():
         kinds[kind] |= masks[cause]
+    # From one queued kernel to the next the device itself takes a microsecond or two.
+    _move(kinds, BoundKind.DEVICE, np.flatnonzero(masks[IdleCause.DEPENDENCY] & (length < _BETWEEN_KERNELS_NS)))
     blocking = np.flatnonzero(masks[IdleCause.BLOCKING] & (idle.call >= 0))
     manages = calls_of(trace.launches, ApiKind.ALLOCATE) | calls_of(trace.launches, ApiKind.FREE)
     _move(kinds, BoundKind.ALLOCATION, blocking[manages[idle.call[blocking]] & (idle.record[blocking] < 0)])

@@ -10,7 +10,7 @@ import click
 
 from opscope._version import __version__
 from opscope.errors import OpscopeError
-from opscope.report.text import printable
+from opscope.text import printable
 
 # command -> (module with a `command`, one line for --help). The module is imported only when the command runs.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {

@@ -19,8 +19,8 @@ from opscope.report.finding_text import first_things
 from opscope.report.gap_text import longest_gap
 from opscope.report.markdown import render
 from opscope.report.tables import Format, as_csv
-from opscope.report.text import printable
 from opscope.report.trace_document import build_trace_document
+from opscope.text import printable
 from opscope.units import format_ns, format_share
 
 

@@ -8,7 +8,7 @@ from opscope.cli.inputs import files_of, input_option
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
 from opscope.readers import parquet, read
-from opscope.report.text import printable
+from opscope.text import printable
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

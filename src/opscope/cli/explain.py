@@ -19,7 +19,7 @@ from opscope.report.blocks import Name, Table
 from opscope.report.explain_sections import explain_section
 from opscope.report.markdown import render
 from opscope.report.tables import as_csv
-from opscope.report.text import printable
+from opscope.text import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 

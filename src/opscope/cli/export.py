@@ -18,7 +18,7 @@ from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
 from opscope.files import written_whole
 from opscope.readers import Reading
-from opscope.report.text import printable
+from opscope.text import printable
 
 if TYPE_CHECKING:
     from opscope.knowledge.native_functions import NativeFunctions

@@ -13,7 +13,7 @@ import click
 from opscope.errors import BadInputError, UsageError
 from opscope.readers import Reading
 from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST, TRACE_ENDINGS
-from opscope.report.text import printable
+from opscope.text import printable
 from opscope.units import NS_PER_MS
 
 if TYPE_CHECKING:

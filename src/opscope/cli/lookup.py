@@ -28,8 +28,8 @@ from opscope.readers import read
 from opscope.record.capture import CaptureRecord
 from opscope.record.counters import Precision
 from opscope.report.explain import Lookup
-from opscope.report.text import printable
 from opscope.store import RunDirectory
+from opscope.text import printable
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from opscope.record.peaks import MeasuredPeaks, PeaksList
 from opscope.report.blocks import Name, Section, Table
 from opscope.report.markdown import render
 from opscope.report.tables import as_csv
-from opscope.report.text import printable
+from opscope.text import printable
 from opscope.units import format_share
 
 _TERA = 1e12

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from opscope.record.sweep import Entry, Manifest
-from opscope.report.text import printable
+from opscope.text import printable
 from opscope.workloads.catalog import is_script
 
 # How much of a configuration's time each phase takes, roughly: only for the bar to move evenly.

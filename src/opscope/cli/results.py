@@ -16,9 +16,9 @@ from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
 from opscope.report.finding_text import first_things
 from opscope.report.tables import as_csv, as_markdown
-from opscope.report.text import printable
 from opscope.store import COMPARISON, COMPARISON_REPORT, RunDirectory
 from opscope.sweep.runner import failed_entries, worthless_entries
+from opscope.text import printable
 from opscope.units import format_ns, format_share
 
 _SHOWN = 3

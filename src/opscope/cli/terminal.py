@@ -9,7 +9,7 @@ import click
 
 from opscope.report.blocks import Bullets, Section, Table
 from opscope.report.tables import as_text
-from opscope.report.text import printable
+from opscope.text import printable
 
 _LEAST_TEXT = 24  # characters that a column of text shall have before optional columns are left out
 _GAP = 2

@@ -8,7 +8,7 @@ import click
 
 from opscope.documents.trust import Check, CheckName, Trust
 from opscope.errors import DamagedInputError
-from opscope.report.text import printable
+from opscope.text import printable
 
 if TYPE_CHECKING:
     from opscope.model import TraceSource

@@ -6,6 +6,14 @@ from enum import StrEnum
 from opscope.documents.statements import Basis
 
 
+class StepKind(StrEnum):
+    """Of what a saving is."""
+
+    UNPROFILED = "unprofiled step"
+    RECORDED = "recorded step"
+    RECORDING = "recording"
+
+
 class Rule(StrEnum):
     """The rules that find something. docs/findings.md has one paragraph on each."""
 
@@ -88,7 +96,8 @@ class Finding:
         title: what is the matter, in one line.
         where: where.
         saving_ns: what a step could lose.
-        of_step_ns: the step that this refers to: unprofiled where that was measured.
+        of_step_ns: how long the step takes that this refers to.
+        of_step: whether that is an unprofiled step, a recorded one, or all of a recording that marks no steps.
         derivation: how the saving follows.
         evidence: what was seen.
         action: what to write.
@@ -103,6 +112,7 @@ class Finding:
     where: Where
     saving_ns: SavingRange
     of_step_ns: float
+    of_step: StepKind
     derivation: str
     evidence: tuple[Fact, ...]
     action: str

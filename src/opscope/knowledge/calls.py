@@ -4,10 +4,14 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from opscope.knowledge.dtypes import DataType, recorded_dtype
 
 Shape = tuple[int, ...]
+_MOST_SIDES: Final = 64
+_LARGEST: Final = 1 << 48  # elements: a hundred times what any device holds
+_LONGEST_NUMBER: Final = 12  # digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +48,19 @@ class RecordedCall:
             read_dims = json.loads(dims or "null")
             read_types, read_values = json.loads(types or "null"), json.loads(values or "null")
             read_strides = json.loads(strides or "null")
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if not isinstance(read_dims, list) or not isinstance(read_types, list):
+            return None
+        if not all(isinstance(name, str) for name in read_types):
             return None
         return cls(
             tuple(tuple(d) if _is_shape(d) else None for d in read_dims),
             tuple(read_types),
             tuple(read_values) if isinstance(read_values, list) else (),
-            tuple(tuple(s) if _is_shape(s) else None for s in read_strides) if isinstance(read_strides, list) else (),
+            tuple(tuple(s) if _are_strides(s) else None for s in read_strides)
+            if isinstance(read_strides, list)
+            else (),
             tuple(names),
             tuple(tuple(map(tuple, d)) if _is_list_of_shapes(d) else None for d in read_dims),
         )
@@ -85,7 +93,7 @@ class RecordedCall:
         """Return an argument that is an integer or a list of them."""
         try:
             value = json.loads(self._value(name) or "null")
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if isinstance(value, int):
             return (value,)
@@ -102,12 +110,37 @@ class RecordedCall:
         return None if position is None else self._bytes_at(position)
 
     def tensors(self) -> list[tuple[Shape, DataType | None, int | None]]:
-        """Return shape, data type and bytes of every argument that is a tensor with dimensions."""
+        """Return shape, data type and bytes of every argument that is a tensor with dimensions, but ``out``."""
+        out = self._position("out")
         return [
             (shape, recorded_dtype(self.types[at]) if at < len(self.types) else None, self._bytes_at(at))
             for at, shape in enumerate(self.dims)
-            if shape
+            if shape and at != out
         ]
+
+    def is_strided(self) -> bool:
+        """Tell whether all tensors have strides, as far as strides were recorded: sparse ones have none."""
+        if not self.strides:
+            return True
+        return all(
+            not shape or at >= len(self.strides) or len(self.strides[at] or ()) == len(shape)
+            for at, shape in enumerate(self.dims)
+            if at < len(self.types) and recorded_dtype(self.types[at]) is not None
+        )
+
+    def number(self, name: str) -> int | None:
+        """Return an argument that is a whole number."""
+        text = (self._value(name) or "").strip()
+        digits = text.removeprefix("-")
+        return int(text) if digits.isdecimal() and len(digits) <= _LONGEST_NUMBER else None
+
+    def gives(self, name: str) -> bool:
+        """Tell whether an optional argument was given: a tensor, or a value that is not None."""
+        position = self._position(name)
+        if position is None:
+            return False
+        tensor = position < len(self.types) and recorded_dtype(self.types[position]) is not None
+        return tensor or (self._value(name) or "None") not in ("", "None")
 
     def _bytes_at(self, position: int) -> int | None:
         """An expanded side takes no more than one element."""
@@ -117,8 +150,12 @@ class RecordedCall:
             return None
         steps = self.strides[position] if position < len(self.strides) else None
         expanded = steps is not None and len(steps) == len(shape)
-        sides = (1 if expanded and steps and steps[i] == 0 else side for i, side in enumerate(shape))
-        return dtype.size_bytes * math.prod(sides)
+        if not expanded or steps is None:
+            return dtype.size_bytes * math.prod(shape)
+        sides = (1 if steps[i] == 0 else side for i, side in enumerate(shape))
+        # Windows that overlap (unfold) reach no further than their last element.
+        reach = 1 + sum((side - 1) * step for side, step in zip(shape, steps, strict=True))
+        return dtype.size_bytes * min(math.prod(sides), max(reach, 1))
 
     def _value(self, name: str) -> str | None:
         position = self._position(name)
@@ -128,9 +165,18 @@ class RecordedCall:
         return self.names.index(name) if name in self.names else None
 
 
+def _are_strides(value: object) -> bool:
+    if not isinstance(value, list) or len(value) > _MOST_SIDES:
+        return False
+    return all(type(step) is int and 0 <= step < _LARGEST for step in value)
+
+
 def _is_list_of_shapes(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(_is_shape(item) for item in value)
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(side, int) and side >= 0 for side in value)
+    """Tell whether a recorded value is the sizes (or strides) of a tensor that can exist."""
+    if not isinstance(value, list) or len(value) > _MOST_SIDES:
+        return False
+    return all(type(side) is int and 0 <= side < _LARGEST for side in value) and math.prod(value) < _LARGEST

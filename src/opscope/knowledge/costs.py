@@ -71,7 +71,7 @@ def cost_of(operator: str, category: Category, call: RecordedCall) -> Cost | Non
     rule = _RULES.get(name) or _RULES.get(name.removesuffix("_"))
     if rule is None and not _other_result(name):
         rule = _BY_CATEGORY.get(category)
-    if rule is None:
+    if rule is None or not call.is_strided():
         return None
     # Tensors without dimensions are single numbers.
     single = all(shape in (None, ()) for shape in call.dims) and not any(call.lists)
@@ -80,7 +80,9 @@ def cost_of(operator: str, category: Category, call: RecordedCall) -> Cost | Non
 
 def _other_result(name: str) -> bool:
     """Tell whether the result has another size than the elementwise rule, or that of reductions, says."""
-    return name.startswith("_foreach_") or any(part in name for part in ("glu", "prelu", "softmax", "cross", "cum"))
+    return name.startswith("_foreach_") or any(
+        part in name for part in ("glu", "prelu", "softmax", "cross", "cum", "trace")
+    )
 
 
 def _moved(dtype: DataType | None, *counts: int) -> int | None:
@@ -103,9 +105,13 @@ def _product(first: str, second: str, added: str | None = None) -> Rule:
         dtype = call.dtype(first)
         written = product.batch * product.rows * product.columns
         parts = [call.bytes_of(first), call.bytes_of(second), _moved(dtype, written)]
-        if added is not None and call.shape(added) is not None:
+        if added is not None and call.shape(added) is not None and call.number("beta") != 0:
             parts.append(call.bytes_of(added))
-        return Cost(_total(parts), product.flop, product.flop, product, dtype)
+        total = _total(parts)
+        # x.T @ x
+        same = sorted(a) == sorted(b) and call.dtype(second) == dtype and parts[0] == parts[1]
+        shared = total - (parts[1] or 0) if same and total is not None else None
+        return Cost(total, product.flop, product.flop, product, dtype, shared)
 
     return rule
 
@@ -151,15 +157,21 @@ def _convolution(call: RecordedCall) -> Cost | None:
     stride, padding, dilation = (call.integers(name) for name in ("stride", "padding", "dilation"))
     if image is None or weight is None or len(image) != len(weight) or len(image) < 3:
         return None
-    if not stride or not padding or not dilation:
+    if not stride or not padding or not dilation or 0 in stride:
         return None
     if "transposed" in call.names and not call.says_no("transposed"):
         return None
     sides = output_sides(image, weight, stride, padding, dilation)
+    # Where steps are longer than the filter, not all of the image is read.
+    read = math.prod(map(min, image[2:], [out * filter_ for out, filter_ in zip(sides, weight[2:], strict=True)]))
+    image_bytes = call.bytes_of("input") or call.bytes_of("self")
+    pixels: int = math.prod(image[2:])
+    if image_bytes is not None and pixels:
+        image_bytes = image_bytes * max(read, 0) // pixels
     written = image[0] * weight[0] * math.prod(sides)
     flop = 2 * image[0] * math.prod(sides) * math.prod(weight)
     dtype = call.dtype("weight")
-    parts = [call.bytes_of("input") or call.bytes_of("self"), call.bytes_of("weight"), _moved(dtype, written)]
+    parts = [image_bytes, call.bytes_of("weight"), _moved(dtype, written)]
     return Cost(_total(parts), flop, flop, dtype=dtype)
 
 
@@ -195,6 +207,10 @@ def _convolution_backward(call: RecordedCall) -> Cost | None:
 # ---------------------------------------------------------------- attention
 
 
+_VARIABLE: Final = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "seqlen_k")
+_WINDOWS: Final = ("window_size_left", "window_size_right", "window_size")
+
+
 def _attention(queries: int = 2, heads: int = 1, *, products: int = 2, causal: str = "is_causal") -> Rule:
     """Attention with its dimensions in some order; the backward passes make five products instead of two."""
 
@@ -210,8 +226,10 @@ def _attention(queries: int = 2, heads: int = 1, *, products: int = 2, causal: s
         dtype = call.dtype("query")
         written = _moved(dtype, query[0] * query[heads] * query[queries] * value[3])
         moved = [*read, written] if products == 2 else [*read, *read, written, written]
+        if any(call.gives(name) for name in _VARIABLE) or any((call.number(n) or -1) >= 0 for n in _WINDOWS):
+            return Cost(_total(moved), None, 0, dtype=dtype)  # sequences of several lengths, or part of the keys
         masked = not call.says_no(causal) and causal in call.names
-        least = flop * (query[queries] + 1) // (2 * query[queries]) if masked else flop
+        least = flop * (query[queries] + 1) // (2 * max(query[queries], 1)) if masked else flop
         if masked and query[queries] != key[queries]:
             least = 0  # how much such a mask leaves out depends on how it is aligned
         return Cost(_total(moved), flop, least, dtype=dtype)
@@ -230,6 +248,14 @@ def _read_and_written(first: str, *, reads: int = 1, writes: int = 1) -> Rule:
         return None if size is None else Cost((reads + writes) * size)
 
     return rule
+
+
+def _softmax_backward(call: RecordedCall) -> Cost | None:
+    """Two tensors are read; what is written may be of 16 bits."""
+    shape, size = call.shape("grad_output"), call.bytes_of("grad_output")
+    if shape is None or size is None:
+        return None
+    return Cost(2 * size + min(size, 2 * math.prod(shape)))
 
 
 def _read(name: str) -> Rule:
@@ -260,9 +286,12 @@ def _elementwise(call: RecordedCall) -> Cost | None:
     dtype = promoted([dtype for _, dtype, _ in tensors])
     if result is None or read is None or dtype is None:
         return None
-    written = min(dtype.size_bytes, *(d.size_bytes for _, d, _ in tensors if d is not None)) * math.prod(result)
+    each = min(dtype.size_bytes, *(d.size_bytes for _, d, _ in tensors if d is not None))
     if len({d for _, d, _ in tensors}) == 1:
-        written = dtype.size_bytes * math.prod(result)
+        each = dtype.size_bytes
+    if not dtype.is_floating_point:  # of whole numbers the result may be float32, of complex ones real
+        each = min(each, each // 2 if dtype.torch.startswith("complex") else 4)
+    written = each * math.prod(result)
     different = sum(size for _, _, size in set(tensors) if size is not None)
     return Cost(read + written, shared_bytes=different + written if different < read else None)
 
@@ -271,7 +300,11 @@ def _compared(call: RecordedCall) -> Cost | None:
     """The result is of one byte an element."""
     tensors = call.tensors()
     result, read = broadcast([shape for shape, _, _ in tensors]), _total([size for _, _, size in tensors])
-    return None if result is None or read is None else Cost(read + math.prod(result))
+    if result is None or read is None:
+        return None
+    different = sum(size for _, _, size in set(tensors) if size is not None)
+    shared = different + math.prod(result) if different < read else None
+    return Cost(read + math.prod(result), shared_bytes=shared)
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:
@@ -351,7 +384,8 @@ def _joined(call: RecordedCall) -> Cost | None:
 
 def _normalized_backward(call: RecordedCall) -> Cost | None:
     parts = [call.bytes_of("grad_out") or call.bytes_of("grad_output"), call.bytes_of("input")]
-    total = _total([*parts, parts[1]])
+    wanted = call.booleans("output_mask")
+    total = _total([*parts, parts[1]] if wanted is None or wanted[0] else parts)
     return None if total is None else Cost(total)
 
 
@@ -360,7 +394,8 @@ def _triton(call: RecordedCall) -> Cost | None:
 
     The last arguments are the sizes of its loops; a tensor that is larger is gathered from.
     """
-    sizes = [int(value) for value in call.values if value.isdecimal() and int(value) > 0]
+    numbers = [value for value in call.values if isinstance(value, str) and value.isdecimal() and len(value) <= 12]
+    sizes = [int(value) for value in numbers if int(value) > 0]
     most = math.prod(sizes) if sizes else None
     total = 0
     for _, dtype, size in call.tensors():
@@ -382,7 +417,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "linear": _linear,
     "mv": _matrix_vector("self", "vec"),
     "addmv": _matrix_vector("mat", "vec"),
-    "dot": _read_and_written("self", reads=2, writes=0),
+    "dot": _read("self"),
     **dict.fromkeys(
         (
             *("convolution", "_convolution", "cudnn_convolution", "miopen_convolution", "convolution_overrideable"),
@@ -416,8 +451,8 @@ _RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(("fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential"), _written),
     "_softmax": _read_and_written("self"),
     "_log_softmax": _read_and_written("self"),
-    "_softmax_backward_data": _read_and_written("grad_output", reads=2),
-    "_log_softmax_backward_data": _read_and_written("grad_output", reads=2),
+    "_softmax_backward_data": _softmax_backward,
+    "_log_softmax_backward_data": _softmax_backward,
     "native_layer_norm": _read_and_written("input"),
     "_fused_rms_norm": _read_and_written("input"),
     "native_group_norm": _read_and_written("input"),
@@ -497,7 +532,8 @@ def multi_tensor_cost(kernel: str, blocks: int) -> Cost | None:
         # All are read, and all but the gradients are written.
         moved, element = 2 * depth - 1, _ELEMENT_BYTES.get(fused["type"])
     elif by_functor is not None:
-        moved, element = int(by_functor["read"]) + 1, _ELEMENT_BYTES.get(by_functor["type"])
+        reads = 0 if "ZeroFunctor" in found["rest"] else int(by_functor["read"])
+        moved, element = reads + 1, _ELEMENT_BYTES.get(by_functor["type"])
     else:
         return None
     return None if element is None else Cost(full * _CHUNK * moved * element)

@@ -2,12 +2,16 @@
 
 import re
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from opscope.files import cache_folder
 from opscope.knowledge.devices import Peaks, datasheet_peaks, device_called
 from opscope.record.peaks import MeasuredPeaks
+
+_LEAST: Final = 1e9
+_MOST: Final = 1e18
 
 
 def peaks_file(device: str) -> Path:
@@ -43,4 +47,6 @@ def _kept(name: str) -> MeasuredPeaks | None:
         found = msgspec.json.decode(peaks_file(name).read_bytes(), type=MeasuredPeaks)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return found if found.device == name else None
+    rates = (*found.flop_per_s.values(), found.memory_bytes_per_s)
+    plausible = all(_LEAST < rate < _MOST for rate in rates)
+    return found if found.device == name and plausible else None

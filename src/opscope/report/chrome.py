@@ -31,7 +31,7 @@ from opscope.model import Trace
 from opscope.readers.exported import DEVICE, HEADER, HOST, LANES, OVERHEAD, PART, ExportedFrom
 from opscope.readers.metadata import known_metadata
 from opscope.report.chrome_events import SEPARATOR, Events, Tracks, events_of
-from opscope.report.text import printable
+from opscope.text import printable
 from opscope.threads import ahead
 
 _HOST_TABLES = ("frames", "annotations", "operators", "launches")  # outer before inner where times are equal

@@ -5,20 +5,30 @@ from typing import Final
 
 from opscope.documents.findings import Finding, Where
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section
-from opscope.report.text import printable
+from opscope.text import printable
 from opscope.units import format_ns, format_share
 
 FIRST: Final = 3  # on the first screen
 
 
 def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
-    """Say what to do first, one line and one action each; findings that would save the same time are left out."""
-    chosen: list[Finding] = []
+    """Say what to do first, one line and one action each: findings that save the same time as another only after it."""
+    apart: list[Finding] = []
     for finding in findings:
-        if len(chosen) < FIRST and not any(finding.id in other.overlaps for other in chosen):
-            chosen.append(finding)
+        if not any(finding.id in other.overlaps for other in apart):
+            apart.append(finding)
+    others = [finding for finding in findings if finding not in apart]
+    chosen = (apart + others)[:FIRST]
+    numbers = {finding.id: number for number, finding in enumerate(chosen, start=1)}
     for number, finding in enumerate(chosen, start=1):
-        yield (f"{number}. {saving(finding)}", printable(finding.title), *place(finding.where), f" [{finding.rule}]")
+        same = ", ".join(str(numbers[name]) for name in finding.overlaps if numbers.get(name, number) < number)
+        of_it = f"; some of the same time as {same}" if same else ""
+        yield (
+            f"{number}. {saving(finding)}",
+            printable(finding.title),
+            *place(finding.where),
+            f" [{finding.rule}{of_it}]",
+        )
         yield ("   ", Name(finding.action))
 
 
@@ -29,7 +39,7 @@ def saving(finding: Finding) -> str:
         return ""
     share = format_share(high, finding.of_step_ns)
     amount = f"up to {format_ns(high)}" if low < 0.01 * high else f"{format_ns(low)} to {format_ns(high)}"
-    return f"Saves {amount} of {format_ns(finding.of_step_ns)} ({share} at most): "
+    return f"Saves {amount} of the {format_ns(finding.of_step_ns)} {finding.of_step} ({share} at most): "
 
 
 def place(where: Where) -> Iterator[str | Name]:

@@ -68,7 +68,7 @@ def _utilisation(measured: Measured, peaks: dict[int | None, Peaks]) -> list[Uti
     return [
         utilisation(
             line.device,
-            measured.analysis.limits,
+            measured.analysis.limits_of_steps,
             peaks[line.device],
             wall or line.window.duration_ns / measured.step_count,
             measured.step_count,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.report.text import printable
+from opscope.text import printable
 
 _MARKUP = re.compile(r"([\\`*<>\[\]|~&#])")
 _LOOSE_UNDERSCORE = re.compile(r"(?<!\w)_|_(?!\w)")

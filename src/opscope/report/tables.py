@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from opscope.report.blocks import Section, Table
 from opscope.report.markdown import render
-from opscope.report.text import printable
+from opscope.text import printable
 
 
 class Format(StrEnum):

@@ -1,6 +1,8 @@
 """What could make a step faster: one function per rule, ranked by the saving that can be defended."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from opscope.analysis.advice import host, memory, products
@@ -60,11 +62,10 @@ def near_limit(context: Context) -> Iterator[Draft]:
     time = sum(row.device_ns for row in known)
     ideal = sum(row.calls * (row.ideal_ns or 0.0) for row in known)
     share = f"{format_share(min(ideal / time, 1.0), 1)} of the limit"
+    busy = format_share(min(context.busy_ns / context.step_ns, 1.0), 1)
     yield Draft(
         rule=Rule.NEAR_LIMIT,
-        title=f"Nothing cheap to gain: the device is busy {format_share(context.busy_ns, context.step_ns)} of "
-        "the step, "
-        f"at {share}",
+        title=f"Nothing cheap to gain: the device is busy {busy} of the step, at {share}",
         where=Where(),
         saving=Range(0.0, 0.0),
         derivation="no rule finds more than 5 % of the step",
@@ -75,6 +76,7 @@ def near_limit(context: Context) -> Iterator[Draft]:
 
 
 def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
+    whole = (lambda text: text) if context.evidence.steps else _of_recording
     counts: dict[Rule, int] = {}
     ids = []
     for draft in drafts:
@@ -85,12 +87,13 @@ def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
         Finding(
             id=own,
             rule=str(draft.rule),
-            title=draft.title,
+            title=whole(draft.title),
             where=draft.where,
             saving_ns=SavingRange(round(draft.saving.low), round(draft.saving.high)),
             of_step_ns=context.step_ns,
-            derivation=draft.derivation,
-            evidence=draft.evidence,
+            of_step=context.step_kind,
+            derivation=whole(draft.derivation),
+            evidence=tuple(replace(fact, text=whole(fact.text)) for fact in draft.evidence),
             action=draft.action,
             prove=_prove(context),
             wrong_if=draft.wrong_if,
@@ -100,6 +103,13 @@ def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
         )
         for own, draft in zip(ids, drafts, strict=True)
     )
+
+
+def _of_recording(text: str) -> str:
+    """Say it of a recording: where it marks no steps, nobody knows how many it holds."""
+    text = re.sub(r"\b(of|in) (?:a|the) step\b", r"\1 the recording", text)
+    text = re.sub(r"\b(?:a|per) step\b", "in the recording", text)
+    return re.sub(r"\bthe steps?\b", "the recording", text)
 
 
 def _prove(context: Context) -> str:

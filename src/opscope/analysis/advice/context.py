@@ -14,12 +14,13 @@ from opscope.analysis.bounds import STACKS, StepEvidence, busiest, waiting_per_s
 from opscope.analysis.columns import column
 from opscope.analysis.gaps import Place, Places
 from opscope.analysis.host_time import HostTime
+from opscope.analysis.launch_shapes import inputs_of_activities
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints, nearest
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.waits import Waits
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Fact, Rule, Where
+from opscope.documents.findings import Fact, Rule, StepKind, Where
 from opscope.documents.limits import LimitRow
 from opscope.documents.statements import Basis
 from opscope.model import DeviceProperties, Trace
@@ -93,8 +94,8 @@ class Recording:
 
     Attributes:
         trace, links, host: as in `opscope.analysis.analyzed.Analysis`.
-        kernels: its table of kernels.
-        rows: all device work with its limits.
+        work: rows of the activities that the steps launched; of all of them where no steps are marked.
+        rows: that work with its limits.
         evidence: what the verdict on a step rests on.
         places, backward: are computed only where they are asked for.
         target: what was profiled, where opscope did that.
@@ -103,7 +104,7 @@ class Recording:
     trace: Trace
     links: Links
     host: HostTime
-    kernels: pl.DataFrame
+    work: Ints
     rows: Sequence[LimitRow]
     evidence: StepEvidence
     places: Callable[[], Places]
@@ -115,7 +116,8 @@ class Context:
     """A recording, and what its steps spend their time on. Times are nanoseconds a step, or of the whole recording.
 
     Attributes:
-        trace, links, host, kernels, evidence, backward, target: of the recording.
+        trace, links, host, evidence, backward, target: of the recording.
+        work: rows of the activities of the busiest device that the steps launched.
         device: the timeline of the busiest device.
         rows: its work with its limits.
         waits: what it waited for.
@@ -125,12 +127,14 @@ class Context:
 
     def __init__(self, recording: Recording) -> None:
         self.trace, self.links, self.host = recording.trace, recording.links, recording.host
-        self.kernels, self.evidence = recording.kernels, recording.evidence
+        self.evidence = recording.evidence
         self.backward, self.target, self._places = recording.backward, recording.target, recording.places
         self.cost, self.steps = recording.evidence.cost, recording.evidence.steps or 1
         self.device: DeviceTimeline = busiest(recording.evidence.devices)
         assert recording.evidence.waits is not None
         self.waits: Waits = recording.evidence.waits
+        devices = column(self.trace.activities, "device")
+        self.work: Ints = recording.work[devices[recording.work] == self.device.device]
         self.rows = tuple(row for row in recording.rows if row.device == self.device.device)
 
     @cached_property
@@ -159,6 +163,13 @@ class Context:
     def step_ns(self) -> float:
         """The step that savings refer to: unprofiled where that is known, else as recorded."""
         return self.unprofiled_ns or self._profiled_ns
+
+    @property
+    def step_kind(self) -> StepKind:
+        """Of what savings are."""
+        if self.unprofiled_ns is not None:
+            return StepKind.UNPROFILED
+        return StepKind.RECORDED if self.evidence.steps else StepKind.RECORDING
 
     @property
     def _profiled_ns(self) -> float:
@@ -243,7 +254,12 @@ class Context:
         if self.unprofiled_ns is None:
             return raw
         whole = float(self.waits.lengths.sum()) / self.steps
-        return raw * min(max(self.unprofiled_ns - self.busy_ns, 0.0) / max(whole, 1.0), 1.0)
+        return raw * min(self.least_idle_ns / max(whole, 1.0), 1.0)
+
+    @property
+    def least_idle_ns(self) -> float:
+        """How long the device idles in a step whatever recording costs: without a profiler, where that is known."""
+        return max(self.step_ns - self.busy_ns, 0.0)
 
     def of_waiting(self, pieces: Bools) -> Range:
         """Return what a step loses if the host did not wait before these pieces of idle time: it would run ahead."""
@@ -276,6 +292,22 @@ class Context:
             kernel=row.kernel,
             annotation=place.annotation if place else None,
         )
+
+    @cached_property
+    def _inputs(self) -> pl.DataFrame:
+        return inputs_of_activities(self.trace, self.links)
+
+    def claims_of_activities(self, rows: Ints) -> frozenset[str]:
+        """Return what findings on some activities claim: the rows of work that they are part of."""
+        names = self.trace.activities["name"].gather(rows).cast(pl.String).alias("kernel")
+        keys = self._inputs[rows].select("operator", "input_dims", "input_types").with_columns(names)
+        keys = keys.with_columns(pl.when(pl.col("operator").is_null()).then("kernel").alias("kernel")).unique()
+        return frozenset(_claim(*key) for key in keys.select(pl.all().cast(pl.String)).iter_rows())
+
+    def claims_of_pieces(self, pieces: Bools) -> frozenset[str]:
+        """Return what findings on some pieces of idle time claim: their kinds."""
+        kinds = [kind for kind, mask in self.waits.kinds.items() if bool((mask & pieces).any())]
+        return frozenset[str]().union(*map(idle_claim, kinds))
 
     def _place_of_operator(self, operator: str | None, input_dims: str | None) -> Place | None:
         """Return where calls of an operator are made: of those that were looked at, a place with a line of Python."""
@@ -318,7 +350,11 @@ class Context:
 
 def claims_of(rows: Iterable[LimitRow]) -> frozenset[str]:
     """Return what findings on rows of device work claim."""
-    return frozenset(f"{row.operator} {row.input_dims} {row.input_types} {row.kernel}" for row in rows)
+    return frozenset(_claim(row.operator, row.input_dims, row.input_types, row.kernel) for row in rows)
+
+
+def _claim(operator: str | None, input_dims: str | None, input_types: str | None, kernel: str | None) -> str:
+    return f"kernel {kernel}" if operator is None else f"{operator} {input_dims} {input_types}"
 
 
 def idle_claim(kind: BoundKind) -> frozenset[str]:

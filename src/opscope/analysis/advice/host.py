@@ -12,10 +12,12 @@ from opscope.analysis.api import calls_of, calls_that, names_that
 from opscope.analysis.bounds import STACKS
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.intervals import Intervals
+from opscope.analysis.limits import BETWEEN_DEVICES
 from opscope.analysis.nesting import Bools, Ints
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, Where
 from opscope.knowledge.api_calls import ApiKind
+from opscope.knowledge.copies import Direction, direction_of
 from opscope.units import format_ns, format_share
 
 # Operators that hand a value of the device to Python, or need one to know how large their result is.
@@ -26,6 +28,7 @@ _READS: Final = frozenset(
         *("aten::repeat_interleave", "aten::bincount", "aten::allclose", "aten::copy_", "aten::to"),
     }
 )
+_OVER_THE_BUS: Final = (Direction.TO_DEVICE, Direction.TO_HOST)
 _LEAST_SHARE: Final = 0.02  # of the step; less is not worth a line
 _STACKS: Final = "record stacks to see the line (with_stack=True, opscope profile --with-stack)"
 
@@ -46,7 +49,8 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     after_waits = float(context.waits.lengths[drained].sum())
     if idle.high < _LEAST_SHARE * context.step_ns or not all_of_it:
         return
-    launches = int(calls_that(context.trace.launches, lambda call: call.enqueues).sum()) / context.steps
+    issued = context.links.activity_launch[context.work]
+    launches = len(np.unique(issued[issued >= 0])) / context.steps
     longest = context.where_of_pieces(np.flatnonzero(context.waits.kinds[BoundKind.DISPATCH]))
     # A graph has gaps of its own, of about a microsecond.
     gaps = min(launches * 1_000.0, idle.high / 2)
@@ -106,7 +110,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
             "are read "
             "afterwards",
             wrong_if="what the host does next depends on the value" if reads else "something outside needs the result",
-            claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING),
+            claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(pieces),
         )  # fmt: skip
 
 
@@ -164,10 +168,11 @@ def _pageable_launches(context: Context) -> Bools:
 def copies(context: Context) -> Iterator[Draft]:
     """Find copies between the host and the device that nothing is computed beside, from pageable memory or not."""
     activities = context.trace.activities
-    moves = names_that(activities["name"], lambda name: "HtoD" in name or "DtoH" in name)
-    mine = np.flatnonzero(moves & (column(activities, "device") == context.device.device))
+    moves = names_that(activities["name"], lambda name: direction_of(name) in _OVER_THE_BUS)
+    mine = context.work[moves[context.work]]
     start, end = column(activities, "start_ns"), end_of(activities)
-    computes = np.flatnonzero(~names_that(activities["name"], lambda name: name.startswith("Memcpy")))
+    copies_of_any_kind = names_that(activities["name"], lambda name: direction_of(name) is not None)
+    computes = np.flatnonzero(~copies_of_any_kind & (column(activities, "device") == context.device.device))
     working = Intervals.union_of(start[computes], end[computes])
     pageable = names_that(activities["name"], lambda name: "Pageable" in name)
     for rule, rows in (
@@ -314,7 +319,7 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
         action="remove torch.cuda.empty_cache() from the loop; allocate what grows once, at its largest size; else "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         wrong_if="memory is needed by another process",
-        claims=idle_claim(BoundKind.ALLOCATION) | idle_claim(BoundKind.DISPATCH),
+        claims=idle_claim(BoundKind.ALLOCATION) | context.claims_of_pieces(pieces),
     )
 
 
@@ -328,7 +333,7 @@ def stream_dependency(context: Context) -> Iterator[Draft]:
         rule=Rule.STREAM_DEPENDENCY,
         title=f"Queued work waits {format_ns(idle.high)} of a step for other streams or devices",
         where=where,
-        saving=Range(0.0, idle.high),
+        saving=Range(0.0, idle.high).within(context.step_ns),
         derivation="all of that idle time (high)",
         evidence=(derived(f"{format_share(idle.high, context.step_ns)} of the step"), *_seen(context, where)),
         action="let streams wait for each other's results only where they use them: two buffers instead of one, events "
@@ -343,12 +348,12 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
     time = context.device.exposed_communication_ns / context.steps
     if time < _LEAST_SHARE * context.step_ns:
         return
-    rows = [row for row in context.rows if row.reason == "data move between devices"]
+    rows = [row for row in context.rows if row.reason == BETWEEN_DEVICES]
     yield Draft(
         rule=Rule.EXPOSED_COMMUNICATION,
         title=f"Data move between devices for {format_ns(time)} of a step, and nothing is computed meanwhile",
         where=context.where_of_row(max(rows, key=lambda row: row.device_ns)) if rows else Where(),
-        saving=Range(0.0, time),
+        saving=Range(0.0, time).within(context.step_ns),
         derivation="all of that time, if it overlapped with work (high)",
         evidence=(measured(f"{format_share(time, context.step_ns)} of the step"),
                   general("a rank that waits for the others spends that time in the same kernels")),
@@ -365,21 +370,25 @@ _COMPILING: Final = ("dynamo_timed", "compile_inner", "torch/_dynamo/convert_fra
 
 def recompilation(context: Context) -> Iterator[Draft]:
     """Find torch.compile at work within the steps."""
-    ranges = []
+    ranges, names = [], []
     for table in (context.trace.annotations, context.trace.frames):
         rows = np.flatnonzero(names_that(table["name"], lambda name: any(part in name for part in _COMPILING)))
         ranges.append((column(table, "start_ns")[rows], end_of(table)[rows]))
+        names += table["name"].gather(rows[:1]).cast(pl.String).to_list()
     start, end = (np.concatenate(parts) for parts in zip(*ranges, strict=True))
     compiling = Intervals.union_of(start, end).within(context.device.window.spans)
     time = compiling.length / context.steps
-    pieces = context.waits.idle.pieces.within(compiling).length / context.steps
+    waiting = context.waits.idle.pieces.within(compiling)
+    whole = max(float(context.waits.lengths.sum()) / context.steps, 1.0)
+    pieces = waiting.length / context.steps * min(context.least_idle_ns / whole, 1.0)
+    if context.unprofiled_ns is not None:
+        time = min(time, context.least_idle_ns)
     if time < _LEAST_SHARE * context.step_ns or time < 1e6:
         return
-    table = context.trace.annotations
     yield Draft(
         rule=Rule.RECOMPILATION,
         title=f"torch.compile compiles within the steps, {format_ns(time)} each",
-        where=Where(annotation=str(table["name"][0]) if table.height else None),
+        where=Where(annotation=names[0]),
         saving=Range(0.7 * min(pieces, time), time, 0.95 * time).within(context.step_ns),
         derivation="the time in which the compiler runs (high), 70 % of the device's idle time in it (low)",
         evidence=(measured(f"{format_share(time, context.step_ns)} of the step lies in ranges of the compiler"),),
@@ -412,5 +421,5 @@ def cold_start(context: Context) -> Iterator[Draft]:
         "CUDA_MODULE_LOADING=EAGER loads "
         "all code at the start",
         wrong_if="these are the first steps: then it happens once",
-        claims=idle_claim(BoundKind.BLOCKING) | idle_claim(BoundKind.HOST_WORK),
+        claims=idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(around),
     )

@@ -1,6 +1,5 @@
 """Rules on work that a step need not do: passes over memory, conversions, the same thing twice."""
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,9 @@ from opscope.analysis.stacks import is_users
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Where
 from opscope.documents.limits import LimitRow
+from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category, Classifier
+from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.native_functions import NativeFunctions
@@ -49,7 +50,6 @@ _FORWARD_ONLY: Final = frozenset(
     for name in (
         *(
             "linear",
-            "matmul",
             "conv1d",
             "conv2d",
             "conv3d",
@@ -59,7 +59,7 @@ _FORWARD_ONLY: Final = frozenset(
             "rms_norm",
             "gelu",
         ),
-        *("relu", "silu", "softmax", "log_softmax", "dropout", "embedding", "scaled_dot_product_attention", "einsum"),
+        *("relu", "silu", "softmax", "log_softmax", "dropout", "embedding", "scaled_dot_product_attention"),
     )
 )
 
@@ -67,9 +67,8 @@ _FORWARD_ONLY: Final = frozenset(
 @lru_cache(maxsize=1 << 16)
 def _elements(dims: str | None) -> int:
     """Return how many elements the largest of some recorded inputs has."""
-    shapes = json.loads(dims) if dims else []
-    plain = [shape for shape in shapes if isinstance(shape, list) and all(isinstance(side, int) for side in shape)]
-    return max((math.prod(shape) for shape in plain if shape), default=0)
+    call = RecordedCall.read(dims, "[]", None)
+    return max((math.prod(shape) for shape in (call.dims if call else ()) if shape), default=0)
 
 
 def fusible_chain(context: Context) -> Iterator[Draft]:
@@ -88,22 +87,21 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
     row = next((row for row in context.rows if row.operator == names[0]), None)
     where = context.where_of_row(row) if row else Where(operator=names[0])
     shown = ", ".join(name.removeprefix("aten::") for name in names[:8]) + (" ..." if len(names) > 8 else "")
-    every = np.unique(context.links.activity_operator[np.concatenate(chains)])
-    claimed = set(context.trace.operators["name"].gather(every).cast(pl.String).to_list())
     yield Draft(
         rule=Rule.FUSIBLE_CHAIN,
         title=f"Chains of elementwise kernels pass over memory again and again ({format_ns(time)} per step)",
         where=where,
-        saving=context.of_device(0.35 * lost, 0.95 * lost),
+        saving=context.of_device(0.0, 0.95 * lost),
         derivation="the time of all kernels of a chain but its longest (95 %: high); what the backward pass keeps, and "
-        "further inputs, must be moved all the same (35 %: low)",
+        "further inputs, must be moved all the same, and nothing is saved where they work on other tensors (low)",
         evidence=(
             measured(f"{len(chains) / context.steps:,.1f} chains a step; the longest: {shown}"),
-            derived("each kernel reads what the one before it wrote, on the same stream, and as many elements"),
+            measured("they run one after the other on a stream, and on as many elements each"),
+            general("mostly each then reads what the one before it wrote; which tensors those are no trace tells"),
         ),
         action="torch.compile the function around them: one kernel then reads its inputs and writes its result once",
         wrong_if="something in between needs the intermediate results",
-        claims=claims_of(row for row in context.rows if row.operator in claimed and row.category != "Unlinked"),
+        claims=context.claims_of_activities(np.concatenate(chains)),
     )
 
 
@@ -179,23 +177,21 @@ def _distinct(texts: pl.Series) -> Iterator[tuple[int, str]]:
 def eager_attention(context: Context) -> Iterator[Draft]:
     """Find attention that is written out: products with a softmax between them, all scores in memory."""
     yield from _attention_by_names(context)
-    softmaxes = [row for row in context.rows if _is_softmax_of_scores(row)]
     rows: dict[int, LimitRow] = {}
-    ideal = 0.0
-    for softmax in softmaxes:
-        scores = _elements(softmax.input_dims)
-        products = [row for row in context.rows if row.operator in _BATCHED and _makes_or_takes(row, scores)]
-        if not any(_sides(row)[0] == scores for row in products) or not any(
-            _sides(row)[1] == scores for row in products
-        ):
+    softmaxes: list[LimitRow] = []
+    for softmax in context.rows:
+        scores = _scores(softmax) if softmax.operator in _SOFTMAX else None
+        products = [row for row in context.rows if scores and row.operator in _BATCHED and _of_scores(row, scores)]
+        makes = any(_matrices(row)[0] == scores for row in products)
+        if scores is None or not makes or not any(_matrices(row)[1] == scores for row in products):
             continue
-        others = [row for row in context.rows if _elements(row.input_dims) == scores and row not in products]
-        others = [row for row in others if row.category not in ("Unlinked", str(Category.MATRIX))]
-        rows |= {id(row): row for row in (*products, *others)}
-        ideal += sum(row.calls * _compute_ns(row) for row in products) / context.steps
+        softmaxes.append(softmax)
+        passes = (row for row in context.rows if row.category not in _NO_PASSES and _scores(row) == scores)
+        rows |= {id(row): row for row in (*products, *passes)}
     if not rows:
         return
     found = list(rows.values())
+    ideal = sum(row.calls * _compute_ns(row) for row in found if row.product) / context.steps
     time = sum(row.device_ns for row in found) / context.steps
     if time < _LEAST_SHARE * context.step_ns:
         return
@@ -250,24 +246,29 @@ def _attention_by_names(context: Context) -> Iterator[Draft]:
 
 _OF_ATTENTION: Final = ("aten::bmm", "aten::_softmax", "aten::_softmax_backward_data")
 _BATCHED: Final = ("aten::bmm", "aten::baddbmm", "aten::mm")
+_SOFTMAX: Final = ("aten::_softmax", "aten::_safe_softmax")
+_NO_PASSES: Final = ("Unlinked", str(Category.MATRIX), str(Category.CONVOLUTION))
+_Matrices = tuple[int, int, int]  # how many, their rows and columns
 
 
-def _is_softmax_of_scores(row: LimitRow) -> bool:
-    if row.operator not in ("aten::_softmax", "aten::_safe_softmax"):
-        return False
-    shapes = json.loads(row.input_dims or "[]")
-    return bool(shapes) and isinstance(shapes[0], list) and len(shapes[0]) in (3, 4)
+def _scores(row: LimitRow) -> _Matrices | None:
+    """Return the matrices of a row's first input, if it has three or four dimensions as the scores of attention do."""
+    call = RecordedCall.read(row.input_dims, "[]", None)
+    shape = (call.dims[0] if call and call.dims else None) or ()
+    return (math.prod(shape[:-2]), shape[-2], shape[-1]) if len(shape) in (3, 4) else None
 
 
-def _sides(row: LimitRow) -> tuple[int, int]:
-    """Return how many elements a product writes, and how many its first operand has."""
+def _matrices(row: LimitRow) -> tuple[_Matrices, _Matrices, _Matrices]:
+    """Return what a product makes, and its two operands."""
     sizes = row.product or {}
-    batch, rows = sizes.get("batch", 0), sizes.get("rows", 0)
-    return batch * rows * sizes.get("columns", 0), batch * rows * sizes.get("depth", 0)
+    batch, rows, columns, depth = (sizes.get(name, 0) for name in ("batch", "rows", "columns", "depth"))
+    return (batch, rows, columns), (batch, rows, depth), (batch, depth, columns)
 
 
-def _makes_or_takes(row: LimitRow, scores: int) -> bool:
-    return row.product is not None and scores in _sides(row)
+def _of_scores(row: LimitRow, scores: _Matrices) -> bool:
+    """Tell whether a product makes or takes matrices of these sizes, or transposed ones as the backward pass does."""
+    count, rows, columns = scores
+    return row.product is not None and any(m in (scores, (count, columns, rows)) for m in _matrices(row))
 
 
 def _compute_ns(row: LimitRow) -> float:
@@ -291,7 +292,7 @@ def unfused_optimizer(context: Context) -> Iterator[Draft]:
     """Find an optimizer that updates parameters by many kernels."""
     annotations, trace = context.trace.annotations, context.trace
     ranges = annotations.filter(names_that(annotations["name"], _OPTIMIZER.search))
-    inside = np.flatnonzero(in_optimizer(context))
+    inside = context.work[in_optimizer(context)[context.work]]
     names = trace.activities["name"].gather(inside).cast(pl.String)
     if not len(inside) or names.str.contains("Fused(Adam|Adagrad|Sgd)MathFunctor").any():
         return
@@ -321,19 +322,24 @@ def unfused_optimizer(context: Context) -> Iterator[Draft]:
             measured(f"{format_ns(work)} of device time and {format_ns(idle)} of idle time a step in {name}.step"),
             general("the fused optimizer reads and writes everything once, in a few kernels"),
         ),
-        action=f"torch.optim.{name}(..., fused=True)",
-        wrong_if="this optimizer has no fused form (SGD, Adam, AdamW and Adagrad have)",
-        claims=frozenset({"optimizer"})
+        action=f"torch.optim.{name}(..., fused=True)" if name in _FUSED else "torch.compile(optimizer.step)",
+        wrong_if="parameters or gradients are no plain tensors of one device",
+        claims=context.claims_of_activities(inside)
         | (idle_claim(BoundKind.DISPATCH) if waiting.high > 0.02 * context.step_ns else frozenset()),
     )
 
 
+_FUSED: Final = ("SGD", "Adam", "AdamW", "Adagrad")
+
+
 def layout_conversion(context: Context) -> Iterator[Draft]:
     """Find kernels that change the layout of tensors around convolutions."""
-    rows = context.kernels.filter(pl.col("device") == context.device.device).head(_KERNELS_LOOKED_AT)
+    work = context.trace.activities.select("name", "duration_ns").with_row_index("row")[context.work]
+    kernels = work.group_by("name").agg(pl.col("duration_ns").sum(), pl.col("row"))
+    kernels = kernels.sort("duration_ns", descending=True).head(_KERNELS_LOOKED_AT)
     converting = [
-        (str(name), int(time), int(calls))
-        for name, time, calls in rows.select("name", "total_ns", "calls").iter_rows()
+        (str(name), int(time), np.array(rows))
+        for name, time, rows in kernels.with_columns(pl.col("name").cast(pl.String)).iter_rows()
         if decode(str(name)).operation is Operation.LAYOUT_CHANGE
     ]
     time = sum(time for _, time, _ in converting) / context.steps
@@ -350,12 +356,12 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
         derivation="the time of the conversions (60 %: low); without them the layers between run on whole vectors too "
         "(130 %: high)",
         evidence=(
-            measured(f"{sum(calls for *_, calls in converting) / context.steps:,.0f} conversions a step, mostly "
+            measured(f"{sum(len(rows) for *_, rows in converting) / context.steps:,.0f} conversions a step, mostly "
                      f"{decode(name).summary}"),
         ),
         action="model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
         wrong_if="layers between the convolutions only work on NCHW",
-        claims=frozenset({"layout"}),
+        claims=context.claims_of_activities(np.concatenate([rows for *_, rows in converting])),
     )  # fmt: skip
 
 
@@ -396,10 +402,11 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
 
 
 def _casts_weight(row: LimitRow, weights: set[tuple[int, int]]) -> bool:
-    types, dims = json.loads(row.input_types or "[]"), json.loads(row.input_dims or "[]")
-    if len(types) < 2 or types[1] != "float" or types[0] not in ("c10::BFloat16", "c10::Half"):
+    call = RecordedCall.read(row.input_dims, row.input_types, None)
+    # What was converted once was not converted again.
+    if call is None or row.calls < 2 or len(call.types) < 2 or not call.dims:
         return False
-    return bool(dims) and isinstance(dims[0], list) and len(dims[0]) == 2 and tuple(dims[0]) in weights
+    return call.types[1] == "float" and call.types[0] in ("c10::BFloat16", "c10::Half") and call.dims[0] in weights
 
 
 def _forward_passes_per_update(context: Context) -> float | None:
@@ -426,7 +433,8 @@ def recomputation(context: Context) -> Iterator[Draft]:
     if not forward.any():
         return
     own = np.zeros(trace.operators.height, np.int64)
-    linked = links.activity_operator >= 0
+    linked = np.zeros(trace.activities.height, np.bool_)
+    linked[context.work] = links.activity_operator[context.work] >= 0
     np.add.at(own, links.activity_operator[linked], column(trace.activities, "duration_ns")[linked])
     parent = links.operators.parent
     outermost = forward & ~np.where(parent >= 0, any_above(forward, parent), False)
@@ -435,6 +443,8 @@ def recomputation(context: Context) -> Iterator[Draft]:
     launches = float(links.operators.subtree_sums(work)[outermost].sum()) / max(int(linked.sum()), 1)
     if time < _LEAST_SHARE * context.step_ns:
         return
+    again = np.flatnonzero(linked)
+    again = again[any_above(forward, parent)[links.activity_operator[again]] | forward[links.activity_operator[again]]]
     yield Draft(
         rule=Rule.RECOMPUTATION,
         title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} per step)",
@@ -447,7 +457,7 @@ def recomputation(context: Context) -> Iterator[Draft]:
         action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
         "(create_selective_checkpoint_contexts)",
         wrong_if="memory does not allow it",
-        claims=frozenset({"recomputation"}),
+        claims=context.claims_of_activities(again),
     )  # fmt: skip
 
 
@@ -492,10 +502,12 @@ def contiguous_copies(context: Context) -> Iterator[Draft]:
 
 
 def _changes_strides(row: LimitRow) -> bool:
-    types, strides = json.loads(row.input_types or "[]"), json.loads(row.input_strides or "[]")
-    dims = json.loads(row.input_dims or "[]")
-    same = len(types) > 1 and types[0] == types[1] and len(dims) > 1 and dims[0] == dims[1]
-    return same and len(strides) > 1 and strides[0] != strides[1] and 0 not in strides[1]
+    call = RecordedCall.read(row.input_dims, row.input_types, None, row.input_strides)
+    if call is None or any(len(values) < 2 for values in (call.types, call.dims, call.strides)):
+        return False
+    to, source = call.strides[:2]
+    same = call.types[0] == call.types[1] and call.dims[0] == call.dims[1]
+    return same and to is not None and source is not None and to != source and 0 not in source
 
 
 def duplicate_work(context: Context) -> Iterator[Draft]:
@@ -528,8 +540,8 @@ def duplicate_work(context: Context) -> Iterator[Draft]:
 def _copies_from_host(context: Context) -> Ints:
     """Return when copies from the host to the device were launched."""
     launch = context.links.activity_launch
-    copies = names_that(context.trace.activities["name"], lambda name: "HtoD" in name) & (launch >= 0)
-    return column(context.trace.launches, "start_ns")[launch[copies]]
+    copies = names_that(context.trace.activities["name"], lambda name: direction_of(name) is Direction.TO_DEVICE)
+    return column(context.trace.launches, "start_ns")[launch[copies & (launch >= 0)]]
 
 
 def _work_between(begin: Ints, end: Ints, launched: Ints) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from opscope.documents.comparison import ComparisonRow
-from opscope.documents.findings import Fact, Finding, Rule, SavingRange, Where
+from opscope.documents.findings import Fact, Finding, Rule, SavingRange, StepKind, Where
 from opscope.documents.statements import Basis
 from opscope.record.settings import Value
 from opscope.units import NS_PER_MS, format_ns, format_share
@@ -53,6 +53,7 @@ def _of_series(rows: dict[int, ComparisonRow], target: str, count: int) -> Findi
         where=Where(),
         saving_ns=SavingRange(round(max(min(low, high), 0.0)), round(high)),
         of_step_ns=wall,
+        of_step=StepKind.UNPROFILED,
         derivation=f"the step less its share ({share:.2g}) of a step with batches of {turn}, by medians (high) and by "
         "the ends of their 95 % intervals (low)",
         evidence=(

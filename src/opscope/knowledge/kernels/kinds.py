@@ -271,7 +271,10 @@ _WRAPPER: Final = re.compile(
     r"^(?:void )?(?:cutlass::device_kernel|ck_tile::kentry|cutlass::Kernel2?|fused_moe::run_global)<(?:\d+, )*"
     r"(?:flash::enable_\w+<)?(.*)"
 )
-_MANGLED_KERNEL: Final = re.compile(r"\d+([A-Z][A-Za-z0-9]*Kernel)")
+_MANGLED_KERNEL: Final = re.compile(r"\d{1,3}([A-Z][A-Za-z0-9]{0,200}Kernel)")
+# Characters of a name that are looked at, and of what is left of it without templates: the patterns take their square.
+_LOOKED_AT: Final = 1_000
+_WORDS: Final = 160
 _OF_OPERATION: Final[dict[Operation, Category]] = {
     **dict.fromkeys((Operation.GEMM, Operation.GEMV, Operation.DOT, Operation.SPLIT_K_REDUCTION), Category.MATRIX),
     Operation.TEMPLATE: Category.MATRIX,
@@ -299,7 +302,7 @@ def kind_of(name: str) -> KernelKind | None:
     operation = decode(name).operation
     if operation in _OF_OPERATION:
         return KernelKind(_OF_OPERATION[operation], str(operation), likely=False)
-    subject = _subject(name)
+    subject = _subject(name[:_LOOKED_AT])[:_WORDS]
     last = subject.rpartition("::")[2]
     for text in (_words(last), last, _words(subject), subject):
         for rule, pattern in _COMPILED:

@@ -1,0 +1,30 @@
+"""Which way copies go, by the names that CUDA's and HIP's profilers give them."""
+
+import re
+from enum import StrEnum
+from typing import Final
+
+
+class Direction(StrEnum):
+    """From where to where."""
+
+    TO_DEVICE = "host to device"
+    TO_HOST = "device to host"
+    WITHIN = "within a device"
+    BETWEEN_DEVICES = "between devices"
+
+
+# CUDA: ``Memcpy HtoD (Pageable -> Device)``; HIP: ``CopyHostToDevice``, ``Memcpy HtoD``.
+_NAMES: Final = (
+    (Direction.TO_DEVICE, re.compile(r"HtoD|HostToDevice")),
+    (Direction.TO_HOST, re.compile(r"DtoH|DeviceToHost")),
+    (Direction.BETWEEN_DEVICES, re.compile(r"PtoP|PeerToPeer|DeviceToDevicePeer")),
+    (Direction.WITHIN, re.compile(r"DtoD|DeviceToDevice")),
+)
+
+
+def direction_of(name: str) -> Direction | None:
+    """Return which way a copy goes; None for what is no copy, or does not say."""
+    if not name.startswith(("Memcpy", "Copy")):
+        return None
+    return next((direction for direction, pattern in _NAMES if pattern.search(name)), None)
