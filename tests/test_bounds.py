@@ -197,3 +197,24 @@ def test_the_profilers_own_time_is_no_part_of_the_step(analyzed: Analyze) -> Non
     bound = of(analyzed(trace))
     assert bound.kind is BoundKind.DEVICE
     assert bound.share_low == pytest.approx(4.84 / 5, rel=0.01)
+
+
+def test_what_a_device_needs_from_one_queued_kernel_to_the_next_is_no_dependency(analyzed: Analyze) -> None:
+    """Four microseconds after each of a thousand queued kernels: nothing else could fill them."""
+    trace = step()
+    for number in range(1_000):
+        trace.operator("aten::add", number * 2 * US, 1_900)
+        trace.launched_kernel("add", (number * 2 * US + 100, US), (10 * US + number * 9_900, 5_900))
+    trace.launch(2_100 * US, 7_880 * US, name="cudaDeviceSynchronize")
+    bound = of(analyzed(trace), wall=STEP)
+    assert bound.kind is not BoundKind.DEPENDENCY
+
+
+def test_copies_between_devices_are_named_where_the_device_is_the_bound(analyzed: Analyze) -> None:
+    trace = step()
+    busy_until(trace, 7 * MS)
+    trace.launched_kernel("Memcpy DtoH (Device -> Pinned)", (7 * MS, 2 * US), (7_010 * US, 2_900 * US),
+                          category="gpu_memcpy")  # fmt: skip
+    bound = of(analyzed(trace), wall=STEP)
+    assert bound.kind is BoundKind.DEVICE
+    assert "For 2.900 ms of it only data move." in bound.sentence

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from opscope.analysis.analyzed import Analysis
-from opscope.documents.findings import Finding, Rule
+from opscope.documents.findings import Finding, Rule, StepKind
+from opscope.report.finding_text import first_things, saving
 from tests.kineto import KinetoTrace
 
 US, MS = 1_000, 1_000_000
@@ -513,3 +514,80 @@ def test_data_that_come_between_are_other_inputs(analyzed: Analyze) -> None:
         step.product(BF16, 4_940 * US, (8192, 16384, 16384), "c10::BFloat16")
         step.trace.slice("python_function", "nn.Module: Encoder_0", begin - US, 11 * US)
     assert Rule.DUPLICATE_WORK not in rules(analyzed(step.done()))
+
+
+def test_work_outside_the_steps_is_not_theirs(analyzed: Analyze) -> None:
+    """Products of a warm-up before the step neither count as time of the step nor find anything in it."""
+    step = Step()
+    step.product(BF16, 9_500 * US, (8192, 16384, 16384), "c10::BFloat16")
+    trace = step.done()
+    for number in range(4):
+        begin = -40 * MS + number * 9 * MS
+        dims = {"Input Dims": [[4096, 4096]] * 2, "Input type": ["float"] * 2}
+        trace.operator("aten::mm", begin, 20 * US, **dims)
+        trace.launched_kernel(FFMA, (begin + 2 * US, 3 * US), (begin + 10 * US, 8 * MS), grid=[1320, 1, 1])
+    assert Rule.FP32_PRODUCTS not in rules(analyzed(trace))
+
+
+def test_a_softmax_of_other_sizes_than_the_products_is_no_attention(analyzed: Analyze) -> None:
+    """As many elements are not the same matrices: a router's softmax over experts, between two products."""
+    step, bf16 = Step(), "c10::BFloat16"
+    step.call("aten::bmm", BF16, 2 * MS, [[16, 4096, 64], [16, 64, 4096]], [bf16, bf16])
+    step.call("aten::_softmax", "softmax", 2 * MS, [[64, 16384, 256], [], []], [bf16, "Scalar", "Scalar"],
+              values=["", "-1", "False"])  # fmt: skip
+    step.call("aten::bmm", BF16, 2 * MS, [[16, 4096, 4096], [16, 4096, 64]], [bf16, bf16])
+    assert Rule.EAGER_ATTENTION not in rules(analyzed(step.done()))
+
+
+def test_what_was_converted_once_was_not_converted_again(analyzed: Analyze) -> None:
+    step = Step()
+    step.call("aten::copy_", ADD, 4 * MS, [[4096, 4096], [4096, 4096], []], ["c10::BFloat16", "float", "Scalar"])
+    step.product(BF16, 4 * MS, (1024, 4096, 4096), "c10::BFloat16")
+    assert Rule.REPEATED_CASTS not in rules(analyzed(step.done()))
+
+
+def test_an_optimizer_without_a_fused_form_is_compiled(analyzed: Analyze) -> None:
+    step = Step()
+    begin = step.host
+    for _ in range(200):
+        step.call("aten::add_", ADD, 40 * US, [[1 << 20], [1 << 20]], ["float", "float"])
+    step.trace.annotation("Optimizer.step#Lion.step", begin, step.host - begin)
+    (finding,) = (item for item in found(analyzed(step.done())) if item.rule == Rule.UNFUSED_OPTIMIZER)
+    assert finding.action == "torch.compile(optimizer.step)"
+
+
+def test_what_overlaps_comes_after_what_stands_alone(analyzed: Analyze) -> None:
+    """Recomputed products on the FP32 cores: both findings say that they save some of the same time."""
+    step = Step()
+    begin = step.host
+    for _ in range(4):
+        step.call("aten::addmm", FFMA, 2_400 * US, [[4096], [4096, 4096], [4096, 4096]], ["float"] * 3,
+                  around="aten::linear")  # fmt: skip
+    node = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
+    step.trace.operator(node, begin - US, step.host - begin + US, **{"Sequence number": 7, "Fwd thread id": 1})
+    both = {finding.id: finding for finding in found(analyzed(step.done()))}
+    assert both["recomputation"].overlaps == ("fp32_products",)
+    lines = ["".join(map(str, line)) for line in first_things(list(both.values()))]
+    assert any("some of the same time as 1" in line for line in lines)
+
+
+def test_a_recording_without_steps_speaks_of_the_recording(analyzed: Analyze) -> None:
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.operator("aten::mm", 0, 9_000, **{"Input Dims": [[4096, 4096]] * 2, "Input type": ["float"] * 2})
+    trace.launched_kernel(FFMA, (1 * US, 3 * US), (5 * US, 5 * MS), grid=[1320, 1, 1])
+    (finding, *_) = analyzed(trace).findings
+    assert finding.of_step is StepKind.RECORDING
+    text = " ".join((finding.title, finding.derivation, *(fact.text for fact in finding.evidence)))
+    assert "step" not in text
+    assert "5.000 ms in the recording" in text
+    assert "of the 5.000 ms recording" in saving(finding)
+
+
+@pytest.mark.parametrize(("share", "fires"), [(0.7, True), (0.05, False)])
+def test_far_from_the_limit_is_not_near_it_though_no_rule_knows_why(
+    analyzed: Analyze, share: float, fires: bool
+) -> None:
+    step = Step()
+    moved = 9_500 * US * share * 4.8e3  # bytes at 4.8 TB/s
+    step.call("aten::neg", ADD, 9_500 * US, [[int(moved / 8)]], ["float"])
+    assert (Rule.NEAR_LIMIT in rules(analyzed(step.done()))) is fires

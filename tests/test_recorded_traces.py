@@ -172,7 +172,7 @@ def test_lost_launches_and_work_outside_the_window_are_found(analyses: dict[str,
     }
     assert found["bert_fp32_eager_bs8_seq128", "launch_recorded"] == ("warn", 6)
     assert found["gelu_variants", "launch_recorded"] == ("warn", 9)  # queued before, all of them
-    assert found["square_variants", "work_outside_window"][0] == "fail"
+    assert found["square_variants", "work_outside_window"][0] == "warn"
     assert found["cudagraph_replay", "operator_recorded"] == ("warn", 27)
     assert found["cudagraph_replay", "repeated_correlations"] == ("pass", 0)
     assert found["bert4_bf16_compiled", "launch_recorded"] == ("pass", 0)

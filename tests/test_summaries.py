@@ -60,3 +60,10 @@ def test_long_names_and_values_keep_lines_short() -> None:
     shown = Summary("title", (("n" * 500, "word " * 100), ("empty", ""))).text()
     assert max(map(len, shown.splitlines())) <= 110
     assert shown.count("word") == 100
+
+
+def test_names_that_steer_a_terminal_are_shown_plainly() -> None:
+    summary = Summary("\x1b[31mred\ntitle", (("na\u202eme", "va\x1b]0;lue"),))
+    for shown in (summary.text(), summary.html()):
+        assert not set(shown.replace("\n", "")) & {"\x1b", "\u202e"}
+    assert summary.text().splitlines()[0] == "[31mred title"

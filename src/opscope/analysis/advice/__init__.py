@@ -39,6 +39,7 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
 # A finding that could save less of the step is not listed; from the second on a step is not near its limit.
 _LISTED: Final = 0.02
 _CHEAP: Final = 0.05
+_NEAR: Final = 0.4  # of the limit: below, there is something to gain that no rule knows
 
 
 def findings_of(recording: Recording) -> tuple[Finding, ...]:
@@ -61,6 +62,8 @@ def near_limit(context: Context) -> Iterator[Draft]:
     known = [row for row in context.rows if row.ideal_ns is not None]
     time = sum(row.device_ns for row in known)
     ideal = sum(row.calls * (row.ideal_ns or 0.0) for row in known)
+    if ideal < _NEAR * time:
+        return
     share = f"{format_share(min(ideal / time, 1.0), 1)} of the limit"
     busy = format_share(min(context.busy_ns / context.step_ns, 1.0), 1)
     yield Draft(
