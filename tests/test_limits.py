@@ -79,7 +79,7 @@ def test_a_device_that_is_not_known_has_no_limits(analyzed: Analyze) -> None:
         assert "peaks of this device are not known" in (found["aten::mm"].reason or "")
 
 
-def test_peaks_that_were_measured_count_before_the_datasheets(analyzed: Analyze) -> None:
+def test_peaks_that_were_measured_count_before_the_datasheets(analyzed: Analyze, tmp_path: Path) -> None:
     kept = MeasuredPeaks(
         device="NVIDIA H200", torch="2.11", created="2026-11-22T00:00:00", flop_per_s={"fp32": 50e12},
         memory_bytes_per_s=4e12, seconds=1.0, samples=(),
@@ -91,6 +91,9 @@ def test_peaks_that_were_measured_count_before_the_datasheets(analyzed: Analyze)
     assert peaks is not None
     assert (peaks.origin, peaks.rates["fp32"], peaks.rates["bf16"]) == ("measured 2026-11-22", 50e12, 989.4e12)
     assert rows(analyzed(product()))["aten::mm"].ideal_ns == pytest.approx(2 * 4096**3 / 50e12 * 1e9)
+    shown = " ".join(opscope("limits", str(product().write(tmp_path / "t.json"))).stdout.split())
+    assert "measured 2026-11-22 peaks: fp32 50.0 TFLOP/s (dense)" in shown
+    assert "bf16 989.4" in shown.partition("Datasheet: ")[2]
     path.write_bytes(b"{}")  # damaged: the datasheet again
     again = peaks_called("NVIDIA H200", 132)
     assert again is not None

@@ -26,7 +26,7 @@ from opscope.analysis.gaps import Places, longest_gaps
 from opscope.analysis.graphs import graph_table, replayed_operators
 from opscope.analysis.host_time import HostTime
 from opscope.analysis.iterations import iteration_table
-from opscope.analysis.launch_shapes import called_operators, launch_shapes
+from opscope.analysis.launch_shapes import called_operators, inputs_of_activities, launch_shapes
 from opscope.analysis.launches import LaunchSummary, summarise_launches
 from opscope.analysis.limits import limit_rows, peaks_of
 from opscope.analysis.links import Links, link
@@ -231,7 +231,7 @@ class Analysis(Summarised):
         work = self._work_of_steps
         if len(work) == self.trace.activities.height:
             return self.limits
-        shapes = launch_shapes(self.trace, self.links, work)
+        shapes = launch_shapes(self.trace, self.links, self._inputs, work)
         return limit_rows(shapes, self.functions, peaks_of(self.trace.devices))
 
     @functools.cached_property
@@ -261,6 +261,7 @@ class Analysis(Summarised):
             work=self._work_of_steps,
             rows=self.limits_of_steps,
             evidence=evidence,
+            inputs=lambda: self._inputs,
             places=lambda: self.places,
             backward=lambda: self.backward_pass,
             target=target,
@@ -301,7 +302,11 @@ class Analysis(Summarised):
     @functools.cached_property
     def launch_shapes(self) -> pl.DataFrame:
         """Which inputs of which operators launched which kernels."""
-        return launch_shapes(self.trace, self.links)
+        return launch_shapes(self.trace, self.links, self._inputs)
+
+    @functools.cached_property
+    def _inputs(self) -> pl.DataFrame:
+        return inputs_of_activities(self.trace, self.links)
 
     @functools.cached_property
     def called_operators(self) -> pl.DataFrame:

@@ -45,13 +45,19 @@ def rows_of(shapes: pl.DataFrame) -> Iterator[LaunchShape]:
     return (LaunchShape(**row) for row in shapes.iter_rows(named=True))
 
 
-def launch_shapes(trace: Trace, links: Links, of: Ints | None = None) -> pl.DataFrame:
+def launch_shapes(trace: Trace, links: Links, inputs: pl.DataFrame, of: Ints | None = None) -> pl.DataFrame:
     """Return one row per operator, inputs, kernel and launch geometry, the most expensive first.
 
     Columns: ``operator`` and its inputs (null where none was recorded), ``name``, ``kind``, ``device``, the geometry,
     ``operator_calls`` (calls of the operator with these inputs that launched anything), ``calls``, ``total_ns``,
     ``mean_ns``, ``min_ns``, ``max_ns``. Inputs are those of the operator's innermost call: under autocast the
-    converted ones. Of all activities, or of some rows of them.
+    converted ones.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        inputs: its `inputs_of_activities`.
+        of: rows of the activities that count; all of them without.
     """
     owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
     duration = pl.col("duration_ns")
@@ -59,7 +65,7 @@ def launch_shapes(trace: Trace, links: Links, of: Ints | None = None) -> pl.Data
     # Grouped by numbers of texts; only the rows that are left get the texts.
     rows = (
         trace.activities.select("name", "kind", "device", "duration_ns", *GEOMETRY)
-        .with_columns(inputs_of_activities(trace, links), owner=owner)
+        .with_columns(inputs, owner=owner)
         .select(pl.all() if of is None else pl.all().gather(of))
         .with_columns(operator_calls=pl.col("owner").n_unique().over("operator", *_INPUTS, "device"))
         .group_by(key)

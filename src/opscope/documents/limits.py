@@ -24,6 +24,7 @@ class PeaksEntry:
         flop_per_s: by precision, dense, a multiplication and an addition counted as two.
         memory_bytes_per_s: to and from its memory.
         l2_bytes: its cache.
+        measured: which precisions were measured; the others' peaks are the datasheet's.
     """
 
     device: int | None
@@ -32,6 +33,7 @@ class PeaksEntry:
     flop_per_s: dict[str, float]
     memory_bytes_per_s: float | None
     l2_bytes: int | None
+    measured: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,7 @@ class Peaks:
         rates: operations per second by precision, as in `Device`.
         memory_bytes_per_s: to and from its memory, together.
         l2_bytes: of its cache; what fits into that may be faster than memory.
+        measured: which of the rates were measured; others are the datasheet's.
     """
 
     device: str
@@ -83,6 +84,7 @@ class Peaks:
     rates: Mapping[str, float]
     memory_bytes_per_s: float | None
     l2_bytes: int | None
+    measured: frozenset[str] = frozenset()
 
 
 def datasheet_peaks(device: Device) -> Peaks:

@@ -39,6 +39,7 @@ def peaks_called(name: str, multiprocessors: int | None) -> Peaks | None:
         rates={**(sheet.rates if sheet else {}), **measured.flop_per_s},
         memory_bytes_per_s=measured.memory_bytes_per_s,
         l2_bytes=sheet.l2_bytes if sheet else None,
+        measured=frozenset(measured.flop_per_s),
     )
 
 

@@ -12,12 +12,13 @@ _WORTH_TELLING: Final = 0.01  # of the window
 _STACKS: Final = "the line of Python was not recorded: record stacks (with_stack=True, opscope profile --with-stack)"
 
 
-def longest_gap(gaps: Sequence[GapRow], window_ns: int) -> Inline | None:
+def longest_gap(gaps: Sequence[GapRow], window_ns: int, *, with_names: bool) -> Inline | None:
     """Say what the longest gap is due to, if it is worth telling.
 
     Args:
         gaps: the longest first.
-        window_ns: of the device.
+        window_ns: of the device, in the pass that the gaps are of.
+        with_names: whether other figures beside it are of a light pass, and the gaps of the one with names.
     """
     if not gaps or gaps[0].duration_ns < _WORTH_TELLING * window_ns:
         return None
@@ -26,7 +27,8 @@ def longest_gap(gaps: Sequence[GapRow], window_ns: int) -> Inline | None:
     step = "" if gap.step is None else f" in step {gap.step}"
     time, share = format_ns(gap.duration_ns), format_share(gap.duration_ns, window_ns)
     mostly = f"{format_ns(gap.causes[gap.cause])} of it {gap.cause}"
-    said = f"Longest gap{device}: {time} ({share} of the window){step}, {gap.position}; {mostly}"
+    window = f"the {format_ns(window_ns)} of the pass with names" if with_names else "the window"
+    said = f"Longest gap{device}: {time} ({share} of {window}){step}, {gap.position}; {mostly}"
     return (said, *_where(gap), ".")
 
 

@@ -1,6 +1,7 @@
 """A trace and its record -> `LimitsDocument`, and that as a table."""
 
 import json
+from collections.abc import Mapping
 
 from opscope.analysis.limit_totals import totals_by_module, totals_by_name, totals_by_step, utilisation
 from opscope.analysis.limits import over_limit, peaks_of
@@ -41,8 +42,15 @@ def build_limits(measured: Measured, by: str) -> LimitsDocument:
 def _peaks(line: DeviceTimeline, peaks: Peaks | None) -> PeaksEntry:
     if peaks is None:
         return PeaksEntry(line.device, line.name, None, {}, None, None)
-    rates = dict(peaks.rates)
-    return PeaksEntry(line.device, line.name, peaks.origin, rates, peaks.memory_bytes_per_s, peaks.l2_bytes)
+    return PeaksEntry(
+        device=line.device,
+        name=line.name,
+        origin=peaks.origin,
+        flop_per_s=dict(peaks.rates),
+        memory_bytes_per_s=peaks.memory_bytes_per_s,
+        l2_bytes=peaks.l2_bytes,
+        measured=tuple(name for name in peaks.rates if name in peaks.measured),
+    )
 
 
 def _totals(measured: Measured, by: str) -> tuple[LimitTotal, ...]:
@@ -155,17 +163,23 @@ def _blocks(document: LimitsDocument, top: int | None) -> list[Block]:
     return blocks
 
 
+def _rates(peaks: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {rate / _TERA:,.1f}" for name, rate in peaks.items())
+
+
 def _facts(document: LimitsDocument) -> list[str]:
     lines = []
     for peaks in document.peaks:
         if peaks.origin is None:
             lines.append(f"Device {peaks.device} ({peaks.name}): its peaks are not known; opscope peaks measures them.")
             continue
-        rates = ", ".join(f"{name} {rate / _TERA:,.1f}" for name, rate in peaks.flop_per_s.items())
         memory = (peaks.memory_bytes_per_s or 0.0) / _TERA
+        others = {name: rate for name, rate in peaks.flop_per_s.items() if name not in peaks.measured}
+        of_sheet = f" Datasheet: {_rates(others)} TFLOP/s." if peaks.measured and others else ""
+        named = {name: peaks.flop_per_s[name] for name in peaks.measured} or others
         lines.append(
-            f"Device {peaks.device} ({peaks.name}), {peaks.origin} peaks: {rates} TFLOP/s (dense), memory "
-            f"{memory:.2f} TB/s."
+            f"Device {peaks.device} ({peaks.name}), {peaks.origin} peaks: {_rates(named)} TFLOP/s (dense), memory "
+            f"{memory:.2f} TB/s.{of_sheet}"
         )
     whole = document.device_sum_ns or None
     lines.append(

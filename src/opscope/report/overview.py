@@ -127,7 +127,8 @@ def _devices(document: TraceDocument) -> Iterator[Block]:
         parts = (f"{cause} {format_ns(value)} ({format_share(value, device.idle_ns)})" for cause, value in causes)
         if causes:
             yield Paragraph.of(f"Idle time of device {device.device} by cause: {', '.join(parts)}.")
-    gap = longest_gap(document.gaps, max(device.window_ns for device in document.devices))
+    light = document.timed_devices != document.devices
+    gap = longest_gap(document.gaps, max(device.window_ns for device in document.devices), with_names=light)
     if gap is not None:
         yield Paragraph(gap)
 

@@ -14,7 +14,6 @@ from opscope.analysis.bounds import STACKS, StepEvidence, busiest, waiting_per_s
 from opscope.analysis.columns import column
 from opscope.analysis.gaps import Place, Places
 from opscope.analysis.host_time import HostTime
-from opscope.analysis.launch_shapes import inputs_of_activities
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints, nearest
 from opscope.analysis.timeline import DeviceTimeline
@@ -97,7 +96,8 @@ class Recording:
         work: rows of the activities that the steps launched; of all of them where no steps are marked.
         rows: that work with its limits.
         evidence: what the verdict on a step rests on.
-        places, backward: are computed only where they are asked for.
+        inputs: per activity its operator and the inputs of that.
+        places, backward: these and the inputs are computed only where they are asked for.
         target: what was profiled, where opscope did that.
     """
 
@@ -107,6 +107,7 @@ class Recording:
     work: Ints
     rows: Sequence[LimitRow]
     evidence: StepEvidence
+    inputs: Callable[[], pl.DataFrame]
     places: Callable[[], Places]
     backward: Callable[[], BackwardPass]
     target: str | None
@@ -128,7 +129,8 @@ class Context:
     def __init__(self, recording: Recording) -> None:
         self.trace, self.links, self.host = recording.trace, recording.links, recording.host
         self.evidence = recording.evidence
-        self.backward, self.target, self._places = recording.backward, recording.target, recording.places
+        self.backward, self.target = recording.backward, recording.target
+        self._inputs, self._places = recording.inputs, recording.places
         self.cost, self.steps = recording.evidence.cost, recording.evidence.steps or 1
         self.device: DeviceTimeline = busiest(recording.evidence.devices)
         assert recording.evidence.waits is not None
@@ -293,14 +295,10 @@ class Context:
             annotation=place.annotation if place else None,
         )
 
-    @cached_property
-    def _inputs(self) -> pl.DataFrame:
-        return inputs_of_activities(self.trace, self.links)
-
     def claims_of_activities(self, rows: Ints) -> frozenset[str]:
         """Return what findings on some activities claim: the rows of work that they are part of."""
         names = self.trace.activities["name"].gather(rows).cast(pl.String).alias("kernel")
-        keys = self._inputs[rows].select("operator", "input_dims", "input_types").with_columns(names)
+        keys = self._inputs()[rows].select("operator", "input_dims", "input_types").with_columns(names)
         keys = keys.with_columns(pl.when(pl.col("operator").is_null()).then("kernel").alias("kernel")).unique()
         return frozenset(_claim(*key) for key in keys.select(pl.all().cast(pl.String)).iter_rows())
 

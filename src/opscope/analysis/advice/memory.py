@@ -160,9 +160,10 @@ def _runs(run: Ints, part: Bools, names: Ints) -> list[Ints]:
         return []
     numbers = run[inside]
     first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
-    groups = np.split(inside, first[1:])
+    last = np.append(first[1:], len(inside))
     lowest, highest = (function.reduceat(names[inside], first) for function in (np.minimum, np.maximum))
-    return [group for group, low, high in zip(groups, lowest, highest, strict=True) if low != high]
+    several = np.flatnonzero(lowest != highest)
+    return [inside[begin:end] for begin, end in zip(first[several].tolist(), last[several].tolist(), strict=True)]
 
 
 _NO_CODE: Final = (1 << 32) - 1
