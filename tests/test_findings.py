@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -591,3 +592,20 @@ def test_far_from_the_limit_is_not_near_it_though_no_rule_knows_why(
     moved = 9_500 * US * share * 4.8e3  # bytes at 4.8 TB/s
     step.call("aten::neg", ADD, 9_500 * US, [[int(moved / 8)]], ["float"])
     assert (Rule.NEAR_LIMIT in rules(analyzed(step.done()))) is fires
+
+
+@pytest.mark.parametrize(
+    ("ids", "shown"),
+    [
+        (["duplicate_work", "a", "b", "c", "d"], ["a", "c", "d"]),
+        (["a", "b", "c"], ["a", "b", "c"]),
+        (["duplicate_work", "a", "b"], ["a", "b", "duplicate_work"]),
+    ],
+)
+def test_the_first_screen_prefers_what_saves_other_time(analyzed: Analyze, ids: list[str], shown: list[str]) -> None:
+    """``b`` saves some of the time that ``a`` does; that a module's inputs are the same is only possible."""
+    (like, *_) = found(analyzed(dispatching(2 * US)))
+    overlaps = {"a": ("b",), "b": ("a",)}
+    findings = [replace(like, id=name, rule=name, title=name, overlaps=overlaps.get(name, ())) for name in ids]
+    lines = ["".join(map(str, line)) for line in first_things(findings)]
+    assert [line.rpartition("[")[2].rstrip("]").split(";")[0] for line in lines[::2]] == shown

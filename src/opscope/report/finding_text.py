@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from opscope.documents.findings import Finding, Where
+from opscope.documents.findings import Finding, Rule, Where
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section
 from opscope.text import printable
 from opscope.units import format_ns, format_share
@@ -12,13 +12,17 @@ FIRST: Final = 3  # on the first screen
 
 
 def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
-    """Say what to do first, one line and one action each: findings that save the same time as another only after it."""
+    """Say what to do first, one line and one action each.
+
+    Those are chosen first that save no time of one before; of possibilities nothing is said while there is more.
+    """
+    order = sorted(findings, key=lambda finding: finding.rule == Rule.DUPLICATE_WORK)
     apart: list[Finding] = []
-    for finding in findings:
+    for finding in order:
         if not any(finding.id in other.overlaps for other in apart):
             apart.append(finding)
-    others = [finding for finding in findings if finding not in apart]
-    chosen = (apart + others)[:FIRST]
+    preferred = sorted(order, key=lambda finding: (finding.rule == Rule.DUPLICATE_WORK, finding not in apart))
+    chosen = [finding for finding in order if finding in preferred[:FIRST]]
     numbers = {finding.id: number for number, finding in enumerate(chosen, start=1)}
     for number, finding in enumerate(chosen, start=1):
         same = ", ".join(str(numbers[name]) for name in finding.overlaps if numbers.get(name, number) < number)

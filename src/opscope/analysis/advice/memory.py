@@ -532,7 +532,7 @@ def duplicate_work(context: Context) -> Iterator[Draft]:
                 measured(f"it takes {format_ns(time)} of device time a step, in {calls:.0f} runs of the same kernels"),
                 general("a trace does not record whether tensors hold the same values"),
             ),
-            action="compute it once and use the result again",
+            action="if the inputs are the same, compute it once and use the result again",
             wrong_if="the inputs differ from run to run",
             claims=frozenset({"duplicates"}),
         )
