@@ -609,3 +609,33 @@ def test_the_first_screen_prefers_what_saves_other_time(analyzed: Analyze, ids: 
     findings = [replace(like, id=name, rule=name, title=name, overlaps=overlaps.get(name, ())) for name in ids]
     lines = ["".join(map(str, line)) for line in first_things(findings)]
     assert [line.rpartition("[")[2].rstrip("]").split(";")[0] for line in lines[::2]] == shown
+
+
+def test_copies_whose_memory_is_not_named_are_not_called_pinned(analyzed: Analyze) -> None:
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, STEP)
+    trace.operator("aten::copy_", 10 * US, 20 * US)
+    trace.launched_kernel("CopyHostToDevice", (12 * US, 3 * US), (30 * US, 7 * MS), category="gpu_memcpy")
+    (finding,) = (item for item in found(analyzed(trace)) if item.rule == Rule.EXPOSED_COPY)
+    assert finding.title.startswith("Copies between host and device")
+    assert "pin_memory" in finding.action
+
+
+def test_a_warm_up_does_not_hide_that_a_step_is_near_its_limit(analyzed: Analyze) -> None:
+    step = Step()
+    step.product(BF16, 9_900 * US, (32768, 8192, 16384), "c10::BFloat16")
+    trace = step.done()
+    trace.operator("aten::mm", -60 * MS, 20 * US)
+    trace.launched_kernel("unknown", (-60 * MS + 2 * US, 3 * US), (-60 * MS + 10 * US, 50 * MS))
+    assert rules(analyzed(trace)) == [Rule.NEAR_LIMIT]
+
+
+def test_a_memory_allocation_in_every_iteration_of_an_unmarked_recording(analyzed: Analyze) -> None:
+    trace = KinetoTrace(deviceProperties=[H200])
+    for begin in range(0, STEP, MS):
+        trace.launch(begin, 600 * US, name="cudaMalloc")
+        trace.operator("aten::mm", begin + 610 * US, 20 * US)
+        trace.launched_kernel("gemm", (begin + 612 * US, 5 * US), (begin + 620 * US, 300 * US))
+    (finding,) = (item for item in analyzed(trace).findings if item.rule == Rule.ALLOCATOR_CHURN)
+    assert finding.title.startswith("Memory is allocated and freed 9.0 times in the recording")
+    assert not any(" step" in fact.text for fact in finding.evidence)

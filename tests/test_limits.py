@@ -9,6 +9,7 @@ import pytest
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.limit_totals import totals_by_module, totals_by_name, totals_by_step
 from opscope.documents.limits import LimitRow
+from opscope.files import cache_folder
 from opscope.knowledge.devices import device_called, known_devices
 from opscope.knowledge.measured_peaks import peaks_called, peaks_file
 from opscope.readers import read
@@ -19,7 +20,7 @@ from tests.kineto import KinetoTrace
 
 TRACES = Path(__file__).parent / "data" / "traces"
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
-US = 1_000
+US, MS = 1_000, 1_000_000
 FFMA = (
     "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel"
 )
@@ -91,7 +92,8 @@ def test_peaks_that_were_measured_count_before_the_datasheets(analyzed: Analyze,
     assert peaks is not None
     assert (peaks.origin, peaks.rates["fp32"], peaks.rates["bf16"]) == ("measured 2026-11-22", 50e12, 989.4e12)
     assert rows(analyzed(product()))["aten::mm"].ideal_ns == pytest.approx(2 * 4096**3 / 50e12 * 1e9)
-    shown = " ".join(opscope("limits", str(product().write(tmp_path / "t.json"))).stdout.split())
+    cache = {"OPSCOPE_CACHE": str(cache_folder())}
+    shown = " ".join(opscope("limits", str(product().write(tmp_path / "t.json")), env=cache).stdout.split())
     assert "measured 2026-11-22 peaks: fp32 50.0 TFLOP/s (dense)" in shown
     assert "bf16 989.4" in shown.partition("Datasheet: ")[2]
     path.write_bytes(b"{}")  # damaged: the datasheet again
@@ -218,3 +220,15 @@ def test_peaks_are_dense(name: str, key: str, value: float) -> None:
     device = device_called(name)
     assert device is not None
     assert device.peaks[key] == pytest.approx(value, rel=0.01)
+
+
+def test_products_whose_unit_is_not_known_count_at_the_fastest_one(analyzed: Analyze) -> None:
+    """What the device is used for at least: 137 GFLOP at TF32's peak, though the kernel may have run at FP32's."""
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, 5 * MS)
+    inputs = {"Input Dims": [[4096, 4096]] * 2, "Input type": ["float"] * 2}
+    trace.operator("aten::mm", 10 * US, 20 * US, **inputs)
+    trace.launched_kernel("some_gemm", (12 * US, 3 * US), (20 * US, 3 * MS))
+    row = rows(analyzed(trace))["aten::mm"]
+    assert row.precision is None
+    assert row.compute_ns == pytest.approx(2 * 4096**3 / 494.7e12 * 1e9)

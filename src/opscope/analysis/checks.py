@@ -37,6 +37,7 @@ _LEAST_COVERED = 0.5
 # So many records that all begin and end on a whole microsecond were rounded.
 _MANY_RECORDS = 50
 _CATEGORIES_SHOWN = 5
+_PAUSE_NS = 50_000  # the host launches again long before
 _SHORT_NS = 10_000  # one microsecond is a tenth of it
 
 
@@ -331,16 +332,26 @@ def _launch_recorded(trace: Trace, links: Links) -> Check:
 def queued_before(trace: Trace, links: Links) -> Bools:
     """Tell per activity whether it was queued when the recording began.
 
-    It has no recorded launch, and on its device nothing ran before it that has one.
+    It has no recorded launch, on its device nothing ran before it that has one, and the device did not pause before it.
     """
-    device, start = column(trace.activities, "device"), column(trace.activities, "start_ns")
+    device, start, end = (
+        column(trace.activities, "device"),
+        column(trace.activities, "start_ns"),
+        end_of(trace.activities),
+    )
     missing = (links.activity_launch < 0) & (links.activity_operator < 0)
     found = np.zeros(len(start), np.bool_)
     for number in np.unique(device[missing]).tolist():
         mine = device == number
         known = start[mine & ~missing]
-        if len(known):
-            found |= mine & missing & (start < known.min())
+        if not len(known):
+            continue
+        rows = np.flatnonzero(mine & missing & (start < known.min()))
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        done = np.maximum.accumulate(end[rows]) if len(rows) else end[rows]
+        # What is queued follows without a pause: after one, it was launched while the recording went on.
+        pause = np.flatnonzero(start[rows[1:]] - done[:-1] > _PAUSE_NS)
+        found[rows[: pause[0] + 1] if len(pause) else rows] = True
     return found
 
 

@@ -17,7 +17,6 @@ from opscope.analysis.step_work import step_of_activities
 from opscope.analysis.tables import NO_OPERATOR
 from opscope.analysis.window import step_table
 from opscope.documents.limits import LimitRow, LimitTotal, Utilisation
-from opscope.knowledge.devices import Peaks
 from opscope.model import Trace
 
 NO_STEP: Final = "(in no step)"
@@ -45,7 +44,7 @@ def _shapes(dims: str | None) -> str:
 def _total(name: str, rows: Iterable[LimitRow]) -> LimitTotal:
     every = list(rows)
     known = [row for row in every if row.ideal_ns is not None]
-    time, ideal = sum(row.device_ns for row in known), sum(_ideal(row) for row in known)
+    time, ideal = sum(row.device_ns for row in known), sum(least_ns(row) for row in known)
     return LimitTotal(
         name=name,
         device_ns=sum(row.device_ns for row in every),
@@ -57,7 +56,7 @@ def _total(name: str, rows: Iterable[LimitRow]) -> LimitTotal:
     )
 
 
-def _ideal(row: LimitRow) -> float:
+def least_ns(row: LimitRow) -> float:
     """Return the least time of all calls; not above what they took, where a model or peak is wrong."""
     return min(row.calls * (row.ideal_ns or 0.0), float(row.device_ns))
 
@@ -120,7 +119,7 @@ def _per_nanosecond(trace: Trace, links: Links, rows: Sequence[LimitRow]) -> tup
         {
             **{name: [getattr(row, name) for row in known] for name in _KEY},
             "time": [row.device_ns for row in known],
-            "ideal": [_ideal(row) for row in known],
+            "ideal": [least_ns(row) for row in known],
             "flop": [float(row.calls * (row.least_flop or 0)) for row in known],
         },
         schema={**dict.fromkeys(_KEY[:3], pl.String), "device": pl.Int32, "time": pl.Int64, "ideal": pl.Float64,
@@ -133,31 +132,24 @@ def _per_nanosecond(trace: Trace, links: Links, rows: Sequence[LimitRow]) -> tup
     return joined["ideal"].fill_null(np.nan).to_numpy(), joined["flop"].fill_null(np.nan).to_numpy()
 
 
-def utilisation(
-    device: int, rows: Sequence[LimitRow], peaks: Peaks, of_ns: float, steps: int, *, unprofiled: bool
-) -> Utilisation:
+def utilisation(device: int, rows: Sequence[LimitRow], of_ns: float, steps: int, *, unprofiled: bool) -> Utilisation:
     """Return what steps make of a device.
 
     Args:
         device: its number.
-        rows: of all devices.
-        peaks: of this one.
+        rows: of all devices, held against their peaks.
         of_ns: how long a step takes.
         steps: how many steps the rows are of.
         unprofiled: whether ``of_ns`` was measured without a profiler.
     """
     mine = [row for row in rows if row.device == device and row.ideal_ns is not None]
-    busy = [
-        row.calls * row.least_flop / peaks.rates[row.precision]
-        for row in mine
-        if row.least_flop and row.precision is not None and row.precision in peaks.rates
-    ]
+    products = sum(row.calls * (row.compute_ns or 0.0) for row in mine) / _NS_PER_S
     moved = sum(row.calls * (row.least_bytes or 0) for row in mine)
     seconds = of_ns * steps / _NS_PER_S
     return Utilisation(
         device=device,
         of_ns=of_ns,
         unprofiled=unprofiled,
-        hfu=sum(busy) / seconds if seconds and busy else None,
+        hfu=products / seconds if seconds and products else None,
         achieved_bytes_per_s=moved / seconds if seconds and moved else None,
     )

@@ -151,6 +151,7 @@ def _row(work: _Work, functions: NativeFunctions, classifier: Classifier, peaks:
         least_bytes=None if cost is None else cost.least_bytes,
         product=None if cost is None or cost.product is None else asdict(cost.product),
         precision=precision,
+        compute_ns=None if ideal is None else ideal.compute_ns,
         ideal_ns=None if ideal is None else ideal.time_ns,
         limited_by=None if ideal is None else str(ideal.by),
         share=None if ideal is None or not call_ns else ideal.time_ns / call_ns,
@@ -246,6 +247,7 @@ def _as_run(cost: Cost, peaks: Peaks, call_ns: float) -> Cost:
 class _Ideal:
     time_ns: float
     by: LimitedBy
+    compute_ns: float
 
 
 def _ideal(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> _Ideal | None:
@@ -265,8 +267,8 @@ def _ideal(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> _
         compute = _NS_PER_S * cost.least_flop / rate
     longest = max(compute, memory)
     if longest < FLOOR_NS:
-        return _Ideal(max(longest, min(FLOOR_NS, call_ns)), LimitedBy.FLOOR)
-    return _Ideal(longest, LimitedBy.COMPUTE if compute >= memory else LimitedBy.MEMORY)
+        return _Ideal(max(longest, min(FLOOR_NS, call_ns)), LimitedBy.FLOOR, compute)
+    return _Ideal(longest, LimitedBy.COMPUTE if compute >= memory else LimitedBy.MEMORY, compute)
 
 
 def _at_lower(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> tuple[str | None, float | None]:

@@ -56,6 +56,8 @@ class LimitRow:
         product: rows, columns, depth and batch of a matrix product; null for other work.
         precision: in which products ran, by the kernel's name: ``fp32``, ``tf32``, ``bf16``; also where
             there is no model; null for other work.
+        compute_ns: how long a call's products take at the peak of their unit, of the fastest one where the name does
+            not say which that is; 0 without products, null without a model.
         ideal_ns: the least time of a call: by operations or bytes, but not below one short kernel's, nor above what it
             took where its data fit into the cache. Null without a model.
         limited_by: which of these decides.
@@ -82,6 +84,7 @@ class LimitRow:
     least_bytes: int | None = None
     product: dict[str, int] | None = None
     precision: str | None = None
+    compute_ns: float | None = None
     ideal_ns: float | None = None
     limited_by: str | None = None
     share: float | None = None

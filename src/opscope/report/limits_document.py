@@ -77,7 +77,6 @@ def _utilisation(measured: Measured, peaks: dict[int | None, Peaks]) -> list[Uti
         utilisation(
             line.device,
             measured.analysis.limits_of_steps,
-            peaks[line.device],
             wall or line.window.duration_ns / measured.step_count,
             measured.step_count,
             unprofiled=wall is not None,

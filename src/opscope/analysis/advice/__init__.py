@@ -8,6 +8,7 @@ from typing import Final
 from opscope.analysis.advice import host, memory, products
 from opscope.analysis.advice.context import Context, Draft, Range, Recording, derived
 from opscope.analysis.bounds import BUSY_SHARE
+from opscope.analysis.limit_totals import least_ns
 from opscope.documents.findings import Finding, Rule, SavingRange, Where
 from opscope.documents.trust import CheckName
 from opscope.units import format_share
@@ -61,7 +62,7 @@ def near_limit(context: Context) -> Iterator[Draft]:
         return
     known = [row for row in context.rows if row.ideal_ns is not None]
     time = sum(row.device_ns for row in known)
-    ideal = sum(row.calls * (row.ideal_ns or 0.0) for row in known)
+    ideal = sum(map(least_ns, known))
     if ideal < _NEAR * time:
         return
     share = f"{format_share(min(ideal / time, 1.0), 1)} of the limit"

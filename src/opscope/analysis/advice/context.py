@@ -16,7 +16,7 @@ from opscope.analysis.gaps import Place, Places
 from opscope.analysis.host_time import HostTime
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints, nearest
-from opscope.analysis.timeline import DeviceTimeline
+from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.waits import Waits
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, StepKind, Where
@@ -137,7 +137,9 @@ class Context:
         self.waits: Waits = recording.evidence.waits
         devices = column(self.trace.activities, "device")
         self.work: Ints = recording.work[devices[recording.work] == self.device.device]
-        self.rows = tuple(row for row in recording.rows if row.device == self.device.device)
+        self.rows = tuple(
+            row for row in recording.rows if (NO_DEVICE if row.device is None else row.device) == self.device.device
+        )
 
     @cached_property
     def properties(self) -> DeviceProperties | None:
@@ -154,7 +156,9 @@ class Context:
     @property
     def knows_shapes(self) -> bool:
         """Whether most of the device's time has a model, so that rules can look at it."""
-        return sum(row.device_ns for row in self.rows if row.ideal_ns is not None) >= 0.7 * self.device.busy_ns
+        return sum(row.device_ns for row in self.rows if row.ideal_ns is not None) >= 0.7 * sum(
+            row.device_ns for row in self.rows
+        )
 
     @property
     def unprofiled_ns(self) -> float | None:

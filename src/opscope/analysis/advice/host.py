@@ -195,7 +195,7 @@ def _streams_wait(context: Context, copies: Ints) -> bool:
     mine = kernels & (column(activities, "device") == context.device.device)
     apart = not np.isin(column(activities, "stream")[copies], column(activities, "stream")[mine]).any()
     waits = names_that(context.trace.launches["name"], lambda name: "StreamWaitEvent" in name)
-    return apart and int(waits.sum()) >= len(copies) // 2
+    return apart and int(waits.sum()) >= max(len(copies) // 2, 1)
 
 
 def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
@@ -206,9 +206,11 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
     moved = int(activities["bytes"].gather(rows).fill_null(0).sum())
     rate = moved / max(int(column(activities, "duration_ns")[rows].sum()), 1)  # bytes a nanosecond are GB/s
     pageable = rule is Rule.BLOCKING_COPY
+    pinned = bool(activities["name"].gather(rows).cast(pl.String).str.contains("Pinned").all())
     # Pinned memory is copied at 20 GB/s at least (PCIe 4), and may overlap with the device's work altogether.
     certain = max(time * (1 - rate / 20), 0.0) if pageable else 0.0
-    kind = "pageable" if pageable else "pinned"
+    kind = "pageable" if pageable else "pinned" if pinned else "unknown"
+    memory = "" if kind == "unknown" else f" of {kind} memory"
     waits = rule is Rule.STREAM_DEPENDENCY
     taking_turns = (
         "copies and work take turns on their streams: give them two buffers instead of one, and record events "
@@ -216,7 +218,7 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
     taking_turns += "right after what the other stream needs"
     return Draft(
         rule=rule,
-        title=f"Copies of {kind} memory between host and device take {format_ns(time)} of a step, and nothing "
+        title=f"Copies{memory} between host and device take {format_ns(time)} of a step, and nothing "
         "else runs",
         where=where,
         saving=context.of_device(certain, time),
@@ -233,7 +235,8 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
         if pageable
         else taking_turns
         if waits
-        else "copy on a stream of its own while the step before computes, or keep it on the device",
+        else "copy on a stream of its own while the step before computes, or keep it on the device"
+        + ("" if pinned else "; from pinned memory (x.pin_memory(), non_blocking=True)"),
         wrong_if="the data exist only just before they are needed",
         claims=frozenset({f"copies: {kind}"}),
     )  # fmt: skip
@@ -313,7 +316,7 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
         derivation="the idle time in these calls (70 % of it: low), and after them until launches catch up (high)",
         evidence=(
             measured(f"the device waits {format_ns(time)} of a step for that"),
-            general("PyTorch's allocator keeps freed memory; in a steady state a step needs no such call"),
+            general("PyTorch's allocator keeps freed memory: once it has enough, no such call is needed"),
             *_seen(context, where),
         ),
         action="remove torch.cuda.empty_cache() from the loop; allocate what grows once, at its largest size; else "
@@ -370,14 +373,16 @@ _COMPILING: Final = ("dynamo_timed", "compile_inner", "torch/_dynamo/convert_fra
 
 def recompilation(context: Context) -> Iterator[Draft]:
     """Find torch.compile at work within the steps."""
-    ranges, names = [], []
+    ranges, first = [], []
+    spans = context.device.window.spans
     for table in (context.trace.annotations, context.trace.frames):
         rows = np.flatnonzero(names_that(table["name"], lambda name: any(part in name for part in _COMPILING)))
         ranges.append((column(table, "start_ns")[rows], end_of(table)[rows]))
-        names += table["name"].gather(rows[:1]).cast(pl.String).to_list()
+        inside = rows[spans.holds(column(table, "start_ns")[rows], end_of(table)[rows])]
+        first.append(next(iter(table["name"].gather(inside[:1]).cast(pl.String)), None))
     start, end = (np.concatenate(parts) for parts in zip(*ranges, strict=True))
-    compiling = Intervals.union_of(start, end).within(context.device.window.spans)
-    time = compiling.length / context.steps
+    compiling = Intervals.union_of(start, end).within(spans)
+    time = recorded = compiling.length / context.steps
     waiting = context.waits.idle.pieces.within(compiling)
     whole = max(float(context.waits.lengths.sum()) / context.steps, 1.0)
     pieces = waiting.length / context.steps * min(context.least_idle_ns / whole, 1.0)
@@ -387,11 +392,12 @@ def recompilation(context: Context) -> Iterator[Draft]:
         return
     yield Draft(
         rule=Rule.RECOMPILATION,
-        title=f"torch.compile compiles within the steps, {format_ns(time)} each",
-        where=Where(annotation=names[0]),
+        title=f"torch.compile compiles within the steps, {format_ns(recorded)} a step",
+        where=Where(annotation=first[0], python=first[1]),
         saving=Range(0.7 * min(pieces, time), time, 0.95 * time).within(context.step_ns),
-        derivation="the time in which the compiler runs (high), 70 % of the device's idle time in it (low)",
-        evidence=(measured(f"{format_share(time, context.step_ns)} of the step lies in ranges of the compiler"),),
+        derivation="the time in which the compiler runs, of an unprofiled step no more than its idle time (high), "
+        "70 % of the device's idle time in it (low)",
+        evidence=(measured(f"{format_ns(recorded)} a step as recorded lie in ranges of the compiler"),),
         action="torch._dynamo.mark_dynamic(x, 0) or torch.compile(dynamic=True); pass changing numbers as tensors; "
         "TORCH_LOGS=recompiles names the guard that failed",
         wrong_if="these are the first steps: then it happens once",
@@ -412,7 +418,7 @@ def cold_start(context: Context) -> Iterator[Draft]:
     where = context.where_of_pieces(np.flatnonzero(pieces))
     yield Draft(
         rule=Rule.COLD_START,
-        title=f"Code is loaded to the device within the steps: the device waits {format_ns(time)} of each",
+        title=f"Code is loaded to the device within the steps: the device waits {format_ns(time)} of a step",
         where=where,
         saving=Range(0.7 * certain, time, 0.8 * time).within(context.step_ns),
         derivation="the idle time of gaps in which code is loaded (high), 70 % of the loading itself (low)",

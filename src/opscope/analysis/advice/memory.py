@@ -181,13 +181,15 @@ def eager_attention(context: Context) -> Iterator[Draft]:
     rows: dict[int, LimitRow] = {}
     softmaxes: list[LimitRow] = []
     for softmax in context.rows:
-        scores = _scores(softmax) if softmax.operator in _SOFTMAX else None
+        scores = _scores(softmax.input_dims) if softmax.operator in _SOFTMAX else None
         products = [row for row in context.rows if scores and row.operator in _BATCHED and _of_scores(row, scores)]
         makes = any(_matrices(row)[0] == scores for row in products)
         if scores is None or not makes or not any(_matrices(row)[1] == scores for row in products):
             continue
         softmaxes.append(softmax)
-        passes = (row for row in context.rows if row.category not in _NO_PASSES and _scores(row) == scores)
+        passes = [row for row in context.rows if row.category not in _NO_PASSES and _scores(row.input_dims) == scores]
+        if any(len(set(_matrices(row))) == 1 for row in products):
+            passes = [softmax]  # heads as wide as the sequence is long: what else has these sizes may be anything
         rows |= {id(row): row for row in (*products, *passes)}
     if not rows:
         return
@@ -222,6 +224,8 @@ def eager_attention(context: Context) -> Iterator[Draft]:
 def _attention_by_names(context: Context) -> Iterator[Draft]:
     """Where no shapes were recorded: two batched products per softmax (with the backward pass: six)."""
     rows = [row for row in context.rows if row.input_dims is None and row.operator in _OF_ATTENTION]
+    if not context.trace.operators["input_dims"].is_null().all():
+        return
     calls = {name: sum(row.calls for row in rows if row.operator == name) for name in _OF_ATTENTION}
     softmaxes = calls["aten::_softmax"]
     if not softmaxes or calls["aten::bmm"] not in (2 * softmaxes, 6 * softmaxes):
@@ -252,9 +256,10 @@ _NO_PASSES: Final = ("Unlinked", str(Category.MATRIX), str(Category.CONVOLUTION)
 _Matrices = tuple[int, int, int]  # how many, their rows and columns
 
 
-def _scores(row: LimitRow) -> _Matrices | None:
-    """Return the matrices of a row's first input, if it has three or four dimensions as the scores of attention do."""
-    call = RecordedCall.read(row.input_dims, "[]", None)
+@lru_cache(maxsize=1 << 14)
+def _scores(input_dims: str | None) -> _Matrices | None:
+    """Return the matrices of a call's first input, if it has three or four dimensions as the scores of attention do."""
+    call = RecordedCall.read(input_dims, "[]", None)
     shape = (call.dims[0] if call and call.dims else None) or ()
     return (math.prod(shape[:-2]), shape[-2], shape[-1]) if len(shape) in (3, 4) else None
 
@@ -441,7 +446,8 @@ def recomputation(context: Context) -> Iterator[Draft]:
     outermost = forward & ~np.where(parent >= 0, any_above(forward, parent), False)
     time = float(links.operators.subtree_sums(own)[outermost].sum()) / context.steps
     work = np.bincount(links.activity_operator[linked], minlength=trace.operators.height).astype(np.int64)
-    launches = float(links.operators.subtree_sums(work)[outermost].sum()) / max(int(linked.sum()), 1)
+    works = links.operators.subtree_sums(work)[outermost]
+    launches, again_calls = float(works.sum()) / max(int(linked.sum()), 1), int((works > 0).sum())
     if time < _LEAST_SHARE * context.step_ns:
         return
     again = np.flatnonzero(linked)
@@ -453,7 +459,7 @@ def recomputation(context: Context) -> Iterator[Draft]:
         saving=context.of_removed(0.85 * time, 1.4 * time, launches),
         derivation="the device time of forward operators that run within the backward pass (85 %: low; 140 %: "
         "high, with what keeps its results), and their part of the time spent launching",
-        evidence=(measured(f"{int(outermost.sum()) / context.steps:,.0f} forward operators a step run in the backward "
+        evidence=(measured(f"{again_calls / context.steps:,.0f} forward operators a step run in the backward "
                            f"pass, {format_share(time, context.busy_ns)} of the device's busy time"),),
         action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
         "(create_selective_checkpoint_contexts)",
