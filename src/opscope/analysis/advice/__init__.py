@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from opscope.analysis.advice import host, memory, products
-from opscope.analysis.advice.context import Context, Draft, Range, Recording, derived
+from opscope.analysis.advice import attention, host, memory, products, repeated
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, derived
 from opscope.analysis.bounds import BUSY_SHARE
 from opscope.analysis.limit_totals import least_ns
 from opscope.documents.findings import Finding, Rule, SavingRange, Where
@@ -29,16 +29,15 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
     host.cold_start,
     host.recompilation,
     memory.fusible_chain,
-    memory.eager_attention,
+    attention.eager_attention,
     memory.unfused_optimizer,
     memory.layout_conversion,
     memory.repeated_casts,
-    memory.recomputation,
+    repeated.recomputation,
     memory.contiguous_copies,
-    memory.duplicate_work,
+    repeated.duplicate_work,
 )
-# A finding that could save less of the step is not listed; from the second on a step is not near its limit.
-_LISTED: Final = 0.02
+# From this share of a step on a saving counts: a step without any is near its limit.
 _CHEAP: Final = 0.05
 _NEAR: Final = 0.4  # of the limit: below, there is something to gain that no rule knows
 
@@ -49,7 +48,7 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
     if not evidence.devices or evidence.waits is None or evidence.trust.failed(CheckName.FILE_IS_VALID) is not None:
         return ()
     context = Context(recording)
-    drafts = [draft for rule in RULES for draft in rule(context) if draft.saving.high >= _LISTED * context.step_ns]
+    drafts = [draft for rule in RULES for draft in rule(context) if draft.saving.high >= LEAST_SHARE * context.step_ns]
     drafts.sort(key=lambda draft: -draft.saving.likely)
     if all(draft.saving.likely < _CHEAP * context.step_ns for draft in drafts):
         drafts = [*near_limit(context), *drafts]

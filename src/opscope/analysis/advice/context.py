@@ -24,6 +24,7 @@ from opscope.documents.limits import LimitRow
 from opscope.documents.statements import Basis
 from opscope.model import DeviceProperties, Trace
 
+LEAST_SHARE: Final = 0.02  # of the step: what could save less is not worth a line
 _LOOKED_AT: Final = 32  # calls of an operator, to tell where it is called from
 
 

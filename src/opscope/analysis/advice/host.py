@@ -7,7 +7,17 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from opscope.analysis.advice.context import Context, Draft, Range, any_above, derived, general, idle_claim, measured
+from opscope.analysis.advice.context import (
+    LEAST_SHARE,
+    Context,
+    Draft,
+    Range,
+    any_above,
+    derived,
+    general,
+    idle_claim,
+    measured,
+)
 from opscope.analysis.api import calls_of, calls_that, names_that
 from opscope.analysis.bounds import STACKS
 from opscope.analysis.columns import column, end_of
@@ -29,7 +39,6 @@ _READS: Final = frozenset(
     }
 )
 _OVER_THE_BUS: Final = (Direction.TO_DEVICE, Direction.TO_HOST)
-_LEAST_SHARE: Final = 0.02  # of the step; less is not worth a line
 _STACKS: Final = "record stacks to see the line (with_stack=True, opscope profile --with-stack)"
 
 
@@ -47,7 +56,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     drained = context.waits.kinds[BoundKind.DISPATCH] & (context.waits.after >= 0)
     all_of_it = float(context.waits.by_kind.get(BoundKind.DISPATCH, 0))
     after_waits = float(context.waits.lengths[drained].sum())
-    if idle.high < _LEAST_SHARE * context.step_ns or not all_of_it:
+    if idle.high < LEAST_SHARE * context.step_ns or not all_of_it:
         return
     issued = context.links.activity_launch[context.work]
     launches = len(np.unique(issued[issued >= 0])) / context.steps
@@ -182,7 +191,7 @@ def copies(context: Context) -> Iterator[Draft]:
         copying = Intervals.union_of(start[rows], end[rows]).within(context.device.window.spans)
         exposed = copying.length - copying.within(working).length
         time = exposed / context.steps
-        if time < _LEAST_SHARE * context.step_ns:
+        if time < LEAST_SHARE * context.step_ns:
             continue
         depends = rule is Rule.EXPOSED_COPY and _streams_wait(context, rows)
         yield _copy(context, Rule.STREAM_DEPENDENCY if depends else rule, rows, time)
@@ -272,7 +281,7 @@ def _waiting(
     context: Context, kind: BoundKind, rule: Rule, title: str, action: str, wrong_if: str, certain: float
 ) -> Iterator[Draft]:
     idle = context.idle_for(kind)
-    if idle.high < _LEAST_SHARE * context.step_ns:
+    if idle.high < LEAST_SHARE * context.step_ns:
         return
     pieces = np.flatnonzero(context.waits.kinds[kind])
     where = context.where_of_pieces(pieces)
@@ -302,7 +311,7 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
     calls = np.flatnonzero(manages & inside)
     pieces = context.waits.kinds[BoundKind.ALLOCATION] | np.isin(context.waits.after, calls)
     time = context.idle_in(pieces)
-    if not len(calls) or time < _LEAST_SHARE * context.step_ns:
+    if not len(calls) or time < LEAST_SHARE * context.step_ns:
         return
     certain = context.idle_for(BoundKind.ALLOCATION).low
     longest = int(calls[np.argmax(column(launches, "duration_ns")[calls])])
@@ -329,7 +338,7 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
 def stream_dependency(context: Context) -> Iterator[Draft]:
     """Find a device that waits though work was queued: for another stream, device or copy."""
     idle = context.idle_for(BoundKind.DEPENDENCY)
-    if idle.high < _LEAST_SHARE * context.step_ns:
+    if idle.high < LEAST_SHARE * context.step_ns:
         return
     where = context.where_of_pieces(np.flatnonzero(context.waits.kinds[BoundKind.DEPENDENCY]))
     yield Draft(
@@ -349,7 +358,7 @@ def stream_dependency(context: Context) -> Iterator[Draft]:
 def exposed_communication(context: Context) -> Iterator[Draft]:
     """Find data that move between devices while nothing is computed."""
     time = context.device.exposed_communication_ns / context.steps
-    if time < _LEAST_SHARE * context.step_ns:
+    if time < LEAST_SHARE * context.step_ns:
         return
     rows = [row for row in context.rows if row.reason == BETWEEN_DEVICES]
     yield Draft(
@@ -388,7 +397,7 @@ def recompilation(context: Context) -> Iterator[Draft]:
     pieces = waiting.length / context.steps * min(context.least_idle_ns / whole, 1.0)
     if context.unprofiled_ns is not None:
         time = min(time, context.least_idle_ns)
-    if time < _LEAST_SHARE * context.step_ns or time < 1e6:
+    if time < LEAST_SHARE * context.step_ns or time < 1e6:
         return
     yield Draft(
         rule=Rule.RECOMPILATION,
@@ -413,7 +422,7 @@ def cold_start(context: Context) -> Iterator[Draft]:
     # What the host does before, in the same gap, is most likely to find, read or compile that code.
     around = np.isin(idle.gap, idle.gap[pieces])
     certain, time = context.idle_in(pieces), context.idle_in(around)
-    if time < _LEAST_SHARE * context.step_ns:
+    if time < LEAST_SHARE * context.step_ns:
         return
     where = context.where_of_pieces(np.flatnonzero(pieces))
     yield Draft(

@@ -1,4 +1,4 @@
-"""Rules on work that a step need not do: passes over memory, conversions, the same thing twice."""
+"""Rules on work that only passes over memory: chains of small kernels, conversions, copies."""
 
 import math
 import re
@@ -11,10 +11,9 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.advice.context import (
+    LEAST_SHARE,
     Context,
     Draft,
-    Range,
-    any_above,
     claims_of,
     derived,
     general,
@@ -24,44 +23,22 @@ from opscope.analysis.advice.context import (
 from opscope.analysis.api import names_that
 from opscope.analysis.columns import column, end_of, nesting_of
 from opscope.analysis.intervals import Intervals
-from opscope.analysis.modules import MODULE_FRAME
 from opscope.analysis.nesting import Bools, Ints
-from opscope.analysis.stacks import is_users
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Where
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category, Classifier
-from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.units import format_ns, format_share
+from opscope.units import format_ns
 
 _LEAST_NS: Final = 3_000  # shorter kernels are a matter of launching
-_LEAST_SHARE: Final = 0.02  # of the step
 _KERNELS_LOOKED_AT: Final = 1_000  # the most expensive ones
 _FUSIBLE: Final = frozenset({Category.ELEMENTWISE, Category.ACTIVATION, Category.NORMALIZATION, Category.REDUCTION})
 _ALSO_FUSIBLE: Final = frozenset({"aten::copy_", "aten::native_dropout", "aten::native_dropout_backward"})
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
-# Composite operators of the forward pass: no backward formula calls them.
-_FORWARD_ONLY: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        *(
-            "linear",
-            "conv1d",
-            "conv2d",
-            "conv3d",
-            "layer_norm",
-            "group_norm",
-            "batch_norm",
-            "rms_norm",
-            "gelu",
-        ),
-        *("relu", "silu", "softmax", "log_softmax", "dropout", "embedding", "scaled_dot_product_attention"),
-    )
-)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -79,7 +56,7 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
     duration = column(context.trace.activities, "duration_ns")
     lost = sum(int(duration[chain].sum() - duration[chain].max()) for chain in chains) / context.steps
     time = sum(int(duration[chain].sum()) for chain in chains) / context.steps
-    if lost < _LEAST_SHARE * context.step_ns:
+    if lost < LEAST_SHARE * context.step_ns:
         return
     longest = max(chains, key=lambda chain: int(duration[chain].sum()))
     owners = context.links.activity_operator[longest]
@@ -175,112 +152,6 @@ def _distinct(texts: pl.Series) -> Iterator[tuple[int, str]]:
     yield from zip(unique.to_physical().to_list(), unique.cast(pl.String).to_list(), strict=True)
 
 
-def eager_attention(context: Context) -> Iterator[Draft]:
-    """Find attention that is written out: products with a softmax between them, all scores in memory."""
-    yield from _attention_by_names(context)
-    rows: dict[int, LimitRow] = {}
-    softmaxes: list[LimitRow] = []
-    for softmax in context.rows:
-        scores = _scores(softmax.input_dims) if softmax.operator in _SOFTMAX else None
-        products = [row for row in context.rows if scores and row.operator in _BATCHED and _of_scores(row, scores)]
-        makes = any(_matrices(row)[0] == scores for row in products)
-        if scores is None or not makes or not any(_matrices(row)[1] == scores for row in products):
-            continue
-        softmaxes.append(softmax)
-        passes = [row for row in context.rows if row.category not in _NO_PASSES and _scores(row.input_dims) == scores]
-        if any(len(set(_matrices(row))) == 1 for row in products):
-            passes = [softmax]  # heads as wide as the sequence is long: what else has these sizes may be anything
-        rows |= {id(row): row for row in (*products, *passes)}
-    if not rows:
-        return
-    found = list(rows.values())
-    ideal = sum(row.calls * _compute_ns(row) for row in found if row.product) / context.steps
-    time = sum(row.device_ns for row in found) / context.steps
-    if time < _LEAST_SHARE * context.step_ns:
-        return
-    yield Draft(
-        rule=Rule.EAGER_ATTENTION,
-        title=f"Attention is written out and keeps all scores in memory ({format_ns(time)} per step)",
-        where=context.where_of_row(max(softmaxes, key=lambda row: row.device_ns)),
-        saving=context.of_device(0.5 * (time - ideal / 0.3), time - ideal / 0.6),
-        derivation="the time of the products, the softmax and what works on the scores, less what fused "
-        "attention takes at "
-        "60 % of the device's limit (high); half of what is left at 30 % (low)",
-        evidence=(
-            measured(f"the scores of {softmaxes[0].input_dims} are written and read by "
-                     f"{sum(row.calls for row in found) / context.steps:,.0f} calls a step"),
-            derived(f"{format_share(time, context.busy_ns)} of the device's busy time"),
-            general("fused attention never writes the scores to memory"),
-        ),
-        action="torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in "
-        "transformers: "
-        "attn_implementation='sdpa'",
-        wrong_if="the attention weights themselves are needed, or the scores are changed in a way that it does "
-        "not offer",
-        claims=claims_of(found),
-    )  # fmt: skip
-
-
-def _attention_by_names(context: Context) -> Iterator[Draft]:
-    """Where no shapes were recorded: two batched products per softmax (with the backward pass: six)."""
-    rows = [row for row in context.rows if row.input_dims is None and row.operator in _OF_ATTENTION]
-    if not context.trace.operators["input_dims"].is_null().all():
-        return
-    calls = {name: sum(row.calls for row in rows if row.operator == name) for name in _OF_ATTENTION}
-    softmaxes = calls["aten::_softmax"]
-    if not softmaxes or calls["aten::bmm"] not in (2 * softmaxes, 6 * softmaxes):
-        return
-    time = sum(row.device_ns for row in rows) / context.steps
-    yield Draft(
-        rule=Rule.EAGER_ATTENTION,
-        title=f"Attention is written out and keeps all scores in memory ({format_ns(time)} per step)",
-        where=context.where_of_row(max(rows, key=lambda row: row.device_ns)),
-        saving=context.of_device(0.15 * time, 0.95 * time),
-        derivation="15 % (low) to 95 % (high) of the time of its products and softmax: their sizes were not recorded",
-        evidence=(
-            measured(f"{calls['aten::bmm'] / context.steps:,.0f} batched products and {softmaxes / context.steps:,.0f} "
-                     "softmaxes a step"),
-            general("record shapes for more (record_shapes=True)"),
-        ),
-        action="torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in "
-        "transformers: attn_implementation='sdpa'",
-        wrong_if="these products are not those around the softmax",
-        claims=claims_of(rows),
-    )  # fmt: skip
-
-
-_OF_ATTENTION: Final = ("aten::bmm", "aten::_softmax", "aten::_softmax_backward_data")
-_BATCHED: Final = ("aten::bmm", "aten::baddbmm", "aten::mm")
-_SOFTMAX: Final = ("aten::_softmax", "aten::_safe_softmax")
-_NO_PASSES: Final = ("Unlinked", str(Category.MATRIX), str(Category.CONVOLUTION))
-_Matrices = tuple[int, int, int]  # how many, their rows and columns
-
-
-@lru_cache(maxsize=1 << 14)
-def _scores(input_dims: str | None) -> _Matrices | None:
-    """Return the matrices of a call's first input, if it has three or four dimensions as the scores of attention do."""
-    call = RecordedCall.read(input_dims, "[]", None)
-    shape = (call.dims[0] if call and call.dims else None) or ()
-    return (math.prod(shape[:-2]), shape[-2], shape[-1]) if len(shape) in (3, 4) else None
-
-
-def _matrices(row: LimitRow) -> tuple[_Matrices, _Matrices, _Matrices]:
-    """Return what a product makes, and its two operands."""
-    sizes = row.product or {}
-    batch, rows, columns, depth = (sizes.get(name, 0) for name in ("batch", "rows", "columns", "depth"))
-    return (batch, rows, columns), (batch, rows, depth), (batch, depth, columns)
-
-
-def _of_scores(row: LimitRow, scores: _Matrices) -> bool:
-    """Tell whether a product makes or takes matrices of these sizes, or transposed ones as the backward pass does."""
-    count, rows, columns = scores
-    return row.product is not None and any(m in (scores, (count, columns, rows)) for m in _matrices(row))
-
-
-def _compute_ns(row: LimitRow) -> float:
-    return row.ideal_ns if row.ideal_ns is not None and row.limited_by == "compute" else 0.0
-
-
 def in_optimizer(context: Context) -> Bools:
     """Tell per activity whether it was launched within an optimizer's step."""
     annotations, trace = context.trace.annotations, context.trace
@@ -313,7 +184,7 @@ def unfused_optimizer(context: Context) -> Iterator[Draft]:
     lists = bool(names.str.contains("multi_tensor_apply").any())
     saved = context.of_device(0.3 * work, 0.75 * work)
     saving = (waiting.times(0.5, 1.0) + saved).within(context.step_ns)
-    if saving.high < _LEAST_SHARE * context.step_ns or kernels < 8:
+    if saving.high < LEAST_SHARE * context.step_ns or kernels < 8:
         return
     name = str(ranges["name"][0]).split("#")[1].removesuffix(".step")
     now = "a few kernels per operation" if lists else "several kernels per parameter"
@@ -349,7 +220,7 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
         if decode(str(name)).operation is Operation.LAYOUT_CHANGE
     ]
     time = sum(time for _, time, _ in converting) / context.steps
-    if time < _LEAST_SHARE * context.step_ns:
+    if time < LEAST_SHARE * context.step_ns:
         return
     convolutions = [row for row in context.rows if row.category == str(Category.CONVOLUTION)]
     where = context.where_of_row(max(convolutions, key=lambda row: row.device_ns)) if convolutions else Where()
@@ -385,7 +256,7 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
         return
     again = 1.0 if passes == math.inf else 1 - 1 / passes
     time = again * sum(row.device_ns for row in rows) / context.steps
-    if time < _LEAST_SHARE * context.step_ns:
+    if time < LEAST_SHARE * context.step_ns:
         return
     calls = sum(row.calls for row in rows) / context.steps
     yield Draft(
@@ -431,62 +302,11 @@ def _forward_passes_per_update(context: Context) -> float | None:
     return count / max(count - added, 1) if added else None
 
 
-def recomputation(context: Context) -> Iterator[Draft]:
-    """Find forward work that the backward pass does again."""
-    trace, links = context.trace, context.links
-    inside = context.backward().inside
-    forward = names_that(trace.operators["name"], lambda name: name in _FORWARD_ONLY) & inside
-    if not forward.any():
-        return
-    own = np.zeros(trace.operators.height, np.int64)
-    linked = np.zeros(trace.activities.height, np.bool_)
-    linked[context.work] = links.activity_operator[context.work] >= 0
-    np.add.at(own, links.activity_operator[linked], column(trace.activities, "duration_ns")[linked])
-    parent = links.operators.parent
-    outermost = forward & ~np.where(parent >= 0, any_above(forward, parent), False)
-    time = float(links.operators.subtree_sums(own)[outermost].sum()) / context.steps
-    work = np.bincount(links.activity_operator[linked], minlength=trace.operators.height).astype(np.int64)
-    works = links.operators.subtree_sums(work)[outermost]
-    launches, again_calls = float(works.sum()) / max(int(linked.sum()), 1), int((works > 0).sum())
-    if time < _LEAST_SHARE * context.step_ns:
-        return
-    again = np.flatnonzero(linked)
-    again = again[any_above(forward, parent)[links.activity_operator[again]] | forward[links.activity_operator[again]]]
-    yield Draft(
-        rule=Rule.RECOMPUTATION,
-        title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} per step)",
-        where=_checkpoint(context),
-        saving=context.of_removed(0.85 * time, 1.4 * time, launches),
-        derivation="the device time of forward operators that run within the backward pass (85 %: low; 140 %: "
-        "high, with what keeps its results), and their part of the time spent launching",
-        evidence=(measured(f"{again_calls / context.steps:,.0f} forward operators a step run in the backward "
-                           f"pass, {format_share(time, context.busy_ns)} of the device's busy time"),),
-        action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
-        "(create_selective_checkpoint_contexts)",
-        wrong_if="memory does not allow it",
-        claims=context.claims_of_activities(again),
-    )  # fmt: skip
-
-
-def _checkpoint(context: Context) -> Where:
-    frames = context.trace.frames
-    found = names_that(frames["name"], lambda name: "torch/utils/checkpoint.py" in name)
-    if not found.any():
-        return Where()
-    row = int(np.flatnonzero(found)[0])
-    nesting = nesting_of(frames)
-    above = int(nesting.parent[row])
-    names = frames["name"]
-    while above >= 0 and not is_users(str(names[above])):
-        above = int(nesting.parent[above])
-    return Where(python=str(names[above]) if above >= 0 else str(names[row]))
-
-
 def contiguous_copies(context: Context) -> Iterator[Draft]:
     """Find copies that only change the strides of a tensor."""
     rows = [row for row in context.rows if row.operator == "aten::copy_" and _changes_strides(row)]
     time = sum(row.device_ns for row in rows) / context.steps
-    if not rows or time < _LEAST_SHARE * context.step_ns:
+    if not rows or time < LEAST_SHARE * context.step_ns:
         return
     first = max(rows, key=lambda row: row.device_ns)
     yield Draft(
@@ -515,95 +335,3 @@ def _changes_strides(row: LimitRow) -> bool:
     to, source = call.strides[:2]
     same = call.types[0] == call.types[1] and call.dims[0] == call.dims[1]
     return same and to is not None and source is not None and to != source and 0 not in source
-
-
-def duplicate_work(context: Context) -> Iterator[Draft]:
-    """Find modules that run several times a step on inputs of the same shapes: on the same inputs, perhaps."""
-    if context.backward().inside.any():
-        return  # what runs again may belong to another micro-batch
-    found = sorted(_repeated_modules(context), key=lambda item: -item[2])
-    for name, calls, time in found[:1]:
-        saved = time * (1 - 1 / calls)
-        if saved < _LEAST_SHARE * context.step_ns:
-            return
-        high = context.of_device(0.0, saved).high
-        yield Draft(
-            rule=Rule.DUPLICATE_WORK,
-            title=f"{name} runs {calls:.0f} times a step with inputs of the same shapes",
-            where=Where(module=name),
-            # Whether the inputs are the same no trace tells: it never comes before what was seen.
-            saving=Range(0.0, high, 0.01 * high),
-            derivation="all of its runs but one, if their inputs are the same (high)",
-            evidence=(
-                measured(f"it takes {format_ns(time)} of device time a step, in {calls:.0f} runs of the same kernels"),
-                general("a trace does not record whether tensors hold the same values"),
-            ),
-            action="if the inputs are the same, compute it once and use the result again",
-            wrong_if="the inputs differ from run to run",
-            claims=frozenset({"duplicates"}),
-        )
-
-
-def _copies_from_host(context: Context) -> Ints:
-    """Return when copies from the host to the device were launched."""
-    launch = context.links.activity_launch
-    copies = names_that(context.trace.activities["name"], lambda name: direction_of(name) is Direction.TO_DEVICE)
-    return column(context.trace.launches, "start_ns")[launch[copies & (launch >= 0)]]
-
-
-def _work_between(begin: Ints, end: Ints, launched: Ints) -> bool:
-    """Tell whether something is launched between all runs but a step's last one and the next step's first."""
-    between = np.searchsorted(launched, begin[1:]) > np.searchsorted(launched, end[:-1])
-    return bool(between.all())
-
-
-def _new_data_between(starts: Ints, each: int, copied: Ints) -> bool:
-    """Tell whether data came from the host between the runs of any step: then the inputs are others."""
-    groups = starts[: len(starts) // each * each].reshape(-1, each)
-    first, last = np.searchsorted(copied, groups[:, 0]), np.searchsorted(copied, groups[:, -1])
-    return bool((last > first).any())
-
-
-def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
-    """Yield modules of which each step has as many equal runs: name, runs and device time per step."""
-    frames = context.trace.frames
-    modules = frames.filter(names_that(frames["name"], lambda name: name.startswith(MODULE_FRAME)))
-    launch = context.links.activity_launch
-    launched = np.flatnonzero(launch >= 0)
-    if not modules.height or not len(launched):
-        return
-    nesting = nesting_of(modules)
-    thread, start = (column(context.trace.launches, name)[launch[launched]] for name in ("thread", "start_ns"))
-    owner = nesting.innermost_at(thread, start)
-    inside = owner >= 0
-    duration, kernels = np.zeros(modules.height, np.int64), np.zeros(modules.height, np.int64)
-    np.add.at(duration, owner[inside], column(context.trace.activities, "duration_ns")[launched[inside]])
-    np.add.at(kernels, owner[inside], 1)
-    names = modules["name"].cast(pl.String)
-    table = pl.DataFrame(
-        {
-            "name": names,
-            "around": names.gather(pl.Series(nesting.parent).replace(-1, None)),
-            "time": nesting.subtree_sums(duration),
-            "kernels": nesting.subtree_sums(kernels),
-        }
-    )
-    runs = table.group_by("name").agg(
-        pl.len().alias("runs"), pl.col("time").sum(), pl.col("kernels").min().alias("least"), pl.col("kernels").max(),
-        pl.col("around").first(),
-    )  # fmt: skip
-    repeated = runs.filter(
-        (pl.col("runs") >= 2 * context.steps) & (pl.col("runs") % context.steps == 0)
-        & (pl.col("least") == pl.col("kernels")) & (pl.col("kernels") > 0)
-    )  # fmt: skip
-    outer = set(repeated["name"])
-    begun = column(modules, "start_ns")
-    copied = np.sort(_copies_from_host(context))
-    for name, count, time, _, _, around in repeated.iter_rows():
-        mine = np.flatnonzero((modules["name"] == name).to_numpy())
-        mine = mine[np.argsort(begun[mine], kind="stable")]
-        if around in outer or _new_data_between(begun[mine], count // context.steps, copied):
-            continue
-        # A run right after another takes what that one gave.
-        if _work_between(begun[mine], end_of(modules)[mine], np.sort(start)):
-            yield str(name).removeprefix(MODULE_FRAME), count / context.steps, time / context.steps

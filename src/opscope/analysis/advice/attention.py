@@ -1,0 +1,127 @@
+"""Rules on attention."""
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+from opscope.analysis.advice.context import (
+    LEAST_SHARE,
+    Context,
+    Draft,
+    claims_of,
+    derived,
+    general,
+    measured,
+)
+from opscope.documents.findings import Rule
+from opscope.documents.limits import LimitRow
+from opscope.knowledge.calls import RecordedCall
+from opscope.knowledge.categories import Category
+from opscope.units import format_ns, format_share
+
+
+def eager_attention(context: Context) -> Iterator[Draft]:
+    """Find attention that is written out: products with a softmax between them, all scores in memory."""
+    yield from _attention_by_names(context)
+    rows: dict[int, LimitRow] = {}
+    softmaxes: list[LimitRow] = []
+    for softmax in context.rows:
+        scores = _scores(softmax.input_dims) if softmax.operator in _SOFTMAX else None
+        products = [row for row in context.rows if scores and row.operator in _BATCHED and _of_scores(row, scores)]
+        makes = any(_matrices(row)[0] == scores for row in products)
+        if scores is None or not makes or not any(_matrices(row)[1] == scores for row in products):
+            continue
+        softmaxes.append(softmax)
+        passes = [row for row in context.rows if row.category not in _NO_PASSES and _scores(row.input_dims) == scores]
+        if any(len(set(_matrices(row))) == 1 for row in products):
+            passes = [softmax]  # heads as wide as the sequence is long: what else has these sizes may be anything
+        rows |= {id(row): row for row in (*products, *passes)}
+    if not rows:
+        return
+    found = list(rows.values())
+    ideal = sum(row.calls * _compute_ns(row) for row in found if row.product) / context.steps
+    time = sum(row.device_ns for row in found) / context.steps
+    if time < LEAST_SHARE * context.step_ns:
+        return
+    yield Draft(
+        rule=Rule.EAGER_ATTENTION,
+        title=f"Attention is written out and keeps all scores in memory ({format_ns(time)} per step)",
+        where=context.where_of_row(max(softmaxes, key=lambda row: row.device_ns)),
+        saving=context.of_device(0.5 * (time - ideal / 0.3), time - ideal / 0.6),
+        derivation="the time of the products, the softmax and what works on the scores, less what fused "
+        "attention takes at "
+        "60 % of the device's limit (high); half of what is left at 30 % (low)",
+        evidence=(
+            measured(f"the scores of {softmaxes[0].input_dims} are written and read by "
+                     f"{sum(row.calls for row in found) / context.steps:,.0f} calls a step"),
+            derived(f"{format_share(time, context.busy_ns)} of the device's busy time"),
+            general("fused attention never writes the scores to memory"),
+        ),
+        action="torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in "
+        "transformers: "
+        "attn_implementation='sdpa'",
+        wrong_if="the attention weights themselves are needed, or the scores are changed in a way that it does "
+        "not offer",
+        claims=claims_of(found),
+    )  # fmt: skip
+
+
+def _attention_by_names(context: Context) -> Iterator[Draft]:
+    """Where no shapes were recorded: two batched products per softmax (with the backward pass: six)."""
+    rows = [row for row in context.rows if row.input_dims is None and row.operator in _OF_ATTENTION]
+    if not context.trace.operators["input_dims"].is_null().all():
+        return
+    calls = {name: sum(row.calls for row in rows if row.operator == name) for name in _OF_ATTENTION}
+    softmaxes = calls["aten::_softmax"]
+    if not softmaxes or calls["aten::bmm"] not in (2 * softmaxes, 6 * softmaxes):
+        return
+    time = sum(row.device_ns for row in rows) / context.steps
+    yield Draft(
+        rule=Rule.EAGER_ATTENTION,
+        title=f"Attention is written out and keeps all scores in memory ({format_ns(time)} per step)",
+        where=context.where_of_row(max(rows, key=lambda row: row.device_ns)),
+        saving=context.of_device(0.15 * time, 0.95 * time),
+        derivation="15 % (low) to 95 % (high) of the time of its products and softmax: their sizes were not recorded",
+        evidence=(
+            measured(f"{calls['aten::bmm'] / context.steps:,.0f} batched products and {softmaxes / context.steps:,.0f} "
+                     "softmaxes a step"),
+            general("record shapes for more (record_shapes=True)"),
+        ),
+        action="torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in "
+        "transformers: attn_implementation='sdpa'",
+        wrong_if="these products are not those around the softmax",
+        claims=claims_of(rows),
+    )  # fmt: skip
+
+
+_OF_ATTENTION: Final = ("aten::bmm", "aten::_softmax", "aten::_softmax_backward_data")
+_BATCHED: Final = ("aten::bmm", "aten::baddbmm", "aten::mm")
+_SOFTMAX: Final = ("aten::_softmax", "aten::_safe_softmax")
+_NO_PASSES: Final = ("Unlinked", str(Category.MATRIX), str(Category.CONVOLUTION))
+_Matrices = tuple[int, int, int]  # how many, their rows and columns
+
+
+@lru_cache(maxsize=1 << 14)
+def _scores(input_dims: str | None) -> _Matrices | None:
+    """Return the matrices of a call's first input, if it has three or four dimensions as the scores of attention do."""
+    call = RecordedCall.read(input_dims, "[]", None)
+    shape = (call.dims[0] if call and call.dims else None) or ()
+    return (math.prod(shape[:-2]), shape[-2], shape[-1]) if len(shape) in (3, 4) else None
+
+
+def _matrices(row: LimitRow) -> tuple[_Matrices, _Matrices, _Matrices]:
+    """Return what a product makes, and its two operands."""
+    sizes = row.product or {}
+    batch, rows, columns, depth = (sizes.get(name, 0) for name in ("batch", "rows", "columns", "depth"))
+    return (batch, rows, columns), (batch, rows, depth), (batch, depth, columns)
+
+
+def _of_scores(row: LimitRow, scores: _Matrices) -> bool:
+    """Tell whether a product makes or takes matrices of these sizes, or transposed ones as the backward pass does."""
+    count, rows, columns = scores
+    return row.product is not None and any(m in (scores, (count, columns, rows)) for m in _matrices(row))
+
+
+def _compute_ns(row: LimitRow) -> float:
+    return row.ideal_ns if row.ideal_ns is not None and row.limited_by == "compute" else 0.0

@@ -1,0 +1,187 @@
+"""Rules on what a step computes more than once."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.advice.context import (
+    LEAST_SHARE,
+    Context,
+    Draft,
+    Range,
+    any_above,
+    general,
+    measured,
+)
+from opscope.analysis.api import names_that
+from opscope.analysis.columns import column, end_of, nesting_of
+from opscope.analysis.modules import MODULE_FRAME
+from opscope.analysis.nesting import Ints
+from opscope.analysis.stacks import is_users
+from opscope.documents.findings import Rule, Where
+from opscope.knowledge.copies import Direction, direction_of
+from opscope.units import format_ns, format_share
+
+# Composite operators of the forward pass: no backward formula calls them.
+_FORWARD_ONLY: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *(
+            "linear",
+            "conv1d",
+            "conv2d",
+            "conv3d",
+            "layer_norm",
+            "group_norm",
+            "batch_norm",
+            "rms_norm",
+            "gelu",
+        ),
+        *("relu", "silu", "softmax", "log_softmax", "dropout", "embedding", "scaled_dot_product_attention"),
+    )
+)
+
+
+def recomputation(context: Context) -> Iterator[Draft]:
+    """Find forward work that the backward pass does again."""
+    trace, links = context.trace, context.links
+    inside = context.backward().inside
+    forward = names_that(trace.operators["name"], lambda name: name in _FORWARD_ONLY) & inside
+    if not forward.any():
+        return
+    own = np.zeros(trace.operators.height, np.int64)
+    linked = np.zeros(trace.activities.height, np.bool_)
+    linked[context.work] = links.activity_operator[context.work] >= 0
+    np.add.at(own, links.activity_operator[linked], column(trace.activities, "duration_ns")[linked])
+    parent = links.operators.parent
+    outermost = forward & ~np.where(parent >= 0, any_above(forward, parent), False)
+    time = float(links.operators.subtree_sums(own)[outermost].sum()) / context.steps
+    work = np.bincount(links.activity_operator[linked], minlength=trace.operators.height).astype(np.int64)
+    works = links.operators.subtree_sums(work)[outermost]
+    launches, again_calls = float(works.sum()) / max(int(linked.sum()), 1), int((works > 0).sum())
+    if time < LEAST_SHARE * context.step_ns:
+        return
+    again = np.flatnonzero(linked)
+    again = again[any_above(forward, parent)[links.activity_operator[again]] | forward[links.activity_operator[again]]]
+    yield Draft(
+        rule=Rule.RECOMPUTATION,
+        title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} per step)",
+        where=_checkpoint(context),
+        saving=context.of_removed(0.85 * time, 1.4 * time, launches),
+        derivation="the device time of forward operators that run within the backward pass (85 %: low; 140 %: "
+        "high, with what keeps its results), and their part of the time spent launching",
+        evidence=(measured(f"{again_calls / context.steps:,.0f} forward operators a step run in the backward "
+                           f"pass, {format_share(time, context.busy_ns)} of the device's busy time"),),
+        action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
+        "(create_selective_checkpoint_contexts)",
+        wrong_if="memory does not allow it",
+        claims=context.claims_of_activities(again),
+    )  # fmt: skip
+
+
+def _checkpoint(context: Context) -> Where:
+    frames = context.trace.frames
+    found = names_that(frames["name"], lambda name: "torch/utils/checkpoint.py" in name)
+    if not found.any():
+        return Where()
+    row = int(np.flatnonzero(found)[0])
+    nesting = nesting_of(frames)
+    above = int(nesting.parent[row])
+    names = frames["name"]
+    while above >= 0 and not is_users(str(names[above])):
+        above = int(nesting.parent[above])
+    return Where(python=str(names[above]) if above >= 0 else str(names[row]))
+
+
+def duplicate_work(context: Context) -> Iterator[Draft]:
+    """Find modules that run several times a step on inputs of the same shapes: on the same inputs, perhaps."""
+    if context.backward().inside.any():
+        return  # what runs again may belong to another micro-batch
+    found = sorted(_repeated_modules(context), key=lambda item: -item[2])
+    for name, calls, time in found[:1]:
+        saved = time * (1 - 1 / calls)
+        if saved < LEAST_SHARE * context.step_ns:
+            return
+        high = context.of_device(0.0, saved).high
+        yield Draft(
+            rule=Rule.DUPLICATE_WORK,
+            title=f"{name} runs {calls:.0f} times a step with inputs of the same shapes",
+            where=Where(module=name),
+            # Whether the inputs are the same no trace tells: it never comes before what was seen.
+            saving=Range(0.0, high, 0.01 * high),
+            derivation="all of its runs but one, if their inputs are the same (high)",
+            evidence=(
+                measured(f"it takes {format_ns(time)} of device time a step, in {calls:.0f} runs of the same kernels"),
+                general("a trace does not record whether tensors hold the same values"),
+            ),
+            action="if the inputs are the same, compute it once and use the result again",
+            wrong_if="the inputs differ from run to run",
+            claims=frozenset({"duplicates"}),
+        )
+
+
+def _copies_from_host(context: Context) -> Ints:
+    """Return when copies from the host to the device were launched."""
+    launch = context.links.activity_launch
+    copies = names_that(context.trace.activities["name"], lambda name: direction_of(name) is Direction.TO_DEVICE)
+    return column(context.trace.launches, "start_ns")[launch[copies & (launch >= 0)]]
+
+
+def _work_between(begin: Ints, end: Ints, launched: Ints) -> bool:
+    """Tell whether something is launched between all runs but a step's last one and the next step's first."""
+    between = np.searchsorted(launched, begin[1:]) > np.searchsorted(launched, end[:-1])
+    return bool(between.all())
+
+
+def _new_data_between(starts: Ints, each: int, copied: Ints) -> bool:
+    """Tell whether data came from the host between the runs of any step: then the inputs are others."""
+    groups = starts[: len(starts) // each * each].reshape(-1, each)
+    first, last = np.searchsorted(copied, groups[:, 0]), np.searchsorted(copied, groups[:, -1])
+    return bool((last > first).any())
+
+
+def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
+    """Yield modules of which each step has as many equal runs: name, runs and device time per step."""
+    frames = context.trace.frames
+    modules = frames.filter(names_that(frames["name"], lambda name: name.startswith(MODULE_FRAME)))
+    launch = context.links.activity_launch
+    launched = np.flatnonzero(launch >= 0)
+    if not modules.height or not len(launched):
+        return
+    nesting = nesting_of(modules)
+    thread, start = (column(context.trace.launches, name)[launch[launched]] for name in ("thread", "start_ns"))
+    owner = nesting.innermost_at(thread, start)
+    inside = owner >= 0
+    duration, kernels = np.zeros(modules.height, np.int64), np.zeros(modules.height, np.int64)
+    np.add.at(duration, owner[inside], column(context.trace.activities, "duration_ns")[launched[inside]])
+    np.add.at(kernels, owner[inside], 1)
+    names = modules["name"].cast(pl.String)
+    table = pl.DataFrame(
+        {
+            "name": names,
+            "around": names.gather(pl.Series(nesting.parent).replace(-1, None)),
+            "time": nesting.subtree_sums(duration),
+            "kernels": nesting.subtree_sums(kernels),
+        }
+    )
+    runs = table.group_by("name").agg(
+        pl.len().alias("runs"), pl.col("time").sum(), pl.col("kernels").min().alias("least"), pl.col("kernels").max(),
+        pl.col("around").first(),
+    )  # fmt: skip
+    repeated = runs.filter(
+        (pl.col("runs") >= 2 * context.steps) & (pl.col("runs") % context.steps == 0)
+        & (pl.col("least") == pl.col("kernels")) & (pl.col("kernels") > 0)
+    )  # fmt: skip
+    outer = set(repeated["name"])
+    begun = column(modules, "start_ns")
+    copied = np.sort(_copies_from_host(context))
+    for name, count, time, _, _, around in repeated.iter_rows():
+        mine = np.flatnonzero((modules["name"] == name).to_numpy())
+        mine = mine[np.argsort(begun[mine], kind="stable")]
+        if around in outer or _new_data_between(begun[mine], count // context.steps, copied):
+            continue
+        # A run right after another takes what that one gave.
+        if _work_between(begun[mine], end_of(modules)[mine], np.sort(start)):
+            yield str(name).removeprefix(MODULE_FRAME), count / context.steps, time / context.steps
