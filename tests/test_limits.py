@@ -232,3 +232,21 @@ def test_products_whose_unit_is_not_known_count_at_the_fastest_one(analyzed: Ana
     row = rows(analyzed(trace))["aten::mm"]
     assert row.precision is None
     assert row.compute_ns == pytest.approx(2 * 4096**3 / 494.7e12 * 1e9)
+
+
+def test_what_the_backward_pass_computes_again_counts_in_hfu_and_not_in_mfu(tmp_path: Path) -> None:
+    """Three products of the same size, one of them within the backward pass as a forward operator."""
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, 10 * MS)
+    inputs = {"Input Dims": [[4096, 4096]] * 2, "Input type": ["float"] * 2}
+    node = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
+    trace.operator(node, MS, 5 * MS, **{"Sequence number": 7, "Fwd thread id": 1})
+    trace.operator("aten::linear", MS + 10 * US, 40 * US)
+    for begin in (10 * US, MS + 20 * US, MS + 100 * US):
+        trace.operator("aten::mm", begin, 20 * US, **inputs)
+        trace.launched_kernel(FFMA, (begin + 2 * US, 3 * US), (begin + 10 * US, 2_500 * US))
+    path = str(trace.write(tmp_path / "t.json"))
+    (use,) = json.loads(opscope("limits", "--step-time", "10", "--format", "json", path).stdout)["utilisation"]
+    one = 2 * 4096**3 / 66.9e12 / 10e-3
+    assert use["hfu"] == pytest.approx(3 * one)
+    assert use["mfu"] == pytest.approx(2 * one)

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opscope.analysis.analyzed import analyze
 from opscope.collect.script.events import Identities, StepEvents
 from opscope.collect.script.period import candidate_periods, find_pattern, settled
 from opscope.collect.script.windows import outermost, steps_by_operators, within
+from opscope.readers import read
+from opscope.record.configuration import CaptureOptions, Schedule
 from tests.cli import ROOT, opscope
 
 SCRIPTS = ROOT / "tests" / "workloads" / "scripts"
@@ -255,3 +258,32 @@ def test_options_that_a_script_has_no_use_for_are_refused(words: tuple[str, ...]
     done = opscope("profile", "--output-dir", str(tmp_path / "out"), *words, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+@pytest.mark.torch
+def test_the_light_pass_of_a_script_comes_before_the_one_with_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each over as many cycles, after a warm-up. (Without a GPU a pass of host activities stands for the light one.)"""
+    torch = pytest.importorskip("torch")
+    from opscope.collect.script.passes import Passes
+    from opscope.collect.torch_profiler import TorchProfiler
+
+    monkeypatch.setattr(TorchProfiler, "of_device_only", lambda self: self)
+    passes = Passes(CaptureOptions(schedule=Schedule(active=2)), tmp_path / "names.json", tmp_path / "light.json")
+    passes.begin()
+    done = []
+    for number in range(6):
+        torch.ones(8).add(number)
+        done.append(passes.cycle(number))
+    assert done == [False] * 5 + [True]
+    assert passes.durations_ns == [4, 5]
+    assert passes.light is not None
+    assert passes.trace is not None
+    for file in (passes.light.file, passes.trace.file):
+        assert analyze(read(tmp_path / file)).step_count == 2
+    passes.begin()  # a repetition that breaks off in the light pass leaves nothing
+    assert not passes.usable
+    passes.abandon()
+    assert not passes.running
+    assert passes.light is None

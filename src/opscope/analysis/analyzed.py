@@ -34,6 +34,7 @@ from opscope.analysis.memory import MemoryUse, memory_use
 from opscope.analysis.modules import module_table
 from opscope.analysis.nesting import Ints
 from opscope.analysis.plausible import plausible
+from opscope.analysis.recomputed import recomputed
 from opscope.analysis.stacks import callers
 from opscope.analysis.step_work import activities_of_steps
 from opscope.analysis.steps import operator_time_on_host, phase_times, steps_of
@@ -228,7 +229,16 @@ class Analysis(Summarised):
     @functools.cached_property
     def limits_of_steps(self) -> tuple[LimitRow, ...]:
         """`limits` of what the steps launched; of everything where no steps are marked."""
+        return self._limits_of(self._work_of_steps)
+
+    @functools.cached_property
+    def limits_needed(self) -> tuple[LimitRow, ...]:
+        """`limits_of_steps` without what the backward pass computes again of the forward pass."""
         work = self._work_of_steps
+        return self._limits_of(work[recomputed(self.trace, self.links, self.backward_pass)[work] < 0])
+
+    def _limits_of(self, work: Ints) -> tuple[LimitRow, ...]:
+        """Return the limits of some activities, given as rows."""
         if len(work) == self.trace.activities.height:
             return self.limits
         shapes = launch_shapes(self.trace, self.links, self._inputs, work)

@@ -48,6 +48,7 @@ class StepEvidence:
         wall_ns: median wall time of an unprofiled step in nanoseconds, if measured. The profiler slows the host down,
             so without it the device's share is a range.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
+        light_busy_ns: how long the busiest device worked in as many steps of a light pass; None without one.
     """
 
     trust: Trust
@@ -59,6 +60,12 @@ class StepEvidence:
     steps: int
     wall_ns: float | None = None
     ran_on_gpu: bool | None = None
+    light_busy_ns: int | None = None
+
+    @property
+    def busy_ns(self) -> int:
+        """How long the busiest device works in all steps."""
+        return busiest(self.devices).busy_in_window_ns if self.light_busy_ns is None else self.light_busy_ns
 
     @property
     def unprofiled(self) -> bool:
@@ -111,7 +118,7 @@ class _DeviceShare:
 
     @classmethod
     def of(cls, evidence: StepEvidence, device: DeviceTimeline, waits: Waits) -> "_DeviceShare":
-        busy, hidden = device.busy_in_window_ns, _hidden(evidence.trust, device)
+        busy, hidden = evidence.busy_ns, _hidden(evidence.trust, device)
         doubt = "" if not hidden else f" (and for up to {format_ns(hidden)} more, by the checks that failed)"
         steps = evidence.steps or 1
         amount = f"{format_ns(busy / steps)} per step" if evidence.steps else f"{format_ns(busy)} in the recording"
@@ -173,7 +180,7 @@ def waiting_per_step(evidence: StepEvidence, device: DeviceTimeline, waits: Wait
     steps = evidence.steps or 1
     parts = {kind: time / steps for kind, time in waits.by_kind.items()}
     if evidence.unprofiled and evidence.wall_ns:
-        idle = max(evidence.wall_ns - device.busy_in_window_ns / steps, 0.0)
+        idle = max(evidence.wall_ns - evidence.busy_ns / steps, 0.0)
         slowed = parts.pop(BoundKind.DISPATCH, 0.0)
         parts = _at_most(parts, idle)
         parts[BoundKind.DISPATCH] = min(slowed, idle - sum(parts.values()))

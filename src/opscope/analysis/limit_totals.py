@@ -132,24 +132,39 @@ def _per_nanosecond(trace: Trace, links: Links, rows: Sequence[LimitRow]) -> tup
     return joined["ideal"].fill_null(np.nan).to_numpy(), joined["flop"].fill_null(np.nan).to_numpy()
 
 
-def utilisation(device: int, rows: Sequence[LimitRow], of_ns: float, steps: int, *, unprofiled: bool) -> Utilisation:
+def utilisation(
+    device: int,
+    rows: Sequence[LimitRow],
+    needed: Sequence[LimitRow],
+    of_ns: float,
+    steps: int,
+    *,
+    unprofiled: bool,
+) -> Utilisation:
     """Return what steps make of a device.
 
     Args:
         device: its number.
         rows: of all devices, held against their peaks.
+        needed: the same without what the backward pass computes again.
         of_ns: how long a step takes.
         steps: how many steps the rows are of.
         unprofiled: whether ``of_ns`` was measured without a profiler.
     """
     mine = [row for row in rows if row.device == device and row.ideal_ns is not None]
-    products = sum(row.calls * (row.compute_ns or 0.0) for row in mine) / _NS_PER_S
     moved = sum(row.calls * (row.least_bytes or 0) for row in mine)
     seconds = of_ns * steps / _NS_PER_S
+    hfu = _products(mine) / of_ns / steps if of_ns else 0.0
     return Utilisation(
         device=device,
         of_ns=of_ns,
         unprofiled=unprofiled,
-        hfu=products / seconds if seconds and products else None,
+        hfu=hfu or None,
+        mfu=None if not hfu else _products(row for row in needed if row.device == device) / of_ns / steps,
         achieved_bytes_per_s=moved / seconds if seconds and moved else None,
     )
+
+
+def _products(rows: Iterable[LimitRow]) -> float:
+    """Return how long all products of some rows take at the peaks of their units, in nanoseconds."""
+    return sum(row.calls * (row.compute_ns or 0.0) for row in rows)

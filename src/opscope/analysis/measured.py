@@ -1,10 +1,10 @@
 """A trace joined with what was recorded beside it: the one place that decides steps, bound, throughput and trust."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.bounds import StepEvidence, bound_of
+from opscope.analysis.bounds import StepEvidence, bound_of, busiest
 from opscope.analysis.checks import check_cpu_contention, check_overhead
 from opscope.analysis.passes import LightPass
 from opscope.analysis.statistics import summarise
@@ -104,9 +104,14 @@ class Measured:
     @property
     def step_evidence(self) -> StepEvidence:
         """What the verdict on a step rests on."""
-        return self.analysis.evidence_with(
+        evidence = self.analysis.evidence_with(
             steps=self.step_count, wall_ns=self.unprofiled_step_ns, ran_on_gpu=self.ran_on_gpu
         )
+        if self.timed is self.analysis or not evidence.unprofiled:
+            return evidence
+        device = busiest(evidence.devices).device
+        busy = sum(line.busy_in_window_ns for line in self.timed.devices if line.device == device)
+        return replace(evidence, light_busy_ns=busy or None)
 
     @cached_property
     def trust(self) -> Trust:

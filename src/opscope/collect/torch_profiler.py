@@ -89,20 +89,23 @@ class TorchProfiler:
         return Collected(tuple(folder / trace.file for trace in written), tuple(written))
 
     def light(self, subject: Workload, folder: Path, name: str) -> RawTrace | None:
-        """Collect device activities only, over as many steps as a cycle: that costs the host nearly nothing.
+        """Collect device activities only, over as many steps as a cycle; None where `of_device_only` is."""
+        alone = self.of_device_only()
+        if alone is None:
+            return None
+        plan = replace(self.options.schedule or Schedule(), wait=0, repeat=1)
+        alone = replace(alone, options=replace(alone.options, schedule=plan), traces=(name,), progress=lambda _: None)
+        return alone.collect(subject, folder).record[0]
+
+    def of_device_only(self) -> "TorchProfiler | None":
+        """Return a collector of device activities only, which costs the host nearly nothing.
 
         None where there is no GPU, or the pass that has the names records none or no launches.
         """
         if self.device.type != "cuda" or set(self.options.activities) != {"cpu", "cuda"}:
             return None
-        plan = replace(self.options.schedule or Schedule(), wait=0, repeat=1)
-        alone = replace(
-            self,
-            options=replace(self.options, activities=("cuda",), schedule=plan, with_stack=False, profile_memory=False),
-            traces=(name,),
-            progress=lambda _: None,
-        )
-        return alone.collect(subject, folder).record[0]
+        options = replace(self.options, activities=("cuda",), with_stack=False, profile_memory=False)
+        return replace(self, options=options)
 
     @contextmanager
     def block(self) -> Iterator[profile]:

@@ -126,6 +126,8 @@ class Utilisation:
         of_ns: the time that the shares refer to: the unprofiled step, else the profiled one.
         unprofiled: which of the two.
         hfu: operations of all products, each over the peak of its precision and that time. Recomputed ones count.
+        mfu: the same without what the backward pass computes again of the forward pass, as far as its operators were
+            recorded.
         achieved_bytes_per_s: the least bytes of all modelled work over that time: a lower bound of what was moved.
     """
 
@@ -133,6 +135,7 @@ class Utilisation:
     of_ns: float
     unprofiled: bool
     hfu: float | None
+    mfu: float | None
     achieved_bytes_per_s: float | None
 
 

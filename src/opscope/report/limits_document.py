@@ -77,6 +77,7 @@ def _utilisation(measured: Measured, peaks: dict[int | None, Peaks]) -> list[Uti
         utilisation(
             line.device,
             measured.analysis.limits_of_steps,
+            measured.analysis.limits_needed,
             wall or line.window.duration_ns / measured.step_count,
             measured.step_count,
             unprofiled=wall is not None,
@@ -187,11 +188,10 @@ def _facts(document: LimitsDocument) -> list[str]:
     )
     for use in document.utilisation:
         step = f"the {'unprofiled' if use.unprofiled else 'profiled'} step of {format_ns(use.of_ns)}"
-        products = "-" if use.hfu is None else format_share(use.hfu, 1)
+        products, needed = ("-" if share is None else format_share(share, 1) for share in (use.hfu, use.mfu))
         moved = (use.achieved_bytes_per_s or 0.0) / _TERA
         lines.append(
-            f"Device {use.device}: products use {products} of their peaks over {step} (HFU: recomputation "
-            "counts); at least "
-            f"{moved:.2f} TB/s were moved."
+            f"Device {use.device}: products use {products} of their peaks over {step} (HFU), {needed} without what the "
+            f"backward pass computes again (MFU); at least {moved:.2f} TB/s were moved."
         )
     return lines

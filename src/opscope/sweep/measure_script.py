@@ -59,7 +59,8 @@ def measure_script(
         kept()
 
     trace = directory.inside(files.cycles[0].trace).absolute()
-    watcher = Watcher(options, trace, keep, run_on=bool(configuration.get("run_on")), progress=phase)
+    light = None if files.light is None or not options.benchmark else directory.inside(files.light).absolute()
+    watcher = Watcher(options, trace, keep, light=light, run_on=bool(configuration.get("run_on")), progress=phase)
     os.register_at_fork(after_in_child=lambda: setattr(watcher, "active", False))
 
     def torch_imported() -> None:
@@ -127,5 +128,5 @@ def _write(
     if found.wall_ns and options.benchmark:
         reason = "clocks are not sampled while a script runs"
         benchmark = Benchmark(0, tuple(found.wall_ns), None, None, reason, synchronised=found.synchronised)
-    outcome = Outcome(None, benchmark, peak_memory(device), (found.trace,), found.sentence())
+    outcome = Outcome(None, benchmark, peak_memory(device), (found.trace,), found.sentence(), found.light)
     write_record(Task(configuration, options, directory, files), device, info, outcome)

@@ -15,7 +15,7 @@ from opscope.analysis.columns import column
 from opscope.analysis.gaps import Place, Places
 from opscope.analysis.host_time import HostTime
 from opscope.analysis.links import Links
-from opscope.analysis.nesting import Bools, Ints, nearest
+from opscope.analysis.nesting import Bools, Ints
 from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.waits import Waits
 from opscope.documents.bound import BoundKind
@@ -185,7 +185,7 @@ class Context:
     @property
     def busy_ns(self) -> float:
         """How long the device works in a step."""
-        return self.device.busy_in_window_ns / self.steps
+        return self.evidence.busy_ns / self.steps
 
     @cached_property
     def host_ns(self) -> Range:
@@ -363,11 +363,3 @@ def _claim(operator: str | None, input_dims: str | None, input_types: str | None
 def idle_claim(kind: BoundKind) -> frozenset[str]:
     """Return what findings on a kind of idle time claim."""
     return frozenset({f"idle: {kind}"})
-
-
-def any_above(mask: Bools, parent: Ints) -> Bools:
-    """Tell per operator whether one around it is in a mask."""
-    found = np.zeros(len(mask), np.bool_)
-    inner = np.flatnonzero(parent >= 0)
-    found[inner] = nearest(parent, mask)[parent[inner]] >= 0
-    return found

@@ -12,7 +12,6 @@ from opscope.analysis.advice.context import (
     Context,
     Draft,
     Range,
-    any_above,
     derived,
     general,
     idle_claim,
@@ -23,7 +22,7 @@ from opscope.analysis.bounds import STACKS
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.limits import BETWEEN_DEVICES
-from opscope.analysis.nesting import Bools, Ints
+from opscope.analysis.nesting import Bools, Ints, nearest
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, Where
 from opscope.knowledge.api_calls import ApiKind
@@ -145,7 +144,7 @@ def _by_reason(context: Context, calls: Ints) -> dict[Rule, Ints]:
     calls = calls[~copies[calls]]
     operator = context.links.launch_operator[calls]
     reads = names_that(context.trace.operators["name"], lambda name: name in _READS)
-    reads |= any_above(reads, context.links.operators.parent)
+    reads = nearest(context.links.operators.parent, reads) >= 0
     within = np.append(reads, False)[operator]
     # The allocator waits for the device before it frees memory.
     explicit = (operator < 0) & ~frees[calls]

@@ -1,7 +1,6 @@
 """Rules on what a step computes more than once."""
 
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 import polars as pl
@@ -11,7 +10,6 @@ from opscope.analysis.advice.context import (
     Context,
     Draft,
     Range,
-    any_above,
     general,
     measured,
 )
@@ -19,60 +17,30 @@ from opscope.analysis.api import names_that
 from opscope.analysis.columns import column, end_of, nesting_of
 from opscope.analysis.modules import MODULE_FRAME
 from opscope.analysis.nesting import Ints
+from opscope.analysis.recomputed import recomputed
 from opscope.analysis.stacks import is_users
 from opscope.documents.findings import Rule, Where
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.units import format_ns, format_share
 
-# Composite operators of the forward pass: no backward formula calls them.
-_FORWARD_ONLY: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        *(
-            "linear",
-            "conv1d",
-            "conv2d",
-            "conv3d",
-            "layer_norm",
-            "group_norm",
-            "batch_norm",
-            "rms_norm",
-            "gelu",
-        ),
-        *("relu", "silu", "softmax", "log_softmax", "dropout", "embedding", "scaled_dot_product_attention"),
-    )
-)
-
 
 def recomputation(context: Context) -> Iterator[Draft]:
     """Find forward work that the backward pass does again."""
-    trace, links = context.trace, context.links
-    inside = context.backward().inside
-    forward = names_that(trace.operators["name"], lambda name: name in _FORWARD_ONLY) & inside
-    if not forward.any():
-        return
-    own = np.zeros(trace.operators.height, np.int64)
-    linked = np.zeros(trace.activities.height, np.bool_)
-    linked[context.work] = links.activity_operator[context.work] >= 0
-    np.add.at(own, links.activity_operator[linked], column(trace.activities, "duration_ns")[linked])
-    parent = links.operators.parent
-    outermost = forward & ~np.where(parent >= 0, any_above(forward, parent), False)
-    time = float(links.operators.subtree_sums(own)[outermost].sum()) / context.steps
-    work = np.bincount(links.activity_operator[linked], minlength=trace.operators.height).astype(np.int64)
-    works = links.operators.subtree_sums(work)[outermost]
-    launches, again_calls = float(works.sum()) / max(int(linked.sum()), 1), int((works > 0).sum())
+    root = recomputed(context.trace, context.links, context.backward())[context.work]
+    again = context.work[root >= 0]
+    time = float(column(context.trace.activities, "duration_ns")[again].sum()) / context.steps
     if time < LEAST_SHARE * context.step_ns:
         return
-    again = np.flatnonzero(linked)
-    again = again[any_above(forward, parent)[links.activity_operator[again]] | forward[links.activity_operator[again]]]
+    linked = int((context.links.activity_operator[context.work] >= 0).sum())
+    calls = len(np.unique(root[root >= 0])) / context.steps
     yield Draft(
         rule=Rule.RECOMPUTATION,
         title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} per step)",
         where=_checkpoint(context),
-        saving=context.of_removed(0.85 * time, 1.4 * time, launches),
+        saving=context.of_removed(0.85 * time, 1.4 * time, len(again) / linked),
         derivation="the device time of forward operators that run within the backward pass (85 %: low; 140 %: "
         "high, with what keeps its results), and their part of the time spent launching",
-        evidence=(measured(f"{again_calls / context.steps:,.0f} forward operators a step run in the backward "
+        evidence=(measured(f"{calls:,.0f} forward operators a step run in the backward "
                            f"pass, {format_share(time, context.busy_ns)} of the device's busy time"),),
         action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
         "(create_selective_checkpoint_contexts)",

@@ -21,6 +21,7 @@ class Found:
         synchronised: whether each of them ends with a wait for the device.
         profiled_ns: of the profiled ones.
         trace: the trace that was written.
+        light: that of a pass over as many steps that recorded device activities only; None without one.
         notes: what a reader must know.
     """
 
@@ -34,6 +35,7 @@ class Found:
     synchronised: bool = False
     profiled_ns: list[int] = field(default_factory=list)
     trace: RawTrace | None = None
+    light: RawTrace | None = None
     notes: list[str] = field(default_factory=list)
 
     def sentence(self) -> str:

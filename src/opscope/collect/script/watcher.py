@@ -19,20 +19,19 @@ from typing import Any, Final
 
 from opscope.collect.script.events import ANCHOR, LEVELS, Identities, StepEvents
 from opscope.collect.script.found import Found
+from opscope.collect.script.passes import Passes
 from opscope.collect.script.period import Pattern, settled
 from opscope.collect.script.questions import (
     capturing,
     compiled_graphs,
     compiling,
-    current_device,
     grad_enabled,
     on_device,
     profiler_running,
     synchronize,
 )
 from opscope.collect.script.windows import EarlyWindow
-from opscope.record.capture import RawTrace
-from opscope.record.configuration import CaptureOptions, Schedule
+from opscope.record.configuration import CaptureOptions
 
 _OPTIMIZER_CYCLES: Final = 3  # seen before a repetition is believed
 _CALL_CYCLES: Final = 6
@@ -81,6 +80,7 @@ class Watcher:
         trace: Path,
         done: Callable[[Found], None],
         *,
+        light: Path | None = None,
         run_on: bool = False,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -89,13 +89,14 @@ class Watcher:
         Args:
             options: what is collected, and how many steps.
             trace: where the trace goes.
+            light: where the trace of device activities only goes; None for no such pass.
             done: called once there is a trace; it keeps what was found.
             run_on: whether the script goes on after that, to its own end.
             progress: called with the phase.
         """
         self.found, self.phase = Found(), Phase.WATCH
         self.active = True  # False in forked children and after the end
-        self._options, self._trace, self._done = options, trace, done
+        self._options, self._done = options, done
         self._run_on, self._progress = run_on, progress
         self._pid, self._main = os.getpid(), threading.main_thread().ident
         self._labels: dict[tuple[str, Hashable], str] = {}
@@ -110,8 +111,7 @@ class Watcher:
         self._place, self._partial, self._upcoming = 0, False, 0
         self._cycle_began, self._graphs = 0, 0
         self._block: _Block | None = None
-        self._profiler: Any = None
-        self._starting = False
+        self._passes = Passes(options, trace, light)
         self._early = EarlyWindow(options, trace)
         self._raised, self._busy = 0, False
 
@@ -121,10 +121,6 @@ class Watcher:
         if self._early.began or "torch" not in sys.modules:
             return ""
         return ": it ended before steps were found, or within the first seconds, in which nothing is recorded on a GPU"
-
-    @property
-    def _active_steps(self) -> int:
-        return (self._options.schedule or Schedule()).active
 
     # ---------------------------------------------------------------- signals
 
@@ -166,15 +162,14 @@ class Watcher:
 
     def profiler_prepares(self, profiler: Any) -> None:
         """A profiler is about to start. PyTorch has one at a time; the script's own goes first."""
-        ours = self._profiler is not None and self._profiler.profiler is profiler
-        if self._starting or ours or self._early.starting or not self.active:
+        if self._passes.owns(profiler) or self._early.starting or not self.active:
             return
-        if self._profiler is None and not self._early.running:
+        if not self._passes.running and not self._early.running:
             return
         self.found.notes.append("The script started a profiler of its own, and this one gave way")
         self._early.stop()
         if self.phase is Phase.RECORD:
-            self._abandon()
+            self._passes.abandon()
             self._watch_again()
 
     # ---------------------------------------------------------------- boundaries
@@ -256,8 +251,8 @@ class Watcher:
             self._partial = False
         elif self.phase is Phase.SETTLE:
             self._settle(now)
-        else:
-            self._recorded(now)
+        elif self._passes.cycle(now - self._cycle_began):
+            self._profiled()
         self._cycle_began = time.perf_counter_ns()
 
     def _settle(self, now: int) -> None:
@@ -301,11 +296,12 @@ class Watcher:
 
     def _broken(self) -> None:
         """An event is not the one predicted: keep what was profiled, or look again."""
-        if self.phase is Phase.RECORD and len(self.found.profiled_ns) > 1:
+        if self.phase is Phase.RECORD and self._passes.usable:
             self.found.notes.append("The repetition broke off while it was profiled")
-            self._stop()
+            self._passes.stop()
+            self._profiled()
             return
-        self._abandon()
+        self._passes.abandon()
         self._watch_again()
 
     def _watch_again(self) -> None:
@@ -316,42 +312,15 @@ class Watcher:
     # ---------------------------------------------------------------- profiling
 
     def _start(self) -> None:
-        from opscope.collect.torch_profiler import TorchProfiler
-
-        synchronize()
-        collector = TorchProfiler(self._options, current_device())
-        self._profiler = collector.profiler(Schedule(0, 1, self._active_steps, 1))
-        self._starting = True
-        self._profiler.start()
-        self._starting = False
-        collector.describe(self._profiler)
+        self._passes.begin()
         self.phase = Phase.RECORD
         self._progress("profiling")
 
-    def _recorded(self, now: int) -> None:
-        self.found.profiled_ns.append(now - self._cycle_began)  # the first one is the profiler's warm-up
-        if len(self.found.profiled_ns) > self._active_steps:
-            self._stop()
-        else:
-            if len(self.found.profiled_ns) == 1:
-                synchronize()  # what the warm-up cycle launched must not run within the first step
-            self._profiler.step()
-
-    def _stop(self) -> None:
-        """Stop at a boundary; that closes the last ``ProfilerStep`` range."""
-        from opscope.collect.torch_profiler import write_trace
-
-        synchronize()
-        self._profiler.stop()
-        del self.found.profiled_ns[0]
-        self.found.trace = RawTrace(self._trace.name, write_trace(self._profiler, self._trace))
-        self._profiler = None
+    def _profiled(self) -> None:
+        """Keep what the passes wrote."""
+        self.found.profiled_ns = self._passes.durations_ns
+        self.found.trace, self.found.light = self._passes.trace, self._passes.light
         self._finished()
-
-    def _abandon(self) -> None:
-        if self._profiler is not None:
-            self._profiler.stop()
-            self._profiler = None
 
     def _finished(self) -> None:
         self.phase = Phase.DONE
@@ -391,14 +360,14 @@ class Watcher:
         """Take steps from the operators of the early window, where hardly any boundary was seen."""
         if len(self._optimizer.ends) + len(self._call.ends) > 2 or (going_on and self._optimizers_made):
             return
-        steps = self._early.steps_by_operators(minimum, self._active_steps, going_on=going_on)
+        steps = self._early.steps_by_operators(minimum, self._passes.active, going_on=going_on)
         if steps is None:
             return
         self.found.source, self.found.pattern = "operators", steps.pattern
         self.found.seen, self.found.first = steps.seen, steps.first
         self.found.profiled_ns = steps.durations_ns
         self.found.notes.append("The steps were marked afterwards, so there are no unprofiled ones")
-        self.found.trace = RawTrace(self._trace.name, self._early.replaced_bytes)
+        self.found.trace = self._early.trace
         self._finished()
 
     # ---------------------------------------------------------------- the end
@@ -426,11 +395,12 @@ class Watcher:
             return
         if failure is not None:
             self.found.notes.append(failure)
-        if self.phase is Phase.RECORD and len(self.found.profiled_ns) > 1:
+        if self.phase is Phase.RECORD and self._passes.usable:
             self.found.notes.append("The script ended while it was profiled")
-            self._stop()
+            self._passes.stop()
+            self._profiled()
             return
-        self._abandon()
+        self._passes.abandon()
         self._watch_again()
         if self._current_call is not None:
             _, number, name = self._current_call
@@ -444,7 +414,7 @@ class Watcher:
         if self.phase is Phase.DONE:
             return
         kind = "optimizer" if self._optimizer.ends else "call"
-        steps = self._early.marked_steps(kind, self._active_steps)
+        steps = self._early.marked_steps(kind, self._passes.active)
         count = len(self._optimizer.ends) or len(self._call.ends)
         if steps is not None:
             self.found.source = "optimizer steps" if kind == "optimizer" else "module calls"
@@ -455,7 +425,7 @@ class Watcher:
             )
         elif not whole:
             return
-        self.found.trace = RawTrace(self._trace.name, self._early.replaced_bytes)
+        self.found.trace = self._early.trace
         self._finished()
 
 

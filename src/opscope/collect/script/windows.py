@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from opscope.collect.script.period import Pattern, candidate_periods, find_pattern
 from opscope.collect.script.questions import current_device
+from opscope.record.capture import RawTrace
 from opscope.record.configuration import CaptureOptions
 
 _MARK: Final = "opscope: after "
@@ -32,7 +33,7 @@ class EarlyWindow:
     def __init__(self, options: CaptureOptions, trace: Path) -> None:
         self.starting = False
         self.began = False
-        self.replaced_bytes = 0
+        self._replaced_bytes = 0
         self._options, self._path = options, trace
         self._profiler: Any = None
         self._held: Any = None  # what a stopped profiler recorded: written only if nothing better comes
@@ -40,6 +41,11 @@ class EarlyWindow:
         self._mark: Any = None
         self._marks = 0
         self._started, self._recorded_us = 0, 0.0
+
+    @property
+    def trace(self) -> RawTrace:
+        """The trace that was written."""
+        return RawTrace(self._path.name, self._replaced_bytes)
 
     @property
     def running(self) -> bool:
@@ -93,7 +99,7 @@ class EarlyWindow:
             from opscope.collect.torch_profiler import write_trace
 
             held, self._held = self._held, None
-            self.replaced_bytes = write_trace(held, self._path)
+            self._replaced_bytes = write_trace(held, self._path)
             self._written = True
         return self._written
 

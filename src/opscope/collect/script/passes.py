@@ -1,0 +1,110 @@
+"""Profiles a few cycles of a script's steady state: first device activities alone, then with names."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from opscope.collect.script.questions import current_device, synchronize
+from opscope.record.capture import RawTrace
+from opscope.record.configuration import CaptureOptions, Schedule
+
+_WARM_UP: Final = 1
+
+
+class Passes:
+    """One pass after the other, each over as many cycles.
+
+    A process that was profiled with operators stays slower, so the light pass, which records device activities only,
+    comes first. Where no GPU works, or only one kind of activities is asked for, there is none.
+    """
+
+    def __init__(self, options: CaptureOptions, trace: Path, light: Path | None) -> None:
+        """Say what is recorded, and where the traces go: with names, and of device activities only."""
+        self.light: RawTrace | None = None
+        self.trace: RawTrace | None = None
+        self.durations_ns: list[int] = []  # of the profiled cycles of the pass with names
+        self.starting = False
+        self._options, self._path, self._light_path = options, trace, light
+        self._profiler: Any = None
+        self._is_light = False
+        self._cycles = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether a profiler runs."""
+        return self._profiler is not None
+
+    @property
+    def usable(self) -> bool:
+        """Whether cycles with names were recorded, so that their trace says something."""
+        return self.running and not self._is_light and bool(self.durations_ns)
+
+    def owns(self, profiler: Any) -> bool:
+        """Tell whether a profiler that is about to start is one of these."""
+        return self.starting or (self.running and self._profiler.profiler is profiler)
+
+    def begin(self) -> None:
+        """Start the first pass."""
+        from opscope.collect.torch_profiler import TorchProfiler
+
+        self.light, self.trace = None, None
+        alone = TorchProfiler(self._options, current_device()).of_device_only()
+        self._is_light = alone is not None and self._light_path is not None
+        self._start()
+
+    def cycle(self, duration_ns: int) -> bool:
+        """Note a cycle that ended; go on to the next pass after the last one. Return whether everything is written."""
+        self._cycles += 1
+        if self._cycles > _WARM_UP and not self._is_light:
+            self.durations_ns.append(duration_ns)
+        if self._cycles < _WARM_UP + self.active:
+            if self._cycles == _WARM_UP:
+                synchronize()  # what the warm-up cycle launched must not run within the first step
+            self._profiler.step()
+            return False
+        return self.stop()
+
+    def stop(self) -> bool:
+        """Stop at a boundary, which closes the last ``ProfilerStep`` range; return whether everything is written."""
+        from opscope.collect.torch_profiler import write_trace
+
+        synchronize()
+        self._profiler.stop()
+        path = self._light_path if self._is_light and self._light_path else self._path
+        written = RawTrace(path.name, write_trace(self._profiler, path))
+        self._profiler = None
+        if not self._is_light:
+            self.trace = written
+            return True
+        self.light, self._is_light = written, False
+        self._start()
+        return False
+
+    def abandon(self) -> None:
+        """Stop, and keep nothing."""
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler = None
+        if self.light is not None and self._light_path is not None:
+            self._light_path.unlink(missing_ok=True)
+        self.light = None
+
+    @property
+    def active(self) -> int:
+        """How many cycles each pass profiles."""
+        return (self._options.schedule or Schedule()).active
+
+    def _start(self) -> None:
+        from opscope.collect.torch_profiler import TorchProfiler
+
+        synchronize()
+        collector = TorchProfiler(self._options, current_device())
+        if self._is_light and (alone := collector.of_device_only()) is not None:
+            collector = alone
+        self._cycles, self.durations_ns = 0, []
+        self._profiler = collector.profiler(Schedule(0, _WARM_UP, self.active, 1))
+        self.starting = True
+        try:
+            self._profiler.start()
+        finally:
+            self.starting = False
+        collector.describe(self._profiler)
