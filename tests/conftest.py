@@ -1,4 +1,5 @@
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tests.kineto import KinetoTrace
 DATA = Path(__file__).parent / "data"
 # Tests run side by side, one process per core: more threads than cores would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Peaks that were measured on this machine must not count; the processes of a run share one cache.
+os.environ["OPSCOPE_CACHE"] = os.environ.setdefault("OPSCOPE_TESTS_CACHE", tempfile.mkdtemp(prefix="opscope-tests-"))
 
 
 def gpu_is_missing() -> str | None:

@@ -111,7 +111,7 @@ def test_work_faster_than_its_limit_is_a_failed_check(tmp_path: Path) -> None:
     result = opscope("limits", path)
     assert result.returncode == 1
     assert "FAIL: faster than the limit" in result.stdout
-    assert json.loads(opscope("limits", "--format", "json", path).stdout)["over_limit"] == ["aten::mm"]
+    assert json.loads(opscope("limits", "--format", "json", path).stdout)["limits"]["over_limit"] == ["aten::mm"]
 
 
 @pytest.mark.parametrize("name", sorted(path.name.removesuffix(".json.gz") for path in TRACES.glob("*.json.gz")))
@@ -174,7 +174,7 @@ def test_the_command_by_step_and_its_use_of_the_device(tmp_path: Path) -> None:
     path = str(product().write(tmp_path / "t.json"))
     document = json.loads(opscope("limits", "--by", "step", "--step-time", "5", "--format", "json", path).stdout)
     assert [total["name"] for total in document["totals"]] == ["step 1"]
-    (use,) = document["utilisation"]
+    (use,) = document["limits"]["utilisation"]
     assert use["unprofiled"]
     assert use["hfu"] == pytest.approx(2 * 4096**3 / 66.9e12 / 5e-3)
     assert opscope("limits", "--by", "module", path).returncode == 2
@@ -246,7 +246,9 @@ def test_what_the_backward_pass_computes_again_counts_in_hfu_and_not_in_mfu(tmp_
         trace.operator("aten::mm", begin, 20 * US, **inputs)
         trace.launched_kernel(FFMA, (begin + 2 * US, 3 * US), (begin + 10 * US, 2_500 * US))
     path = str(trace.write(tmp_path / "t.json"))
-    (use,) = json.loads(opscope("limits", "--step-time", "10", "--format", "json", path).stdout)["utilisation"]
+    (use,) = json.loads(opscope("limits", "--step-time", "10", "--format", "json", path).stdout)["limits"][
+        "utilisation"
+    ]
     one = 2 * 4096**3 / 66.9e12 / 10e-3
     assert use["hfu"] == pytest.approx(3 * one)
     assert use["mfu"] == pytest.approx(2 * one)

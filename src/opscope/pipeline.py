@@ -154,11 +154,7 @@ def measured_capture(
     *,
     directory: RunDirectory,
 ) -> Measured:
-    """Analyse the trace of one cycle of a capture and join it with its record, and with its light pass.
-
-    Raises:
-        BadInputError: the light pass cannot be read.
-    """
+    """Analyse the trace of one cycle of a capture and join it with its record, and with its light pass."""
     replaced = trace.source.replaced_bytes + record.traces[cycle].replaced_bytes
     trace = replace(trace, source=replace(trace.source, replaced_bytes=replaced))
     analysis = analyze(trace, functions, expect_device_work=_expects_device_work(record), graph_capture=graph_capture)
@@ -168,7 +164,10 @@ def measured_capture(
 def _light(record: CaptureRecord, analysis: Analysis, directory: RunDirectory) -> LightPass | None:
     if record.light is None or not analysis.step_count or not analysis.has_device_times:
         return None
-    return light_pass(read(directory.trace_path(record.light.file)), analysis)
+    try:
+        return light_pass(read(directory.trace_path(record.light.file)), analysis)
+    except BadInputError as error:
+        return LightPass(None, f"The light pass cannot be read: {error}.")
 
 
 def _expects_device_work(record: CaptureRecord) -> bool | None:

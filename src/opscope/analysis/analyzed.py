@@ -28,7 +28,7 @@ from opscope.analysis.host_time import HostTime
 from opscope.analysis.iterations import iteration_table
 from opscope.analysis.launch_shapes import called_operators, inputs_of_activities, launch_shapes
 from opscope.analysis.launches import LaunchSummary, summarise_launches
-from opscope.analysis.limits import limit_rows, peaks_of
+from opscope.analysis.limits import limit_rows, mostly_modelled, peaks_of
 from opscope.analysis.links import Links, link
 from opscope.analysis.memory import MemoryUse, memory_use
 from opscope.analysis.modules import module_table
@@ -236,6 +236,11 @@ class Analysis(Summarised):
         """`limits_of_steps` without what the backward pass computes again of the forward pass."""
         work = self._work_of_steps
         return self._limits_of(work[recomputed(self.trace, self.links, self.backward_pass)[work] < 0])
+
+    @property
+    def knows_limits(self) -> bool:
+        """Whether most of the steps' device time has a model, so that rules on kernels can look at it."""
+        return mostly_modelled(self.limits_of_steps)
 
     def _limits_of(self, work: Ints) -> tuple[LimitRow, ...]:
         """Return the limits of some activities, given as rows."""

@@ -14,9 +14,9 @@ def calls_that(launches: pl.DataFrame, wanted: Callable[[ApiCall], bool]) -> Boo
     return names_that(launches["name"], lambda name: wanted(api_call(name)))
 
 
-def calls_of(launches: pl.DataFrame, kind: ApiKind) -> Bools:
-    """Tell per row of a table of launches whether its call is of a kind."""
-    return calls_that(launches, lambda call: call.kind is kind)
+def calls_of(launches: pl.DataFrame, *kinds: ApiKind) -> Bools:
+    """Tell per row of a table of launches whether its call is of one of some kinds."""
+    return calls_that(launches, lambda call: call.kind in kinds)
 
 
 def names_that(names: pl.Series, wanted: Callable[[str], object]) -> Bools:

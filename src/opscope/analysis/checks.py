@@ -88,11 +88,12 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     if not trace.activities.height:
         yield _host_time_covered(trace, links)
         return
-    yield _launch_recorded(trace, links)
+    queued = queued_before(trace, links)
+    yield _launch_recorded(trace, links, queued)
     yield _operator_recorded(trace, links)
     yield _launches_without_activity(evidence.launches, sum(timeline.busy_ns for timeline in evidence.timelines))
     yield _launched_outside_steps(trace, links)
-    yield _outside_window(trace, links, evidence.timelines)
+    yield _outside_window(trace, queued, evidence.timelines)
     yield _stream_overlaps(trace)
     yield _repeated_correlations(trace, links)
     yield _cold_launches(trace)
@@ -304,9 +305,8 @@ def _at_most_warn(check: Check) -> Check:
     return replace(check, verdict=Verdict.WARN) if check.count else check
 
 
-def _launch_recorded(trace: Trace, links: Links) -> Check:
+def _launch_recorded(trace: Trace, links: Links, early: Bools) -> Check:
     missing = (links.activity_launch < 0) & (links.activity_operator < 0)
-    early = queued_before(trace, links)
     lost = _timed(
         trace,
         CheckName.LAUNCH_RECORDED,
@@ -411,7 +411,7 @@ def _launched_outside_steps(trace: Trace, links: Links) -> Check:
     return _at_most_warn(check)
 
 
-def _outside_window(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> Check:
+def _outside_window(trace: Trace, early: Bools, timelines: Sequence[DeviceTimeline]) -> Check:
     name = CheckName.WORK_OUTSIDE_WINDOW
     outside = sum(timeline.outside_window_ns for timeline in timelines)
     whole = sum(timeline.busy_ns for timeline in timelines)
@@ -419,7 +419,7 @@ def _outside_window(trace: Trace, links: Links, timelines: Sequence[DeviceTimeli
     if not outside:
         return Check(name, Verdict.PASS, 0, "All device work lies in the window.", 0, "device", 0.0, "device busy")
     # What was queued before the recording belongs to steps before it: a loop that does not wait for the device.
-    queued = _outside_ns(trace, queued_before(trace, links), timelines)
+    queued = _outside_ns(trace, early, timelines)
     verdict = Verdict.WARN if outside - queued <= TOLERATED_OUTSIDE * whole else Verdict.FAIL
     count = _outside_count(trace, timelines[0].window)
     before = f", {format_ns(queued)} of it before the recording" if queued else ""

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from opscope.analysis.api import calls_that, names_that
+from opscope.analysis.api import calls_of, calls_that, names_that
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
@@ -25,7 +25,6 @@ PAUSE_NS: Final = 100_000
 # So long without any launch is no dispatching either, however many operators come and go (of tensors on the host).
 LULL_NS: Final = 1_000_000
 _PAGEABLE: Final = "Pageable"
-_BLOCKING_KINDS: Final = (ApiKind.ALLOCATE, ApiKind.FREE, ApiKind.MODULE_LOAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,9 @@ class HostTime:
 
     Attributes:
         thread, start, end: of every call, row by row.
-        waits: calls in which the host waits whatever it launches: a synchronisation, a copy from or to pageable memory.
+        drains: calls in which the host waits for the device: a synchronisation, a copy from or to pageable memory, and
+            what frees memory.
+        waits: these, and others in which it sits whatever it launches: what allocates memory or loads code.
         loading: when code was loaded, by the records that are no calls; ``loading_record`` has their rows.
         profiler: when the profiler held up the host, by its own records.
     """
@@ -78,7 +79,8 @@ class HostTime:
     def __init__(self, trace: Trace, links: Links) -> None:
         launches = trace.launches
         self.thread, self.start, self.end = column(launches, "thread"), column(launches, "start_ns"), end_of(launches)
-        self.waits = calls_that(launches, _blocks) | _of_pageable_memory(trace, links.activity_launch)
+        self.drains = calls_that(launches, _drains) | _of_pageable_memory(trace, links.activity_launch)
+        self.waits = self.drains | calls_of(launches, ApiKind.ALLOCATE, ApiKind.MODULE_LOAD)
         self._calls = _ByThread.of(self.thread, self.start, self.end)
         self._operators = _ByThread.of(
             column(trace.operators, "thread"), column(trace.operators, "start_ns"), end_of(trace.operators)
@@ -125,8 +127,8 @@ def _extent(trace: Trace) -> tuple[int, int]:
     return min(int(column(t, "start_ns").min()) for t in tables), max(int(end_of(t).max()) for t in tables)
 
 
-def _blocks(call: ApiCall) -> bool:
-    return call.blocks or call.kind in _BLOCKING_KINDS
+def _drains(call: ApiCall) -> bool:
+    return (call.blocks and call.kind not in (ApiKind.ALLOCATE, ApiKind.MODULE_LOAD)) or call.kind is ApiKind.FREE
 
 
 def _with_operators(trace: Trace, operator: Ints, start: Ints, end: Ints) -> Intervals:

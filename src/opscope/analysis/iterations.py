@@ -1,6 +1,6 @@
 """The iterations of a server, by kind and size: how long they take, how busy the device is, and what bounds them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from opscope.analysis.bounds import BUSY_SHARE, busiest
 from opscope.analysis.columns import column, end_of, nesting_of
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
-from opscope.analysis.nesting import Ints
+from opscope.analysis.nesting import Bools, Ints
 from opscope.analysis.step_work import periods_of_device_work
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.waits import Waits
@@ -23,12 +23,17 @@ from opscope.model import Trace
 
 @dataclass(frozen=True, slots=True)
 class _Ranges:
-    """The ranges that are iterations, by time: what they say, their time on the host, and the device's."""
+    """The ranges that are iterations, by time: what they say, their time on the host, and the device's.
+
+    ``idle_ns`` is all idle time in each, ``waits_ns`` that of each kind; the profiler's own is of none.
+    """
 
     named: list[Iteration]
     host: Intervals
     periods: Intervals
     device_ns: Ints
+    idle_ns: Ints
+    waits_ns: Mapping[BoundKind, Ints]
 
 
 def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, ...], waits: Waits | None
@@ -56,7 +61,8 @@ def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, .
     periods = host
     if (owner >= 0).any():
         periods = periods_of_device_work(owner, begun, ended, host)
-    found = _Ranges(named, host, periods, device_ns)
+    idle_ns, waits_ns = _idle(waits, periods) if waits is not None else (np.zeros(len(named), np.int64), {})
+    found = _Ranges(named, host, periods, device_ns, idle_ns, waits_ns)
     return tuple(sorted(_rows(found, devices, waits), key=lambda row: (-row.total_ns, row.kind, row.requests or 0)))
 
 
@@ -67,7 +73,8 @@ def _rows(ranges: _Ranges, devices: tuple[DeviceTimeline, ...], waits: Waits | N
     for iteration, places in groups.items():
         where = np.array(places)
         spans, period = (part.end[where] - part.start[where] for part in (ranges.host, ranges.periods))
-        idle = 0 if waits is None else _within(waits.idle.pieces, ranges.periods, where)
+        idle = int(ranges.idle_ns[where].sum())
+        by_kind = {kind: int(times[where].sum()) for kind, times in ranges.waits_ns.items()}
         total = int(period.sum())
         yield IterationRow(
             kind=iteration.kind,
@@ -80,17 +87,24 @@ def _rows(ranges: _Ranges, devices: tuple[DeviceTimeline, ...], waits: Waits | N
             host_ns=float(np.median(spans)),
             device_sum_ns=int(ranges.device_ns[where].sum()),
             idle_ns=idle if devices else None,
-            bound=None if waits is None else str(_bound(ranges.periods, where, waits, total, idle)),
+            bound=None if waits is None else str(_bound(by_kind, total, idle)),
         )
 
 
-def _within(pieces: Intervals, periods: Intervals, where: Ints) -> int:
-    return pieces.within(Intervals.union_of(periods.start[where], periods.end[where])).length
+def _idle(waits: Waits, periods: Intervals) -> tuple[Ints, dict[BoundKind, Ints]]:
+    """Return how much idle time lies in each period, and how much of each kind."""
+    period, piece, start, end = periods.overlapping(waits.idle.pieces)
+
+    def added(chosen: Bools) -> Ints:
+        total = np.zeros(len(periods), np.int64)
+        np.add.at(total, period[chosen], (end - start)[chosen])
+        return total
+
+    return added(np.ones(len(piece), np.bool_)), {kind: added(mask[piece]) for kind, mask in waits.kinds.items()}
 
 
-def _bound(periods: Intervals, where: Ints, waits: Waits, total: int, idle: int) -> BoundKind:
+def _bound(by_kind: Mapping[BoundKind, int], total: int, idle: int) -> BoundKind:
     """Return what bounds iterations in the profile: the device, or what most of its idle time waits for."""
     if total <= 0 or idle <= (1 - BUSY_SHARE) * total:
         return BoundKind.DEVICE
-    by_kind = {kind: _within(waits.idle.pieces.chosen(mask), periods, where) for kind, mask in waits.kinds.items()}
     return max(by_kind, key=lambda kind: by_kind[kind])

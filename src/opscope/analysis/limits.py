@@ -9,6 +9,7 @@ import polars as pl
 
 from opscope.analysis.launch_shapes import LaunchShape, rows_of
 from opscope.analysis.occupancy import dimensions
+from opscope.analysis.tables import UNLINKED
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Classifier
@@ -26,9 +27,9 @@ from opscope.model import DeviceProperties
 FLOOR_NS: Final = 1_200.0
 _NS_PER_S: Final = 1e9
 _LOOKED_AT: Final = 2_000  # rows of inputs, kernels and geometry: traces of real programs have hundreds
+_MOST: Final = 0.7  # of the time
 # Peaks and clocks are not exact.
 _TOLERATED: Final = 1.05
-_UNLINKED: Final = "Unlinked"
 BETWEEN_DEVICES: Final = "data move between devices"
 PRODUCTS: Final = (Operation.GEMM, Operation.GEMV, Operation.FPROP, Operation.DGRAD, Operation.WGRAD)
 _INPUTS: Final = ("operator", "input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file", "device")
@@ -103,7 +104,7 @@ def _not_looked_at(launch_shapes: pl.DataFrame, classifier: Classifier) -> Itera
     for operator, device, kernel, calls, time in sums.iter_rows():
         yield LimitRow(
             operator=operator,
-            category=_UNLINKED if operator is None else str(classifier.classify(operator).category),
+            category=UNLINKED if operator is None else str(classifier.classify(operator).category),
             device=device,
             kernel=kernel,
             calls=calls,
@@ -125,7 +126,7 @@ def _works(launch_shapes: pl.DataFrame) -> Iterator[_Work]:
 
 def _row(work: _Work, functions: NativeFunctions, classifier: Classifier, peaks: Peaks | None) -> LimitRow:
     first, call_ns = work.first, work.device_ns / work.calls
-    category = _UNLINKED if first.operator is None else str(classifier.classify(first.operator).category)
+    category = UNLINKED if first.operator is None else str(classifier.classify(first.operator).category)
     cost, reason = _cost(work, functions, classifier)
     if cost is not None and peaks is not None:
         cost = _as_run(cost, peaks, call_ns)
@@ -281,8 +282,14 @@ def _at_lower(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -
     return None, None
 
 
+def mostly_modelled(rows: Sequence[LimitRow]) -> bool:
+    """Tell whether most of the device time of some work has a model."""
+    whole = sum(row.device_ns for row in rows)
+    return whole > 0 and sum(row.device_ns for row in rows if row.ideal_ns is not None) >= _MOST * whole
+
+
 def over_limit(rows: Sequence[LimitRow]) -> tuple[str, ...]:
-    """Return the operators whose calls were faster than their limit by more than 5 %: a model or peak is wrong."""
+    """Return the operators whose calls were faster than their limit: a model or a peak is wrong."""
     return tuple(
-        dict.fromkeys(row.operator or row.kernel for row in rows if row.share is not None and row.share > 1.05)
+        dict.fromkeys(row.operator or row.kernel for row in rows if row.share is not None and row.share > _TOLERATED)
     )

@@ -12,7 +12,7 @@ from opscope.analysis.window import Window
 from opscope.documents.bound import Bound
 from opscope.documents.findings import Finding
 from opscope.documents.trace import Measurement, SampleSummary
-from opscope.documents.trust import Check, Trust
+from opscope.documents.trust import Check, CheckName, Trust
 from opscope.record.capture import Benchmark, CaptureRecord
 from opscope.units import NS_PER_S
 
@@ -95,6 +95,22 @@ class Measured:
         """What could make a step faster: by the unprofiled step time where there is one."""
         target = self.record.configuration.target if self.record else None
         return self.analysis.findings_with(self.step_evidence, target)
+
+    @property
+    def findings_reason(self) -> str | None:
+        """Why there are no findings; None where there are."""
+        if self.findings:
+            return None
+        if not self.analysis.has_device_times:
+            return self.device_times_reason
+        if (incomplete := self.trust.failed(CheckName.FILE_IS_VALID)) is not None:
+            return incomplete.sentence
+        if self.analysis.knows_limits:
+            return "No rule found anything that is worth more than 2 % of a step."
+        return (
+            "No rule found anything, but most rules could not look: record operators and shapes (record_shapes=True; "
+            "opscope profile does)."
+        )
 
     @property
     def unprofiled_step_ns(self) -> float | None:

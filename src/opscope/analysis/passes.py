@@ -42,6 +42,8 @@ def light_pass(light: Trace, full: Analysis) -> LightPass:
         light: its trace.
         full: the other one's analysis; it marks steps.
     """
+    if light.source.damage is not None:
+        return LightPass(None, f"The light pass is not whole: {light.source.damage}.")
     trace, _ = plausible(light)
     links = link(trace)
     mine, theirs = _in_order(trace, links), _in_order(full.trace, full.links)
@@ -88,15 +90,15 @@ def _with_steps(trace: Trace, links: Links, rows: Ints, step: Ints, numbers: lis
     host = HostTime(trace, links)
     call = links.activity_launch[rows]
     start, thread = host.start[call], host.thread[call]
-    found = np.unique(step)
-    first = np.array([start[step == number].min() for number in found], np.int64)
-    last = np.array([start[step == number].max() for number in found], np.int64)
+    found, place = np.unique(step, return_inverse=True)
+    first, last = np.full(len(found), np.iinfo(np.int64).max), np.zeros(len(found), np.int64)
+    np.minimum.at(first, place, start)
+    np.maximum.at(last, place, start)
     end = np.append(first[1:], int(end_of(trace.launches).max()))
-    waited = np.sort(host.end[host.waits])
-    for place in range(len(found)):
-        position = int(np.searchsorted(waited, end[place], side="right")) - 1
-        if position >= 0 and waited[position] > last[place]:
-            end[place] = waited[position]
+    waited = np.sort(host.end[host.drains])
+    position = np.searchsorted(waited, end, side="right") - 1
+    ends = (position >= 0) & (np.append(waited, 0)[position] > last)
+    end[ends] = waited[position[ends]]
     begin = np.maximum(np.append(first[0], end[:-1]), first[0])
     ranges = pl.DataFrame(
         {

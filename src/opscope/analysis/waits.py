@@ -45,7 +45,7 @@ class Waits:
             the device, as a row of the launches, if that explains it; or -1. Without that call the host would be ahead
             by the time for which it waited, and so much of the idle time that follows would not be.
         profiler_ns: the profiler's own idle time.
-        host_waits_ns: how long the threads that launch sat in calls that wait, in the window.
+        host_waits_ns: how long threads sat in calls that wait, in the window.
     """
 
     idle: IdleTime
@@ -83,7 +83,7 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
     # From one queued kernel to the next the device itself takes a microsecond or two.
     _move(kinds, BoundKind.DEVICE, np.flatnonzero(masks[IdleCause.DEPENDENCY] & (length < _BETWEEN_KERNELS_NS)))
     blocking = np.flatnonzero(masks[IdleCause.BLOCKING] & (idle.call >= 0))
-    manages = calls_of(trace.launches, ApiKind.ALLOCATE) | calls_of(trace.launches, ApiKind.FREE)
+    manages = calls_of(trace.launches, ApiKind.ALLOCATE, ApiKind.FREE)
     _move(kinds, BoundKind.ALLOCATION, blocking[manages[idle.call[blocking]] & (idle.record[blocking] < 0)])
     host_caused = kinds[BoundKind.HOST_WORK] | kinds[BoundKind.BLOCKING] | kinds[BoundKind.DISPATCH]
     waiting = np.flatnonzero(host_caused & ~masks[IdleCause.TAIL])
@@ -93,7 +93,7 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
         # Stacks make pauses of dispatching that long, in an optimizer for one.
         _move(kinds, BoundKind.DISPATCH, np.flatnonzero(masks[IdleCause.HOST_WORK] & (length < _PAUSE_OF_STACKS_NS)))
     asked = np.flatnonzero(kinds[BoundKind.DISPATCH] | kinds[BoundKind.HOST_WORK])
-    after[asked] = _waited_before(trace, host, idle, asked)
+    after[asked] = _waited_before(host, idle, asked)
     waits = Intervals.union_of(host.start[host.waits], host.end[host.waits])
     return Waits(
         idle=idle,
@@ -127,14 +127,12 @@ def loading_data(trace: Trace, idle: IdleTime, pieces: Ints) -> Bools:
     return found
 
 
-def _waited_before(trace: Trace, host: HostTime, idle: IdleTime, pieces: Ints) -> Ints:
+def _waited_before(host: HostTime, idle: IdleTime, pieces: Ints) -> Ints:
     """Return per piece, of those in order, the call that waited for the device and explains it, or -1."""
-    # What frees memory waits for the device; what allocates it, or loads code, does not.
-    drains = host.waits & ~calls_of(trace.launches, ApiKind.ALLOCATE) & ~calls_of(trace.launches, ApiKind.MODULE_LOAD)
     found = np.full(len(pieces), -1, np.int64)
     for number in np.unique(idle.thread[pieces]).tolist():
         asked = np.flatnonzero(idle.thread[pieces] == number)
-        waits = np.flatnonzero(drains & (host.thread == number))
+        waits = np.flatnonzero(host.drains & (host.thread == number))
         if not len(waits):
             continue
         waited = np.append(-1, waits[np.argsort(host.end[waits], kind="stable")])

@@ -83,17 +83,6 @@ def print_analyses(analysed: Sequence[Analysed], output_format: Format, rows: Ro
         click.echo()
 
 
-def nothing_found(analysis: Analysis) -> str:
-    """Say that no rule found anything, and whether they could look."""
-    modelled = sum(row.device_ns for row in analysis.limits if row.ideal_ns is not None)
-    if 2 * modelled >= analysis.accounting.activities_ns:
-        return "No rule found anything that is worth more than 2 % of a step."
-    return (
-        "No rule found anything, but most rules could not look: record operators and shapes (record_shapes=True; "
-        "opscope profile does)."
-    )
-
-
 def _default(analysed: Sequence[Analysed]) -> By:
     """Return what rows stand for unless the user says: the same in every trace, so that one table holds them all."""
     known = all(one.analysis.operators.height and not one.analysis.mostly_unlinked for one in analysed)
@@ -106,8 +95,8 @@ def _summary(one: Analysed) -> Iterator[Inline]:
     yield Name(one.path), f": {analysis.source.event_count:,} events, {measured.step_count} steps"
     yield (f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}",)
     yield from first_things(measured.findings)
-    if analysis.has_device_times and not measured.findings and not measured.trust.failed(CheckName.FILE_IS_VALID):
-        yield (nothing_found(analysis),)
+    if analysis.has_device_times and measured.findings_reason and not measured.trust.failed(CheckName.FILE_IS_VALID):
+        yield (measured.findings_reason,)
     if measured.light is not None:
         yield (measured.light.sentence,)
     for device in measured.timed.devices:

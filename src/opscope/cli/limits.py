@@ -67,5 +67,5 @@ def command(
             else:
                 echo_section(limits_section(document, shown))
     end_with(tuple(doubted), unreadable, told=False, allow_damaged=allow_damaged)
-    if any(document.over_limit for document in documents):
+    if any(document.limits.over_limit for document in documents):
         sys.exit(1)

@@ -14,8 +14,8 @@ HISTORY: Final[Mapping[int, str]] = {
     "the host caused is 'host wait' (it was 'host late')",
     3: "gaps; idle time that the host caused is 'dispatch', 'host work' or 'blocking call' (they were 'host wait' and "
     "'synchronisation'), and 'profiler' is told from them",
-    4: "findings; iterations; light; share_low, share_high of bound, whose kinds are single words now ('device' was "
-    "'device-bound', 'dispatch' was "
-    "'launch-bound' and 'partly launch-bound'); steps that do not wait for their work are measured by it",
+    4: "findings; findings_reason; limits; iterations; light; share_low, share_high of bound, whose kinds are single "
+    "words now ('device' was 'device-bound', 'dispatch' was 'launch-bound' and 'partly launch-bound'); steps that do "
+    "not wait for their work are measured by it",
 }
 CURRENT: Final = max(HISTORY)

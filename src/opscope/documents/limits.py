@@ -140,31 +140,42 @@ class Utilisation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsEntry:
+    """The limits of one trace.
+
+    Attributes:
+        peaks: of the devices.
+        device_sum_ns: the durations of all activities.
+        modelled_ns: the part that models exist for.
+        rows: the work, with the most time lost first; what has no model after it, by its time.
+        utilisation: per device that has known peaks, where steps are known.
+        over_limit: operators whose calls were more than 5 % above the limit: a model or a peak is wrong.
+    """
+
+    peaks: tuple[PeaksEntry, ...]
+    device_sum_ns: int
+    modelled_ns: int
+    rows: tuple[LimitRow, ...]
+    utilisation: tuple[Utilisation, ...]
+    over_limit: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsDocument:
     """One trace.
 
     Attributes:
         trace: its file.
-        peaks: of the devices.
-        device_sum_ns: the durations of all activities.
-        modelled_ns: the part that models exist for.
-        rows: all work, with the most time lost first; what has no model after it, by its time.
+        limits: of all of its work.
         by: what ``totals`` are by.
         totals: the same added up.
-        utilisation: per device that has known peaks, where steps are known.
-        over_limit: operators whose calls took less than 95 % of what the device allows: a model or a peak is wrong.
     """
 
     schema: Literal["opscope.limits/1"] = "opscope.limits/1"
     trace: str
-    peaks: tuple[PeaksEntry, ...]
-    device_sum_ns: int
-    modelled_ns: int
-    rows: tuple[LimitRow, ...]
+    limits: LimitsEntry
     by: str
     totals: tuple[LimitTotal, ...]
-    utilisation: tuple[Utilisation, ...]
-    over_limit: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from opscope.documents.bound import Bound
 from opscope.documents.findings import Finding
+from opscope.documents.limits import LimitsEntry
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.statements import Findings
 from opscope.documents.trust import Trust
@@ -477,6 +478,8 @@ class TraceDocument:
             is none.
         iterations: of a server of models; empty where no range is one.
         findings: what could make a step faster, the largest defensible saving first.
+        findings_reason: why there are none; null where there are.
+        limits: how far the work that loses most is from what the devices allow; null where no device worked.
     """
 
     schema: Literal["opscope.analysis/1"] = "opscope.analysis/1"
@@ -506,6 +509,8 @@ class TraceDocument:
     findings: tuple[Finding, ...] = ()
     iterations: tuple[IterationRow, ...] = ()
     light: LightEntry | None = None
+    findings_reason: str | None = None
+    limits: LimitsEntry | None = None
 
     @property
     def timed_devices(self) -> tuple[DeviceEntry, ...]:

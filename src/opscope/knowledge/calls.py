@@ -176,7 +176,7 @@ def _is_list_of_shapes(value: object) -> bool:
 
 
 def _is_shape(value: object) -> bool:
-    """Tell whether a recorded value is the sizes (or strides) of a tensor that can exist."""
+    """Tell whether a recorded value is the sizes of a tensor that can exist."""
     if not isinstance(value, list) or len(value) > _MOST_SIDES:
         return False
     return all(type(side) is int and 0 <= side < _LARGEST for side in value) and math.prod(value) < _LARGEST

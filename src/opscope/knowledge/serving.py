@@ -40,7 +40,7 @@ def _vllm_1(found: re.Match[str]) -> Iteration:
 def _vllm_2(found: re.Match[str]) -> Iteration:
     """``execute_1_context_2(sq512sk512sqsq...)_generation_30(sq30sk...)``: sq are the tokens that are computed."""
     context, generation = int(found["context"]), int(found["generation"])
-    tokens = [re.match(r"sq([0-9]{1,9})", found[part] or "") for part in ("context_sizes", "generation_sizes")]
+    tokens = [re.match(r"sq([0-9]{1,9})", found[part]) for part in ("context_sizes", "generation_sizes")]
     count = sum(int(size[1]) for size in tokens if size)
     return Iteration(_of_counts(context, generation), context + generation, count if any(tokens) else None)
 
@@ -73,7 +73,7 @@ FORMATS: Final[tuple[tuple[str, Callable[[re.Match[str]], Iteration], str], ...]
     ),
     (
         rf"execute_{_N}_context_(?P<context>{_N})\((?P<context_sizes>[a-z0-9]*)\)"
-        rf"(?:_generation_(?P<generation>{_N})\((?P<generation_sizes>[a-z0-9]*)\))",
+        rf"_generation_(?P<generation>{_N})\((?P<generation_sizes>[a-z0-9]*)\)",
         _vllm_2,
         "execute_1_context_2(sq512sk512sqsq131072sqsk131072)_generation_30(sq30sk9000sqsq30sqsk9000)",
     ),

@@ -54,12 +54,10 @@ def place(where: Where) -> Iterator[str | Name]:
         yield Name(found)
 
 
-def findings_section(findings: Sequence[Finding]) -> Section:
-    """Build the section with all findings, their evidence and how to prove them."""
+def findings_section(findings: Sequence[Finding], reason: str | None = None) -> Section:
+    """Build the section with all findings, their evidence and how to prove them; or why there are none."""
     if not findings:
-        return Section(
-            ("What to do",), (Paragraph.of("No rule found anything that is worth more than 2 % of a step."),)
-        )
+        return Section(("What to do",), (Paragraph.of(reason or "-"),))
     blocks: list[Block] = []
     for number, finding in enumerate(findings, start=1):
         blocks.append(Paragraph((f"{number}. ", printable(finding.title), *place(finding.where), f" [{finding.id}]")))

@@ -8,6 +8,7 @@ from opscope.record.configuration import Configuration, Schedule
 from opscope.record.machine import Framework, Machine
 from opscope.record.settings import SETTINGS, heading_of
 from opscope.report.blocks import Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.report.limits_document import limits_blocks
 from opscope.report.operator_sections import operator_sections
 from opscope.report.overview import overview_section
 from opscope.units import format_bytes, format_count, format_ns, format_share
@@ -25,6 +26,7 @@ _HOW_TO_READ = (
     "Wall, event and profiled times are measured differently and are never mixed in one column.",
     "Theoretical occupancy follows from the launch geometry and the device's limits; it was not measured.",
 )
+_LIMITS = 10  # calls with their limits
 _MARKS = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
 
 
@@ -35,6 +37,7 @@ def kernel_report(document: TraceDocument) -> Section:
         overview_section(document),
         _categories(document),
         operator_sections(document),
+        *_limits(document),
         _trust(document),
         _how_to_read(document),
     ]
@@ -148,6 +151,11 @@ def _categories(document: TraceDocument) -> Section:
     )
     columns = ("Category", "Self device time", "of device sum", "Self CPU time", "of CPU self sum", "Calls", "Kernels")
     return Section(("Time by category",), (Table(columns, rows, frozenset(range(1, 7))),))
+
+
+def _limits(document: TraceDocument) -> Iterator[Section]:
+    if document.limits is not None:
+        yield Section(("How far from the devices' limits",), tuple(limits_blocks(document.limits, top=_LIMITS)))
 
 
 def _trust(document: TraceDocument) -> Section:

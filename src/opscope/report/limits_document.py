@@ -7,7 +7,7 @@ from opscope.analysis.limit_totals import totals_by_module, totals_by_name, tota
 from opscope.analysis.limits import over_limit, peaks_of
 from opscope.analysis.measured import Measured
 from opscope.analysis.timeline import DeviceTimeline
-from opscope.documents.limits import LimitRow, LimitsDocument, LimitTotal, PeaksEntry, Utilisation
+from opscope.documents.limits import LimitRow, LimitsDocument, LimitsEntry, LimitTotal, PeaksEntry, Utilisation
 from opscope.errors import UsageError
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.kinds import short_name
@@ -24,16 +24,20 @@ def build_limits(measured: Measured, by: str) -> LimitsDocument:
     Raises:
         UsageError: modules are asked for and were not recorded, or the trace marks no steps.
     """
+    return LimitsDocument(
+        trace=measured.analysis.source.path, limits=limits_entry(measured), by=by, totals=_totals(measured, by)
+    )
+
+
+def limits_entry(measured: Measured) -> LimitsEntry:
+    """Build the limits of one trace, with all rows."""
     analysis, rows = measured.analysis, measured.analysis.limits
     peaks = peaks_of(analysis.trace.devices)
-    return LimitsDocument(
-        trace=analysis.source.path,
+    return LimitsEntry(
         peaks=tuple(_peaks(line, peaks.get(line.device)) for line in analysis.devices),
         device_sum_ns=analysis.accounting.activities_ns,
         modelled_ns=sum(row.device_ns for row in rows if row.ideal_ns is not None),
         rows=rows,
-        by=by,
-        totals=_totals(measured, by),
         utilisation=tuple(_utilisation(measured, peaks)),
         over_limit=over_limit(rows),
     )
@@ -93,13 +97,13 @@ def _utilisation(measured: Measured, peaks: dict[int | None, Peaks]) -> list[Uti
 def limits_table(document: LimitsDocument, top: int | None) -> Table:
     """Return the rows as people read them: of shapes the calls, else what is added up."""
     if document.by == "shape":
-        return _rows(document, top)
+        return _rows(document.limits, top)
     columns = (document.by.capitalize(), "Device time", "of device sum", "Ideal", "Lost", "of limit", "Modelled")
     rows = tuple(
         (
             Name(total.name),
             format_ns(total.device_ns),
-            format_share(total.device_ns, document.device_sum_ns or None),
+            format_share(total.device_ns, document.limits.device_sum_ns or None),
             format_ns(total.ideal_ns) if total.modelled_ns else "-",
             format_ns(total.lost_ns) if total.modelled_ns else "-",
             "-" if total.share is None else format_share(total.share, 1),
@@ -110,7 +114,7 @@ def limits_table(document: LimitsDocument, top: int | None) -> Table:
     return Table(columns, rows, frozenset(range(1, 7)))
 
 
-def _rows(document: LimitsDocument, top: int | None) -> Table:
+def _rows(limits: LimitsEntry, top: int | None) -> Table:
     columns = ("Operator", "Inputs", "Calls", "Call", "Ideal", "of limit", "Limited by", "Lost", "At a lower precision")
     rows = tuple(
         (
@@ -124,7 +128,7 @@ def _rows(document: LimitsDocument, top: int | None) -> Table:
             format_ns(row.lost_ns),
             _lower(row),
         )
-        for row in document.rows[:top]
+        for row in limits.rows[:top]
     )
     return Table(columns, rows, frozenset({2, 3, 4, 5, 7}))
 
@@ -151,14 +155,15 @@ def _lower(row: LimitRow) -> str:
 
 def limits_section(document: LimitsDocument, top: int | None) -> Section:
     """Build what people read."""
-    return Section((Name(document.trace),), tuple(_blocks(document, top)))
+    return Section((Name(document.trace),), tuple(limits_blocks(document.limits, limits_table(document, top))))
 
 
-def _blocks(document: LimitsDocument, top: int | None) -> list[Block]:
-    blocks: list[Block] = [Bullets(tuple((line,) for line in _facts(document)))]
-    blocks.append(limits_table(document, top))
-    if document.over_limit:
-        names = ", ".join(document.over_limit[:5])
+def limits_blocks(limits: LimitsEntry, table: Table | None = None, *, top: int | None = None) -> list[Block]:
+    """Build it without a title: the peaks, what has models, what is made of the devices, and the calls (or a table)."""
+    blocks: list[Block] = [Bullets(tuple((line,) for line in _facts(limits)))]
+    blocks.append(_rows(limits, top) if table is None else table)
+    if limits.over_limit:
+        names = ", ".join(limits.over_limit[:5])
         blocks.append(Paragraph(("FAIL: faster than the limit, so a model or a peak is wrong: ", Name(names))))
     return blocks
 
@@ -167,9 +172,9 @@ def _rates(peaks: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {rate / _TERA:,.1f}" for name, rate in peaks.items())
 
 
-def _facts(document: LimitsDocument) -> list[str]:
+def _facts(limits: LimitsEntry) -> list[str]:
     lines = []
-    for peaks in document.peaks:
+    for peaks in limits.peaks:
         if peaks.origin is None:
             lines.append(f"Device {peaks.device} ({peaks.name}): its peaks are not known; opscope peaks measures them.")
             continue
@@ -181,12 +186,12 @@ def _facts(document: LimitsDocument) -> list[str]:
             f"Device {peaks.device} ({peaks.name}), {peaks.origin} peaks: {_rates(named)} TFLOP/s (dense), memory "
             f"{memory:.2f} TB/s.{of_sheet}"
         )
-    whole = document.device_sum_ns or None
+    whole = limits.device_sum_ns or None
     lines.append(
-        f"Models exist for {format_share(document.modelled_ns, whole)} of the device sum of "
-        f"{format_ns(document.device_sum_ns)}; the rest is listed, and counts neither as 0 nor as 100 %."
+        f"Models exist for {format_share(limits.modelled_ns, whole)} of the device sum of "
+        f"{format_ns(limits.device_sum_ns)}; the rest is listed, and counts neither as 0 nor as 100 %."
     )
-    for use in document.utilisation:
+    for use in limits.utilisation:
         step = f"the {'unprofiled' if use.unprofiled else 'profiled'} step of {format_ns(use.of_ns)}"
         products, needed = ("-" if share is None else format_share(share, 1) for share in (use.hfu, use.mfu))
         moved = (use.achieved_bytes_per_s or 0.0) / _TERA

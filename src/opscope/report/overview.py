@@ -25,7 +25,7 @@ def overview_section(document: TraceDocument) -> Section:
         *_steps(document),
         *_memory(document),
     )
-    further = (findings_section(document.findings),) if document.has_device_times else ()
+    further = (findings_section(document.findings, document.findings_reason),) if document.has_device_times else ()
     return Section(("Overview",), blocks, further)
 
 

@@ -14,6 +14,7 @@ from opscope.analysis.window import Window
 from opscope.documents import trace as doc
 from opscope.documents.findings import Finding
 from opscope.documents.history import CURRENT
+from opscope.documents.limits import LimitsEntry
 from opscope.documents.source import NativeFunctionDetail
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver
@@ -21,11 +22,13 @@ from opscope.knowledge.native_functions import NativeFunctions
 from opscope.record.capture import CaptureRecord
 from opscope.report.dossier import findings_of
 from opscope.report.explain import Lookup
+from opscope.report.limits_document import limits_entry
 from opscope.report.native_function import native_function_of
 from opscope.report.source import source_entry
 
 _NO_KERNEL = "no kernel of this operator was recorded"
 _RESEARCHED = 3  # operators that get findings
+_MOST_LIMITS = 50  # calls with their limits, those first that lose most
 _LISTED = 10  # shapes, kernels and callers listed per operator
 
 
@@ -93,7 +96,17 @@ def build_trace_document(
         iterations=analysis.iterations,
         light=_light(measured.light),
         findings=tuple(_with_source(finding, builder.resolver) for finding in measured.findings),
+        findings_reason=measured.findings_reason,
+        limits=_limits(measured),
     )
+
+
+def _limits(measured: Measured) -> LimitsEntry | None:
+    """Return the rows that lose most."""
+    if not measured.analysis.has_device_times:
+        return None
+    whole = limits_entry(measured)
+    return replace(whole, rows=whole.rows[:_MOST_LIMITS])
 
 
 def _with_source(finding: Finding, resolver: SourceResolver | None) -> Finding:

@@ -14,6 +14,7 @@ from opscope.analysis.advice.context import (
     general,
     measured,
 )
+from opscope.analysis.tables import UNLINKED
 from opscope.documents.findings import Rule
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
@@ -98,7 +99,7 @@ def _attention_by_names(context: Context) -> Iterator[Draft]:
 _OF_ATTENTION: Final = ("aten::bmm", "aten::_softmax", "aten::_softmax_backward_data")
 _BATCHED: Final = ("aten::bmm", "aten::baddbmm", "aten::mm")
 _SOFTMAX: Final = ("aten::_softmax", "aten::_safe_softmax")
-_NO_PASSES: Final = ("Unlinked", str(Category.MATRIX), str(Category.CONVOLUTION))
+_NO_PASSES: Final = (UNLINKED, str(Category.MATRIX), str(Category.CONVOLUTION))
 _Matrices = tuple[int, int, int]  # how many, their rows and columns
 
 

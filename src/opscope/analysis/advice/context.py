@@ -14,6 +14,7 @@ from opscope.analysis.bounds import STACKS, StepEvidence, busiest, waiting_per_s
 from opscope.analysis.columns import column
 from opscope.analysis.gaps import Place, Places
 from opscope.analysis.host_time import HostTime
+from opscope.analysis.limits import mostly_modelled
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
 from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
@@ -157,9 +158,7 @@ class Context:
     @property
     def knows_shapes(self) -> bool:
         """Whether most of the device's time has a model, so that rules can look at it."""
-        return sum(row.device_ns for row in self.rows if row.ideal_ns is not None) >= 0.7 * sum(
-            row.device_ns for row in self.rows
-        )
+        return mostly_modelled(self.rows)
 
     @property
     def unprofiled_ns(self) -> float | None:

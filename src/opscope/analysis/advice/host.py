@@ -52,9 +52,7 @@ def _seen(context: Context, where: Where) -> tuple[Fact, ...]:
 def dispatch_bound(context: Context) -> Iterator[Draft]:
     """Find a device that waits for launches to be issued."""
     idle = context.idle_for(BoundKind.DISPATCH)
-    drained = context.waits.kinds[BoundKind.DISPATCH] & (context.waits.after >= 0)
     all_of_it = float(context.waits.by_kind.get(BoundKind.DISPATCH, 0))
-    after_waits = float(context.waits.lengths[drained].sum())
     if idle.high < LEAST_SHARE * context.step_ns or not all_of_it:
         return
     issued = context.links.activity_launch[context.work]
@@ -62,7 +60,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     longest = context.where_of_pieces(np.flatnonzero(context.waits.kinds[BoundKind.DISPATCH]))
     # A graph has gaps of its own, of about a microsecond.
     gaps = min(launches * 1_000.0, idle.high / 2)
-    own = 1 - after_waits / all_of_it
+    own = 1 - context.waits.drained_ns / all_of_it
     saving = Range(0.5 * own * (idle.low - gaps), idle.high, own * (idle.likely - gaps)).within(context.step_ns)
     yield Draft(
         rule=Rule.DISPATCH_BOUND,
@@ -125,9 +123,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
 def _waits_within_steps(context: Context) -> Ints:
     """Return the calls that wait for the device, but for the last one of each step: that one ends the step."""
     launches, host = context.trace.launches, context.host
-    kinds = (ApiKind.ALLOCATE, ApiKind.FREE, ApiKind.MODULE_LOAD)
-    manages = np.logical_or.reduce([calls_of(launches, kind) for kind in kinds])
-    waits = np.flatnonzero(host.waits & ~manages)
+    waits = np.flatnonzero(host.drains & ~calls_of(launches, ApiKind.FREE))
     enqueues = np.sort(host.start[calls_that(launches, lambda call: call.enqueues)])
     steps = context.device.steps
     waits = waits[np.argsort(host.start[waits], kind="stable")]
@@ -305,7 +301,7 @@ def _waiting(
 def allocator_churn(context: Context) -> Iterator[Draft]:
     """Find steps that allocate and free device memory over and over."""
     launches = context.trace.launches
-    manages = calls_of(launches, ApiKind.ALLOCATE) | calls_of(launches, ApiKind.FREE)
+    manages = calls_of(launches, ApiKind.ALLOCATE, ApiKind.FREE)
     inside = context.device.window.spans.holds(column(launches, "start_ns"), end_of(launches))
     calls = np.flatnonzero(manages & inside)
     pieces = context.waits.kinds[BoundKind.ALLOCATION] | np.isin(context.waits.after, calls)

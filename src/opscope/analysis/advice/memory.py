@@ -28,10 +28,9 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Where
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
-from opscope.knowledge.categories import Category, Classifier
+from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
-from opscope.knowledge.native_functions import NativeFunctions
 from opscope.units import format_ns
 
 _LEAST_NS: Final = 3_000  # shorter kernels are a matter of launching
@@ -91,12 +90,12 @@ def _chains(context: Context) -> list[Ints]:
     if not operators.height:
         return []
     owner = context.links.activity_operator
-    classifier = Classifier(NativeFunctions.shipped())
+    category = {row.operator: row.category for row in context.rows}
     fusible = names_that(
         operators["name"],
         lambda name: (
             name in _ALSO_FUSIBLE
-            or (not name.startswith(("aten::_foreach", "triton_")) and classifier.classify(name).category in _FUSIBLE)
+            or (not name.startswith(("aten::_foreach", "triton_")) and category.get(name) in _FUSIBLE)
         ),
     )
     kernels = (activities["kind"] == "kernel").to_numpy()

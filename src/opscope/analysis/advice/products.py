@@ -6,6 +6,7 @@ from typing import Final
 from opscope.analysis.advice.context import Context, Draft, Range, claims_of, derived, general, measured
 from opscope.documents.findings import Rule
 from opscope.documents.limits import LimitedBy, LimitRow
+from opscope.knowledge.kernels.communication import communicates
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.units import format_ns, format_share
@@ -276,4 +277,4 @@ def _is_small(row: LimitRow, available: int) -> bool:
     if row.thread_blocks is None or row.call_ns < 5 * _LEAST_CALL_NS:
         return False
     far = row.share is None or row.share < _SMALL_GRID_SHARE
-    return row.thread_blocks < _SMALL_GRID_SHARE * available and far and "nccl" not in row.kernel.lower()
+    return row.thread_blocks < _SMALL_GRID_SHARE * available and far and not communicates(row.kernel)

@@ -5,6 +5,7 @@ decides. What a name holds that is not understood is listed as unknown and never
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from opscope.knowledge.kernels.decoded import DecodedKernel
@@ -30,6 +31,7 @@ _FAMILIES: Final[tuple[Callable[[str], DecodedKernel | None], ...]] = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=1 << 14)
 def decode(name: str) -> DecodedKernel:
     """Decode a kernel's name, as profilers record it."""
     plain = name.strip().removeprefix("void ")
