@@ -311,6 +311,8 @@ def test_steps_of_a_script_are_found_on_the_gpu(name: str, tmp_path: Path) -> No
     assert document["step_count"] == 3
     assert document["measurement"]["synchronised"]
     assert document["measurement"]["wall"]["count"] >= 6
+    assert document["light"]["agrees"], document["light"]
+    assert len(document["light"]["steps"]) == 3
     failed = {check["name"] for check in document["trust"]["checks"] if check["verdict"] == "fail"}
     # Replays that are still at work while the next step begins make shares of the window meaningless, and it says so.
     assert failed <= ({"work_outside_window"} if name == "graph" else set())

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
@@ -22,10 +22,10 @@ from opscope.knowledge.kernels.decoded import FP32_CORES, FP64_CORES, TENSOR_COR
 from opscope.knowledge.measured_peaks import peaks_called
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import DeviceProperties
+from opscope.units import NS_PER_S
 
 # The shortest kernels of the recorded traces take 0.7 to 1.1 us, whatever they do.
 FLOOR_NS: Final = 1_200.0
-_NS_PER_S: Final = 1e9
 _LOOKED_AT: Final = 2_000  # rows of inputs, kernels and geometry: traces of real programs have hundreds
 _MOST: Final = 0.7  # of the time
 # Peaks and clocks are not exact.
@@ -150,7 +150,7 @@ def _row(work: _Work, functions: NativeFunctions, classifier: Classifier, peaks:
         flop=None if cost is None else cost.flop,
         least_flop=None if cost is None else cost.least_flop,
         least_bytes=None if cost is None else cost.least_bytes,
-        product=None if cost is None or cost.product is None else asdict(cost.product),
+        product=None if cost is None else cost.product,
         precision=precision,
         compute_ns=None if ideal is None else ideal.compute_ns,
         ideal_ns=None if ideal is None else ideal.time_ns,
@@ -240,7 +240,7 @@ def _as_run(cost: Cost, peaks: Peaks, call_ns: float) -> Cost:
     """Return the cost with inputs that are one tensor counted once, where the memory could not have moved them all."""
     if cost.shared_bytes is None or cost.least_bytes is None or not peaks.memory_bytes_per_s:
         return cost
-    too_fast = _NS_PER_S * cost.least_bytes / peaks.memory_bytes_per_s > call_ns
+    too_fast = NS_PER_S * cost.least_bytes / peaks.memory_bytes_per_s > call_ns
     return replace(cost, least_bytes=cost.shared_bytes) if too_fast else cost
 
 
@@ -255,7 +255,7 @@ def _ideal(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> _
     """Return the least time of a call."""
     if cost.least_bytes is None or not peaks.memory_bytes_per_s or cost.least_flop is None:
         return None
-    memory = _NS_PER_S * cost.least_bytes / peaks.memory_bytes_per_s
+    memory = NS_PER_S * cost.least_bytes / peaks.memory_bytes_per_s
     if cost.least_bytes <= (peaks.l2_bytes or 0):
         memory = min(memory, call_ns)  # the cache may hold it all, and is faster
     compute = 0.0
@@ -265,7 +265,7 @@ def _ideal(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> _
         rate = max((peaks.rates.get(unit, 0.0) for unit in units), default=0.0)
         if not rate:
             return None
-        compute = _NS_PER_S * cost.least_flop / rate
+        compute = NS_PER_S * cost.least_flop / rate
     longest = max(compute, memory)
     if longest < FLOOR_NS:
         return _Ideal(max(longest, min(FLOOR_NS, call_ns)), LimitedBy.FLOOR, compute)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from opscope.knowledge.costs import Product
+
 
 class LimitedBy(StrEnum):
     """What an ideal time follows from."""
@@ -53,7 +55,7 @@ class LimitRow:
         flop: floating-point operations of a call as ``torch.utils.flop_counter`` counts them; null without a model.
         least_flop: those that must be done.
         least_bytes: bytes that a call reads and writes at least; null without a model.
-        product: rows, columns, depth and batch of a matrix product; null for other work.
+        product: the sizes of a matrix product; null for other work.
         precision: in which products ran, by the kernel's name: ``fp32``, ``tf32``, ``bf16``; also where
             there is no model; null for other work.
         compute_ns: how long a call's products take at the peak of their unit, of the fastest one where the name does
@@ -82,7 +84,7 @@ class LimitRow:
     flop: int | None = None
     least_flop: int | None = None
     least_bytes: int | None = None
-    product: dict[str, int] | None = None
+    product: Product | None = None
     precision: str | None = None
     compute_ns: float | None = None
     ideal_ns: float | None = None
@@ -105,7 +107,7 @@ class LimitTotal:
         ideal_ns: the least time.
         lost_ns: ``modelled_ns`` less ``ideal_ns``.
         share: ``ideal_ns`` over ``modelled_ns``; null where nothing is modelled.
-        flop: operations of products.
+        flop: operations of products that must be done (``least_flop``).
     """
 
     name: str

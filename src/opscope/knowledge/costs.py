@@ -49,6 +49,17 @@ class Product:
     batch: int = 1
 
     @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Rows, columns and depth."""
+        return self.rows, self.columns, self.depth
+
+    @property
+    def text(self) -> str:
+        """The sizes as people read them: ``8 x 128 x 64 by 64 x 128``."""
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        return f"{batch}{self.rows} x {self.depth} by {self.depth} x {self.columns}"
+
+    @property
     def flop(self) -> int:
         """A multiplication and an addition per term."""
         return 2 * self.batch * self.rows * self.columns * self.depth

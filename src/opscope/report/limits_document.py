@@ -135,8 +135,7 @@ def _rows(limits: LimitsEntry, top: int | None) -> Table:
 
 def _inputs(row: LimitRow) -> str:
     if row.product is not None:
-        batch = f"{row.product['batch']} x " if row.product["batch"] > 1 else ""
-        return f"{batch}{row.product['rows']} x {row.product['depth']} x {row.product['columns']}"
+        return row.product.text
     shapes = json.loads(row.input_dims) if row.input_dims else []
     return ", ".join(str(shape).replace(" ", "") for shape in shapes if shape)
 

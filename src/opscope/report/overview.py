@@ -35,7 +35,9 @@ def _verdict(document: TraceDocument) -> Iterator[Block]:
         yield Paragraph(line)
     doubts = [c for c in document.trust.checks if c.verdict is Verdict.FAIL]
     if doubts:
-        yield Paragraph.of("Do not rely on the figures below before these are cleared up (section 5 has all checks):")
+        yield Paragraph.of(
+            "Do not rely on the figures below before these are cleared up (the section of trust checks has all):"
+        )
         yield Bullets(tuple((f"{check.name}: {check.sentence}",) for check in doubts))
     if document.device_times_reason:
         yield Paragraph.of(f"Device times are unknown, not 0: {document.device_times_reason}.")

@@ -6,6 +6,7 @@ import os
 import shlex
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from opscope.collect.script.found import Found
@@ -128,5 +129,6 @@ def _write(
     if found.wall_ns and options.benchmark:
         reason = "clocks are not sampled while a script runs"
         benchmark = Benchmark(0, tuple(found.wall_ns), None, None, reason, synchronised=found.synchronised)
-    outcome = Outcome(None, benchmark, peak_memory(device), (found.trace,), found.sentence(), found.light)
+    light = None if found.light is None or files.light is None else replace(found.light, file=files.light)
+    outcome = Outcome(None, benchmark, peak_memory(device), (found.trace,), found.sentence(), light)
     write_record(Task(configuration, options, directory, files), device, info, outcome)

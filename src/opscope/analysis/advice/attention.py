@@ -16,10 +16,17 @@ from opscope.analysis.advice.context import (
 )
 from opscope.analysis.tables import UNLINKED
 from opscope.documents.findings import Rule
-from opscope.documents.limits import LimitRow
+from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
+from opscope.knowledge.costs import Product
 from opscope.units import format_ns, format_share
+
+_TITLE: Final = "Attention is written out and keeps all scores in memory ({time} per step)"
+_ACTION: Final = (
+    "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in transformers: "
+    "attn_implementation='sdpa'"
+)
 
 
 def eager_attention(context: Context) -> Iterator[Draft]:
@@ -27,11 +34,12 @@ def eager_attention(context: Context) -> Iterator[Draft]:
     yield from _attention_by_names(context)
     rows: dict[int, LimitRow] = {}
     softmaxes: list[LimitRow] = []
-    for softmax in context.rows:
-        scores = _scores(softmax.input_dims) if softmax.operator in _SOFTMAX else None
-        products = [row for row in context.rows if scores and row.operator in _BATCHED and _of_scores(row, scores)]
-        makes = any(_matrices(row)[0] == scores for row in products)
-        if scores is None or not makes or not any(_matrices(row)[1] == scores for row in products):
+    for softmax in (row for row in context.rows if row.operator in _SOFTMAX):
+        if (scores := _scores(softmax.input_dims)) is None:
+            continue
+        products = [row for row in context.rows if row.operator in _BATCHED and _of_scores(row, scores)]
+        made, taken = ([_matrices(row)[place] for row in products] for place in (0, 1))
+        if scores not in made or scores not in taken:
             continue
         softmaxes.append(softmax)
         passes = [row for row in context.rows if row.category not in _NO_PASSES and _scores(row.input_dims) == scores]
@@ -41,13 +49,13 @@ def eager_attention(context: Context) -> Iterator[Draft]:
     if not rows:
         return
     found = list(rows.values())
-    ideal = sum(row.calls * _compute_ns(row) for row in found if row.product) / context.steps
+    ideal = sum(row.calls * _fused_ns(row) for row in found if row.product) / context.steps
     time = sum(row.device_ns for row in found) / context.steps
     if time < LEAST_SHARE * context.step_ns:
         return
     yield Draft(
         rule=Rule.EAGER_ATTENTION,
-        title=f"Attention is written out and keeps all scores in memory ({format_ns(time)} per step)",
+        title=_TITLE.format(time=format_ns(time)),
         where=context.where_of_row(max(softmaxes, key=lambda row: row.device_ns)),
         saving=context.of_device(0.5 * (time - ideal / 0.3), time - ideal / 0.6),
         derivation="the time of the products, the softmax and what works on the scores, less what fused "
@@ -59,9 +67,7 @@ def eager_attention(context: Context) -> Iterator[Draft]:
             derived(f"{format_share(time, context.busy_ns)} of the device's busy time"),
             general("fused attention never writes the scores to memory"),
         ),
-        action="torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in "
-        "transformers: "
-        "attn_implementation='sdpa'",
+        action=_ACTION,
         wrong_if="the attention weights themselves are needed, or the scores are changed in a way that it does "
         "not offer",
         claims=claims_of(found),
@@ -70,9 +76,9 @@ def eager_attention(context: Context) -> Iterator[Draft]:
 
 def _attention_by_names(context: Context) -> Iterator[Draft]:
     """Where no shapes were recorded: two batched products per softmax (with the backward pass: six)."""
-    rows = [row for row in context.rows if row.input_dims is None and row.operator in _OF_ATTENTION]
     if not context.trace.operators["input_dims"].is_null().all():
         return
+    rows = [row for row in context.rows if row.operator in _OF_ATTENTION]
     calls = {name: sum(row.calls for row in rows if row.operator == name) for name in _OF_ATTENTION}
     softmaxes = calls["aten::_softmax"]
     if not softmaxes or calls["aten::bmm"] not in (2 * softmaxes, 6 * softmaxes):
@@ -80,7 +86,7 @@ def _attention_by_names(context: Context) -> Iterator[Draft]:
     time = sum(row.device_ns for row in rows) / context.steps
     yield Draft(
         rule=Rule.EAGER_ATTENTION,
-        title=f"Attention is written out and keeps all scores in memory ({format_ns(time)} per step)",
+        title=_TITLE.format(time=format_ns(time)),
         where=context.where_of_row(max(rows, key=lambda row: row.device_ns)),
         saving=context.of_device(0.15 * time, 0.95 * time),
         derivation="15 % (low) to 95 % (high) of the time of its products and softmax: their sizes were not recorded",
@@ -89,8 +95,7 @@ def _attention_by_names(context: Context) -> Iterator[Draft]:
                      "softmaxes a step"),
             general("record shapes for more (record_shapes=True)"),
         ),
-        action="torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in "
-        "transformers: attn_implementation='sdpa'",
+        action=_ACTION,
         wrong_if="these products are not those around the softmax",
         claims=claims_of(rows),
     )  # fmt: skip
@@ -113,9 +118,9 @@ def _scores(input_dims: str | None) -> _Matrices | None:
 
 def _matrices(row: LimitRow) -> tuple[_Matrices, _Matrices, _Matrices]:
     """Return what a product makes, and its two operands."""
-    sizes = row.product or {}
-    batch, rows, columns, depth = (sizes.get(name, 0) for name in ("batch", "rows", "columns", "depth"))
-    return (batch, rows, columns), (batch, rows, depth), (batch, depth, columns)
+    made = row.product or Product(0, 0, 0, 0)
+    batch = made.batch
+    return (batch, made.rows, made.columns), (batch, made.rows, made.depth), (batch, made.depth, made.columns)
 
 
 def _of_scores(row: LimitRow, scores: _Matrices) -> bool:
@@ -124,5 +129,6 @@ def _of_scores(row: LimitRow, scores: _Matrices) -> bool:
     return row.product is not None and any(m in (scores, (count, columns, rows)) for m in _matrices(row))
 
 
-def _compute_ns(row: LimitRow) -> float:
-    return row.ideal_ns if row.ideal_ns is not None and row.limited_by == "compute" else 0.0
+def _fused_ns(row: LimitRow) -> float:
+    """Return the least time of a product whose operands and result need not go through the memory."""
+    return row.ideal_ns if row.ideal_ns is not None and row.limited_by == LimitedBy.COMPUTE else 0.0

@@ -1,7 +1,7 @@
 """Rules on what keeps the device waiting."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -80,6 +80,36 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Why the host waits for the device, and what to do about it."""
+
+    why: str
+    action: str
+    wrong_if: str
+
+
+_PIN: Final = "x = x.pin_memory().to(device, non_blocking=True)  # DataLoader(pin_memory=True)"
+_WAITING: Final = {
+    Rule.BLOCKING_READ: _Waiting(
+        "to read a value ",
+        "keep the value on the device and read it once, after the loop (losses.append(loss.detach()))",
+        "what the host does next depends on the value",
+    ),
+    Rule.BLOCKING_COPY: _Waiting(
+        "until it has copied pageable memory ",
+        f"{_PIN}; make what is small on the device (device=...)",
+        "the memory is written to again before the copy is done",
+    ),
+    Rule.EXPLICIT_SYNC: _Waiting(
+        "",
+        "remove torch.cuda.synchronize() and event.synchronize() from the loop; time with events that are read "
+        "afterwards",
+        "something outside needs the result",
+    ),
+}
+
+
 def waits_for_the_device(context: Context) -> Iterator[Draft]:
     """Find calls between a step's launches in which the host waits for the device: to read a value, or explicitly."""
     calls = _waits_within_steps(context)
@@ -94,12 +124,11 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         mine = np.isin(after, chosen)
         worst = int(after[np.argmax(np.where(mine, lengths, -1))]) if mine.any() else int(chosen[0])
         where = context.where_of_call(worst)
-        number = len(chosen) / context.steps
-        reads = rule is Rule.BLOCKING_READ
+        number, matter = len(chosen) / context.steps, _WAITING[rule]
         yield Draft(
             rule=rule,
-            title=f"The host waits for the device {number:,.1f} times a step "
-            + (f"to read a value ({where.operator})" if reads else f"({where.call})"),
+            title=f"The host waits for the device {number:,.1f} times a step {matter.why}"
+            f"({where.call if rule is Rule.EXPLICIT_SYNC else where.operator})",
             where=where,
             saving=saving,
             derivation="the step less the longer of the device's work and the host's own time: without the waits the "
@@ -110,12 +139,8 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
                         f"a step, the device's work {format_ns(context.busy_ns)}"),
                 *_seen(context, where),
             ),
-            action="keep the value on the device and read it once, after the loop (losses.append(loss.detach()))"
-            if reads
-            else "remove torch.cuda.synchronize() and event.synchronize() from the loop; time with events that "
-            "are read "
-            "afterwards",
-            wrong_if="what the host does next depends on the value" if reads else "something outside needs the result",
+            action=matter.action,
+            wrong_if=matter.wrong_if,
             claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(pieces),
         )  # fmt: skip
 
@@ -135,16 +160,23 @@ def _waits_within_steps(context: Context) -> Ints:
 
 
 def _by_reason(context: Context, calls: Ints) -> dict[Rule, Ints]:
-    """Divide calls that wait by why they do; copies of pageable memory are another rule's."""
+    """Divide calls that wait by why they do. How long copies of pageable memory take is another rule's matter."""
     copies, frees = _pageable_launches(context), _followed_by_free(context)
     calls = calls[~copies[calls]]
-    operator = context.links.launch_operator[calls]
+    of_launches = context.links.launch_operator
+    operator = of_launches[calls]
+    # Such a copy waits once more, in a call of its own.
+    copying = np.isin(operator, of_launches[copies]) & (operator >= 0)
     reads = names_that(context.trace.operators["name"], lambda name: name in _READS)
     reads = nearest(context.links.operators.parent, reads) >= 0
     within = np.append(reads, False)[operator]
     # The allocator waits for the device before it frees memory.
     explicit = (operator < 0) & ~frees[calls]
-    by_reason = {Rule.BLOCKING_READ: calls[within], Rule.EXPLICIT_SYNC: calls[explicit]}
+    by_reason = {
+        Rule.BLOCKING_READ: calls[within & ~copying],
+        Rule.BLOCKING_COPY: calls[copying],
+        Rule.EXPLICIT_SYNC: calls[explicit],
+    }
     return {rule: rows for rule, rows in by_reason.items() if len(rows)}
 
 
@@ -233,9 +265,7 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
                      f"{rate:.1f} GB/s, longest {activities['name'][longest]}"),
             *_seen(context, where),
         ),
-        action="x = x.pin_memory().to(device, non_blocking=True)  # DataLoader(pin_memory=True); keep on the "
-        "device what "
-        "does not change"
+        action=f"{_PIN}; keep on the device what does not change"
         if pageable
         else taking_turns
         if waits

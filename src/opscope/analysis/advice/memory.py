@@ -247,7 +247,7 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
         size
         for row in context.rows
         if row.product and row.precision in ("bf16", "fp16")
-        for size in ((row.product["columns"], row.product["depth"]), (row.product["depth"], row.product["columns"]))
+        for size in ((row.product.columns, row.product.depth), (row.product.depth, row.product.columns))
     }
     rows = [row for row in context.rows if row.operator == "aten::copy_" and _casts_weight(row, weights)]
     passes = _forward_passes_per_update(context)

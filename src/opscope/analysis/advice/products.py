@@ -1,6 +1,7 @@
 """Rules on matrix products and convolutions: precision, sizes, kernels, grids."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from opscope.analysis.advice.context import Context, Draft, Range, claims_of, derived, general, measured
@@ -22,40 +23,80 @@ _LEAST_CALL_NS: Final = 3 * _NS_PER_US  # shorter kernels are a matter of launch
 _SMALL_GRID_SHARE: Final = 0.5  # of the multiprocessors
 
 
-def _lost(context: Context, rows: Sequence[LimitRow], ideal_of: dict[int, float], share: float) -> float:
+@dataclass(frozen=True, slots=True)
+class _Matter:
+    """What is wrong with some products, and what to do about it."""
+
+    title: str
+    action: str
+    wrong_if: str
+    least_of_time: float  # what they would save of their time where their sizes are not known, and the most
+    most_of_time: float
+
+
+_FP32: Final = _Matter(
+    "Matrix products run on the FP32 cores ({time} per step); the Tensor Cores are idle",
+    "torch.set_float32_matmul_precision('high')  # or bfloat16 autocast; results change in the 4th digit",
+    "the results need more than TF32's 10 bits of mantissa",
+    0.25,
+    0.87,
+)
+_ANY_ALIGNMENT: Final = _Matter(
+    "Products run in kernels for operands of any alignment ({time} per step)",
+    "pad sizes to multiples of 8 elements (a vocabulary, a number of features), and keep operands contiguous",
+    "the sizes cannot be changed",
+    0.15,
+    0.85,
+)
+_DOUBLES: Final = _Matter(
+    "Products run in double precision ({time} per step)",
+    "x = x.to(torch.bfloat16)  # or float32 with TF32, if doubles were not meant: numpy's default type is one",
+    "double precision is needed",
+    0.0,
+    0.92,
+)
+
+
+def _lost(context: Context, rows: Sequence[LimitRow], ideal_ns: Callable[[LimitRow], float], share: float) -> float:
     """Return what a step's device time would lose if these calls ran at a share of their ideal times."""
-    lost = sum(max(row.device_ns - row.calls * ideal_of[id(row)] / share, 0.0) for row in rows)
-    return lost / context.steps
+    return sum(max(row.device_ns - row.calls * ideal_ns(row) / share, 0.0) for row in rows) / context.steps
+
+
+def _ideal(row: LimitRow) -> float:
+    return row.ideal_ns or 0.0
+
+
+def _at_lower(row: LimitRow) -> float:
+    return row.lower_ideal_ns or 0.0
 
 
 def _time(context: Context, rows: Sequence[LimitRow]) -> float:
     return sum(row.device_ns for row in rows) / context.steps
 
 
+def _costliest(rows: Sequence[LimitRow]) -> LimitRow:
+    return max(rows, key=lambda row: row.device_ns)
+
+
 def _sizes(row: LimitRow) -> str:
-    if row.product is None:
-        return row.input_dims or ""
-    batch = f"{row.product['batch']} x " if row.product["batch"] > 1 else ""
-    return f"{batch}{row.product['rows']} x {row.product['depth']} by {row.product['depth']} x {row.product['columns']}"
+    return row.input_dims or "" if row.product is None else row.product.text
 
 
 def fp32_products(context: Context) -> Iterator[Draft]:
     """Find products on the FP32 cores of a device whose Tensor Cores take TF32."""
     rows = [row for row in context.rows if row.precision == "fp32" and row.lower_precision == "tf32" and row.flop]
     rows = [row for row in rows if row.lower_ideal_ns is not None and row.share is not None]
-    yield from _by_name(context, Rule.FP32_PRODUCTS, [row for row in _unknown(context) if row.precision == "fp32"])
+    if context.has_tensor_cores_for_fp32:
+        named = [row for row in _unknown(context) if row.precision == "fp32"]
+        yield from _by_name(context, Rule.FP32_PRODUCTS, named, _FP32)
     if not rows:
         return
-    first = max(rows, key=lambda row: row.device_ns)
-    ideals = {id(row): row.lower_ideal_ns or 0.0 for row in rows}
-    time = _time(context, rows)
-    saving = context.of_device(
-        _lost(context, rows, ideals, _POOR_SHARE * 2 / 3), _lost(context, rows, ideals, _GOOD_SHARE)
-    )
+    first, time = _costliest(rows), _time(context, rows)
+    saving = context.of_device(_lost(context, rows, _at_lower, 0.2), _lost(context, rows, _at_lower, _GOOD_SHARE))
     share = sum((row.share or 0) * row.device_ns for row in rows) / sum(row.device_ns for row in rows)
     yield Draft(
         rule=Rule.FP32_PRODUCTS,
-        title=f"Matrix products run on the FP32 cores ({format_ns(time)} per step); the Tensor Cores are idle",
+        title=_FP32.title.format(time=format_ns(time)),
         where=context.where_of_row(first),
         saving=saving,
         derivation="their time less what TF32 takes at 75 % (high) and 20 % (low) of the device's TF32 peak",
@@ -64,8 +105,8 @@ def fp32_products(context: Context) -> Iterator[Draft]:
             measured(f"the kernel is {decode(first.kernel).summary}"),
             derived(f"they run at {format_share(share, 1)} of what the FP32 cores allow"),
         ),
-        action="torch.set_float32_matmul_precision('high')  # or bfloat16 autocast; results change in the 4th digit",
-        wrong_if="the results need more than TF32's 10 bits of mantissa",
+        action=_FP32.action,
+        wrong_if=_FP32.wrong_if,
         claims=claims_of(rows),
     )
 
@@ -74,21 +115,20 @@ def unaligned_sizes(context: Context) -> Iterator[Draft]:
     """Find products whose sizes keep the fast kernels away."""
     rows = [row for row in context.rows if _is_unaligned(row)]
     named = [row for row in _unknown(context) if row.precision in ("bf16", "fp16") and _alignment(row) in _UNALIGNED]
-    yield from _by_name(context, Rule.UNALIGNED_SIZES, named)
+    yield from _by_name(context, Rule.UNALIGNED_SIZES, named, _ANY_ALIGNMENT)
     if not rows:
         return
-    first = max(rows, key=lambda row: row.device_ns)
-    ideals = {id(row): row.ideal_ns or 0.0 for row in rows}
+    first = _costliest(rows)
     multiple = _MULTIPLE.get(first.precision or "", 8)
-    odd = sorted({size for row in rows for name, size in (row.product or {}).items() if name != "batch"} - {0})
-    odd = [size for size in odd if size % multiple]
+    sizes = {size for row in rows if row.product is not None for size in row.product.sizes}
+    odd = sorted(size for size in sizes if size % multiple)
     padded = ", ".join(f"{size} to {-(-size // 64) * 64}" for size in odd[:3])
     yield Draft(
         rule=Rule.UNALIGNED_SIZES,
         title=f"Sizes that are no multiples of {multiple} ({', '.join(map(str, odd[:3]))}) keep products off the fast "
         "kernels",
         where=context.where_of_row(first),
-        saving=context.of_device(_lost(context, rows, ideals, 0.28), _lost(context, rows, ideals, _GOOD_SHARE)),
+        saving=context.of_device(_lost(context, rows, _ideal, 0.28), _lost(context, rows, _ideal, _GOOD_SHARE)),
         derivation="their time less what aligned products take at 75 % (high) and 28 % (low) of the device's limit",
         evidence=(
             measured(f"{format_share(_time(context, rows), context.busy_ns)} of the device's busy time"),
@@ -111,40 +151,15 @@ def _unknown(context: Context) -> list[LimitRow]:
     return [row for row in context.rows if row.flop is None and row.precision is not None]
 
 
-# What products whose sizes are not known would save of their time, by what is the matter: at least, and at most.
-_OF_THEIR_TIME: Final = {
-    Rule.FP32_PRODUCTS: (0.25, 0.87),
-    Rule.UNALIGNED_SIZES: (0.15, 0.85),
-    Rule.SLOW_PRODUCT_KERNEL: (0.0, 0.92),
-}
-_MATTER: Final = {
-    Rule.FP32_PRODUCTS: (
-        "Matrix products run on the FP32 cores ({time} per step); the Tensor Cores are idle",
-        "torch.set_float32_matmul_precision('high')  # or bfloat16 autocast; results change in the 4th digit",
-        "the results need more than TF32's 10 bits of mantissa",
-    ),
-    Rule.UNALIGNED_SIZES: (
-        "Products run in kernels for operands of any alignment ({time} per step)",
-        "pad sizes to multiples of 8 elements (a vocabulary, a number of features), and keep operands contiguous",
-        "the sizes cannot be changed",
-    ),
-    Rule.SLOW_PRODUCT_KERNEL: (
-        "Products run in double precision ({time} per step)",
-        "x = x.to(torch.bfloat16)  # or float32 with TF32, if doubles were not meant: numpy's default type is one",
-        "double precision is needed",
-    ),
-}
-
-
-def _by_name(context: Context, rule: Rule, rows: Sequence[LimitRow]) -> Iterator[Draft]:
+def _by_name(context: Context, rule: Rule, rows: Sequence[LimitRow], matter: _Matter) -> Iterator[Draft]:
     """Say what kernels' names alone show, where no shapes were recorded."""
-    if not rows or (rule is Rule.FP32_PRODUCTS and not context.has_tensor_cores_for_fp32):
+    if not rows:
         return
-    first, time = max(rows, key=lambda row: row.device_ns), _time(context, rows)
-    (low, high), (title, action, wrong_if) = _OF_THEIR_TIME[rule], _MATTER[rule]
+    first, time = _costliest(rows), _time(context, rows)
+    low, high = matter.least_of_time, matter.most_of_time
     yield Draft(
         rule=rule,
-        title=title.format(time=format_ns(time)),
+        title=matter.title.format(time=format_ns(time)),
         where=context.where_of_row(first),
         saving=context.of_device(low * time, high * time),
         derivation=f"{low:.0%} (low) to {high:.0%} (high) of their time: their sizes were not recorded",
@@ -153,8 +168,8 @@ def _by_name(context: Context, rule: Rule, rows: Sequence[LimitRow]) -> Iterator
             measured(f"the kernel is {decode(first.kernel).summary}"),
             general("record shapes for more (record_shapes=True)"),
         ),
-        action=action,
-        wrong_if=wrong_if,
+        action=matter.action,
+        wrong_if=matter.wrong_if,
         claims=claims_of(rows),
     )
 
@@ -163,7 +178,7 @@ def _is_unaligned(row: LimitRow) -> bool:
     multiple = _MULTIPLE.get(row.precision or "")
     if row.product is None or multiple is None or row.share is None or row.precision == "fp32":
         return False
-    sizes = (row.product["rows"], row.product["columns"], row.product["depth"])
+    sizes = row.product.sizes
     if all(size % multiple == 0 for size in sizes) or row.call_ns < _LEAST_CALL_NS or min(sizes) < 2 * multiple:
         return False
     alignment = _alignment(row)
@@ -178,17 +193,16 @@ def slow_product_kernel(context: Context) -> Iterator[Draft]:
     if doubles:
         yield _doubles(context, doubles)
     named = [row for row in _unknown(context) if row.precision in ("fp64", "fp64_tensor")]
-    yield from _by_name(context, Rule.SLOW_PRODUCT_KERNEL, named)
+    yield from _by_name(context, Rule.SLOW_PRODUCT_KERNEL, named, _DOUBLES)
     slow = [row for row in context.rows if _is_slow(context, row)]
     if not slow:
         return
-    first = max(slow, key=lambda row: row.device_ns)
-    ideals = {id(row): row.ideal_ns or 0.0 for row in slow}
+    first = _costliest(slow)
     yield Draft(
         rule=Rule.SLOW_PRODUCT_KERNEL,
         title=f"Products in {first.precision} run far below the Tensor Cores' limit",
         where=context.where_of_row(first),
-        saving=context.of_device(0.0, _lost(context, slow, ideals, _GOOD_SHARE)),
+        saving=context.of_device(0.0, _lost(context, slow, _ideal, _GOOD_SHARE)),
         derivation="their time less what they take at 75 % of the limit (high); that another kernel exists is "
         "not certain",
         evidence=(
@@ -203,15 +217,18 @@ def slow_product_kernel(context: Context) -> Iterator[Draft]:
     )
 
 
+def _in_bfloat16(row: LimitRow) -> float:
+    """Return what a product of doubles takes in bfloat16: half of what it does in TF32, the next lower precision."""
+    return (row.lower_ideal_ns or row.call_ns) / 2
+
+
 def _doubles(context: Context, rows: Sequence[LimitRow]) -> Draft:
-    first = max(rows, key=lambda row: row.device_ns)
-    # TF32 takes lower_ideal_ns, and bfloat16 half of that. Single precision without it may be no faster at all.
-    ideals = {id(row): (row.lower_ideal_ns or row.call_ns) / 2 for row in rows}
+    first = _costliest(rows)
     return Draft(
         rule=Rule.SLOW_PRODUCT_KERNEL,
-        title=f"Products run in double precision ({format_ns(_time(context, rows))} per step)",
+        title=_DOUBLES.title.format(time=format_ns(_time(context, rows))),
         where=context.where_of_row(first),
-        saving=context.of_device(0.0, _lost(context, rows, ideals, 0.9)),
+        saving=context.of_device(0.0, _lost(context, rows, _in_bfloat16, 0.9)),
         derivation="their time less what bfloat16 takes at 90 % of its limit (high); single precision without "
         "TF32 may gain "
         "nothing on this device (low)",
@@ -219,9 +236,8 @@ def _doubles(context: Context, rows: Sequence[LimitRow]) -> Draft:
             measured(f"{_sizes(first)} takes {format_ns(first.call_ns)} with inputs {first.input_types}"),
             measured(f"{format_share(_time(context, rows), context.busy_ns)} of the device's busy time"),
         ),
-        action="x = x.to(torch.bfloat16)  # or float32 with TF32, if doubles were not meant: numpy's default "
-        "type is one",
-        wrong_if="double precision is needed",
+        action=_DOUBLES.action,
+        wrong_if=_DOUBLES.wrong_if,
         claims=claims_of(rows),
     )
 
@@ -250,8 +266,7 @@ def small_grid(context: Context) -> Iterator[Draft]:
     rows = [row for row in context.rows if _is_small(row, available)]
     if not rows or not available:
         return
-    first = max(rows, key=lambda row: row.device_ns)
-    time = _time(context, rows)
+    first, time = _costliest(rows), _time(context, rows)
     reached = ((row.thread_blocks or 1) / available if row.share is None else row.share for row in rows)
     most = sum(row.device_ns * (1 - min(share, 1.0)) for row, share in zip(rows, reached, strict=True))
     yield Draft(

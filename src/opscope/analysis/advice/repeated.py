@@ -144,12 +144,12 @@ def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
     )  # fmt: skip
     outer = set(repeated["name"])
     begun = column(modules, "start_ns")
-    copied = np.sort(_copies_from_host(context))
+    copied, launches = np.sort(_copies_from_host(context)), np.sort(start)
     for name, count, time, _, _, around in repeated.iter_rows():
         mine = np.flatnonzero((modules["name"] == name).to_numpy())
         mine = mine[np.argsort(begun[mine], kind="stable")]
         if around in outer or _new_data_between(begun[mine], count // context.steps, copied):
             continue
         # A run right after another takes what that one gave.
-        if _work_between(begun[mine], end_of(modules)[mine], np.sort(start)):
+        if _work_between(begun[mine], end_of(modules)[mine], launches):
             yield str(name).removeprefix(MODULE_FRAME), count / context.steps, time / context.steps
