@@ -59,6 +59,14 @@ F, H, I64, S, SL = "float", "c10::BFloat16", "long int", "Scalar", "ScalarList"
             *(["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"], 2 * 2 * 4 * 64 * 27),
             (2 * 3 * 64 + 4 * 27 + 2 * 4 * 64) * 4,
         ),
+        (
+            "aten::cudnn_convolution_transpose",
+            [[2, 6, 8, 8], [6, 4, 3, 3], [], [], [], [], [], [], [], []],
+            [F, F, *[SL] * 4, *[S] * 4],
+            ["", "", "[1, 1]", "[1, 1]", "[2, 2]", "[1, 1]", "2", "True", "False", "True"],
+            2 * 2 * 64 * 6 * 4 * 9,
+            (2 * 6 * 64 + 6 * 4 * 9 + 2 * 8 * 16 * 16) * 4,
+        ),
         # Inductor's: the last arguments are the sizes of the loops, and of a larger tensor no more is read.
         ("triton_poi_fused_gelu_7", [[8, 128], []], [H, S], ["", "1024"], 0, 2048),
         ("triton_per_fused_embedding_0", [[1000, 64], [8, 64], [], []], [F, F, S, S], ["", "", "8", "64"], 0, 4096),
@@ -178,6 +186,23 @@ def steps() -> dict[str, tuple[str, Callable[[], object]]]:
             "aten::convolution_backward",
             gradients(lambda a, b: functional.conv2d(a, b, padding=1), rand(2, 6, 9, 9), rand(8, 6, 3, 3)),
         ),
+        "groups_backward": (
+            "aten::convolution_backward",
+            gradients(lambda a, b: functional.conv2d(a, b, groups=2), rand(2, 6, 9, 9), rand(8, 3, 3, 3)),
+        ),
+        "transposed": (
+            "aten::convolution",
+            lambda: functional.conv_transpose2d(
+                rand(2, 6, 9, 9), rand(6, 4, 3, 3), stride=2, output_padding=1, groups=2
+            ),
+        ),
+        "transposed_backward": (
+            "aten::convolution_backward",
+            gradients(
+                lambda a, b: functional.conv_transpose2d(a, b, stride=2, padding=1, groups=2),
+                *(rand(2, 6, 9, 9), rand(6, 4, 3, 3)),
+            ),
+        ),
         "attention": (
             "aten::_scaled_dot_product_flash_attention_for_cpu",
             lambda: functional.scaled_dot_product_attention(query(), query(), query()),
@@ -197,7 +222,7 @@ def steps() -> dict[str, tuple[str, Callable[[], object]]]:
     "name",
     [
         *("mm", "addmm", "bmm", "baddbmm", "conv2d", "conv1d", "groups", "dilated", "conv_backward", "attention"),
-        *("causal", "attention_backward"),
+        *("causal", "attention_backward", "groups_backward", "transposed", "transposed_backward"),
     ],
 )
 def test_operations_equal_pytorchs_own_count(name: str, tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ class Analysis(Summarised):
 
     @functools.cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What could make a step faster, as far as the trace alone tells; the largest defensible saving first."""
+        """What could make a step faster, as far as the trace alone tells; the largest likely saving first."""
         return self.findings_with(self.evidence_with(steps=self.step_count, wall_ns=None, ran_on_gpu=None), None)
 
     def findings_with(self, evidence: StepEvidence, target: str | None) -> tuple[Finding, ...]:

@@ -68,9 +68,9 @@ class StepEvidence:
         return busiest(self.devices).busy_in_window_ns if self.light_busy_ns is None else self.light_busy_ns
 
     @property
-    def unprofiled(self) -> bool:
-        """Whether the time of an unprofiled step is known."""
-        return bool(self.wall_ns and self.steps)
+    def unprofiled_ns(self) -> float | None:
+        """How long an unprofiled step takes, where that is known and how many steps the trace holds."""
+        return self.wall_ns if self.wall_ns and self.steps else None
 
 
 def withheld(reason: str) -> Bound:
@@ -100,7 +100,7 @@ def bound_of(evidence: StepEvidence) -> Bound:
         kind=kind,
         device_share=share.measured,
         idle_cause=None if cause is None else str(cause),
-        sentence=f"{share.sentence} {_why(kind, parts, share, unprofiled=evidence.unprofiled)}",
+        sentence=f"{share.sentence} {_why(kind, parts, share, unprofiled=evidence.unprofiled_ns is not None)}",
         share_low=share.low,
         share_high=share.high,
     )
@@ -122,8 +122,7 @@ class _DeviceShare:
         doubt = "" if not hidden else f" (and for up to {format_ns(hidden)} more, by the checks that failed)"
         steps = evidence.steps or 1
         amount = f"{format_ns(busy / steps)} per step" if evidence.steps else f"{format_ns(busy)} in the recording"
-        if evidence.wall_ns and evidence.steps:
-            wall = evidence.wall_ns
+        if (wall := evidence.unprofiled_ns) is not None:
             share, high = busy / steps / wall, (busy + hidden) / steps / wall
             sentence = (
                 f"The device is busy {amount}{doubt}, {format_share(min(share, 1.0), 1)} of the unprofiled step of "
@@ -179,8 +178,8 @@ def waiting_per_step(evidence: StepEvidence, device: DeviceTimeline, waits: Wait
     """
     steps = evidence.steps or 1
     parts = {kind: time / steps for kind, time in waits.by_kind.items()}
-    if evidence.unprofiled and evidence.wall_ns:
-        idle = max(evidence.wall_ns - evidence.busy_ns / steps, 0.0)
+    if evidence.unprofiled_ns is not None:
+        idle = max(evidence.unprofiled_ns - evidence.busy_ns / steps, 0.0)
         slowed = parts.pop(BoundKind.DISPATCH, 0.0)
         parts = _at_most(parts, idle)
         parts[BoundKind.DISPATCH] = min(slowed, idle - sum(parts.values()))

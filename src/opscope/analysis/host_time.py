@@ -17,6 +17,7 @@ from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
 from opscope.knowledge.api_calls import ApiCall, ApiKind, is_profilers_own, loads_code
+from opscope.knowledge.copies import is_pageable
 from opscope.model import Trace
 
 # Between two operators or launches a program that dispatches takes 5 to 50 us, under a profiler with stacks as well.
@@ -24,7 +25,6 @@ from opscope.model import Trace
 PAUSE_NS: Final = 100_000
 # So long without any launch is no dispatching either, however many operators come and go (of tensors on the host).
 LULL_NS: Final = 1_000_000
-_PAGEABLE: Final = "Pageable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _with_operators(trace: Trace, operator: Ints, start: Ints, end: Ints) -> Int
 def _of_pageable_memory(trace: Trace, activity_launch: Ints) -> Bools:
     """Tell per call whether it copies from or to memory that is not pinned: the driver does that piece by piece."""
     result = np.zeros(trace.launches.height, np.bool_)
-    copies = names_that(trace.activities["name"], lambda name: _PAGEABLE in name) & (activity_launch >= 0)
+    copies = names_that(trace.activities["name"], is_pageable) & (activity_launch >= 0)
     result[activity_launch[copies]] = True
     return result
 

@@ -123,7 +123,7 @@ class Measured:
         evidence = self.analysis.evidence_with(
             steps=self.step_count, wall_ns=self.unprofiled_step_ns, ran_on_gpu=self.ran_on_gpu
         )
-        if self.timed is self.analysis or not evidence.unprofiled:
+        if self.timed is self.analysis or evidence.unprofiled_ns is None:
             return evidence
         device = busiest(evidence.devices).device
         busy = sum(line.busy_in_window_ns for line in self.timed.devices if line.device == device)

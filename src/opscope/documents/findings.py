@@ -15,7 +15,7 @@ class StepKind(StrEnum):
 
 
 class Rule(StrEnum):
-    """The rules that find something. docs/findings.md has one paragraph on each."""
+    """The rules that find something. docs/findings.md has a row on each."""
 
     FP32_PRODUCTS = "fp32_products"
     UNALIGNED_SIZES = "unaligned_sizes"

@@ -477,7 +477,7 @@ class TraceDocument:
         light: the light pass, whose busy and idle time and steps are nearly those without a profiler; null where there
             is none.
         iterations: of a server of models; empty where no range is one.
-        findings: what could make a step faster, the largest defensible saving first.
+        findings: what could make a step faster, the largest likely saving first.
         findings_reason: why there are none; null where there are.
         limits: how far the work that loses most is from what the devices allow; null where no device worked.
     """

@@ -89,6 +89,10 @@ class RecordedCall:
         """Tell whether an argument was recorded as False or 0."""
         return self._value(name) in ("False", "0")
 
+    def says_yes(self, name: str) -> bool:
+        """Tell whether an argument was recorded as True or 1."""
+        return self._value(name) in ("True", "1")
+
     def integers(self, name: str) -> tuple[int, ...] | None:
         """Return an argument that is an integer or a list of them."""
         try:

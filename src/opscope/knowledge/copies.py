@@ -28,3 +28,8 @@ def direction_of(name: str) -> Direction | None:
     if not name.startswith(("Memcpy", "Copy")):
         return None
     return next((direction for direction, pattern in _NAMES if pattern.search(name)), None)
+
+
+def is_pageable(name: str) -> bool:
+    """Tell whether a copy is from or to memory of the host that is not pinned, as far as its name says."""
+    return "Pageable" in name

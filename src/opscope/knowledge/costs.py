@@ -170,8 +170,11 @@ def _convolution(call: RecordedCall) -> Cost | None:
         return None
     if not stride or not padding or not dilation or 0 in stride:
         return None
-    if "transposed" in call.names and not call.says_no("transposed"):
+    transposed = _is_transposed(call)
+    if transposed is None:
         return None
+    if transposed:
+        return _convolution_transpose(call)
     sides = output_sides(image, weight, stride, padding, dilation)
     # Where steps are longer than the filter, not all of the image is read.
     read = math.prod(map(min, image[2:], [out * filter_ for out, filter_ in zip(sides, weight[2:], strict=True)]))
@@ -183,6 +186,36 @@ def _convolution(call: RecordedCall) -> Cost | None:
     flop = 2 * image[0] * math.prod(sides) * math.prod(weight)
     dtype = call.dtype("weight")
     parts = [image_bytes, call.bytes_of("weight"), _moved(dtype, written)]
+    return Cost(_total(parts), flop, flop, dtype=dtype)
+
+
+def _is_transposed(call: RecordedCall) -> bool | None:
+    """Tell whether a convolution is a transposed one; None where that was not recorded."""
+    if "transposed" not in call.names or call.says_no("transposed"):
+        return False
+    return True if call.says_yes("transposed") else None
+
+
+def _convolution_transpose(call: RecordedCall) -> Cost | None:
+    """Each element of the image is multiplied with all of its filters; what is read of it does not depend on steps."""
+    image, weight = call.shape("input") or call.shape("self"), call.shape("weight")
+    stride, padding, dilation, added = (
+        call.integers(name) for name in ("stride", "padding", "dilation", "output_padding")
+    )
+    groups = call.number("groups")
+    if image is None or weight is None or len(image) != len(weight) or len(image) < 3:
+        return None
+    if not stride or not padding or not dilation or not added or not groups:
+        return None
+    sides = [
+        (image[2 + i] - 1) * _at(stride, i) - 2 * _at(padding, i) + _at(dilation, i) * (weight[2 + i] - 1)
+        + _at(added, i) + 1
+        for i in range(len(image) - 2)
+    ]  # fmt: skip
+    flop = 2 * image[0] * math.prod(image[2:]) * math.prod(weight)
+    dtype = call.dtype("weight")
+    written = image[0] * weight[1] * groups * math.prod(sides)
+    parts = [call.bytes_of("input") or call.bytes_of("self"), call.bytes_of("weight"), _moved(dtype, written)]
     return Cost(_total(parts), flop, flop, dtype=dtype)
 
 
@@ -203,16 +236,18 @@ def _convolution_backward(call: RecordedCall) -> Cost | None:
     wanted = call.booleans("output_mask")
     if grad is None or image is None or weight is None or len(grad) < 3 or wanted is None or len(wanted) != 3:
         return None
-    if "transposed" in call.names and not call.says_no("transposed"):
+    transposed = _is_transposed(call)
+    if transposed is None:
         return None
-    once = 2 * grad[0] * math.prod(grad[2:]) * math.prod(weight)
-    flop = once * (wanted[0] + wanted[1])
+    once = 2 * grad[0] * math.prod((image if transposed else grad)[2:]) * math.prod(weight)
+    # PyTorch counts the gradient of the weight as if there were no groups.
+    flop = once * (wanted[0] + wanted[1] * (call.number("groups") or 1))
     dtype = call.dtype("weight")
     grad_bytes, image_bytes, weight_bytes = (call.bytes_of(name) for name in ("grad_output", "input", "weight"))
     parts: list[int | None] = [grad_bytes]
     parts += [weight_bytes, image_bytes] if wanted[0] else []  # read the weight, write the image's gradient
     parts += [image_bytes, weight_bytes] if wanted[1] else []
-    return Cost(_total(parts), flop, flop, dtype=dtype)
+    return Cost(_total(parts), flop, once * (wanted[0] + wanted[1]), dtype=dtype)
 
 
 # ---------------------------------------------------------------- attention
@@ -278,8 +313,8 @@ def _written(call: RecordedCall) -> Cost | None:
     return None if size is None else Cost(size)
 
 
-def _of_all(names: Sequence[str], written: str | None) -> Rule:
-    """Some tensors are read, and one of the size of a named one is written."""
+def _of_all(names: Sequence[str], written: str | None = None) -> Rule:
+    """Some tensors are read or written, and one of the size of a named one is written."""
 
     def rule(call: RecordedCall) -> Cost | None:
         parts = [call.bytes_of(name) for name in names]
@@ -331,11 +366,6 @@ def broadcast(shapes: Sequence[Shape]) -> Shape | None:
     return tuple(reversed(sides))
 
 
-def _copy(call: RecordedCall) -> Cost | None:
-    total = _total([call.bytes_of("self"), call.bytes_of("src")])
-    return None if total is None else Cost(total)
-
-
 def _dropout(call: RecordedCall) -> Cost | None:
     """The result and a mask of one byte an element are written."""
     shape, size = call.shape("input"), call.bytes_of("input")
@@ -349,11 +379,6 @@ def _embedding(call: RecordedCall) -> Cost | None:
     rows = math.prod(indices)
     # Equal indices read one row; what is written is certain.
     return Cost((rows + min(rows, 1)) * weight[1] * dtype.size_bytes + (call.bytes_of("indices") or 0))
-
-
-def _embedding_backward(call: RecordedCall) -> Cost | None:
-    total = _total([call.bytes_of("grad_output"), call.bytes_of("indices")])
-    return None if total is None else Cost(total)
 
 
 def _gathered(call: RecordedCall) -> Cost | None:
@@ -380,11 +405,6 @@ def _pooling(call: RecordedCall) -> Cost | None:
         return None
     skips = any(step > side for step, side in zip(stride or kernel, kernel, strict=False))
     return None if skips else Cost(size)
-
-
-def _pooling_backward(call: RecordedCall) -> Cost | None:
-    total = _total([call.bytes_of(name) for name in ("grad_output", "self")])
-    return None if total is None else Cost(total)
 
 
 def _joined(call: RecordedCall) -> Cost | None:
@@ -437,6 +457,8 @@ _RULES: Final[Mapping[str, Rule]] = {
         ),
         _convolution,
     ),
+    "cudnn_convolution_transpose": _convolution_transpose,
+    "miopen_convolution_transpose": _convolution_transpose,
     "convolution_backward": _convolution_backward,
     **dict.fromkeys(
         (
@@ -458,7 +480,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     ),
     "_flash_attention_backward": _attention(1, 2, products=5),
     "_efficient_attention_backward": _attention(1, 2, products=5, causal="custom_mask_type"),
-    "copy": _copy,
+    "copy": _of_all(("self", "src")),
     **dict.fromkeys(("fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential"), _written),
     "_softmax": _read_and_written("self"),
     "_log_softmax": _read_and_written("self"),
@@ -481,15 +503,15 @@ _RULES: Final[Mapping[str, Rule]] = {
     "native_dropout": _dropout,
     "native_dropout_backward": _of_all(("grad_output", "mask"), "grad_output"),
     "embedding": _embedding,
-    "embedding_dense_backward": _embedding_backward,
+    "embedding_dense_backward": _of_all(("grad_output", "indices")),
     "gather": _gathered,
     "index_select": _gathered,
     "nll_loss_forward": _loss_of_classes,
     "nll_loss_backward": _loss_of_classes,
     "max_pool2d_with_indices": _pooling,
     "avg_pool2d": _pooling,
-    "max_pool2d_with_indices_backward": _pooling_backward,
-    "avg_pool2d_backward": _pooling_backward,
+    "max_pool2d_with_indices_backward": _of_all(("grad_output", "self")),
+    "avg_pool2d_backward": _of_all(("grad_output", "self")),
     "cat": _joined,
     "cumsum": _read_and_written("self"),
     "cumprod": _read_and_written("self"),

@@ -43,7 +43,7 @@ _NEAR: Final = 0.4  # of the limit: below, there is something to gain that no ru
 
 
 def findings_of(recording: Recording) -> tuple[Finding, ...]:
-    """Return what could make a step faster, the largest defensible saving first."""
+    """Return what could make a step faster, the largest likely saving first."""
     evidence = recording.evidence
     if not evidence.devices or evidence.waits is None or evidence.trust.failed(CheckName.FILE_IS_VALID) is not None:
         return ()

@@ -163,7 +163,7 @@ class Context:
     @property
     def unprofiled_ns(self) -> float | None:
         """The time of an unprofiled step, where it is known."""
-        return self.evidence.wall_ns if self.evidence.unprofiled else None
+        return self.evidence.unprofiled_ns
 
     @property
     def step_ns(self) -> float:

@@ -26,7 +26,7 @@ from opscope.analysis.nesting import Bools, Ints, nearest
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, Where
 from opscope.knowledge.api_calls import ApiKind
-from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.copies import Direction, direction_of, is_pageable
 from opscope.units import format_ns, format_share
 
 # Operators that hand a value of the device to Python, or need one to know how large their result is.
@@ -37,6 +37,7 @@ _READS: Final = frozenset(
         *("aten::repeat_interleave", "aten::bincount", "aten::allclose", "aten::copy_", "aten::to"),
     }
 )
+_LEAST_COMPILING_NS: Final = 1e6  # looking whether compiled code still fits takes less
 _OVER_THE_BUS: Final = (Direction.TO_DEVICE, Direction.TO_HOST)
 _STACKS: Final = "record stacks to see the line (with_stack=True, opscope profile --with-stack)"
 
@@ -195,7 +196,9 @@ def _pageable_launches(context: Context) -> Bools:
     """Tell per call whether it copies pageable memory to the device."""
     activities = context.trace.activities
     result = np.zeros(context.trace.launches.height, np.bool_)
-    pageable = names_that(activities["name"], lambda name: "Pageable -> Device" in name)
+    pageable = names_that(
+        activities["name"], lambda name: is_pageable(name) and direction_of(name) is Direction.TO_DEVICE
+    )
     launch = context.links.activity_launch
     result[launch[pageable & (launch >= 0)]] = True
     return result
@@ -210,7 +213,7 @@ def copies(context: Context) -> Iterator[Draft]:
     copies_of_any_kind = names_that(activities["name"], lambda name: direction_of(name) is not None)
     computes = np.flatnonzero(~copies_of_any_kind & (column(activities, "device") == context.device.device))
     working = Intervals.union_of(start[computes], end[computes])
-    pageable = names_that(activities["name"], lambda name: "Pageable" in name)
+    pageable = names_that(activities["name"], is_pageable)
     for rule, rows in (
         (Rule.BLOCKING_COPY, mine[pageable[mine]]),
         (Rule.EXPOSED_COPY, mine[~pageable[mine]]),
@@ -422,7 +425,7 @@ def recompilation(context: Context) -> Iterator[Draft]:
     pieces = waiting.length / context.steps * min(context.least_idle_ns / whole, 1.0)
     if context.unprofiled_ns is not None:
         time = min(time, context.least_idle_ns)
-    if time < LEAST_SHARE * context.step_ns or time < 1e6:
+    if time < LEAST_SHARE * context.step_ns or time < _LEAST_COMPILING_NS:
         return
     yield Draft(
         rule=Rule.RECOMPILATION,
