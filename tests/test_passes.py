@@ -8,6 +8,7 @@ import pytest
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
 from opscope.analysis.passes import light_pass
+from opscope.documents.bound import BoundKind
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace
 from opscope.readers import read
@@ -50,6 +51,15 @@ def test_the_light_pass_has_the_steps_of_the_other_one(load: Load) -> None:
     joined = Measured(full, step_time_ns=200 * US, light=light)
     assert joined.bound.device_share == pytest.approx(40 / 200)
     assert joined.timed is light.analysis
+
+
+def test_pauses_that_only_the_pass_with_names_has_are_the_profilers(load: Load) -> None:
+    full = analyze(load(steps(2_000 * US, names=True)))  # half a millisecond between the launches
+    light = light_pass(load(steps(200 * US, names=False)), full)
+    assert Measured(full, step_time_ns=200 * US).bound.kind is BoundKind.HOST_WORK
+    joined = Measured(full, step_time_ns=200 * US, light=light)
+    assert joined.bound.kind is BoundKind.DISPATCH
+    assert joined.findings[0].rule == "dispatch_bound"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,10 @@ BUSY_SHARE: Final = 0.8
 _LEAST_SHARE: Final = 0.1
 
 
+# What else the host does than to launch and to wait.
+_PAUSES: Final[tuple[BoundKind, ...]] = (BoundKind.HOST_WORK, BoundKind.INPUT)
+
+
 @dataclass(frozen=True, slots=True)
 class ProfilerCost:
     """By how much a way of collecting slows the host down: the range measured on an H200 machine (docs/metrics.md)."""
@@ -27,10 +31,38 @@ class ProfilerCost:
     most: float
 
 
-DEVICE_ONLY: Final = ProfilerCost("device activities only", 1.0, 1.1)
+DEVICE_ONLY: Final = ProfilerCost("device activities only", 1.0, 1.4)
 OPERATORS: Final = ProfilerCost("operators", 1.1, 2.3)
 SHAPES: Final = ProfilerCost("operators and shapes", 1.2, 2.8)
 STACKS: Final = ProfilerCost("stacks", 1.5, 3.5)
+
+
+@dataclass(frozen=True, slots=True)
+class LightEvidence:
+    """What a light pass says of the busiest device: without operators, but hardly slowed down.
+
+    Attributes:
+        busy_ns: how long it worked, in all steps.
+        window_ns: how long they took.
+        waits: what it waited for; what else the host did, a pass without operators does not tell apart.
+    """
+
+    busy_ns: int
+    window_ns: int
+    waits: Waits
+
+    def by_kind(self, named: Waits) -> Mapping[BoundKind, float]:
+        """Return what the device waited for.
+
+        Args:
+            named: the waits of the pass with operators, which tells loading data from other work of the host.
+        """
+        found: dict[BoundKind, float] = dict(self.waits.by_kind)
+        pauses = sum(found.pop(kind, 0.0) for kind in _PAUSES)
+        theirs = {kind: named.by_kind.get(kind, 0) for kind in _PAUSES}
+        loading = theirs[BoundKind.INPUT] / max(sum(theirs.values()), 1)
+        shares = {BoundKind.HOST_WORK: (1 - loading) * pauses, BoundKind.INPUT: loading * pauses}
+        return found | {kind: time for kind, time in shares.items() if time}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +80,7 @@ class StepEvidence:
         wall_ns: median wall time of an unprofiled step in nanoseconds, if measured. The profiler slows the host down,
             so without it the device's share is a range.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
-        light_busy_ns: how long the busiest device worked in as many steps of a light pass; None without one.
+        light: what a light pass over as many steps says of the busiest device; None without one.
     """
 
     trust: Trust
@@ -60,12 +92,12 @@ class StepEvidence:
     steps: int
     wall_ns: float | None = None
     ran_on_gpu: bool | None = None
-    light_busy_ns: int | None = None
+    light: "LightEvidence | None" = None
 
     @property
     def busy_ns(self) -> int:
         """How long the busiest device works in all steps."""
-        return busiest(self.devices).busy_in_window_ns if self.light_busy_ns is None else self.light_busy_ns
+        return busiest(self.devices).busy_in_window_ns if self.light is None else self.light.busy_ns
 
     @property
     def unprofiled_ns(self) -> float | None:
@@ -177,7 +209,8 @@ def waiting_per_step(evidence: StepEvidence, device: DeviceTimeline, waits: Wait
     Of an unprofiled step's idle time, first what takes as long with a profiler as without one.
     """
     steps = evidence.steps or 1
-    parts = {kind: time / steps for kind, time in waits.by_kind.items()}
+    by_kind = waits.by_kind if evidence.light is None else evidence.light.by_kind(waits)
+    parts = {kind: time / steps for kind, time in by_kind.items()}
     if evidence.unprofiled_ns is not None:
         idle = max(evidence.unprofiled_ns - evidence.busy_ns / steps, 0.0)
         slowed = parts.pop(BoundKind.DISPATCH, 0.0)

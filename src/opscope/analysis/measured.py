@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.bounds import StepEvidence, bound_of, busiest
+from opscope.analysis.bounds import LightEvidence, StepEvidence, bound_of, busiest
 from opscope.analysis.checks import check_cpu_contention, check_overhead
 from opscope.analysis.passes import LightPass
 from opscope.analysis.statistics import summarise
@@ -125,9 +125,10 @@ class Measured:
         )
         if self.timed is self.analysis or evidence.unprofiled_ns is None:
             return evidence
-        device = busiest(evidence.devices).device
-        busy = sum(line.busy_in_window_ns for line in self.timed.devices if line.device == device)
-        return replace(evidence, light_busy_ns=busy or None)
+        light, waits = busiest(self.timed.devices), self.timed.waits
+        if waits is None or not light.busy_in_window_ns:
+            return evidence
+        return replace(evidence, light=LightEvidence(light.busy_in_window_ns, light.window.duration_ns, waits))
 
     @cached_property
     def trust(self) -> Trust:

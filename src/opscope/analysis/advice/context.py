@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.autograd import BackwardPass
-from opscope.analysis.bounds import STACKS, StepEvidence, busiest, waiting_per_step
+from opscope.analysis.bounds import DEVICE_ONLY, STACKS, StepEvidence, busiest, waiting_per_step
 from opscope.analysis.columns import column
 from opscope.analysis.gaps import Place, Places
 from opscope.analysis.host_time import HostTime
@@ -189,9 +189,11 @@ class Context:
     @cached_property
     def host_ns(self) -> Range:
         """How long the host has something to do in a step, without waiting for the device."""
-        own = max(self._profiled_ns - self.waits.host_waits_ns / self.steps, 0.0)
-        likely = own / math.sqrt(self.cost.least * self.cost.most)
-        return Range(own / self.cost.most, own / self.cost.least, likely).within(self.step_ns)
+        whole, waits, cost = self._profiled_ns, self.waits, self.cost
+        if (light := self.evidence.light) is not None:
+            whole, waits, cost = (light.window_ns - light.waits.profiler_ns) / self.steps, light.waits, DEVICE_ONLY
+        own = max(whole - waits.host_waits_ns / self.steps, 0.0)
+        return Range(own / cost.most, own / cost.least, own / math.sqrt(cost.least * cost.most)).within(self.step_ns)
 
     @cached_property
     def idle(self) -> dict[BoundKind, Range]:
