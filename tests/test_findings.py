@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from opscope.analysis.analyzed import Analysis
+from opscope.analysis.measured import Measured
 from opscope.documents.findings import Finding, Rule, StepKind
 from opscope.report.finding_text import first_things, saving
 from tests.kineto import KinetoTrace
@@ -109,6 +110,28 @@ def test_products_on_the_tensor_cores_near_their_limit_are_left_alone(analyzed: 
     assert rules(analysis) == [Rule.NEAR_LIMIT]
     (finding,) = found(analysis)
     assert (finding.saving_ns.low, finding.saving_ns.high) == (0, 0)
+
+
+def test_copies_at_the_limit_of_the_memory_may_be_needless(analyzed: Analyze) -> None:
+    """A 2 GB tensor is read and written in 895 us at 4.8 TB/s."""
+    step = Step()
+    for _ in range(9):
+        step.call("aten::clone", "Memcpy DtoD (Device -> Device)", 1_105 * US, [[1 << 29]], ["float"], category="gpu_memcpy")
+    analysis = analyzed(step.done())
+    measured = Measured(analysis, step_time_ns=STEP)
+    assert not measured.findings
+    assert "For 100.0 % of its time the device moves data" in (measured.findings_reason or "")
+
+
+def test_a_step_that_has_no_room_for_the_work_is_another_one(analyzed: Analyze) -> None:
+    step = Step()
+    for _ in range(5):
+        step.product(FFMA, 1_800 * US, CUBE, "float")
+    analysis = analyzed(step.done())
+    bound = Measured(analysis, step_time_ns=STEP / 2).bound
+    assert "they are not the same steps" in bound.sentence
+    assert bound.kind == "device"
+    assert found(analysis, wall=STEP / 2) == found(analysis, wall=None)
 
 
 @pytest.mark.parametrize(("columns", "fires"), [(50257, True), (50304, False)])
@@ -397,6 +420,7 @@ def test_a_module_that_runs_twice_is_only_a_possibility(analyzed: Analyze) -> No
         step.product(BF16, 20 * US, (512, 4096, 4096), "c10::BFloat16")  # a head
     first, second = found(analyzed(step.done()))
     assert (first.rule, second.rule) == (Rule.NEAR_LIMIT, Rule.DUPLICATE_WORK)
+    assert "Nothing certain to gain" in first.title
     assert second.where.module == "Encoder_0"
     assert second.saving_ns.low == 0
 

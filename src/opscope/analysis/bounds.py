@@ -14,6 +14,8 @@ from opscope.units import format_ns, format_share
 
 # From this share of the step on, a device is what bounds it: what it waits for allows at most a quarter more speed.
 BUSY_SHARE: Final = 0.8
+# Clocks differ from run to run, not by as much as this.
+_LONGER: Final = 1.1
 # What waits for less of the step than this is no bound.
 _LEAST_SHARE: Final = 0.1
 
@@ -101,8 +103,19 @@ class StepEvidence:
 
     @property
     def unprofiled_ns(self) -> float | None:
-        """How long an unprofiled step takes, where that is known and how many steps the trace holds."""
-        return self.wall_ns if self.wall_ns and self.steps else None
+        """How long an unprofiled step takes, where that is known and how many steps the trace holds.
+
+        One in which the device could not do what it did in a recorded step is of other steps, and does not count.
+        """
+        if not self.wall_ns or not self.steps or self.of_other_steps:
+            return None
+        return self.wall_ns
+
+    @property
+    def of_other_steps(self) -> bool:
+        """Whether the device worked longer in a recorded step than an unprofiled one takes."""
+        wall = (self.wall_ns or 0.0) * self.steps
+        return bool(wall and self.devices) and self.busy_ns > _LONGER * wall
 
 
 def withheld(reason: str) -> Bound:
@@ -164,9 +177,15 @@ class _DeviceShare:
         whole = device.window.duration_ns - waits.profiler_ns
         share = busy / whole if whole > 0 else 0.0
         high = _most(evidence, waits, busy + hidden, whole)
+        other = (
+            f"An unprofiled step of {format_ns(evidence.wall_ns)} is shorter than the device's work in a recorded one: "
+            "they are not the same steps, so it does not count. "
+            if evidence.wall_ns and evidence.of_other_steps
+            else ""
+        )
         sentence = (
-            f"Under the profiler the device is busy {amount}{doubt}, {format_share(share, 1)} of the time; recording "
-            f"{evidence.cost.collected} slows the host down, so without it that is {_range(share, high)}."
+            f"{other}Under the profiler the device is busy {amount}{doubt}, {format_share(share, 1)} of the time; "
+            f"recording {evidence.cost.collected} slows the host down, so without it that is {_range(share, high)}."
         )
         return cls(share, share, max(high, share), whole / steps, sentence)
 

@@ -12,7 +12,7 @@ from opscope.analysis.occupancy import dimensions
 from opscope.analysis.tables import UNLINKED
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.calls import RecordedCall
-from opscope.knowledge.categories import Classifier
+from opscope.knowledge.categories import Category, Classifier
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
 from opscope.knowledge.devices import Peaks
@@ -28,6 +28,7 @@ from opscope.units import NS_PER_S
 FLOOR_NS: Final = 1_200.0
 _LOOKED_AT: Final = 2_000  # rows of inputs, kernels and geometry: traces of real programs have hundreds
 _MOST: Final = 0.7  # of the time
+MOSTLY_MOVING: Final = 0.3  # of the time: from here on, whether data need to be moved matters more than how fast
 # Peaks and clocks are not exact.
 _TOLERATED: Final = 1.05
 BETWEEN_DEVICES: Final = "data move between devices"
@@ -286,6 +287,15 @@ def mostly_modelled(rows: Sequence[LimitRow]) -> bool:
     """Tell whether most of the device time of some work has a model."""
     whole = sum(row.device_ns for row in rows)
     return whole > 0 and sum(row.device_ns for row in rows if row.ideal_ns is not None) >= _MOST * whole
+
+
+def moving_share(rows: Sequence[LimitRow]) -> float:
+    """Return the share of some work's device time in which data are copied or filled, and nothing is computed."""
+    whole = sum(row.device_ns for row in rows)
+    moving = sum(
+        row.device_ns for row in rows if row.category == Category.MEMORY or direction_of(row.kernel) is not None
+    )
+    return moving / whole if whole else 0.0
 
 
 def over_limit(rows: Sequence[LimitRow]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from functools import cached_property
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.bounds import LightEvidence, StepEvidence, bound_of, busiest
 from opscope.analysis.checks import check_cpu_contention, check_overhead
+from opscope.analysis.limits import MOSTLY_MOVING, moving_share
 from opscope.analysis.passes import LightPass
 from opscope.analysis.statistics import summarise
 from opscope.analysis.window import Window
@@ -14,7 +15,7 @@ from opscope.documents.findings import Finding
 from opscope.documents.trace import Measurement, SampleSummary
 from opscope.documents.trust import Check, CheckName, Trust
 from opscope.record.capture import Benchmark, CaptureRecord
-from opscope.units import NS_PER_S
+from opscope.units import NS_PER_S, format_share
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,12 @@ class Measured:
         if (incomplete := self.trust.failed(CheckName.FILE_IS_VALID)) is not None:
             return incomplete.sentence
         if self.analysis.knows_limits:
-            return "No rule found anything that is worth more than 2 % of a step."
+            nothing = "No rule found anything that is worth more than 2 % of a step."
+            moving = moving_share(self.analysis.limits_of_steps)
+            if moving < MOSTLY_MOVING:
+                return nothing
+            share = format_share(moving, 1)
+            return f"{nothing} For {share} of its time the device moves data: whether that is needed no trace tells."
         return (
             "No rule found anything, but most rules could not look: record operators and shapes (record_shapes=True; "
             "opscope profile does)."

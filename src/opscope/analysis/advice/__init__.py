@@ -9,6 +9,7 @@ from opscope.analysis.advice import attention, host, memory, products, repeated
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, derived
 from opscope.analysis.bounds import BUSY_SHARE
 from opscope.analysis.limit_totals import least_ns
+from opscope.analysis.limits import MOSTLY_MOVING, moving_share
 from opscope.documents.findings import Finding, Rule, SavingRange, Where
 from opscope.documents.trust import CheckName
 from opscope.units import format_share
@@ -51,24 +52,33 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
     drafts = [draft for rule in RULES for draft in rule(context) if draft.saving.high >= LEAST_SHARE * context.step_ns]
     drafts.sort(key=lambda draft: -draft.saving.likely)
     if all(draft.saving.likely < _CHEAP * context.step_ns for draft in drafts):
-        drafts = [*near_limit(context), *drafts]
+        possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
+        drafts = [*near_limit(context, possible=possible), *drafts]
     return _named(context, drafts)
 
 
-def near_limit(context: Context) -> Iterator[Draft]:
-    """Say that nothing is cheap to gain, of a device that is busy nearly all the time."""
+def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
+    """Say that nothing is cheap to gain, of a device that is busy nearly all the time.
+
+    Args:
+        context: what rules look at.
+        possible: whether other findings may save something after all.
+    """
     if context.busy_ns < BUSY_SHARE * context.step_ns or not context.knows_shapes:
         return
+    if moving_share(context.rows) >= MOSTLY_MOVING:
+        return  # a copy at its limit may still be one that nobody needs
     known = [row for row in context.rows if row.ideal_ns is not None]
     time = sum(row.device_ns for row in known)
     ideal = sum(map(least_ns, known))
     if ideal < _NEAR * time:
         return
     share = f"{format_share(min(ideal / time, 1.0), 1)} of the limit"
+    sure = "certain" if possible else "cheap"
     busy = format_share(min(context.busy_ns / context.step_ns, 1.0), 1)
     yield Draft(
         rule=Rule.NEAR_LIMIT,
-        title=f"Nothing cheap to gain: the device is busy {busy} of the step, at {share}",
+        title=f"Nothing {sure} to gain: the device is busy {busy} of the step, at {share}",
         where=Where(),
         saving=Range(0.0, 0.0),
         derivation="no rule finds more than 5 % of the step",
