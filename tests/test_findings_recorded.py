@@ -17,8 +17,9 @@ PROGRAMS: Final = json.loads((DATA / "programs.json").read_text())
 NOTHING: Final = {"near_limit", "none"}
 # Where the first finding is another true one: see benchmarks/results/h200-findings.json.
 OTHERS: Final = {"strided_products": "contiguous_copies", "similarity_per_loss": "near_limit"}
-# Fixes that take away more than the cause, or that are another change than the one advised.
-NOT_COMPARED: Final = {"new_kernels", "new_routines", "tiny_training", "fp32_training"}
+# Fixes that take away more than the cause, or that are another change than the one advised; and a product made again
+# outside of any module, of which no trace tells that it is the same.
+NOT_COMPARED: Final = {"new_kernels", "new_routines", "tiny_training", "fp32_training", "similarity_per_loss"}
 TOLERANCE: Final = 0.02  # of the step
 
 
@@ -34,18 +35,14 @@ def test_the_first_finding_is_the_cause_that_was_built_in(name: str, timed: bool
     program, found = PROGRAMS[name], findings(name, timed=timed)
     allowed = {program["expected"], *program["alternatives"], OTHERS.get(name)}
     if program["expected"] in NOTHING:
-        # What a graph replays has no shapes, so that it is near its limit does not follow.
-        assert found[0].rule in allowed | {"near_limit"} if found else name == "graph_of_products"
+        # What a graph replays has no shapes, so that it is near its limit does not follow; a copy may be needless.
+        assert found[0].rule in allowed | {"near_limit"} if found else name in ("graph_of_products", "device_copies")
         assert all(finding.saving_ns.high <= 0.05 * finding.of_step_ns for finding in found)
     else:
         assert found[0].rule in allowed
 
 
-COMPARED = [
-    name
-    for name, program in PROGRAMS.items()
-    if program["fixed_ns"] and name not in NOT_COMPARED and findings(name)[0].rule == program["expected"]
-]
+COMPARED = [name for name, program in PROGRAMS.items() if program["fixed_ns"] and name not in NOT_COMPARED]
 
 
 def test_many_fixes_are_compared() -> None:
@@ -54,10 +51,11 @@ def test_many_fixes_are_compared() -> None:
 
 @pytest.mark.parametrize("name", COMPARED)
 def test_the_saving_that_was_measured_lies_in_the_range(name: str) -> None:
-    program, first = PROGRAMS[name], findings(name)[0]
+    program, found = PROGRAMS[name], findings(name)
+    own = next((finding for finding in found if finding.rule == program["expected"]), found[0])
     saved = program["wall_ns"] - program["fixed_ns"]
     room = TOLERANCE * program["wall_ns"]
-    assert first.saving_ns.low - room <= saved <= first.saving_ns.high + room
+    assert own.saving_ns.low - room <= saved <= own.saving_ns.high + room
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -33,8 +33,8 @@ class ProfilerCost:
     most: float
 
 
-DEVICE_ONLY: Final = ProfilerCost("device activities only", 1.0, 1.4)
-OPERATORS: Final = ProfilerCost("operators", 1.1, 2.3)
+DEVICE_ONLY: Final = ProfilerCost("device activities only", 1.0, 1.8)
+OPERATORS: Final = ProfilerCost("operators", 1.1, 2.8)
 SHAPES: Final = ProfilerCost("operators and shapes", 1.2, 2.8)
 STACKS: Final = ProfilerCost("stacks", 1.5, 3.5)
 
