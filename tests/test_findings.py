@@ -484,7 +484,7 @@ def test_findings_stand_in_the_document(tmp_path: Any) -> None:
     assert {"text", "basis"} == set(first["evidence"][0])
     text = opscope("analyze", str(path)).stdout.splitlines()
     assert text[1].startswith("What bounds it: dispatch.")
-    assert text[2].startswith("1. Saves ")
+    assert text[2].startswith("1. Likely saves ")
     assert "[dispatch_bound]" in text[2]
 
 

@@ -22,10 +22,10 @@ DATA = Path(__file__).parent / "data" / "findings"
 Load = Callable[[KinetoTrace], Trace]
 
 
-def steps(period: int, *, names: bool, kernels: tuple[str, ...] = ("gemm", "add")) -> KinetoTrace:
+def steps(period: int, *, names: bool, kernels: tuple[str, ...] = ("gemm", "add"), count: int = 2) -> KinetoTrace:
     """Two steps of two kernels of 20 us each; the host waits at the end of each."""
     trace = KinetoTrace(deviceProperties=[{"id": 0, "name": "Tiny GPU"}])
-    for number in range(2):
+    for number in range(count):
         begin = number * period
         if names:
             trace.step(number + 4, begin, period)
@@ -51,6 +51,15 @@ def test_the_light_pass_has_the_steps_of_the_other_one(load: Load) -> None:
     joined = Measured(full, step_time_ns=200 * US, light=light)
     assert joined.bound.device_share == pytest.approx(40 / 200)
     assert joined.timed is light.analysis
+
+
+def test_a_step_more_in_front_tells_where_the_first_begins(load: Load) -> None:
+    full = analyze(load(steps(400 * US, names=True)))
+    light = light_pass(load(steps(200 * US, names=False, count=3)), full)
+    assert light.analysis is not None
+    assert [step.span_ns for step in light.analysis.steps] == [200 * US, 200 * US]
+    (device,) = light.analysis.devices
+    assert (device.activities, device.busy_in_window_ns, device.idle_ns) == (4, 80 * US, 320 * US)
 
 
 def test_pauses_that_only_the_pass_with_names_has_are_the_profilers(load: Load) -> None:

@@ -264,7 +264,7 @@ def test_options_that_a_script_has_no_use_for_are_refused(words: tuple[str, ...]
 def test_the_light_pass_of_a_script_comes_before_the_one_with_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each over as many cycles, after a warm-up. (Without a GPU a pass of host activities stands for the light one.)"""
+    """After a warm-up, and with one cycle more. (Without a GPU a pass of host activities stands for the light one.)"""
     torch = pytest.importorskip("torch")
     from opscope.collect.script.passes import Passes
     from opscope.collect.torch_profiler import TorchProfiler
@@ -273,15 +273,15 @@ def test_the_light_pass_of_a_script_comes_before_the_one_with_names(
     passes = Passes(CaptureOptions(schedule=Schedule(active=2)), tmp_path / "names.json", tmp_path / "light.json")
     passes.begin()
     done = []
-    for number in range(6):
+    for number in range(7):
         torch.ones(8).add(number)
         done.append(passes.cycle(number))
-    assert done == [False] * 5 + [True]
-    assert passes.durations_ns == [4, 5]
+    assert done == [False] * 6 + [True]
+    assert passes.durations_ns == [5, 6]
     assert passes.light is not None
     assert passes.trace is not None
-    for file in (passes.light.file, passes.trace.file):
-        assert analyze(read(tmp_path / file)).step_count == 2
+    for file, steps in ((passes.light.file, 3), (passes.trace.file, 2)):
+        assert analyze(read(tmp_path / file)).step_count == steps
     passes.begin()  # a repetition that breaks off in the light pass leaves nothing
     assert not passes.usable
     passes.abandon()

@@ -16,6 +16,7 @@ from opscope.units import format_ns, format_share
 BUSY_SHARE: Final = 0.8
 # Clocks differ from run to run, not by as much as this.
 _LONGER: Final = 1.1
+_SLOWER: Final = 1.3
 # What waits for less of the step than this is no bound.
 _LEAST_SHARE: Final = 0.1
 
@@ -56,15 +57,18 @@ class LightEvidence:
     def by_kind(self, named: Waits) -> Mapping[BoundKind, float]:
         """Return what the device waited for.
 
+        Without operators a long time between two launches looks like other work of the host. It is dispatch as far as
+        the pass with operators has no such work.
+
         Args:
-            named: the waits of the pass with operators, which tells loading data from other work of the host.
+            named: the waits of the pass with operators.
         """
         found: dict[BoundKind, float] = dict(self.waits.by_kind)
-        pauses = sum(found.pop(kind, 0.0) for kind in _PAUSES)
-        theirs = {kind: named.by_kind.get(kind, 0) for kind in _PAUSES}
-        loading = theirs[BoundKind.INPUT] / max(sum(theirs.values()), 1)
-        shares = {BoundKind.HOST_WORK: (1 - loading) * pauses, BoundKind.INPUT: loading * pauses}
-        return found | {kind: time for kind, time in shares.items() if time}
+        looks = sum(found.pop(kind, 0.0) for kind in _PAUSES)
+        theirs = {kind: float(named.by_kind.get(kind, 0)) for kind in _PAUSES}
+        pauses = {kind: time for kind, time in _at_most(theirs, looks).items() if time}
+        found[BoundKind.DISPATCH] = found.get(BoundKind.DISPATCH, 0.0) + looks - sum(pauses.values())
+        return found | pauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +109,23 @@ class StepEvidence:
     def unprofiled_ns(self) -> float | None:
         """How long an unprofiled step takes, where that is known and how many steps the trace holds.
 
-        One in which the device could not do what it did in a recorded step is of other steps, and does not count.
+        One of other steps does not count.
         """
-        if not self.wall_ns or not self.steps or self.of_other_steps:
+        if not self.wall_ns or not self.steps or self.not_theirs is not None:
             return None
         return self.wall_ns
 
     @property
-    def of_other_steps(self) -> bool:
-        """Whether the device worked longer in a recorded step than an unprofiled one takes."""
+    def not_theirs(self) -> str | None:
+        """Why the unprofiled step cannot be one of those that were recorded; None where it can."""
         wall = (self.wall_ns or 0.0) * self.steps
-        return bool(wall and self.devices) and self.busy_ns > _LONGER * wall
+        if not wall or not self.devices:
+            return None
+        if self.busy_ns > _LONGER * wall:
+            return "is shorter than the device's work in a recorded one"
+        # Steps of a host that has other things to do differ, but recording makes none faster.
+        recorded = busiest(self.devices).window.duration_ns
+        return "is longer than a recorded one, which no profiler makes shorter" if wall > _SLOWER * recorded else None
 
 
 def withheld(reason: str) -> Bound:
@@ -125,7 +135,7 @@ def withheld(reason: str) -> Bound:
 
 def busiest(devices: Sequence[DeviceTimeline]) -> DeviceTimeline:
     """Return the device that verdicts are about."""
-    return max(devices, key=lambda timeline: timeline.busy_ns)
+    return max(devices, key=lambda timeline: (timeline.busy_in_window_ns, timeline.busy_ns))
 
 
 def bound_of(evidence: StepEvidence) -> Bound:
@@ -160,6 +170,7 @@ class _DeviceShare:
     high: float
     step_ns: float
     sentence: str
+    of_steps: bool
 
     @classmethod
     def of(cls, evidence: StepEvidence, device: DeviceTimeline, waits: Waits) -> "_DeviceShare":
@@ -173,21 +184,21 @@ class _DeviceShare:
                 f"The device is busy {amount}{doubt}, {format_share(min(share, 1.0), 1)} of the unprofiled step of "
                 f"{format_ns(wall)}."
             )
-            return cls(share, min(share, 1.0), min(high, 1.0), wall, sentence)
+            return cls(share, min(share, 1.0), min(high, 1.0), wall, sentence, of_steps=True)
         whole = device.window.duration_ns - waits.profiler_ns
         share = busy / whole if whole > 0 else 0.0
         high = _most(evidence, waits, busy + hidden, whole)
         other = (
-            f"An unprofiled step of {format_ns(evidence.wall_ns)} is shorter than the device's work in a recorded one: "
-            "they are not the same steps, so it does not count. "
-            if evidence.wall_ns and evidence.of_other_steps
+            f"An unprofiled step of {format_ns(evidence.wall_ns)} {evidence.not_theirs}: they are not the same steps, "
+            "so it does not count. "
+            if evidence.wall_ns and evidence.not_theirs
             else ""
         )
         sentence = (
             f"{other}Under the profiler the device is busy {amount}{doubt}, {format_share(share, 1)} of the time; "
             f"recording {evidence.cost.collected} slows the host down, so without it that is {_range(share, high)}."
         )
-        return cls(share, share, max(high, share), whole / steps, sentence)
+        return cls(share, share, max(high, share), whole / steps, sentence, of_steps=bool(evidence.steps))
 
 
 def _range(low: float, high: float) -> str:
@@ -305,7 +316,8 @@ def _why(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare,
         return f"For {format_ns(parts[kind])} of it, data move {what} and nothing is computed."
     largest = max(_WAITS_FOR, key=lambda reason: parts.get(reason, 0.0))
     of_step = format_share(parts.get(largest, 0.0), share.step_ns)
-    waited = f"Most of its idle time ({of_step} of the {'unprofiled' if unprofiled else 'profiled'} step)"
+    whole = f"{'unprofiled' if unprofiled else 'profiled'} step" if share.of_steps else "recording"
+    waited = f"Most of its idle time ({of_step} of the {whole})"
     if kind is BoundKind.UNKNOWN and not unprofiled:
         return (
             f"{waited} is spent waiting for {_WAITS_FOR[largest]}: whether that, or the device, bounds the step, the "

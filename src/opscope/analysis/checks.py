@@ -11,6 +11,7 @@ from opscope.analysis.api import calls_of, names_that
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.launches import LaunchSummary
+from opscope.analysis.limits import is_over_limit, over_limit
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
 from opscope.analysis.plausible import Implausible
@@ -18,6 +19,7 @@ from opscope.analysis.step_work import activities_launched_outside_steps
 from opscope.analysis.steps import module_loading, operator_time_on_host
 from opscope.analysis.timeline import TOLERATED_OUTSIDE, DeviceTimeline
 from opscope.analysis.window import Window, WindowKind, window_of
+from opscope.documents.limits import LimitRow
 from opscope.documents.trust import Check, CheckName, Trust, Verdict
 from opscope.knowledge.api_calls import ApiKind, is_profilers_own
 from opscope.model import Trace, TraceSource
@@ -121,6 +123,21 @@ def check_overhead(percent: float, *, has_device: bool) -> Check:
         "unprofiled step time; read the operators' times as upper limits."
     )
     return Check(CheckName.PROFILER_OVERHEAD, verdict, 0, sentence)
+
+
+def check_limits(rows: Sequence[LimitRow]) -> Check:
+    """Judge the models of costs, and the peaks, by whether calls were faster than they allow."""
+    name, whole = CheckName.WITHIN_LIMITS, sum(row.device_ns for row in rows)
+    names, time = over_limit(rows), sum(row.device_ns for row in rows if is_over_limit(row))
+    if not names:
+        return Check(name, Verdict.PASS, 0, "No call was faster than its limit.", 0, "device", 0.0, "device sum")
+    found = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+    sentence = (
+        f"Calls that took {format_ns(time)} ({format_share(time, whole)} of the device sum) were faster than the "
+        f"device allows ({found}): a model of what they do, or a peak, is wrong, and so is what the limits say of them."
+    )
+    verdict = Verdict.FAIL if time > _TOLERATED_SHARE * whole else Verdict.WARN
+    return Check(name, verdict, len(names), sentence, time, "device", time / whole if whole else None, "device sum")
 
 
 def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:

@@ -73,10 +73,15 @@ def _captures(trace: Trace, links: Links) -> list[list[str | None]]:
     begins = calls_of(launches, ApiKind.CAPTURE_BEGIN)
     operators = trace.operators["name"]
     captures: dict[tuple[int, int], list[str | None]] = {}
-    for row in np.flatnonzero(launching & captured_into_graph(launches)).tolist():
-        number = int(np.count_nonzero(begins & (thread == thread[row]) & (start <= start[row])))
+    captured = np.flatnonzero(launching & captured_into_graph(launches))
+    number = np.zeros(len(captured), np.int64)
+    for owner in np.unique(thread[captured]):
+        mine = thread[captured] == owner
+        begun = np.sort(start[begins & (thread == owner)])
+        number[mine] = np.searchsorted(begun, start[captured[mine]], side="right")
+    for row, place in zip(captured.tolist(), number.tolist(), strict=True):
         owner = int(links.launch_operator[row])
-        captures.setdefault((int(thread[row]), number), []).append(operators[owner] if owner >= 0 else None)
+        captures.setdefault((int(thread[row]), place), []).append(operators[owner] if owner >= 0 else None)
     return list(captures.values())
 
 

@@ -105,6 +105,7 @@ def _idle(waits: Waits, periods: Intervals) -> tuple[Ints, dict[BoundKind, Ints]
 
 def _bound(by_kind: Mapping[BoundKind, int], total: int, idle: int) -> BoundKind:
     """Return what bounds iterations in the profile: the device, or what most of its idle time waits for."""
-    if total <= 0 or idle <= (1 - BUSY_SHARE) * total:
+    profiler = idle - sum(by_kind.values())  # of no kind
+    if total <= profiler or idle - profiler <= (1 - BUSY_SHARE) * (total - profiler):
         return BoundKind.DEVICE
     return max(by_kind, key=lambda kind: by_kind[kind])

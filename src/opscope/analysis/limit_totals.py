@@ -18,10 +18,10 @@ from opscope.analysis.tables import NO_OPERATOR
 from opscope.analysis.window import step_table
 from opscope.documents.limits import LimitRow, LimitTotal, Utilisation
 from opscope.model import Trace
+from opscope.units import NS_PER_S
 
 NO_STEP: Final = "(in no step)"
 _KEY: Final = ("operator", "input_dims", "input_types", "device")
-_NS_PER_S: Final = 1e9
 
 
 def totals_by_name(rows: Sequence[LimitRow], by: str) -> tuple[LimitTotal, ...]:
@@ -153,7 +153,7 @@ def utilisation(
     """
     mine = [row for row in rows if row.device == device and row.ideal_ns is not None]
     moved = sum(row.calls * (row.least_bytes or 0) for row in mine)
-    seconds = of_ns * steps / _NS_PER_S
+    seconds = of_ns * steps / NS_PER_S
     hfu = _products(mine) / of_ns / steps if of_ns else 0.0
     return Utilisation(
         device=device,

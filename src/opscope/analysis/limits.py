@@ -300,6 +300,9 @@ def moving_share(rows: Sequence[LimitRow]) -> float:
 
 def over_limit(rows: Sequence[LimitRow]) -> tuple[str, ...]:
     """Return the operators whose calls were faster than their limit: a model or a peak is wrong."""
-    return tuple(
-        dict.fromkeys(row.operator or row.kernel for row in rows if row.share is not None and row.share > _TOLERATED)
-    )
+    return tuple(dict.fromkeys(row.operator or row.kernel for row in rows if is_over_limit(row)))
+
+
+def is_over_limit(row: LimitRow) -> bool:
+    """Tell whether calls were faster than their limit."""
+    return row.share is not None and row.share > _TOLERATED

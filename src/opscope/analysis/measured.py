@@ -5,7 +5,7 @@ from functools import cached_property
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.bounds import LightEvidence, StepEvidence, bound_of, busiest
-from opscope.analysis.checks import check_cpu_contention, check_overhead
+from opscope.analysis.checks import check_cpu_contention, check_limits, check_overhead
 from opscope.analysis.limits import MOSTLY_MOVING, moving_share
 from opscope.analysis.passes import LightPass
 from opscope.analysis.statistics import summarise
@@ -140,6 +140,8 @@ class Measured:
     def trust(self) -> Trust:
         """All checks: of the trace, of the machine while steps were timed, of the profiler's own cost."""
         checks: list[Check] = list(self.analysis.trust.checks)
+        if any(row.ideal_ns is not None for row in self.analysis.limits_of_steps):
+            checks.append(check_limits(self.analysis.limits_of_steps))
         benchmark, overhead = self._benchmark, self.measurement.profiler_overhead_percent
         if benchmark and benchmark.waited_for_cpu_ns is not None:
             checks.append(check_cpu_contention(benchmark.waited_for_cpu_ns, sum(benchmark.wall_ns)))

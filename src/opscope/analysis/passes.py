@@ -1,4 +1,4 @@
-"""Joins a light pass (device activities only, which costs the host nearly nothing) with the pass that has the names.
+"""Joins a light pass (device activities only, which costs the host the least) with the pass that has the names.
 
 Both ran the same steps. Launch order, names and grids tell which activity is which; so the steps of the light pass are
 known, though a profiler that records no host ranges marks none.
@@ -50,12 +50,14 @@ def light_pass(light: Trace, full: Analysis) -> LightPass:
     table = step_table(full.trace)
     step = step_of_activities(full.trace, full.links, table)[theirs]
     theirs, step = theirs[step >= 0], step[step >= 0]
+    # What comes before the steps is of one more, which tells where the first of them begins.
+    before, mine = np.split(mine, [max(len(mine) - len(theirs), 0)])
     if not len(mine) or not len(theirs):
         return LightPass(None, "The light pass could not be joined with the one with names: nothing was launched.")
     difference = _difference(trace, mine, full.trace, theirs)
     if difference is not None:
         return LightPass(None, f"The light pass did not run the same as the one with names: {difference}")
-    marked = _with_steps(trace, links, mine, step, table["step"].to_list())
+    marked = _with_steps(trace, links, before, mine, step, table["step"].to_list())
     analysis = analyze(marked, full.functions, graph_capture=full.graph_capture)
     sentence = (
         f"Busy and idle time and steps are of a light pass (device activities only): its {len(mine):,} activities have "
@@ -85,21 +87,28 @@ def _difference(one: Trace, first: Ints, other: Trace, second: Ints) -> str | No
     return f"the launch number {at + 1:,} is {found[0]}, not {found[1]}."
 
 
-def _with_steps(trace: Trace, links: Links, rows: Ints, step: Ints, numbers: list[int]) -> Trace:
-    """Return the trace with ranges of its steps: each ends where the host waited for it, else where the next begins."""
+def _with_steps(trace: Trace, links: Links, before: Ints, rows: Ints, step: Ints, numbers: list[int]) -> Trace:
+    """Return the trace with ranges of its steps, and without what was launched before them.
+
+    Each ends where the host waited for it, else with its last launch; what the host does then is of the next one.
+    """
     host = HostTime(trace, links)
     call = links.activity_launch[rows]
     start, thread = host.start[call], host.thread[call]
     found, place = np.unique(step, return_inverse=True)
     first, last = np.full(len(found), np.iinfo(np.int64).max), np.zeros(len(found), np.int64)
     np.minimum.at(first, place, start)
-    np.maximum.at(last, place, start)
-    end = np.append(first[1:], int(end_of(trace.launches).max()))
+    np.maximum.at(last, place, host.end[call])
+    following = np.append(first[1:], int(end_of(trace.launches).max()))
+    earlier = host.end[links.activity_launch[before]]
+    last, following = np.append(earlier.max(initial=0), last), np.append(first[0], following)
     waited = np.sort(host.end[host.drains])
-    position = np.searchsorted(waited, end, side="right") - 1
-    ends = (position >= 0) & (np.append(waited, 0)[position] > last)
-    end[ends] = waited[position[ends]]
-    begin = np.maximum(np.append(first[0], end[:-1]), first[0])
+    position = np.searchsorted(waited, following, side="right") - 1
+    waits = (position >= 0) & (np.append(waited, 0)[position] > last)
+    ends = np.where(waits, np.append(waited, 0)[position], last)
+    begin, end = ends[:-1], ends[1:]
+    if not len(before):
+        begin[0] = first[0]
     ranges = pl.DataFrame(
         {
             "thread": np.full(len(found), int(np.bincount(thread).argmax())),
@@ -110,4 +119,6 @@ def _with_steps(trace: Trace, links: Links, rows: Ints, step: Ints, numbers: lis
     )
     schema = trace.annotations.schema
     ranges = ranges.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
-    return replace(trace, annotations=ranges)
+    kept = np.ones(trace.activities.height, np.bool_)
+    kept[before] = False
+    return replace(trace, annotations=ranges, activities=trace.activities.filter(kept))

@@ -85,12 +85,17 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
     blocking = np.flatnonzero(masks[IdleCause.BLOCKING] & (idle.call >= 0))
     manages = calls_of(trace.launches, ApiKind.ALLOCATE, ApiKind.FREE)
     _move(kinds, BoundKind.ALLOCATION, blocking[manages[idle.call[blocking]] & (idle.record[blocking] < 0)])
+    tails = np.flatnonzero(masks[IdleCause.TAIL])
+    managing = Intervals.union_of(host.start[manages], host.end[manages])
+    covered = _covered(idle.pieces.chosen(masks[IdleCause.TAIL]), managing)
+    _move(kinds, BoundKind.ALLOCATION, tails[2 * covered > length[tails]])
     host_caused = kinds[BoundKind.HOST_WORK] | kinds[BoundKind.BLOCKING] | kinds[BoundKind.DISPATCH]
     waiting = np.flatnonzero(host_caused & ~masks[IdleCause.TAIL])
     _move(kinds, BoundKind.INPUT, waiting[loading_data(trace, idle, waiting)])
     after = np.full(len(length), -1, np.int64)
-    if trace.frames.height:
-        # Stacks make pauses of dispatching that long, in an optimizer for one.
+    if trace.frames.height or not trace.operators.height:
+        # Stacks make pauses of dispatching that long, in an optimizer for one; without operators nothing tells what
+        # the host did between two launches.
         _move(kinds, BoundKind.DISPATCH, np.flatnonzero(masks[IdleCause.HOST_WORK] & (length < _PAUSE_OF_STACKS_NS)))
     asked = np.flatnonzero(kinds[BoundKind.DISPATCH] | kinds[BoundKind.HOST_WORK])
     after[asked] = _waited_before(host, idle, asked)
@@ -102,6 +107,14 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
         profiler_ns=int(length[masks[IdleCause.PROFILER]].sum()),
         host_waits_ns=waits.within(timeline.window.spans).length,
     )
+
+
+def _covered(pieces: Intervals, others: Intervals) -> Ints:
+    """Return how much of each piece lies in other intervals."""
+    piece, _, start, end = pieces.overlapping(others)
+    total = np.zeros(len(pieces), np.int64)
+    np.add.at(total, piece, end - start)
+    return total
 
 
 def _move(kinds: Mapping[BoundKind, Bools], to: BoundKind, pieces: Ints) -> None:

@@ -13,9 +13,9 @@ from typing import Final
 
 import torch
 
-from opscope.errors import EnvironmentLacksError
+from opscope.errors import EnvironmentLacksError, UsageError
 from opscope.record.peaks import MeasuredPeaks, PeakSample
-from opscope.torch_device import resolve_device
+from opscope.torch_device import current, resolve_device
 
 _SIZES: Final = (4096, 8192)
 _BURSTS: Final = 15
@@ -32,17 +32,24 @@ def measure_devices(chosen: str) -> tuple[MeasuredPeaks, ...]:
 
     Raises:
         EnvironmentLacksError: PyTorch sees no GPU, or there is not enough memory on one.
+        UsageError: the device is no GPU.
     """
     if not torch.cuda.is_available():
         raise EnvironmentLacksError("PyTorch sees no GPU here, so there are no peaks to measure")
     count = torch.cuda.device_count()
     devices = [torch.device("cuda", at) for at in range(count)] if chosen == "all" else [resolve_device(chosen)]
+    if devices[0].type != "cuda":
+        raise UsageError(f"peaks are those of a GPU (--device cuda:0, or all), not of {chosen}")
     by_name = {torch.cuda.get_device_name(device): device for device in reversed(devices)}
-    return tuple(measure_peaks(device) for device in by_name.values())
+    found = []
+    for device in by_name.values():
+        with current(device):  # events, and what fills the queue, go to the current device
+            found.append(measure_peaks(device))
+    return tuple(found)
 
 
 def measure_peaks(device: torch.device) -> MeasuredPeaks:
-    """Measure a CUDA or HIP device, in less than half a minute.
+    """Measure the current CUDA or HIP device, in less than half a minute.
 
     Raises:
         EnvironmentLacksError: there is not enough memory on the device.
@@ -60,8 +67,11 @@ def measure_peaks(device: torch.device) -> MeasuredPeaks:
     best: dict[str, float] = {}
     for sample in samples:
         best[sample.name] = max(best.get(sample.name, 0.0), sample.best)
+    properties = torch.cuda.get_device_properties(device)
     return MeasuredPeaks(
         device=torch.cuda.get_device_name(device),
+        multiprocessors=properties.multi_processor_count,
+        l2_bytes=getattr(properties, "L2_cache_size", None) or None,
         torch=str(torch.__version__),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         flop_per_s={name: rate for name, rate in best.items() if name not in patterns},

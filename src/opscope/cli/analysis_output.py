@@ -108,9 +108,9 @@ def _summary(one: Analysed) -> Iterator[Inline]:
             f"sum {format_ns(device.sum_ns)}, busy {format_ns(busy)} ({format_share(busy, window.duration_ns)}), "
             f"idle {format_ns(device.idle_ns)} of the {window.kind} of {format_ns(window.duration_ns)}",
         )
-    longest = max((device.window.duration_ns for device in analysis.devices), default=0)
+    windows = {device.device: device.window.duration_ns for device in analysis.devices}
     light = measured.light is not None and measured.light.analysis is not None
-    gap = longest_gap(analysis.gaps, longest, with_names=light)
+    gap = longest_gap(analysis.gaps, windows, with_names=light)
     if gap is not None:
         yield gap
     if analysis.has_device_times:

@@ -29,11 +29,24 @@ def command(device: str, output_format: str) -> None:
     limit uses them from then on instead of the datasheet's. Run it while nothing else uses the device.
     """
     measured = tuple(_measured(device))
+    _show(measured, output_format)
     for one in measured:
-        target = peaks_file(one.device)
+        _keep(one)
+
+
+def _keep(one: MeasuredPeaks) -> None:
+    target = peaks_file(one.device)
+    try:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, encode(one))
-        click.echo(f"opscope: kept as {printable(str(target))}", err=True)
+    except OSError as error:
+        raise EnvironmentLacksError(
+            f"the peaks could not be kept as {target} ({error.strerror}); OPSCOPE_CACHE names another folder"
+        ) from error
+    click.echo(f"opscope: kept as {printable(str(target))}", err=True)
+
+
+def _show(measured: tuple[MeasuredPeaks, ...], output_format: str) -> None:
     if output_format == "json":
         click.echo(encode(PeaksList(peaks=measured)), nl=False)
         return

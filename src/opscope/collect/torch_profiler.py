@@ -89,16 +89,20 @@ class TorchProfiler:
         return Collected(tuple(folder / trace.file for trace in written), tuple(written))
 
     def light(self, subject: Workload, folder: Path, name: str) -> RawTrace | None:
-        """Collect device activities only, over as many steps as a cycle; None where `of_device_only` is."""
+        """Collect device activities only, over a step more than a cycle has; None where `of_device_only` is.
+
+        The first step tells where the second begins: without host ranges nothing else does.
+        """
         alone = self.of_device_only()
         if alone is None:
             return None
-        plan = replace(self.options.schedule or Schedule(), wait=0, repeat=1)
+        plan = self.options.schedule or Schedule()
+        plan = replace(plan, wait=0, repeat=1, active=plan.active + 1)
         alone = replace(alone, options=replace(alone.options, schedule=plan), traces=(name,), progress=lambda _: None)
         return alone.collect(subject, folder).record[0]
 
     def of_device_only(self) -> "TorchProfiler | None":
-        """Return a collector of device activities only, which costs the host nearly nothing.
+        """Return a collector of device activities only, which costs the host the least.
 
         None where there is no GPU, or the pass that has the names records none or no launches.
         """

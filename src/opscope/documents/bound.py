@@ -38,7 +38,8 @@ class Bound:
             device worked, or nothing can be said.
         share_high: the most; the same where an unprofiled step was measured.
         device_share: the share as measured: of the unprofiled step where there is one, else of the profiled one.
-        idle_cause: the largest cause of the device's idle time in the profile, as ``idle_by_cause_ns`` names it.
+        idle_cause: the largest cause of the device's idle time in the pass with names, as ``idle_by_cause_ns`` of
+            ``devices`` names it.
     """
 
     kind: str

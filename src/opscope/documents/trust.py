@@ -36,6 +36,7 @@ class CheckName(StrEnum):
     GRAPH_REPLAYS_COMPLETE = "graph_replays_complete"
     CPU_CONTENTION = "cpu_contention"
     PROFILER_OVERHEAD = "profiler_overhead"
+    WITHIN_LIMITS = "within_limits"
 
 
 @dataclass(frozen=True, slots=True)

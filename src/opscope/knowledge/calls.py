@@ -99,9 +99,8 @@ class RecordedCall:
             value = json.loads(self._value(name) or "null")
         except (ValueError, RecursionError):
             return None
-        if isinstance(value, int):
-            return (value,)
-        return tuple(value) if isinstance(value, list) and all(isinstance(item, int) for item in value) else None
+        values = value if isinstance(value, list) else [value]
+        return tuple(values) if all(type(item) is int and abs(item) < _LARGEST for item in values) else None
 
     def dtype(self, name: str) -> DataType | None:
         """Return the data type of a tensor argument."""

@@ -82,6 +82,8 @@ def cost_of(operator: str, category: Category, call: RecordedCall) -> Cost | Non
     rule = _RULES.get(name) or _RULES.get(name.removesuffix("_"))
     if rule is None and not _other_result(name):
         rule = _BY_CATEGORY.get(category)
+        if rule is _elementwise and name.endswith("_"):
+            rule = _elementwise_in_place
     if rule is None or not call.is_strided():
         return None
     # Tensors without dimensions are single numbers.
@@ -332,13 +334,26 @@ def _elementwise(call: RecordedCall) -> Cost | None:
     dtype = promoted([dtype for _, dtype, _ in tensors])
     if result is None or read is None or dtype is None:
         return None
-    each = min(dtype.size_bytes, *(d.size_bytes for _, d, _ in tensors if d is not None))
-    if len({d for _, d, _ in tensors}) == 1:
+    # A condition, or a mask, says nothing of the result.
+    kinds = {d for _, d, _ in tensors if d is not None and (d.torch != "bool" or dtype.torch == "bool")}
+    each = min(dtype.size_bytes, *(d.size_bytes for d in kinds))
+    if len(kinds) == 1:
         each = dtype.size_bytes
     if not dtype.is_floating_point:  # of whole numbers the result may be float32, of complex ones real
         each = min(each, each // 2 if dtype.torch.startswith("complex") else 4)
     written = each * math.prod(result)
     different = sum(size for _, _, size in set(tensors) if size is not None)
+    return Cost(read + written, shared_bytes=different + written if different < read else None)
+
+
+def _elementwise_in_place(call: RecordedCall) -> Cost | None:
+    """What is written has the type of the first tensor."""
+    tensors = call.tensors()
+    read = _total([size for _, _, size in tensors])
+    if read is None or not tensors or tensors[0][2] is None:
+        return None
+    different = sum(size for _, _, size in set(tensors) if size is not None)
+    written = tensors[0][2]
     return Cost(read + written, shared_bytes=different + written if different < read else None)
 
 
@@ -379,6 +394,25 @@ def _embedding(call: RecordedCall) -> Cost | None:
     rows = math.prod(indices)
     # Equal indices read one row; what is written is certain.
     return Cost((rows + min(rows, 1)) * weight[1] * dtype.size_bytes + (call.bytes_of("indices") or 0))
+
+
+def _selected(call: RecordedCall) -> Cost | None:
+    """Return the cost of ``index_select``: as many slices as there are indices are written; they may be read once."""
+    shape, index, dtype, dim = call.shape("self"), call.shape("index"), call.dtype("self"), call.number("dim")
+    if shape is None or index is None or dtype is None or dim is None or not -len(shape) <= dim < len(shape):
+        return None
+    slices = math.prod(side for place, side in enumerate(shape) if place != dim % len(shape))
+    rows = math.prod(index)
+    return Cost((rows + min(rows, 1)) * slices * dtype.size_bytes + (call.bytes_of("index") or 0))
+
+
+def _embedding_backward(call: RecordedCall) -> Cost | None:
+    """The gradient of all rows is written, zeros where no index asked for one."""
+    grad, rows, dtype = call.shape("grad_output"), call.number("num_weights"), call.dtype("grad_output")
+    read = _total([call.bytes_of("grad_output"), call.bytes_of("indices")])
+    if grad is None or rows is None or dtype is None or read is None:
+        return None
+    return Cost(read + rows * grad[-1] * dtype.size_bytes)
 
 
 def _gathered(call: RecordedCall) -> Cost | None:
@@ -503,14 +537,14 @@ _RULES: Final[Mapping[str, Rule]] = {
     "native_dropout": _dropout,
     "native_dropout_backward": _of_all(("grad_output", "mask"), "grad_output"),
     "embedding": _embedding,
-    "embedding_dense_backward": _of_all(("grad_output", "indices")),
+    "embedding_dense_backward": _embedding_backward,
     "gather": _gathered,
-    "index_select": _gathered,
+    "index_select": _selected,
     "nll_loss_forward": _loss_of_classes,
     "nll_loss_backward": _loss_of_classes,
     "max_pool2d_with_indices": _pooling,
     "avg_pool2d": _pooling,
-    "max_pool2d_with_indices_backward": _of_all(("grad_output", "self")),
+    "max_pool2d_with_indices_backward": _of_all(("grad_output", "self", "indices")),
     "avg_pool2d_backward": _of_all(("grad_output", "self")),
     "cat": _joined,
     "cumsum": _read_and_written("self"),
@@ -536,13 +570,13 @@ _BY_CATEGORY: Final[Mapping[Category, Rule]] = {
 
 # template <template<class> class FunctorName, ...> multi_tensor_apply_kernel<TensorListMetadata<DEPTH>, Functor<...>>
 _MULTI_TENSOR: Final = re.compile(
-    r"multi_tensor_apply_kernel<[^<]*Metadata<(?:[\w:]+, )?(?P<depth>\d)>,\s*(?P<functor>[^)]*\)::)?(?P<rest>.+)"
+    r"multi_tensor_apply_kernel<[^<]*Metadata<(?:[\w:]+, )?(?P<depth>\d)>,\s*(?:[^)]*\)::)?(?P<rest>.+)"
 )
 _CHUNK: Final = 65_536  # elements that a thread block works on (aten/src/ATen/native/cuda/MultiTensorApply.cuh)
 # By depth, how many tensors one launch takes at most (the same file).
 _MOST_TENSORS: Final = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
-_READ_LISTS: Final = re.compile(r"Functor<(?P<type>[\w:]+), (?P<depth>\d), (?P<read>\d), \d")
-_FUSED: Final = re.compile(r"Fused(?P<which>Adam|Adagrad|Sgd)MathFunctor<(?P<type>[\w:]+), (?P<depth>\d)")
+_READ_LISTS: Final = re.compile(r"Functor<(?P<type>[\w:]+), \d, (?P<read>\d), \d")
+_FUSED: Final = re.compile(r"Fused(?:Adam|Adagrad|Sgd)MathFunctor<(?P<type>[\w:]+), \d")
 
 
 def multi_tensor_cost(kernel: str, blocks: int) -> Cost | None:

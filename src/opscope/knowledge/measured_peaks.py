@@ -22,7 +22,7 @@ def peaks_file(device: str) -> Path:
 def peaks_called(name: str, multiprocessors: int | None) -> Peaks | None:
     """Return what a device can do at most; None for one of which nothing is known.
 
-    Precisions that were not measured, and the size of the cache, are the datasheet's.
+    Precisions that were not measured, and the size of the cache where it has one, are the datasheet's.
 
     Args:
         name: as the driver gives it.
@@ -31,14 +31,14 @@ def peaks_called(name: str, multiprocessors: int | None) -> Peaks | None:
     device = device_called(name, multiprocessors)
     sheet = None if device is None else datasheet_peaks(device)
     measured = _kept(name)
-    if measured is None:
+    if measured is None or (multiprocessors and measured.multiprocessors not in (None, multiprocessors)):
         return sheet
     return Peaks(
         device=name,
         origin=f"measured {measured.created[:10]}",
         rates={**(sheet.rates if sheet else {}), **measured.flop_per_s},
         memory_bytes_per_s=measured.memory_bytes_per_s,
-        l2_bytes=sheet.l2_bytes if sheet else None,
+        l2_bytes=(sheet.l2_bytes if sheet else None) or measured.l2_bytes,
         measured=frozenset(measured.flop_per_s),
     )
 

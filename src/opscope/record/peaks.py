@@ -27,6 +27,8 @@ class MeasuredPeaks:
 
     Attributes:
         device: as the driver names it.
+        multiprocessors: how many the device has; another number of them is another device.
+        l2_bytes: of the cache that they share, as the driver says.
         torch: the PyTorch that measured.
         created: when.
         flop_per_s: by precision, as `opscope.knowledge.devices.Device` names it.
@@ -43,6 +45,8 @@ class MeasuredPeaks:
     memory_bytes_per_s: float
     seconds: float
     samples: tuple[PeakSample, ...]
+    multiprocessors: int | None = None
+    l2_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

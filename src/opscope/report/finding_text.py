@@ -41,9 +41,11 @@ def saving(finding: Finding) -> str:
     low, high = finding.saving_ns.low, finding.saving_ns.high
     if not high:
         return ""
-    share = format_share(high, finding.of_step_ns)
-    amount = f"up to {format_ns(high)}" if low < 0.01 * high else f"{format_ns(low)} to {format_ns(high)}"
-    return f"Saves {amount} of the {format_ns(finding.of_step_ns)} {finding.of_step} ({share} at most): "
+    share, step = format_share(high, finding.of_step_ns), f"{format_ns(finding.of_step_ns)} {finding.of_step}"
+    if low < 0.01 * high:
+        return f"May save up to {format_ns(high)} of the {step} ({share}): "
+    least = format_share(low, finding.of_step_ns)
+    return f"Likely saves {format_ns(low)} to {format_ns(high)} of the {step} ({least} to {share}): "
 
 
 def place(where: Where) -> Iterator[str | Name]:

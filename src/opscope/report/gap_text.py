@@ -1,9 +1,10 @@
 """Gaps of a device in words: for people who look at the first lines only."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from opscope.analysis.idle import IdleCause
+from opscope.analysis.timeline import NO_DEVICE
 from opscope.documents.trace import GapRow
 from opscope.report.blocks import Inline, Name
 from opscope.units import format_ns, format_share
@@ -12,17 +13,19 @@ _WORTH_TELLING: Final = 0.01  # of the window
 _STACKS: Final = "the line of Python was not recorded: record stacks (with_stack=True, opscope profile --with-stack)"
 
 
-def longest_gap(gaps: Sequence[GapRow], window_ns: int, *, with_names: bool) -> Inline | None:
+def longest_gap(gaps: Sequence[GapRow], windows_ns: Mapping[int, int], *, with_names: bool) -> Inline | None:
     """Say what the longest gap is due to, if it is worth telling.
 
     Args:
         gaps: the longest first.
-        window_ns: of the device, in the pass that the gaps are of.
+        windows_ns: of the devices, by their numbers, in the pass that the gaps are of.
         with_names: whether other figures beside it are of a light pass, and the gaps of the one with names.
     """
-    if not gaps or gaps[0].duration_ns < _WORTH_TELLING * window_ns:
+    own = ((gap, windows_ns.get(NO_DEVICE if gap.device is None else gap.device, 0)) for gap in gaps)
+    found = next(((gap, window) for gap, window in own if gap.duration_ns >= _WORTH_TELLING * window), None)
+    if found is None:
         return None
-    gap = gaps[0]
+    gap, window_ns = found
     device = "" if gap.device is None else f" of device {gap.device}"
     step = "" if gap.step is None else f" in step {gap.step}"
     time, share = format_ns(gap.duration_ns), format_share(gap.duration_ns, window_ns)

@@ -76,7 +76,7 @@ def _totals(measured: Measured, by: str) -> tuple[LimitTotal, ...]:
 def _utilisation(measured: Measured, peaks: dict[int | None, Peaks]) -> list[Utilisation]:
     if not measured.step_count:
         return []
-    wall = measured.unprofiled_step_ns
+    wall = measured.step_evidence.unprofiled_ns
     return [
         utilisation(
             line.device,

@@ -49,9 +49,10 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
     if not evidence.devices or evidence.waits is None or evidence.trust.failed(CheckName.FILE_IS_VALID) is not None:
         return ()
     context = Context(recording)
-    drafts = [draft for rule in RULES for draft in rule(context) if draft.saving.high >= LEAST_SHARE * context.step_ns]
+    drafts = [context.beside_others(draft) for rule in RULES for draft in rule(context)]
+    drafts = [draft for draft in drafts if draft.saving.high >= LEAST_SHARE * context.step_ns]
     drafts.sort(key=lambda draft: -draft.saving.likely)
-    if all(draft.saving.likely < _CHEAP * context.step_ns for draft in drafts):
+    if sum(draft.saving.likely for draft in drafts) < _CHEAP * context.step_ns:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
         drafts = [*near_limit(context, possible=possible), *drafts]
     return _named(context, drafts)

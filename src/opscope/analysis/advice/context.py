@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -11,9 +11,10 @@ import polars as pl
 
 from opscope.analysis.autograd import BackwardPass
 from opscope.analysis.bounds import DEVICE_ONLY, STACKS, StepEvidence, busiest, waiting_per_step
-from opscope.analysis.columns import column
+from opscope.analysis.columns import column, end_of
 from opscope.analysis.gaps import Place, Places
 from opscope.analysis.host_time import HostTime
+from opscope.analysis.intervals import Intervals
 from opscope.analysis.limits import mostly_modelled
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
@@ -26,6 +27,7 @@ from opscope.documents.statements import Basis
 from opscope.model import DeviceProperties, Trace
 
 LEAST_SHARE: Final = 0.02  # of the step: what could save less is not worth a line
+_SIDE_BY_SIDE: Final = 1.02  # of the time in which anything runs: from here on streams run at once
 _LOOKED_AT: Final = 32  # calls of an operator, to tell where it is called from
 
 
@@ -61,6 +63,7 @@ class Draft:
 
     Attributes:
         claims: which time it would save: rows of work, or kinds of idle time. Findings that share one overlap.
+        alone: whether it would save nothing while other work runs.
     """
 
     rule: Rule
@@ -72,6 +75,7 @@ class Draft:
     action: str
     wrong_if: str
     claims: frozenset[str] = field(default_factory=frozenset)
+    alone: bool = False
 
 
 def measured(text: str) -> Fact:
@@ -230,7 +234,7 @@ class Context:
 
     def of_device(self, low: float, high: float) -> Range:
         """Return what a step loses if its device work takes so much less: no more than leaves the host the bound."""
-        low, host = max(low, 0.0), self.host_ns
+        low, high, host = max(min(low, self.busy_ns), 0.0), min(high, self.busy_ns), self.host_ns
         # Where the device waits for launches, the host is the bound for a part of the step, which such waits mark; how
         # large that part is, they do not tell.
         waiting = self.idle_for(BoundKind.DISPATCH).likely / max(self.step_ns, 1.0)
@@ -303,15 +307,50 @@ class Context:
 
     def claims_of_activities(self, rows: Ints) -> frozenset[str]:
         """Return what findings on some activities claim: the rows of work that they are part of."""
-        names = self.trace.activities["name"].gather(rows).cast(pl.String).alias("kernel")
-        keys = self._inputs()[rows].select("operator", "input_dims", "input_types").with_columns(names)
-        keys = keys.with_columns(pl.when(pl.col("operator").is_null()).then("kernel").alias("kernel")).unique()
-        return frozenset(_claim(*key) for key in keys.select(pl.all().cast(pl.String)).iter_rows())
+        return frozenset(_claim(*key) for key in self._claim_keys(rows).unique().iter_rows())
 
     def claims_of_pieces(self, pieces: Bools) -> frozenset[str]:
         """Return what findings on some pieces of idle time claim: their kinds."""
         kinds = [kind for kind, mask in self.waits.kinds.items() if bool((mask & pieces).any())]
         return frozenset[str]().union(*map(idle_claim, kinds))
+
+    @cached_property
+    def _claimed(self) -> tuple[Ints, Mapping[str, int]] | None:
+        """Per activity of the work the number of its claim, and these numbers; None where nothing runs side by side."""
+        start, end = column(self.trace.activities, "start_ns")[self.work], end_of(self.trace.activities)[self.work]
+        if (end - start).sum() <= _SIDE_BY_SIDE * Intervals.union_of(start, end).length:
+            return None
+        keys = self._claim_keys(self.work)
+        number = keys.select(pl.struct(pl.all()).rank("dense")).to_series().to_numpy().astype(np.int64)
+        _, first = np.unique(number, return_index=True)
+        claims = {_claim(*key): int(number[row]) for row, key in zip(first, keys[first].iter_rows(), strict=True)}
+        return number, claims
+
+    def beside_others(self, draft: Draft) -> Draft:
+        """Return a finding with its saving bounded by other streams.
+
+        Work saves at most the time in which it runs, and for certain only that in which nothing else does.
+        """
+        if self._claimed is None:
+            return draft
+        number, claims = self._claimed
+        mine = np.isin(number, [claims[claim] for claim in draft.claims if claim in claims])
+        if not mine.any():
+            return draft
+        start, end = column(self.trace.activities, "start_ns")[self.work], end_of(self.trace.activities)[self.work]
+        own, others = (Intervals.union_of(start[chosen], end[chosen]) for chosen in (mine, ~mine))
+        whole = float((end - start)[mine].sum())
+        alone = (own.length - own.within(others).length) / whole
+        union = (own.within(_single(start, end)).length if draft.alone else own.length) / whole
+        low, saving = min(alone, union), draft.saving
+        return replace(draft, saving=Range(saving.low * low, saving.high * union, saving.likely * (low + union) / 2))
+
+    def _claim_keys(self, rows: Ints) -> pl.DataFrame:
+        """Return what names the claims of some activities."""
+        names = self.trace.activities["name"].gather(rows).cast(pl.String).alias("kernel")
+        keys = self._inputs()[rows].select("operator", "input_dims", "input_types").with_columns(names)
+        unlinked = pl.when(pl.col("operator").is_null()).then("kernel").alias("kernel")
+        return keys.with_columns(unlinked).select(pl.all().cast(pl.String))
 
     def _place_of_operator(self, operator: str | None, input_dims: str | None) -> Place | None:
         """Return where calls of an operator are made: of those that were looked at, a place with a line of Python."""
@@ -350,6 +389,15 @@ class Context:
         return Where(
             operator=place.operator, module=place.module, python=place.python, annotation=place.annotation, call=call
         )
+
+
+def _single(start: Ints, end: Ints) -> Intervals:
+    """Return when exactly one of some intervals is open."""
+    times = np.concatenate([start, end])
+    order = np.argsort(times, kind="stable")
+    opened = np.cumsum(np.where(order < len(start), 1, -1))
+    alone = np.flatnonzero(opened[:-1] == 1)
+    return Intervals.union_of(times[order][alone], times[order][alone + 1])
 
 
 def claims_of(rows: Iterable[LimitRow]) -> frozenset[str]:

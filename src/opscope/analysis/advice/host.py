@@ -20,6 +20,7 @@ from opscope.analysis.advice.context import (
 from opscope.analysis.api import calls_of, calls_that, names_that
 from opscope.analysis.bounds import STACKS
 from opscope.analysis.columns import column, end_of
+from opscope.analysis.host_time import LULL_NS
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.limits import BETWEEN_DEVICES
 from opscope.analysis.nesting import Bools, Ints, nearest
@@ -27,6 +28,7 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, Where
 from opscope.knowledge.api_calls import ApiKind
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
+from opscope.knowledge.kernels.communication import communicates
 from opscope.units import format_ns, format_share
 
 # Operators that hand a value of the device to Python, or need one to know how large their result is.
@@ -38,6 +40,7 @@ _READS: Final = frozenset(
     }
 )
 _LEAST_COMPILING_NS: Final = 1e6  # looking whether compiled code still fits takes less
+_LOOKED_AT: Final = 1_000  # copies
 _OVER_THE_BUS: Final = (Direction.TO_DEVICE, Direction.TO_HOST)
 _STACKS: Final = "record stacks to see the line (with_stack=True, opscope profile --with-stack)"
 
@@ -62,22 +65,24 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     # A graph has gaps of its own, of about a microsecond.
     gaps = min(launches * 1_000.0, idle.high / 2)
     own = 1 - context.waits.drained_ns / all_of_it
-    saving = Range(0.5 * own * (idle.low - gaps), idle.high, own * (idle.likely - gaps)).within(context.step_ns)
+    # Of a step that is captured, short pauses between its launches go as well.
+    pauses = context.waits.kinds[BoundKind.HOST_WORK] & (context.waits.lengths < LULL_NS)
+    high = idle.high + context.idle_in(pauses)
+    saving = Range(0.5 * own * (idle.low - gaps), high, own * (idle.likely - gaps)).within(context.step_ns)
     yield Draft(
         rule=Rule.DISPATCH_BOUND,
         title=f"The device waits {format_ns(idle.high)} of a step for the host to issue {launches:,.0f} launches",
         where=replace(longest, call=None),
         saving=saving,
-        derivation="the idle time before launches that the host issues without pause (high); less a microsecond "
-        "a launch, half "
-        "of what does not follow a wait is nearly certain",
+        derivation="the idle time before launches that the host issues without pause, with its short pauses (high); "
+        "less a microsecond a launch, half of what does not follow a wait (low)",
         evidence=(
             measured(f"{launches:,.0f} launches a step, {format_ns(context.busy_ns / max(launches, 1))} of work each"),
             derived(f"{format_share(idle.high, context.step_ns)} of the step the device waits for them"),
         ),
         action="step = torch.compile(step, mode='reduce-overhead')  # or capture a CUDA graph: torch.cuda.graph",
         wrong_if="shapes or control flow change from step to step, so that no graph can be replayed",
-        claims=idle_claim(BoundKind.DISPATCH),
+        claims=idle_claim(BoundKind.DISPATCH) | (idle_claim(BoundKind.HOST_WORK) if pauses.any() else frozenset()),
     )
 
 
@@ -125,7 +130,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         mine = np.isin(after, chosen)
         worst = int(after[np.argmax(np.where(mine, lengths, -1))]) if mine.any() else int(chosen[0])
         where = context.where_of_call(worst)
-        number, matter = len(chosen) / context.steps, _WAITING[rule]
+        number, matter = _times_waited(context, chosen) / context.steps, _WAITING[rule]
         yield Draft(
             rule=rule,
             title=f"The host waits for the device {number:,.1f} times a step {matter.why}"
@@ -144,6 +149,12 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
             wrong_if=matter.wrong_if,
             claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(pieces),
         )  # fmt: skip
+
+
+def _times_waited(context: Context, calls: Ints) -> int:
+    """Return how often the host waited: an operator that copies and then waits for the copy does so once."""
+    operator = context.links.launch_operator[calls]
+    return len(np.unique(operator[operator >= 0])) + int((operator < 0).sum())
 
 
 def _waits_within_steps(context: Context) -> Ints:
@@ -251,6 +262,7 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
     kind = "pageable" if pageable else "pinned" if pinned else "unknown"
     memory = "" if kind == "unknown" else f" of {kind} memory"
     waits = rule is Rule.STREAM_DEPENDENCY
+    directions = {direction_of(str(activities["name"][int(row)])) for row in rows[:_LOOKED_AT]}
     taking_turns = (
         "copies and work take turns on their streams: give them two buffers instead of one, and record events "
     )
@@ -268,7 +280,7 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
                      f"{rate:.1f} GB/s, longest {activities['name'][longest]}"),
             *_seen(context, where),
         ),
-        action=f"{_PIN}; keep on the device what does not change"
+        action=_copying(pageable_to_host=directions == {Direction.TO_HOST})
         if pageable
         else taking_turns
         if waits
@@ -277,6 +289,16 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
         wrong_if="the data exist only just before they are needed",
         claims=frozenset({f"copies: {kind}"}),
     )  # fmt: skip
+
+
+def _copying(*, pageable_to_host: bool) -> str:
+    """Say how copies of pageable memory are made faster."""
+    if not pageable_to_host:
+        return f"{_PIN}; keep on the device what does not change"
+    return (
+        "reduce on the device what is copied (argmax, sums), or copy into a pinned buffer: "
+        "buffer = torch.empty(x.shape, dtype=x.dtype, pin_memory=True); buffer.copy_(x, non_blocking=True)"
+    )
 
 
 def input_pipeline(context: Context) -> Iterator[Draft]:
@@ -389,13 +411,18 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
     if time < LEAST_SHARE * context.step_ns:
         return
     rows = [row for row in context.rows if row.reason == BETWEEN_DEVICES]
+    late = min(_beyond_usual(context) / context.steps, time)
+    waiting = f" ({format_ns(late)} of it waiting for other ranks)" if late >= LEAST_SHARE * context.step_ns else ""
     yield Draft(
         rule=Rule.EXPOSED_COMMUNICATION,
-        title=f"Data move between devices for {format_ns(time)} of a step, and nothing is computed meanwhile",
+        title=f"Data move between devices for {format_ns(time)} of a step{waiting}, and nothing is computed meanwhile",
         where=context.where_of_row(max(rows, key=lambda row: row.device_ns)) if rows else Where(),
-        saving=Range(0.0, time).within(context.step_ns),
-        derivation="all of that time, if it overlapped with work (high)",
+        saving=Range(0.0, time - late).within(context.step_ns),
+        derivation="all of that time, if it overlapped with work (high), but for what calls take beyond three times "
+        "the usual: then other ranks are late",
         evidence=(measured(f"{format_share(time, context.step_ns)} of the step"),
+                  *([derived(f"{format_ns(late)} of it in calls that take more than three times as long as usual: this "
+                             "rank waits for others")] if late else []),
                   general("a rank that waits for the others spends that time in the same kernels")),
         action="overlap it with the backward pass (DistributedDataParallel's buckets: bucket_cap_mb, "
         "gradient_as_bucket_view"
@@ -403,6 +430,15 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
         wrong_if="the ranks wait for a slower one",
         claims=frozenset({"communication"}),
     )  # fmt: skip
+
+
+def _beyond_usual(context: Context) -> float:
+    """Return how long communication takes beyond three times the median of calls of the same kernel."""
+    activities = context.trace.activities
+    work = activities.select("name", "duration_ns")[context.work]
+    mine = work.filter(names_that(work["name"], communicates))
+    usual = pl.col("duration_ns").median().over("name")
+    return float(mine.select((pl.col("duration_ns") - 3 * usual).clip(0).sum()).item() or 0.0)
 
 
 _COMPILING: Final = ("dynamo_timed", "compile_inner", "torch/_dynamo/convert_frame")

@@ -285,6 +285,7 @@ def small_grid(context: Context) -> Iterator[Draft]:
         "streams), or a split along the reduced dimension",
         wrong_if="other kernels run beside these on other streams",
         claims=claims_of(rows),
+        alone=True,
     )  # fmt: skip
 
 

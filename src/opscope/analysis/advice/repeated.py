@@ -1,6 +1,7 @@
 """Rules on what a step computes more than once."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import polars as pl
@@ -67,8 +68,7 @@ def duplicate_work(context: Context) -> Iterator[Draft]:
     """Find modules that run several times a step on inputs of the same shapes: on the same inputs, perhaps."""
     if context.backward().inside.any():
         return  # what runs again may belong to another micro-batch
-    found = sorted(_repeated_modules(context), key=lambda item: -item[2])
-    for name, calls, time in found[:1]:
+    for name, calls, time in itertools.islice(_repeated_modules(context), 1):
         saved = time * (1 - 1 / calls)
         if saved < LEAST_SHARE * context.step_ns:
             return
@@ -97,10 +97,11 @@ def _copies_from_host(context: Context) -> Ints:
     return column(context.trace.launches, "start_ns")[launch[copies & (launch >= 0)]]
 
 
-def _work_between(begin: Ints, end: Ints, launched: Ints) -> bool:
-    """Tell whether something is launched between all runs but a step's last one and the next step's first."""
+def _work_between(begin: Ints, end: Ints, each: int, launched: Ints) -> bool:
+    """Tell whether something is launched between all runs of a step."""
     between = np.searchsorted(launched, begin[1:]) > np.searchsorted(launched, end[:-1])
-    return bool(between.all())
+    within = np.arange(1, len(begin)) % each != 0
+    return bool(between[within].all())
 
 
 def _new_data_between(starts: Ints, each: int, copied: Ints) -> bool:
@@ -111,7 +112,7 @@ def _new_data_between(starts: Ints, each: int, copied: Ints) -> bool:
 
 
 def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
-    """Yield modules of which each step has as many equal runs: name, runs and device time per step."""
+    """Yield modules of which each step has as many equal runs, by their time: name, runs and device time per step."""
     frames = context.trace.frames
     modules = frames.filter(names_that(frames["name"], lambda name: name.startswith(MODULE_FRAME)))
     launch = context.links.activity_launch
@@ -143,13 +144,29 @@ def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
         & (pl.col("least") == pl.col("kernels")) & (pl.col("kernels") > 0)
     )  # fmt: skip
     outer = set(repeated["name"])
-    begun = column(modules, "start_ns")
+    begun, ended = column(modules, "start_ns"), end_of(modules)
     copied, launches = np.sort(_copies_from_host(context)), np.sort(start)
-    for name, count, time, _, _, around in repeated.iter_rows():
-        mine = np.flatnonzero((modules["name"] == name).to_numpy())
-        mine = mine[np.argsort(begun[mine], kind="stable")]
-        if around in outer or _new_data_between(begun[mine], count // context.steps, copied):
+    of_name = _rows_by_name(modules["name"], begun)
+    for name, count, time, _, _, around in repeated.sort("time", "name", descending=[True, False]).iter_rows():
+        if around in outer:
+            continue
+        mine, each = of_name(name), count // context.steps
+        if _new_data_between(begun[mine], each, copied):
             continue
         # A run right after another takes what that one gave.
-        if _work_between(begun[mine], end_of(modules)[mine], launches):
+        if _work_between(begun[mine], ended[mine], each, launches):
             yield str(name).removeprefix(MODULE_FRAME), count / context.steps, time / context.steps
+
+
+def _rows_by_name(names: pl.Series, begun: Ints) -> Callable[[str], Ints]:
+    """Return what gives the rows of a name, in the order of time."""
+    code = names.to_physical().to_numpy()
+    order = np.lexsort((begun, code))
+    codes = {str(name): int(number) for name, number in zip(names.cast(pl.String), code, strict=True)}
+
+    def rows(name: str) -> Ints:
+        low, high = (np.searchsorted(code[order], codes[name], side=side) for side in ("left", "right"))
+        found: Ints = order[low:high]
+        return found
+
+    return rows

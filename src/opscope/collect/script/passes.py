@@ -44,11 +44,8 @@ class Passes:
 
     def begin(self) -> None:
         """Start the first pass."""
-        from opscope.collect.torch_profiler import TorchProfiler
-
         self.light, self.trace = None, None
-        alone = TorchProfiler(self._options, current_device()).of_device_only()
-        self._is_light = alone is not None and self._light_path is not None
+        self._is_light = self._light_path is not None
         self._start()
 
     def cycle(self, duration_ns: int) -> bool:
@@ -56,7 +53,8 @@ class Passes:
         self._cycles += 1
         if self._cycles > _WARM_UP and not self._is_light:
             self.durations_ns.append(duration_ns)
-        if self._cycles < _WARM_UP + self.active:
+        # The light pass has a cycle more in front, which tells where the first of the others begins.
+        if self._cycles < _WARM_UP + self.active + self._is_light:
             if self._cycles == _WARM_UP:
                 synchronize()  # what the warm-up cycle launched must not run within the first step
             self._profiler.step()
@@ -98,10 +96,11 @@ class Passes:
 
         synchronize()
         collector = TorchProfiler(self._options, current_device())
-        if self._is_light and (alone := collector.of_device_only()) is not None:
-            collector = alone
+        alone = collector.of_device_only() if self._is_light else None
+        self._is_light = alone is not None
+        collector = alone or collector
         self._cycles, self.durations_ns = 0, []
-        self._profiler = collector.profiler(Schedule(0, _WARM_UP, self.active, 1))
+        self._profiler = collector.profiler(Schedule(0, _WARM_UP, self.active + self._is_light, 1))
         self.starting = True
         try:
             self._profiler.start()
