@@ -67,6 +67,14 @@ F, H, I64, S, SL = "float", "c10::BFloat16", "long int", "Scalar", "ScalarList"
             2 * 2 * 64 * 6 * 4 * 9,
             (2 * 6 * 64 + 6 * 4 * 9 + 2 * 8 * 16 * 16) * 4,
         ),
+        # 3 of 10 rows of 8 are written, and one is read at least.
+        ("aten::index_select", [[10, 8], [], [3]], [F, S, I64], ["", "0", ""], 0, (3 + 1) * 8 * 4 + 24),
+        (
+            *("aten::embedding_dense_backward", [[2, 5, 16], [2, 5], [], [], []], [F, I64, S, S, S]),
+            *(["", "", "100", "-1", "False"], 0, 160 * 4 + 80 + 1600 * 4),
+        ),
+        ("aten::where", [[6], [6], [6]], ["bool", F, F], None, 0, 6 + 24 + 24 + 24),
+        ("aten::add_", [[6], [6], []], [F, H, S], None, 0, 24 + 12 + 24),
         # Inductor's: the last arguments are the sizes of the loops, and of a larger tensor no more is read.
         ("triton_poi_fused_gelu_7", [[8, 128], []], [H, S], ["", "1024"], 0, 2048),
         ("triton_per_fused_embedding_0", [[1000, 64], [8, 64], [], []], [F, F, S, S], ["", "", "8", "64"], 0, 4096),

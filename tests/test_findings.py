@@ -442,6 +442,68 @@ def test_data_that_move_between_devices(analyzed: Analyze) -> None:
     assert first.saving_ns.high == 5 * MS
 
 
+def test_a_rank_that_waits_for_others_cannot_save_that(analyzed: Analyze) -> None:
+    step = Step()
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    for time in (500 * US, 500 * US, 500 * US, 7 * MS):  # the last one waits: usual are 500 us, 1.5 ms is the most
+        step.call("record_param_comms", name, time, [[1 << 24]], ["float"], grid=(16, 1, 1))
+    (first, *_) = found(analyzed(step.done()))
+    assert first.rule == Rule.EXPOSED_COMMUNICATION
+    assert "5.500 ms of it waiting for other ranks" in first.title
+    assert first.saving_ns.high == 3 * MS
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_work_beside_other_streams_saves_nothing_for_certain(analyzed: Analyze, beside: bool) -> None:
+    step = Step()
+    for _ in range(4):
+        step.product(FFMA, 2_400 * US, CUBE, "float")
+    if beside:
+        step.trace.launched_kernel("a_long_one", (2 * US, 2 * US), (12 * US, 9_700 * US), stream=9)
+    first = next(finding for finding in found(analyzed(step.done())) if finding.rule == Rule.FP32_PRODUCTS)
+    assert first.saving_ns.high == pytest.approx(4 * (2_400 - 370.4) * US, rel=0.01)
+    assert (first.saving_ns.low == 0) is beside
+
+
+def test_small_grids_that_fill_the_device_together_are_none(analyzed: Analyze) -> None:
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, STEP)
+    for stream in range(4):
+        trace.launched_kernel(
+            "mine", (10 * US * (stream + 1), 5 * US), (100 * US, 9 * MS), stream=stream, grid=[33, 1, 1]
+        )
+    trace.launch(60 * US, STEP - 70 * US, name="cudaDeviceSynchronize")
+    assert Rule.SMALL_GRID not in rules(analyzed(trace))
+
+
+def test_copies_to_the_host_are_not_told_to_pin_what_is_on_the_device(analyzed: Analyze) -> None:
+    step = Step()
+    name = "Memcpy DtoH (Device -> Pageable)"
+    step.call("aten::copy_", name, 6 * MS, [[1 << 22], [1 << 22]], ["float", "float"], category="gpu_memcpy")
+    (first, *_) = found(analyzed(step.done()))
+    assert first.rule == Rule.BLOCKING_COPY
+    assert "x.pin_memory()" not in first.action
+    assert "pinned buffer" in first.action
+
+
+def test_a_step_that_is_longer_than_the_recorded_one_is_another_one(analyzed: Analyze) -> None:
+    step = Step()
+    step.product(FFMA, 2_400 * US, CUBE, "float")
+    bound = Measured(analyzed(step.done()), step_time_ns=20 * STEP).bound
+    assert "is longer than a recorded one" in bound.sentence
+    assert "recorded step" not in bound.sentence or bound.share_low == pytest.approx(0.24, rel=0.01)
+
+
+def test_what_frees_memory_after_the_last_activity_is_named(analyzed: Analyze) -> None:
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, STEP)
+    trace.launched_kernel(BF16, (10 * US, 5 * US), (20 * US, MS))
+    trace.launch(1_050 * US, 8_900 * US, name="cudaFree")
+    analysis = analyzed(trace)
+    assert Measured(analysis, step_time_ns=STEP).bound.kind == "allocation"
+    assert rules(analysis)[0] == Rule.ALLOCATOR_CHURN
+
+
 def test_overlapping_findings_say_so_and_an_incomplete_file_has_none(analyzed: Analyze) -> None:
     step = Step()
     for _ in range(2):

@@ -44,6 +44,8 @@ def saving(finding: Finding) -> str:
     share, step = format_share(high, finding.of_step_ns), f"{format_ns(finding.of_step_ns)} {finding.of_step}"
     if low < 0.01 * high:
         return f"May save up to {format_ns(high)} of the {step} ({share}): "
+    if format_ns(low) == format_ns(high):
+        return f"Likely saves about {format_ns(high)} of the {step} ({share}): "
     least = format_share(low, finding.of_step_ns)
     return f"Likely saves {format_ns(low)} to {format_ns(high)} of the {step} ({least} to {share}): "
 
