@@ -90,6 +90,13 @@ def test_by_hand(
     assert (found.flop, found.least_bytes) == (flop, least_bytes)
 
 
+def test_numbers_that_no_program_gives_have_no_cost() -> None:
+    dims: list[object] = [[2, 3, 8, 8], [4, 3, 3, 3], [4], [], [], [], [], [], []]
+    types = [F, F, F, SL, SL, SL, S, SL, S]
+    values = ["", "", "", "[1, 1]", f"[{'9' * 400}, 3]", "[1, 1]", "False", "[0, 0]", "1"]
+    assert cost("aten::convolution", dims, types, values) is None
+
+
 def test_an_expanded_input_is_read_once() -> None:
     found = cost("aten::copy_", [[4, 6], [4, 6], []], [F, F, S], None, [[6, 1], [0, 1], []])
     assert found is not None
