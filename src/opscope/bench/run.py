@@ -1,0 +1,260 @@
+"""Benchmarks a case: is it right, how long does it take, and is it still right afterwards."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from opscope.bench import host_timing
+from opscope.bench.case import Case, Function
+from opscope.bench.clocks import ClockSampler
+from opscope.bench.correctness import Inputs, check
+from opscope.bench.device_timing import Flush, KernelTimer, captured, events
+from opscope.bench.limit import least_work, limit_share
+from opscope.bench.rounds import Calls, Series, in_turns
+from opscope.bench.stopping import Limits
+from opscope.bench.verdicts import Paired
+from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, LimitShare, Measure
+from opscope.errors import OpscopeError
+from opscope.record.capture import Clocks
+
+NOT_A_GPU: Final = "not measured: the device is not a GPU"
+_WRONG: Final = "not measured: its result is wrong"
+_SLOWED: Final = 0.03  # by so much the clock may fall
+_HARD_LIMITS: Final = (
+    *("hardware slowdown", "thermal slowdown (software)", "thermal slowdown (hardware)", "power brake", "power cap"),
+)
+_BELOW_LIMIT: Final = 1.05
+_ODD: Final = {"size": 1021, "rows": 1021, "columns": 509}
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What was measured of a case with one choice of parameters.
+
+    Attributes:
+        results: per variant.
+        pairs: each variant beside the baseline, round by round.
+    """
+
+    results: tuple[BenchResult, ...]
+    pairs: tuple[Paired, ...]
+
+
+def bench_case(
+    case: Case, parameters: Mapping[str, object], device: torch.device, limits: Limits, progress: Progress
+) -> Timed:
+    """Benchmark all variants of a case.
+
+    Args:
+        case: the variants and their inputs.
+        parameters: what the inputs are made with.
+        device: where they run.
+        limits: how long to measure each.
+        progress: called with what goes on.
+    """
+    torch.manual_seed(0)
+    inputs = case.make_inputs(device, parameters)
+    progress(f"{case.name}: checking results")
+    checked = check(case, inputs, _odd_inputs(case, parameters, device))
+    right = {name: function for name, function in case.variants.items() if not _is_wrong(checked[name])}
+    calls: Calls = {name: functools.partial(function, *inputs) for name, function in right.items()}
+    series: dict[Measure, Series] = {}
+    reasons: dict[str, dict[str, str]] = {name: {} for name in case.variants}
+    kernels: KernelTimer | None = None
+    with ClockSampler(device) as sampler:
+        if calls:
+            progress(f"{case.name}: warming up")
+            host_timing.warm_up(calls, device)
+            progress(f"{case.name}: measuring")
+            kernels = _measure(calls, device, limits, series, reasons)
+    again = check(replace(case, variants=right), inputs, None) if right else {}
+    checked |= {name: after for name, after in again.items() if _is_wrong(after)}
+    text = {name: _shown(value) for name, value in {**case.parameters, **parameters}.items()}
+    tools = _Tools(case, inputs, device, series, reasons, kernels, sampler.clocks, text)
+    results = tuple(tools.result(name, checked[name]) for name in case.variants)
+    return Timed(results, tuple(_pairs(results, series)))
+
+
+def _is_wrong(checked: Correctness) -> bool:
+    return checked.verdict is Correct.WRONG
+
+
+def _shown(value: object) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def _odd_inputs(case: Case, parameters: Mapping[str, object], device: torch.device) -> Inputs | None:
+    odd = {name: size for name, size in _ODD.items() if case.accepts(name)}
+    return case.make_inputs(device, {**parameters, **odd}) if odd else None
+
+
+def _measure(
+    calls: Calls,
+    device: torch.device,
+    limits: Limits,
+    series: dict[Measure, Series],
+    reasons: dict[str, dict[str, str]],
+) -> KernelTimer | None:
+    """Measure every duration that there is on a device, and say why others are missing."""
+    series[Measure.WALL] = in_turns(host_timing.wall(device), calls, limits)
+    series[Measure.ISSUE] = in_turns(host_timing.issue(device), calls, limits)
+    if device.type != "cuda":
+        for name in calls:
+            for measure in (Measure.KERNEL, Measure.KERNEL_WARM, Measure.EVENT, Measure.GRAPH):
+                reasons[name][measure] = NOT_A_GPU
+        return None
+    flush = Flush(device)
+    kernels = KernelTimer(device, flush)
+    launches = 64
+    try:
+        series[Measure.KERNEL] = in_turns(kernels.rounds, calls, limits)
+        series[Measure.KERNEL_WARM] = in_turns(KernelTimer(device, None).rounds, calls, limits)
+        launches = max(max(counts) for counts in kernels.launched.values())
+    except OpscopeError as error:
+        for name in calls:
+            reasons[name] |= dict.fromkeys((Measure.KERNEL, Measure.KERNEL_WARM), f"not measured: {error}")
+    try:
+        series[Measure.EVENT] = in_turns(events(device, flush, launches), calls, limits)
+    except OpscopeError as error:
+        for name in calls:
+            reasons[name][Measure.EVENT] = f"not measured: {error}"
+    _measure_graphs(calls, device, limits, series, reasons, flush)
+    return kernels
+
+
+def _measure_graphs(
+    calls: Calls,
+    device: torch.device,
+    limits: Limits,
+    series: dict[Measure, Series],
+    reasons: dict[str, dict[str, str]],
+    flush: Flush,
+) -> None:
+    replays: dict[str, Callable[[], object]] = {}
+    for name, call in calls.items():
+        try:
+            replays[name] = captured(call, device).replay
+        except RuntimeError as error:
+            torch.cuda.synchronize(device)
+            reason = (str(error).splitlines() or [""])[0][:120]
+            reasons[name][Measure.GRAPH] = f"not measured: it cannot be captured in a CUDA graph ({reason})"
+    if replays:
+        try:
+            series[Measure.GRAPH] = in_turns(events(device, flush, 1), replays, limits)
+        except OpscopeError as error:
+            for name in replays:
+                reasons[name][Measure.GRAPH] = f"not measured: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """What results are put together from."""
+
+    case: Case
+    inputs: Inputs
+    device: torch.device
+    series: Mapping[Measure, Series]
+    reasons: Mapping[str, dict[str, str]]
+    kernels: KernelTimer | None
+    clocks: Clocks | None
+    parameters: dict[str, str]
+
+    def result(self, name: str, checked: Correctness) -> BenchResult:
+        found = {m: series.duration(name) for m, series in self.series.items() if name in series.samples}
+        wrong = _is_wrong(checked)
+        kernel = found.get(Measure.KERNEL)
+        limit = None if kernel is None or wrong else self._limit(kernel)
+        counts = self.kernels.launched.get(name) if self.kernels else None
+        missing = {str(measure): _WRONG for measure in Measure if wrong and measure not in found}
+        issue = found.get(Measure.ISSUE)
+        return BenchResult(
+            name=name,
+            case=self.case.name,
+            parameters=self.parameters,
+            **{str(measure): duration for measure, duration in found.items()},
+            reasons=missing | self.reasons[name],
+            kernels=None if not counts else sum(counts) / len(counts),
+            launch_bound=None if kernel is None or issue is None else issue.median > kernel.median,
+            correctness=checked,
+            limit=limit,
+            clocks=self.clocks,
+            doubts=tuple(self._doubts(name, limit)),
+            peak_memory_bytes=None if wrong else _peak_memory(self.case.variants[name], self.inputs, self.device),
+        )
+
+    def _limit(self, kernel: Duration) -> LimitShare | None:
+        try:
+            flop, moved = least_work(self.case.variants[self.case.baseline], self.inputs)
+        except (RuntimeError, TypeError):
+            return None
+        dtype = next((v.dtype for v in self.inputs if isinstance(v, torch.Tensor) and v.is_floating_point()), None)
+        tf32 = torch.backends.cuda.matmul.allow_tf32
+        return limit_share(flop, moved, kernel.median, self.device, dtype, tf32=tf32)
+
+    def _doubts(self, name: str, limit: LimitShare | None) -> Sequence[str]:
+        doubts = []
+        if self.clocks is not None:
+            slowest, fastest = self.clocks.sm_mhz_min, self.clocks.sm_mhz_max
+            hard = [reason for reason in self.clocks.limited_by if reason in _HARD_LIMITS]
+            if hard and slowest < (1 - _SLOWED) * fastest:
+                doubts.append(
+                    f"the device was slowed down ({', '.join(hard)}): {slowest} to {fastest} MHz while it was measured"
+                )
+        streams = self.kernels.streams.get(name, set()) if self.kernels else set()
+        if len(streams) > 1 or (streams and not streams & _current_streams(self.kernels)):
+            doubts.append("it works on other streams than the current one, which events do not see")
+        if limit is not None and self._is_impossible(limit):
+            doubts.append(
+                f"its kernels take {1 / (limit.share or 1):.2f} of the least time that the device allows: part of the "
+                "work is missing"
+            )
+        return doubts
+
+    def _is_impossible(self, limit: LimitShare) -> bool:
+        """Tell whether a call is faster than the device; what fits into its cache may be faster than its memory."""
+        bound = limit.of_peak_flops if limit.least_bytes <= _cache(self.device) else limit.share
+        return bound is not None and bound > _BELOW_LIMIT
+
+
+def _current_streams(kernels: KernelTimer | None) -> set[int]:
+    """Return the streams that most variants work on: the current one."""
+    if kernels is None or not kernels.streams:
+        return set()
+    counts: dict[int, int] = {}
+    for streams in kernels.streams.values():
+        for stream in streams:
+            counts[stream] = counts.get(stream, 0) + 1
+    return {max(counts, key=lambda stream: counts[stream])}
+
+
+def _cache(device: torch.device) -> int:
+    return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
+
+
+def _peak_memory(function: Function, inputs: Inputs, device: torch.device) -> int | None:
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    result = function(*inputs)
+    torch.cuda.synchronize(device)
+    del result
+    return int(torch.cuda.max_memory_allocated(device) - before)
+
+
+def _pairs(results: Sequence[BenchResult], series: Mapping[Measure, Series]) -> Sequence[Paired]:
+    """Pair each variant with the baseline, by kernel time where there is one, else by wall time."""
+    baseline, *others = results
+    compared = (Measure.KERNEL, Measure.WALL)
+    measure = next((m for m in compared if m in series and baseline.name in series[m].samples), None)
+    pairs = []
+    for variant in others:
+        samples = series[measure].samples if measure is not None else {}
+        mine, theirs = samples.get(baseline.name, []), samples.get(variant.name, [])
+        pairs.append(Paired(baseline, variant, measure if mine and theirs else None, tuple(mine), tuple(theirs)))
+    return pairs

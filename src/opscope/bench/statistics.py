@@ -1,0 +1,85 @@
+"""Statistics of durations that assume nothing of how these spread: medians, their intervals, ratios of paired rounds.
+
+Nothing here needs PyTorch.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import median
+from typing import Final
+
+CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A median, and where that of all calls lies with 95 % confidence; None where there are too few samples."""
+
+    median: float
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the interval over the median."""
+        if self.low is None or self.high is None or not self.median:
+            return None
+        return (self.high - self.low) / 2 / self.median
+
+
+def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Return the median and its interval by order statistics (Conover, Practical Nonparametric Statistics, 3.2).
+
+    Args:
+        samples: at least one.
+        confidence: that the interval holds the median, if samples are independent.
+    """
+    ordered = sorted(samples)
+    rank = _rank(len(ordered), confidence)
+    if rank is None:
+        return Interval(median(ordered), None, None, len(ordered))
+    return Interval(median(ordered), ordered[rank], ordered[-1 - rank], len(ordered))
+
+
+@lru_cache(maxsize=4096)
+def _rank(n: int, confidence: float) -> int | None:
+    """Return how many samples on each side can be left out; None if not even all of them suffice."""
+    outside = (1 - confidence) / 2
+    below = 0.0
+    for rank in range(n // 2 + 1):
+        below += math.exp(math.lgamma(n + 1) - math.lgamma(rank + 1) - math.lgamma(n - rank + 1) - n * math.log(2))
+        if below > outside:
+            return rank - 1 if rank else None
+    return None
+
+
+def ratios(baseline: Sequence[float], variant: Sequence[float]) -> list[float]:
+    """Return the ratio of each round: what a round shares, such as the clock's drift, cancels."""
+    return [other / one for one, other in zip(baseline, variant, strict=True) if one > 0]
+
+
+def sign_test(values: Sequence[float], middle: float = 1.0) -> float:
+    """Return the two-sided p-value that the median is the middle; values that equal it say nothing."""
+    below, above = sum(value < middle for value in values), sum(value > middle for value in values)
+    n, k = below + above, min(below, above)
+    if not n:
+        return 1.0
+    tail = sum(
+        math.exp(math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2))
+        for i in range(k + 1)
+    )
+    return min(1.0, 2 * tail)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number (Holm, 1979): each may be compared with the level itself."""
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for position, place in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - position) * p_values[place]))
+        corrected[place] = largest
+    return corrected

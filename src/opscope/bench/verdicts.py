@@ -1,0 +1,120 @@
+"""What may be said of two variants that were measured in turns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from opscope.bench.statistics import Interval, holm, median_interval, ratios, sign_test
+from opscope.documents.bench import BenchResult, Comparison, Correct, Measure, Verdict
+
+LEVEL: Final = 0.05
+PRACTICAL: Final = 0.01  # a smaller difference is none
+_TOLD: Final = 0.02  # an interval that reaches no further from 1 says that there is no difference
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """The durations of two variants, round by round."""
+
+    baseline: BenchResult
+    variant: BenchResult
+    measure: Measure | None
+    of_baseline: tuple[float, ...]
+    of_variant: tuple[float, ...]
+
+
+def compare(pairs: Sequence[Paired]) -> tuple[Comparison, ...]:
+    """Judge all pairs of one benchmark together: the more there are, the more must each differ to be told apart."""
+    found = [_Judged.of(pair) for pair in pairs]
+    timed = [judged for judged in found if judged.p_value is not None]
+    corrected = holm([judged.p_value or 0.0 for judged in timed])
+    by_pair = {id(judged): p for judged, p in zip(timed, corrected, strict=True)}
+    return tuple(judged.said(by_pair.get(id(judged))) for judged in found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    pair: Paired
+    ratio: Interval | None
+    p_value: float | None
+
+    @classmethod
+    def of(cls, pair: Paired) -> "_Judged":
+        if _wrong(pair) is not None or pair.measure is None:
+            return cls(pair, None, None)
+        found = ratios(pair.of_baseline, pair.of_variant)
+        return cls(pair, median_interval(found), sign_test(found)) if found else cls(pair, None, None)
+
+    def said(self, p_value: float | None) -> Comparison:
+        verdict, sentence = self._verdict(p_value)
+        pair, ratio = self.pair, self.ratio
+        return Comparison(
+            baseline=pair.baseline.name,
+            variant=pair.variant.name,
+            case=pair.variant.case,
+            parameters=pair.variant.parameters,
+            measure=pair.measure,
+            ratio=None if ratio is None else ratio.median,
+            ci_low=None if ratio is None else ratio.low,
+            ci_high=None if ratio is None else ratio.high,
+            p_value=p_value,
+            rounds=0 if ratio is None else ratio.n,
+            verdict=verdict,
+            sentence=sentence,
+        )
+
+    def _verdict(self, p_value: float | None) -> tuple[Verdict, str]:
+        if (reason := _wrong(self.pair)) is not None:
+            return Verdict.WRONG, reason
+        if self.ratio is None or p_value is None:
+            return Verdict.INCONCLUSIVE, "Inconclusive: it was not timed."
+        doubts = (*self.pair.variant.doubts, *self.pair.baseline.doubts)
+        if doubts:
+            return Verdict.INCONCLUSIVE, f"Inconclusive: {doubts[0]}"
+        verdict = verdict_of(self.ratio, p_value)
+        return verdict, _sentence(verdict, self.ratio) + self._precision(verdict)
+
+    def _precision(self, verdict: Verdict) -> str:
+        checked = self.pair.variant.correctness
+        if verdict is not Verdict.FASTER or checked is None or checked.verdict is not Correct.LOWER_PRECISION:
+            return ""
+        return f" With lower precision: {checked.sentence}"
+
+
+def _wrong(pair: Paired) -> str | None:
+    """Say which of two variants computes something else; None if neither does."""
+    for one in (pair.variant, pair.baseline):
+        if one.correctness is not None and one.correctness.verdict is Correct.WRONG:
+            return f"{one.name} is wrong: {one.correctness.sentence}"
+    return None
+
+
+def verdict_of(ratio: Interval, p_value: float) -> Verdict:
+    """Return what a ratio says.
+
+    Faster or slower: the interval does not hold 1, the sign test, corrected, neither, and 1 % or more is possible. No
+    difference: the interval lies within 2 % of 1, or within 1 % of it. Else inconclusive.
+    """
+    low, high = ratio.low, ratio.high
+    if low is None or high is None:
+        return Verdict.INCONCLUSIVE
+    if max(abs(low - 1), abs(high - 1)) > PRACTICAL and p_value < LEVEL:
+        if high < 1:
+            return Verdict.FASTER
+        if low > 1:
+            return Verdict.SLOWER
+    within = low >= 1 - _TOLD and high <= 1 + _TOLD
+    return Verdict.NO_DIFFERENCE if within else Verdict.INCONCLUSIVE
+
+
+def _sentence(verdict: Verdict, ratio: Interval) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"Inconclusive: {ratio.n} rounds are too few."
+    if verdict is Verdict.FASTER:
+        return f"Faster: {1 / ratio.median:.3f} times as fast ({1 / ratio.high:.3f} to {1 / ratio.low:.3f})."
+    if verdict is Verdict.SLOWER:
+        return f"Slower: it takes {ratio.median:.3f} times as long ({ratio.low:.3f} to {ratio.high:.3f})."
+    most = max(abs(ratio.low - 1), abs(ratio.high - 1))
+    if verdict is Verdict.NO_DIFFERENCE:
+        return f"No difference found, +-{100 * most:.1f} %."
+    return f"Inconclusive: {ratio.low:.3f} to {ratio.high:.3f} times as long; more rounds or processes tell."

@@ -1,0 +1,27 @@
+"""Benchmarks that are examples: each case is one module with a function ``case`` that says what is compared."""
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import torch
+
+    from opscope.bench.case import Case
+
+# name -> (module, what it shows)
+GALLERY: Final[Mapping[str, tuple[str, str]]] = {
+    "square": ("opscope.gallery.square", "the same square written in several ways"),
+    "gelu": ("opscope.gallery.gelu", "by hand, PyTorch, CUDA, Triton, torch.compile: what fusing is worth"),
+    "add": ("opscope.gallery.add", "as fast as memory allows: PyTorch, CUDA, Triton"),
+    "matmul": ("opscope.gallery.matmul", "a product at float32, TF32 and 16 bits"),
+    "cdist": ("opscope.gallery.cdist", "distances as a product, and as differences"),
+    "softmax": ("opscope.gallery.softmax", "a reduction per row: by hand, PyTorch, Triton, torch.compile"),
+    "layer_norm": ("opscope.gallery.layer_norm", "a normalisation per row: by hand, PyTorch, Triton, torch.compile"),
+}
+
+
+def gallery_case(name: str, device: "torch.device") -> "Case":
+    """Return a case by its name, with the variants that a device can run."""
+    found: Case = importlib.import_module(GALLERY[name][0]).case(device)
+    return found

@@ -1,0 +1,104 @@
+"""The gallery's kernels in Triton, as functions of tensors."""
+
+import torch
+import triton
+import triton.language as tl
+
+_BLOCK = 2048
+
+
+@triton.jit
+def _square_kernel(x_pointer, out_pointer, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_pointer + at, mask=at < n).to(tl.float32)
+    tl.store(out_pointer + at, x * x, mask=at < n)
+
+
+@triton.jit
+def _gelu_kernel(x_pointer, out_pointer, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_pointer + at, mask=at < n).to(tl.float32)
+    tl.store(out_pointer + at, 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476)), mask=at < n)
+
+
+@triton.jit
+def _add_kernel(x_pointer, y_pointer, out_pointer, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_pointer + at, mask=at < n)
+    y = tl.load(y_pointer + at, mask=at < n)
+    tl.store(out_pointer + at, x + y, mask=at < n)
+
+
+@triton.jit
+def _softmax_kernel(x_pointer, out_pointer, columns, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_pointer + row * columns + at, mask=at < columns, other=-float("inf")).to(tl.float32)
+    above = tl.exp(x - tl.max(x, axis=0))
+    tl.store(out_pointer + row * columns + at, above / tl.sum(above, axis=0), mask=at < columns)
+
+
+@triton.jit
+def _layer_norm_kernel(x_pointer, weight_pointer, bias_pointer, out_pointer, columns, epsilon, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < columns
+    x = tl.load(x_pointer + row * columns + at, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.sum(x, axis=0) / columns
+    centred = tl.where(inside, x - mean, 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, axis=0) / columns + epsilon)
+    weight = tl.load(weight_pointer + at, mask=inside).to(tl.float32)
+    bias = tl.load(bias_pointer + at, mask=inside).to(tl.float32)
+    tl.store(out_pointer + row * columns + at, centred * scale * weight + bias, mask=inside)
+
+
+def _grid(x: torch.Tensor) -> tuple[int]:
+    return (triton.cdiv(x.numel(), _BLOCK),)
+
+
+def square(x: torch.Tensor) -> torch.Tensor:
+    """Square each element."""
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    _square_kernel[_grid(x)](x, out, x.numel(), BLOCK=_BLOCK)
+    return out
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    """Apply GELU with the error function."""
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    _gelu_kernel[_grid(x)](x, out, x.numel(), BLOCK=_BLOCK)
+    return out
+
+
+def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Add two tensors of the same shape."""
+    x, y = x.contiguous(), y.contiguous()
+    out = torch.empty_like(x)
+    _add_kernel[_grid(x)](x, y, out, x.numel(), BLOCK=_BLOCK)
+    return out
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    """Softmax over the last dimension: one program per row, which fits into registers."""
+    x = x.contiguous()
+    out, columns = torch.empty_like(x), x.shape[-1]
+    block = triton.next_power_of_2(columns)
+    _softmax_kernel[(x.numel() // columns,)](x, out, columns, BLOCK=block, num_warps=_warps(block))
+    return out
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Layer norm over the last dimension: one program per row."""
+    x = x.contiguous()
+    out, columns = torch.empty_like(x), x.shape[-1]
+    block = triton.next_power_of_2(columns)
+    _layer_norm_kernel[(x.numel() // columns,)](
+        x, weight.contiguous(), bias.contiguous(), out, columns, 1e-5, BLOCK=block, num_warps=_warps(block)
+    )
+    return out
+
+
+def _warps(block: int) -> int:
+    return min(max(block // 512, 1), 16)

@@ -1,0 +1,1 @@
+"""Builds code for GPUs."""
