@@ -90,7 +90,9 @@ def check(case: Case, inputs: Inputs, odd: Inputs | None) -> dict[str, Correctne
     first: torch.dtype | None = None
     for name, function in case.variants.items():
         errors = [_compared(function, kind, values, wanted[kind]) for kind, values in kinds]
-        errors += _behaviour(function, inputs, case)
+        as_given = errors[0].error
+        if as_given is not None and as_given <= TOLERANCE[torch.bfloat16]:  # else it is wrong already
+            errors += _behaviour(function, inputs, case)
         dtype = _result_dtype(function, inputs)
         first = dtype if name == case.baseline else first
         found[name] = _judged(case, errors, own, _Result(dtype, first))
@@ -253,9 +255,14 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
     dtype = result.dtype
     tolerance = TOLERANCE.get(dtype, 0.0) if dtype is not None else None
 
-    def said(verdict: Correct, sentence: str) -> Correctness:
+    def said(verdict: Correct, sentence: str, precision: str | None = None) -> Correctness:
         return Correctness(
-            verdict=verdict, sentence=sentence, reference=reference, tolerance=tolerance, errors=tuple(errors)
+            verdict=verdict,
+            sentence=sentence,
+            reference=reference,
+            tolerance=tolerance,
+            errors=tuple(errors),
+            precision=precision or (None if dtype is None else _name(dtype)),
         )
 
     # Around infinities implementations differ, and none is wrong.
@@ -283,7 +290,8 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
     found = f"relative error {worst.error:.1e} (inputs: {worst.regime}), {tolerance:.0e} allowed for {_name(dtype)}"
     most, like = _LOWER.get(dtype, (0.0, ""))
     if (worst.error or 0.0) <= most:
-        return said(Correct.LOWER_PRECISION, f"{like} error in a {_name(dtype)} variant: {found}")
+        lower = like.removesuffix("-like").lower()
+        return said(Correct.LOWER_PRECISION, f"{like} error in a {_name(dtype)} variant: {found}", lower)
     return said(Correct.WRONG, found)
 
 

@@ -1,6 +1,7 @@
 """How far a call is from what the device allows, by the operations and the least bytes of the baseline."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -11,7 +12,7 @@ from opscope.knowledge.devices import datasheet_peaks, device_called
 from opscope.knowledge.measured_peaks import peaks_called
 from opscope.units import NS_PER_S
 
-_PRECISION = {torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
+_PRECISION: Final = {"float32": "fp32", "tf32": "tf32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
 
 
 def least_work(function: Function, inputs: Sequence[object]) -> tuple[int, int]:
@@ -38,7 +39,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def limit_share(
-    flop: int, least_bytes: int, kernel_ns: float, device: torch.device, dtype: torch.dtype | None, *, tf32: bool
+    flop: int, least_bytes: int, kernel_ns: float, device: torch.device, precision: str | None
 ) -> LimitShare:
     """Hold a kernel time against the peaks of a device.
 
@@ -47,17 +48,16 @@ def limit_share(
         least_bytes: that it reads and writes.
         kernel_ns: how long its kernels take.
         device: a GPU.
-        dtype: of the operands.
-        tf32: whether float32 products run as TF32.
+        precision: at which products are made.
     """
     name = torch.cuda.get_device_name(device)
     multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
     peaks, known = peaks_called(name, multiprocessors), device_called(name, multiprocessors)
     sheet = None if known is None else datasheet_peaks(known)
-    precision = "tf32" if tf32 and dtype is torch.float32 else _PRECISION.get(dtype or torch.float32, "")
+    unit = _PRECISION.get(precision or "float32", "")
     seconds = kernel_ns / NS_PER_S
     flops, moved = flop / seconds, least_bytes / seconds
-    peak = None if peaks is None else peaks.rates.get(precision)
+    peak = None if peaks is None else peaks.rates.get(unit)
     memory = None if peaks is None else peaks.memory_bytes_per_s
     ideal = None
     if memory and (peak or not flop):
@@ -72,7 +72,7 @@ def limit_share(
         peaks=None if peaks is None else peaks.origin,
         of_peak_flops=flops / peak if flop and peak else None,
         of_peak_bandwidth=moved / memory if memory else None,
-        of_datasheet_flops=_over(flops, sheet.rates.get(precision) if sheet else None) if flop else None,
+        of_datasheet_flops=_over(flops, sheet.rates.get(unit) if sheet else None) if flop else None,
         of_datasheet_bandwidth=_over(moved, sheet.memory_bytes_per_s if sheet else None),
     )
 

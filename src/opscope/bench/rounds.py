@@ -6,9 +6,9 @@ Whatever drifts (clocks, temperature, what else runs) falls on all alike, so the
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from opscope.bench.statistics import median_interval
+from opscope.bench.statistics import median_interval, ratios
 from opscope.bench.stopping import Limits, next_look, stopped
 from opscope.documents.bench import Duration, Stopped
 
@@ -53,7 +53,7 @@ def in_turns(timer: Timer, calls: Calls, limits: Limits, seed: int = 0) -> Serie
     """
     orders = random.Random(seed)
     series = Series({name: [] for name in calls})
-    together = Limits(limits.half_width, limits.seconds * len(calls), limits.calls)
+    together = replace(limits, seconds=limits.seconds * len(calls))
     began = time.perf_counter()
     while True:
         done = len(next(iter(series.samples.values())))
@@ -65,6 +65,9 @@ def in_turns(timer: Timer, calls: Calls, limits: Limits, seed: int = 0) -> Serie
                 series.samples[name].append(duration)
         spent = time.perf_counter() - began
         reasons = [stopped(samples, spent, together) for samples in series.samples.values()]
+        baseline, *others = series.samples.values()
+        apart = replace(together, half_width=limits.of_ratio)
+        reasons += [stopped(ratios(baseline, samples), spent, apart) for samples in others]
         if all(reason is not None for reason in reasons) or Stopped.TIME in reasons:
             series.stopped = next(
                 (r for r in reasons if r is not None and r is not Stopped.CONFIDENT), Stopped.CONFIDENT

@@ -15,7 +15,6 @@ from opscope.bench.device_timing import Flush, KernelTimer, captured, events
 from opscope.bench.limit import least_work, limit_share
 from opscope.bench.rounds import Calls, Series, in_turns
 from opscope.bench.stopping import Limits
-from opscope.bench.verdicts import Paired
 from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, LimitShare, Measure
 from opscope.errors import OpscopeError
 from opscope.record.capture import Clocks
@@ -31,23 +30,10 @@ _ODD: Final = {"size": 1021, "rows": 1021, "columns": 509}
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """What was measured of a case with one choice of parameters.
-
-    Attributes:
-        results: per variant.
-        pairs: each variant beside the baseline, round by round.
-    """
-
-    results: tuple[BenchResult, ...]
-    pairs: tuple[Paired, ...]
-
-
 def bench_case(
     case: Case, parameters: Mapping[str, object], device: torch.device, limits: Limits, progress: Progress
-) -> Timed:
-    """Benchmark all variants of a case.
+) -> tuple[BenchResult, ...]:
+    """Benchmark all variants of a case; the first result is the baseline's, and rounds have the same place in all.
 
     Args:
         case: the variants and their inputs.
@@ -75,8 +61,7 @@ def bench_case(
     checked |= {name: after for name, after in again.items() if _is_wrong(after)}
     text = {name: _shown(value) for name, value in {**case.parameters, **parameters}.items()}
     tools = _Tools(case, inputs, device, series, reasons, kernels, sampler.clocks, text)
-    results = tuple(tools.result(name, checked[name]) for name in case.variants)
-    return Timed(results, tuple(_pairs(results, series)))
+    return tuple(tools.result(name, checked[name]) for name in case.variants)
 
 
 def _is_wrong(checked: Correctness) -> bool:
@@ -111,6 +96,7 @@ def _measure(
     kernels = KernelTimer(device, flush)
     launches = 64
     try:
+        KernelTimer(device, flush).rounds(calls, [list(calls)])  # the profiler's first session takes seconds to begin
         series[Measure.KERNEL] = in_turns(kernels.rounds, calls, limits)
         series[Measure.KERNEL_WARM] = in_turns(KernelTimer(device, None).rounds, calls, limits)
         launches = max(max(counts) for counts in kernels.launched.values())
@@ -167,7 +153,7 @@ class _Tools:
         found = {m: series.duration(name) for m, series in self.series.items() if name in series.samples}
         wrong = _is_wrong(checked)
         kernel = found.get(Measure.KERNEL)
-        limit = None if kernel is None or wrong else self._limit(kernel)
+        limit = None if kernel is None or wrong else self._limit(kernel, checked)
         counts = self.kernels.launched.get(name) if self.kernels else None
         missing = {str(measure): _WRONG for measure in Measure if wrong and measure not in found}
         issue = found.get(Measure.ISSUE)
@@ -186,14 +172,15 @@ class _Tools:
             peak_memory_bytes=None if wrong else _peak_memory(self.case.variants[name], self.inputs, self.device),
         )
 
-    def _limit(self, kernel: Duration) -> LimitShare | None:
+    def _limit(self, kernel: Duration, checked: Correctness) -> LimitShare | None:
         try:
             flop, moved = least_work(self.case.variants[self.case.baseline], self.inputs)
         except (RuntimeError, TypeError):
             return None
-        dtype = next((v.dtype for v in self.inputs if isinstance(v, torch.Tensor) and v.is_floating_point()), None)
-        tf32 = torch.backends.cuda.matmul.allow_tf32
-        return limit_share(flop, moved, kernel.median, self.device, dtype, tf32=tf32)
+        precision = checked.precision
+        if precision == "float32" and torch.backends.cuda.matmul.allow_tf32:
+            precision = "tf32"
+        return limit_share(flop, moved, kernel.median, self.device, precision)
 
     def _doubts(self, name: str, limit: LimitShare | None) -> Sequence[str]:
         doubts = []
@@ -245,16 +232,3 @@ def _peak_memory(function: Function, inputs: Inputs, device: torch.device) -> in
     torch.cuda.synchronize(device)
     del result
     return int(torch.cuda.max_memory_allocated(device) - before)
-
-
-def _pairs(results: Sequence[BenchResult], series: Mapping[Measure, Series]) -> Sequence[Paired]:
-    """Pair each variant with the baseline, by kernel time where there is one, else by wall time."""
-    baseline, *others = results
-    compared = (Measure.KERNEL, Measure.WALL)
-    measure = next((m for m in compared if m in series and baseline.name in series[m].samples), None)
-    pairs = []
-    for variant in others:
-        samples = series[measure].samples if measure is not None else {}
-        mine, theirs = samples.get(baseline.name, []), samples.get(variant.name, [])
-        pairs.append(Paired(baseline, variant, measure if mine and theirs else None, tuple(mine), tuple(theirs)))
-    return pairs

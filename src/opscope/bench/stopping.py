@@ -10,6 +10,8 @@ from opscope.documents.bench import Stopped
 from opscope.units import NS_PER_MS
 
 _FIRST_LOOK: Final = 16
+_FEWEST: Final = 6  # samples whose median has a 95 % interval
+_PATIENCE: Final = 4  # times the limit: so long slow calls are waited for until there are 16
 _STEADY: Final = 0.02  # by how much the medians of batches may differ once warm
 _STEADY_BATCHES: Final = 3
 
@@ -20,11 +22,13 @@ class Limits:
 
     Attributes:
         half_width: of the interval over the median, that is narrow enough.
+        of_ratio: the same of a ratio to the baseline.
         seconds: the most time for one measure.
         calls: the most calls.
     """
 
     half_width: float = 0.01
+    of_ratio: float = 0.005
     seconds: float = 0.5
     calls: int = 2_000
 
@@ -47,7 +51,8 @@ def stopped(samples: Sequence[float], spent_s: float, limits: Limits) -> Stopped
         width = median_interval(samples).half_width
         if width is not None and width <= limits.half_width:
             return Stopped.CONFIDENT
-    return Stopped.TIME if spent_s >= limits.seconds and n >= 6 else None
+    enough = n >= _FIRST_LOOK or (n >= _FEWEST and spent_s >= _PATIENCE * limits.seconds)
+    return Stopped.TIME if spent_s >= limits.seconds and enough else None
 
 
 def next_look(n: int, limits: Limits) -> int:

@@ -7,7 +7,7 @@ from typing import Final
 from opscope.bench.statistics import Interval, holm, median_interval, ratios, sign_test
 from opscope.documents.bench import BenchResult, Comparison, Correct, Measure, Verdict
 
-LEVEL: Final = 0.05
+LEVEL: Final = 0.01  # of the corrected p-value; the intervals are of 95 %
 PRACTICAL: Final = 0.01  # a smaller difference is none
 _TOLD: Final = 0.02  # an interval that reaches no further from 1 says that there is no difference
 
@@ -21,6 +21,25 @@ class Paired:
     measure: Measure | None
     of_baseline: tuple[float, ...]
     of_variant: tuple[float, ...]
+
+
+def pairs_of(results: Sequence[BenchResult]) -> tuple[Paired, ...]:
+    """Pair the variants of each case and choice of parameters with the first one, the baseline, round by round.
+
+    By the durations of kernels where they were measured, else by the host's clock.
+    """
+    groups: dict[tuple[object, ...], list[BenchResult]] = {}
+    for result in results:
+        groups.setdefault((result.case, *sorted(result.parameters.items())), []).append(result)
+    return tuple(_pair(baseline, variant) for baseline, *others in groups.values() for variant in others)
+
+
+def _pair(baseline: BenchResult, variant: BenchResult) -> Paired:
+    for measure in (Measure.KERNEL, Measure.WALL):
+        mine, theirs = baseline.duration(measure), variant.duration(measure)
+        if mine is not None and theirs is not None and mine.n == theirs.n:
+            return Paired(baseline, variant, measure, mine.samples, theirs.samples)
+    return Paired(baseline, variant, None, (), ())
 
 
 def compare(pairs: Sequence[Paired]) -> tuple[Comparison, ...]:

@@ -19,6 +19,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "explain": ("opscope.cli.explain", "Say what an operator or kernel is, and where its source is."),
     "dossier": ("opscope.cli.dossier", "Show how the most expensive operators run and what could be gained."),
     "limits": ("opscope.cli.limits", "Show how far work is from what the device allows."),
+    "bench": ("opscope.cli.bench", "Benchmark functions beside each other: right, how long, which is faster."),
     "peaks": ("opscope.cli.peaks", "Measure what the GPUs here do at most, and keep it."),
     "convert": ("opscope.cli.convert", "Write traces as Parquet files, which every command reads much faster."),
     "export": ("opscope.cli.export", "Write a trace that viewers show whole, or some steps of it."),

@@ -101,6 +101,7 @@ class Correctness:
         reference: what it was compared with; null if with nothing.
         tolerance: largest relative error that counts as right.
         errors: per kind of inputs.
+        precision: at which the variant computes, as far as its result and error tell: ``float32``, ``tf32``.
     """
 
     verdict: Correct
@@ -108,6 +109,7 @@ class Correctness:
     reference: str | None
     tolerance: float | None
     errors: tuple[RegimeError, ...] = ()
+    precision: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ def build_custom(configuration: Configuration, device: torch.device) -> Workload
     Raises:
         UsageError: the function cannot be found or called, or returns something else.
     """
-    function = _load(configuration.target)
+    function = load_function(configuration.target)
     available = _settings(configuration, device)
     accepted = _accepted(function, available, configuration.target)
     for name in (*configuration.settings, *configuration.axes):
@@ -95,9 +95,23 @@ def from_object(
     raise UsageError(f"{configuration.target} returned {type(result).__name__}; expected {_RETURNS}")
 
 
-def _load(target: str) -> Callable[..., object]:
+def load_module(place: str) -> ModuleType:
+    """Import a file (``path/to/file.py``) or a module by its name.
+
+    Raises:
+        UsageError: it is not there, or cannot be imported.
+    """
+    return _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+
+
+def load_function(target: str) -> Callable[..., object]:
+    """Import a function: ``path/to/file.py:function`` or ``package.module:function``.
+
+    Raises:
+        UsageError: it is not there, or no function.
+    """
     place, _, name = target.rpartition(":")
-    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    module = load_module(place)
     function = getattr(module, name, None)
     if function is None:
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -107,6 +121,7 @@ def _load(target: str) -> Callable[..., object]:
     return function  # type: ignore[no-any-return]
 
 
+@functools.cache  # functions of one file come from one module
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"there is no file {path}")

@@ -1,0 +1,137 @@
+"""Benchmarks as people read them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from opscope.documents.bench import BenchDocument, BenchResult, Comparison, Correct, Duration, Measure
+from opscope.report.blocks import Block, Bullets, Name, Paragraph, Section, Table
+from opscope.units import format_ns, format_share
+
+_TERA: Final = 1e12
+_COLUMNS: Final = {
+    Measure.KERNEL: "Kernels, cold",
+    Measure.KERNEL_WARM: "Kernels, warm",
+    Measure.EVENT: "Events",
+    Measure.GRAPH: "Graph replay",
+    Measure.ISSUE: "Issue",
+    Measure.WALL: "Wall",
+}
+
+
+def bench_section(document: BenchDocument) -> Section:
+    """Build everything: where it ran, the durations, the verdicts, what is doubtful."""
+    blocks: list[Block] = [Paragraph.of(_where(document)), bench_table(document)]
+    blocks += [Bullets(tuple((text,) for text in _notes(document.results)))] if any(_notes(document.results)) else []
+    if document.comparisons:
+        blocks.append(comparison_table(document.comparisons))
+        blocks.append(Paragraph.of(_how(document)))
+    return Section(("Benchmark",), tuple(blocks))
+
+
+def _where(document: BenchDocument) -> str:
+    gpus = document.machine.gpus
+    device = gpus[0].name if document.framework.on_gpu and gpus else document.machine.cpu
+    samples = "" if document.processes == 1 else f", {document.processes} fresh processes, each one sample"
+    return (
+        f"{device}, PyTorch {document.framework.torch}{samples}. Medians with their 95 % intervals; cold: L2 flushed."
+    )
+
+
+def bench_table(document: BenchDocument) -> Table:
+    """One row per variant and choice of parameters; each kind of duration has a column of its own."""
+    rows = tuple(
+        (
+            Name(result.case if result.name == result.case else f"{result.case}: {result.name}"),
+            ", ".join(f"{name}={value}" for name, value in result.parameters.items()) or "-",
+            *(_shown(result, measure) for measure in Measure),
+            _rate(result),
+            _limit(result),
+            _right(result),
+        )
+        for result in document.results
+    )
+    columns = ("Variant", "Inputs", *_COLUMNS.values(), "Achieved", "of limit", "Result")
+    return Table(columns, rows, frozenset(range(2, 10)))
+
+
+def _shown(result: BenchResult, measure: Measure) -> str:
+    found = result.duration(measure)
+    if found is None:
+        return "not measured"
+    return f"{format_ns(found.median)}{_width(found)}"
+
+
+def _width(found: Duration) -> str:
+    if found.ci_low is None or found.ci_high is None or not found.median:
+        return ""
+    return f" +-{50 * (found.ci_high - found.ci_low) / found.median:.1f} %"
+
+
+def _rate(result: BenchResult) -> str:
+    limit = result.limit
+    if limit is None:
+        return "-"
+    if limit.flop_per_s:
+        return f"{limit.flop_per_s / _TERA:,.1f} TFLOP/s"
+    return "-" if limit.bytes_per_s is None else f"{limit.bytes_per_s / _TERA:,.3f} TB/s"
+
+
+def _limit(result: BenchResult) -> str:
+    return "-" if result.limit is None or result.limit.share is None else format_share(result.limit.share, 1)
+
+
+def _right(result: BenchResult) -> str:
+    checked = result.correctness
+    if checked is None:
+        return "-"
+    largest = max((error.error for error in checked.errors if error.error is not None), default=None)
+    return f"{checked.verdict}" if largest is None else f"{checked.verdict}, error {largest:.0e}"
+
+
+def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
+    seen: dict[str, list[str]] = {}
+    for result in results:
+        name = f"{result.case}: {result.name}"
+        if result.launch_bound:
+            seen.setdefault("launch-bound: issuing a call takes longer than its kernels", []).append(name)
+        if result.correctness is not None and result.correctness.verdict is not Correct.RIGHT:
+            seen.setdefault(f"{result.correctness.verdict}: {result.correctness.sentence}", []).append(name)
+        for doubt in result.doubts:
+            seen.setdefault(f"doubtful: {doubt}", []).append(name)
+        for reason in result.reasons.values():
+            if "not a GPU" not in reason and "result is wrong" not in reason:
+                seen.setdefault(reason, []).append(name)
+    for text, names in seen.items():
+        yield f"{', '.join(dict.fromkeys(names))}: {text}"
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+    """One row per variant beside its baseline."""
+    rows = tuple(
+        (
+            Name(found.variant),
+            Name(found.baseline),
+            ", ".join(f"{name}={value}" for name, value in found.parameters.items()) or "-",
+            "-" if found.measure is None else _COLUMNS[found.measure],
+            "-" if found.ratio is None else f"{found.ratio:.3f}",
+            "-" if found.ci_low is None or found.ci_high is None else f"{found.ci_low:.3f} to {found.ci_high:.3f}",
+            found.sentence,
+        )
+        for found in comparisons
+    )
+    columns = ("Variant", "Baseline", "Inputs", "By", "Time ratio", "95 % interval", "Verdict")
+    return Table(columns, rows, frozenset({4, 5}))
+
+
+def _how(document: BenchDocument) -> str:
+    alarms = document.false_alarms
+    known = (
+        "How often equal functions are said to differ here was not measured (opscope bench --calibrate)."
+        if alarms is None
+        else f"Of {alarms.trials} comparisons of a function with itself on this machine, {alarms.alarms} said that it "
+        "differs."
+    )
+    return (
+        "Variants were measured in turns, in rounds of random order; a ratio is the median of those of the rounds. "
+        f"p-values are corrected for {len(document.comparisons)} comparisons (Holm). {known}"
+    )
