@@ -7,10 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.bench.case import Case  # noqa: E402
-from opscope.bench.correctness import check  # noqa: E402
-from opscope.bench.run import bench_case  # noqa: E402
-from opscope.bench.stopping import Limits  # noqa: E402
+from opscope.benchmarking.case import Case  # noqa: E402
+from opscope.benchmarking.correctness import check  # noqa: E402
+from opscope.benchmarking.run import bench_case  # noqa: E402
+from opscope.benchmarking.stopping import Limits  # noqa: E402
 from opscope.documents.bench import Correct, Correctness  # noqa: E402
 
 pytestmark = pytest.mark.torch

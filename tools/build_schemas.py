@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from opscope.cli.sql import QueryResult
+from opscope.documents.bench import BenchDocument, ChangesDocument
 from opscope.documents.comparison import Comparison, Comparisons
 from opscope.documents.dossier import DossierDocument
 from opscope.documents.explain import ExplainDocument
@@ -36,6 +37,8 @@ DOCUMENTS: dict[str, type] = {
     "comparisons-1.json": Comparisons,
     "sweep-2.json": Manifest,
     "capture-2.json": CaptureRecord,
+    "bench-1.json": BenchDocument,
+    "compare-1.json": ChangesDocument,
 }
 
 

@@ -11,6 +11,7 @@ from opscope._version import __version__
 if TYPE_CHECKING:
     from opscope.analysis.analyzed import Analysis, analyze
     from opscope.api import ProfileSession, Run, profile
+    from opscope.bench_api import Comparison, bench
     from opscope.errors import BadInputError, EnvironmentLacksError, OpscopeError, UsageError
     from opscope.model import Trace
     from opscope.readers import read
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Analysis",
     "BadInputError",
+    "Comparison",
     "EnvironmentLacksError",
     "OpscopeError",
     "ProfileSession",
@@ -26,6 +28,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "analyze",
+    "bench",
     "profile",
     "read",
 ]
@@ -36,6 +39,8 @@ _HOMES = {
     "ProfileSession": "opscope.api",
     "Run": "opscope.api",
     "profile": "opscope.api",
+    "Comparison": "opscope.bench_api",
+    "bench": "opscope.bench_api",
     "BadInputError": "opscope.errors",
     "EnvironmentLacksError": "opscope.errors",
     "OpscopeError": "opscope.errors",

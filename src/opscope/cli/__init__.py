@@ -20,6 +20,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "dossier": ("opscope.cli.dossier", "Show how the most expensive operators run and what could be gained."),
     "limits": ("opscope.cli.limits", "Show how far work is from what the device allows."),
     "bench": ("opscope.cli.bench", "Benchmark functions beside each other: right, how long, which is faster."),
+    "compare": ("opscope.cli.compare", "Compare saved benchmarks: does anything take longer now?"),
     "peaks": ("opscope.cli.peaks", "Measure what the GPUs here do at most, and keep it."),
     "convert": ("opscope.cli.convert", "Write traces as Parquet files, which every command reads much faster."),
     "export": ("opscope.cli.export", "Write a trace that viewers show whole, or some steps of it."),

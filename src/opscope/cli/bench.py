@@ -73,6 +73,18 @@ def _axes(size: str | None, dtype: str | None, settings: Sequence[str]) -> dict[
     "--save", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON document to a file as well."
 )
 @click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Draw the durations: .png, .svg or .pdf (needs matplotlib).",
+)
+@click.option(
+    "--pytest-benchmark-json",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what dashboards of pytest-benchmark read.",
+)
+@click.option(
     "--calibrate", is_flag=True, help="Measure how often equal functions are said to differ here, and keep it."
 )
 @click.option("--trials", type=click.IntRange(min=1), default=_TRIALS, show_default=True, help="Of --calibrate.")
@@ -91,6 +103,8 @@ def command(
     processes: int,
     timeout: float,
     save: Path | None,
+    plot: Path | None,
+    pytest_benchmark_json: Path | None,
     calibrate: bool,
     trials: int,
     output_format: str,
@@ -126,6 +140,14 @@ def command(
     document = bench_process.benchmark(request, processes, timeout, _say)
     if save is not None:
         write_whole(save, encode(document))
+    if pytest_benchmark_json is not None:
+        from opscope.report.pytest_benchmark import pytest_benchmark_json as as_json
+
+        write_whole(pytest_benchmark_json, as_json(document))
+    if plot is not None:
+        from opscope.report.bench_plot import write_plot
+
+        write_plot(document, plot)
     _show(document, output_format)
     if any(r.correctness is not None and r.correctness.verdict is Correct.WRONG for r in document.results):
         sys.exit(1)

@@ -61,7 +61,7 @@ def _show(measured: tuple[MeasuredPeaks, ...], output_format: str) -> None:
 
 def _measured(chosen: str) -> tuple[MeasuredPeaks, ...]:
     try:
-        from opscope.bench.peaks import measure_devices
+        from opscope.benchmarking.peaks import measure_devices
     except ImportError as error:
         raise EnvironmentLacksError("peaks are measured with PyTorch, which is missing: pip install torch") from error
     return measure_devices(chosen)

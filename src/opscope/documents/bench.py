@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from opscope.record.bench import BenchRequest
 from opscope.record.capture import Clocks
 from opscope.record.machine import Framework, Machine
 
@@ -247,6 +248,7 @@ class BenchDocument:
         results: all variants with all parameters.
         comparisons: all variants beside the first one of their case.
         false_alarms: of this machine, if they were measured.
+        request: what was asked for, so that it can be measured again.
     """
 
     schema: Literal["opscope.bench/1"] = "opscope.bench/1"
@@ -257,3 +259,49 @@ class BenchDocument:
     results: tuple[BenchResult, ...]
     comparisons: tuple[Comparison, ...]
     false_alarms: FalseAlarms | None = None
+    request: BenchRequest | None = None
+
+
+class Change(StrEnum):
+    """What may be said of one benchmark since it was saved."""
+
+    REGRESSION = "regression"
+    FINE = "fine"
+    INCONCLUSIVE = "inconclusive"
+    WRONG = "wrong"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """One benchmark, then and now.
+
+    Attributes:
+        name: of case and variant, with its parameters.
+        measure: which durations were compared.
+        before_ns, now_ns: their medians.
+        ratio_low, ratio_high: between which now / before lies, by the intervals of both medians.
+        change: what may be said.
+    """
+
+    name: str
+    measure: Measure | None
+    before_ns: float | None
+    now_ns: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    change: Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesDocument:
+    """Two benchmarks, then and now: the schema ``opscope.compare/1``.
+
+    Attributes:
+        threshold: by how much longer one may take.
+        changes: of all that were saved.
+    """
+
+    schema: Literal["opscope.compare/1"] = "opscope.compare/1"
+    threshold: float
+    changes: tuple[Changed, ...]

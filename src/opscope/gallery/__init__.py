@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import torch
 
-    from opscope.bench.case import Case
+    from opscope.benchmarking.case import Case
 
 # name -> (module, what it shows)
 GALLERY: Final[Mapping[str, tuple[str, str]]] = {

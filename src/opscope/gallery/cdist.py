@@ -2,7 +2,7 @@
 
 import torch
 
-from opscope.bench.case import Case
+from opscope.benchmarking.case import Case
 
 
 def inputs(size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from opscope.bench.case import Case, Function
+from opscope.benchmarking.case import Case, Function
 from opscope.gallery.available import has_cuda, has_triton
 from opscope.gallery.square import inputs
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from opscope.bench.case import Case, Function
+from opscope.benchmarking.case import Case, Function
 from opscope.gallery.available import has_cuda, has_triton
 
 

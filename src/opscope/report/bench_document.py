@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from opscope.documents.bench import BenchDocument, BenchResult, Comparison, Correct, Duration, Measure
+from opscope.documents.bench import BenchDocument, BenchResult, Changed, Comparison, Correct, Duration, Measure
 from opscope.report.blocks import Block, Bullets, Name, Paragraph, Section, Table
 from opscope.units import format_ns, format_share
 
@@ -121,6 +121,22 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     )
     columns = ("Variant", "Baseline", "Inputs", "By", "Time ratio", "95 % interval", "Verdict")
     return Table(columns, rows, frozenset({4, 5}))
+
+
+def change_table(found: Sequence[Changed]) -> Table:
+    """One row per saved benchmark."""
+    rows = tuple(
+        (
+            Name(one.name),
+            "-" if one.measure is None else _COLUMNS[one.measure],
+            format_ns(one.before_ns),
+            format_ns(one.now_ns),
+            "-" if one.ratio_low is None or one.ratio_high is None else f"{one.ratio_low:.3f} to {one.ratio_high:.3f}",
+            str(one.change),
+        )
+        for one in found
+    )
+    return Table(("Benchmark", "By", "Before", "Now", "Times as long", "Verdict"), rows, frozenset({2, 3, 4}))
 
 
 def _how(document: BenchDocument) -> str:

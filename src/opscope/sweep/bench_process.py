@@ -16,8 +16,8 @@ from typing import IO, TypeVar
 
 import msgspec
 
-from opscope.bench.statistics import median_interval
-from opscope.bench.verdicts import compare, pairs_of
+from opscope.benchmarking.statistics import median_interval
+from opscope.benchmarking.verdicts import compare, pairs_of
 from opscope.documents.bench import BenchDocument, BenchResult, Correct, Duration, FalseAlarms, Measure, Stopped
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.files import cache_folder, write_whole

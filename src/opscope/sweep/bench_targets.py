@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from opscope.bench.case import Case
+from opscope.benchmarking.case import Case
 from opscope.errors import UsageError
 from opscope.gallery import GALLERY, gallery_case
 from opscope.record.bench import BenchRequest

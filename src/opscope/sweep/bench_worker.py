@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import torch
 
-from opscope.bench.calibration import measure_false_alarms
-from opscope.bench.run import bench_case
-from opscope.bench.stopping import Limits
-from opscope.bench.verdicts import compare, pairs_of
+from opscope.benchmarking.calibration import measure_false_alarms
+from opscope.benchmarking.run import bench_case
+from opscope.benchmarking.stopping import Limits
+from opscope.benchmarking.verdicts import compare, pairs_of
 from opscope.collect.environment import describe_framework, describe_machine
 from opscope.documents.bench import BenchDocument, BenchResult, FalseAlarms
 from opscope.errors import OpscopeError
@@ -43,6 +43,7 @@ def run(request: BenchRequest, progress: Callable[[str], None]) -> BenchDocument
             processes=1,
             results=tuple(results),
             comparisons=compare(pairs_of(results)),
+            request=request,
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from opscope._version import __version__
-from opscope.bench.steps import benchmark, time_once
+from opscope.benchmarking.steps import benchmark, time_once
 from opscope.collect.environment import (
     describe_framework,
     describe_machine,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from opscope.bench.clocks import ClockSampler
+from opscope.benchmarking.clocks import ClockSampler
 from opscope.record.capture import Benchmark
 from opscope.torch_device import synchronize
 from opscope.units import NS_PER_MS

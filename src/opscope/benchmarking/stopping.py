@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from opscope.bench.statistics import median_interval
+from opscope.benchmarking.statistics import median_interval
 from opscope.documents.bench import Stopped
 from opscope.units import NS_PER_MS
 

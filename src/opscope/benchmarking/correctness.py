@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from opscope.bench.case import Case, Function
+from opscope.benchmarking.case import Case, Function
 from opscope.documents.bench import Correct, Correctness, RegimeError
 
 # Largest relative error (norm of the difference over that of the reference) by the type of the result: several times

@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.links import link
-from opscope.bench.rounds import Calls, Timer
+from opscope.benchmarking.rounds import Calls, Timer
 from opscope.errors import OpscopeError
 from opscope.readers import read
 from opscope.units import NS_PER_MS

@@ -6,12 +6,12 @@ from typing import Final
 
 import torch
 
-from opscope.bench import host_timing
-from opscope.bench.device_timing import Flush, KernelTimer
-from opscope.bench.rounds import Timer, in_turns
-from opscope.bench.statistics import median_interval, ratios, sign_test
-from opscope.bench.stopping import Limits
-from opscope.bench.verdicts import verdict_of
+from opscope.benchmarking import host_timing
+from opscope.benchmarking.device_timing import Flush, KernelTimer
+from opscope.benchmarking.rounds import Timer, in_turns
+from opscope.benchmarking.statistics import median_interval, ratios, sign_test
+from opscope.benchmarking.stopping import Limits
+from opscope.benchmarking.verdicts import verdict_of
 from opscope.documents.bench import FalseAlarms, Measure, Verdict
 
 _ELEMENTS: Final = {"cuda": 1 << 24, "cpu": 1 << 16}  # about 50 us

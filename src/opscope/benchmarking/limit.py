@@ -6,7 +6,7 @@ from typing import Final
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from opscope.bench.case import Function
+from opscope.benchmarking.case import Function
 from opscope.documents.bench import LimitShare
 from opscope.knowledge.devices import datasheet_peaks, device_called
 from opscope.knowledge.measured_peaks import peaks_called

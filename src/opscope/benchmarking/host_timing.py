@@ -6,8 +6,8 @@ from typing import Final
 
 import torch
 
-from opscope.bench.rounds import Calls, Timer
-from opscope.bench.stopping import is_steady
+from opscope.benchmarking.rounds import Calls, Timer
+from opscope.benchmarking.stopping import is_steady
 from opscope.torch_device import synchronize
 
 _BATCH: Final = 5

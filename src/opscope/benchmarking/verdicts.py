@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from opscope.bench.statistics import Interval, holm, median_interval, ratios, sign_test
+from opscope.benchmarking.statistics import Interval, holm, median_interval, ratios, sign_test
 from opscope.documents.bench import BenchResult, Comparison, Correct, Measure, Verdict
 
 LEVEL: Final = 0.01  # of the corrected p-value; the intervals are of 95 %
@@ -14,13 +14,14 @@ _TOLD: Final = 0.02  # an interval that reaches no further from 1 says that ther
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """The durations of two variants, round by round."""
+    """The durations of two variants, round by round; and of the baseline at the variant's lower precision."""
 
     baseline: BenchResult
     variant: BenchResult
     measure: Measure | None
     of_baseline: tuple[float, ...]
     of_variant: tuple[float, ...]
+    at_same_precision: tuple[float, ...] = ()
 
 
 def pairs_of(results: Sequence[BenchResult]) -> tuple[Paired, ...]:
@@ -31,14 +32,24 @@ def pairs_of(results: Sequence[BenchResult]) -> tuple[Paired, ...]:
     groups: dict[tuple[object, ...], list[BenchResult]] = {}
     for result in results:
         groups.setdefault((result.case, *sorted(result.parameters.items())), []).append(result)
-    return tuple(_pair(baseline, variant) for baseline, *others in groups.values() for variant in others)
+    return tuple(_pair(baseline, variant, others) for baseline, *others in groups.values() for variant in others)
 
 
-def _pair(baseline: BenchResult, variant: BenchResult) -> Paired:
+def at_precision(baseline: str, precision: str) -> str:
+    """Return what the baseline is called where it runs at a lower precision."""
+    return f"{baseline} at {precision}"
+
+
+def _pair(baseline: BenchResult, variant: BenchResult, others: Sequence[BenchResult]) -> Paired:
+    checked = variant.correctness
+    name = at_precision(baseline.name, checked.precision or "") if checked is not None else ""
+    lower = next((other for other in others if other.name == name and other is not variant), None)
     for measure in (Measure.KERNEL, Measure.WALL):
         mine, theirs = baseline.duration(measure), variant.duration(measure)
         if mine is not None and theirs is not None and mine.n == theirs.n:
-            return Paired(baseline, variant, measure, mine.samples, theirs.samples)
+            same = None if lower is None else lower.duration(measure)
+            at_same = same.samples if same is not None and same.n == mine.n else ()
+            return Paired(baseline, variant, measure, mine.samples, theirs.samples, at_same)
     return Paired(baseline, variant, None, (), ())
 
 
@@ -97,7 +108,15 @@ class _Judged:
         checked = self.pair.variant.correctness
         if verdict is not Verdict.FASTER or checked is None or checked.verdict is not Correct.LOWER_PRECISION:
             return ""
-        return f" With lower precision: {checked.sentence}"
+        split = ""
+        if self.pair.at_same_precision:
+            own = median_interval(ratios(self.pair.at_same_precision, self.pair.of_variant))
+            precision = median_interval(ratios(self.pair.of_baseline, self.pair.at_same_precision))
+            split = (
+                f" The precision alone makes {1 / precision.median:.3f} times of it, the implementation "
+                f"{1 / own.median:.3f} times."
+            )
+        return f" With lower precision: {checked.sentence}.{split}"
 
 
 def _wrong(pair: Paired) -> str | None:

@@ -7,14 +7,15 @@ from typing import Final
 
 import torch
 
-from opscope.bench import host_timing
-from opscope.bench.case import Case, Function
-from opscope.bench.clocks import ClockSampler
-from opscope.bench.correctness import Inputs, check
-from opscope.bench.device_timing import Flush, KernelTimer, captured, events
-from opscope.bench.limit import least_work, limit_share
-from opscope.bench.rounds import Calls, Series, in_turns
-from opscope.bench.stopping import Limits
+from opscope.benchmarking import host_timing
+from opscope.benchmarking.case import Case, Function
+from opscope.benchmarking.clocks import ClockSampler
+from opscope.benchmarking.correctness import Inputs, check
+from opscope.benchmarking.device_timing import Flush, KernelTimer, captured, events
+from opscope.benchmarking.limit import least_work, limit_share
+from opscope.benchmarking.rounds import Calls, Series, in_turns
+from opscope.benchmarking.stopping import Limits
+from opscope.benchmarking.verdicts import at_precision
 from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, LimitShare, Measure
 from opscope.errors import OpscopeError
 from opscope.record.capture import Clocks
@@ -48,8 +49,10 @@ def bench_case(
     checked = check(case, inputs, _odd_inputs(case, parameters, device))
     right = {name: function for name, function in case.variants.items() if not _is_wrong(checked[name])}
     calls: Calls = {name: functools.partial(function, *inputs) for name, function in right.items()}
+    lower = _at_lower_precision(case, inputs, checked) if case.baseline in right else {}
+    calls = {**calls, **{name: one.call for name, one in lower.items()}}
     series: dict[Measure, Series] = {}
-    reasons: dict[str, dict[str, str]] = {name: {} for name in case.variants}
+    reasons: dict[str, dict[str, str]] = {name: {} for name in (*case.variants, *lower)}
     kernels: KernelTimer | None = None
     with ClockSampler(device) as sampler:
         if calls:
@@ -61,7 +64,60 @@ def bench_case(
     checked |= {name: after for name, after in again.items() if _is_wrong(after)}
     text = {name: _shown(value) for name, value in {**case.parameters, **parameters}.items()}
     tools = _Tools(case, inputs, device, series, reasons, kernels, sampler.clocks, text)
-    return tuple(tools.result(name, checked[name]) for name in case.variants)
+    checked |= {name: one.checked for name, one in lower.items()}
+    return tuple(tools.result(name, checked[name], calls.get(name)) for name in checked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lower:
+    """The baseline at a lower precision: what of a gain is precision, and what the implementation."""
+
+    call: Callable[[], object]
+    checked: Correctness
+
+
+def _at_lower_precision(case: Case, inputs: Inputs, checked: Mapping[str, Correctness]) -> dict[str, _Lower]:
+    """Return the baseline at each precision at which a variant computes, under the name that comparisons look for."""
+    baseline = case.variants[case.baseline]
+    found: dict[str, _Lower] = {}
+    for one in checked.values():
+        if one.verdict is not Correct.LOWER_PRECISION or one.precision is None:
+            continue
+        call = _baseline_at(one.precision, baseline, inputs)
+        if call is None:
+            continue
+        about = Correctness(
+            verdict=Correct.NOT_CHECKED,
+            sentence=f"the baseline at {one.precision}, beside which variants of that precision are held",
+            reference=None,
+            tolerance=None,
+            precision=one.precision,
+        )
+        found[at_precision(case.baseline, one.precision)] = _Lower(call, about)
+    return found
+
+
+def _baseline_at(precision: str, baseline: Function, inputs: Inputs) -> Callable[[], object] | None:
+    if precision == "tf32":
+        return functools.partial(_as_tf32, baseline, inputs)
+    dtype = getattr(torch, precision, None)
+    if not isinstance(dtype, torch.dtype):
+        return None
+    cast = tuple(v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in inputs)
+    try:
+        baseline(*cast)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None
+    return functools.partial(baseline, *cast)
+
+
+def _as_tf32(function: Function, inputs: Inputs) -> object:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        return function(*inputs)
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _is_wrong(checked: Correctness) -> bool:
@@ -149,7 +205,7 @@ class _Tools:
     clocks: Clocks | None
     parameters: dict[str, str]
 
-    def result(self, name: str, checked: Correctness) -> BenchResult:
+    def result(self, name: str, checked: Correctness, call: Callable[[], object] | None) -> BenchResult:
         found = {m: series.duration(name) for m, series in self.series.items() if name in series.samples}
         wrong = _is_wrong(checked)
         kernel = found.get(Measure.KERNEL)
@@ -169,7 +225,7 @@ class _Tools:
             limit=limit,
             clocks=self.clocks,
             doubts=tuple(self._doubts(name, limit)),
-            peak_memory_bytes=None if wrong else _peak_memory(self.case.variants[name], self.inputs, self.device),
+            peak_memory_bytes=None if wrong or call is None else _peak_memory(call, self.device),
         )
 
     def _limit(self, kernel: Duration, checked: Correctness) -> LimitShare | None:
@@ -222,13 +278,13 @@ def _cache(device: torch.device) -> int:
     return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
 
 
-def _peak_memory(function: Function, inputs: Inputs, device: torch.device) -> int | None:
+def _peak_memory(call: Callable[[], object], device: torch.device) -> int | None:
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    result = function(*inputs)
+    result = call()
     torch.cuda.synchronize(device)
     del result
     return int(torch.cuda.max_memory_allocated(device) - before)

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from opscope.bench.statistics import median_interval, ratios
-from opscope.bench.stopping import Limits, next_look, stopped
+from opscope.benchmarking.statistics import median_interval, ratios
+from opscope.benchmarking.stopping import Limits, next_look, stopped
 from opscope.documents.bench import Duration, Stopped
 
 Calls = Mapping[str, Callable[[], object]]

@@ -1,0 +1,122 @@
+"""The Python API of benchmarks: ``opscope.bench``."""
+
+import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from opscope.benchmarking.stopping import Limits
+from opscope.benchmarking.verdicts import compare, pairs_of
+from opscope.documents import bench as doc
+from opscope.documents.bench import BenchDocument, BenchResult
+from opscope.errors import UsageError
+from opscope.report.bench_document import bench_section
+from opscope.report.markdown import render
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """What a benchmark measured, and what may be said of it.
+
+    Attributes:
+        document: everything, by the schema ``opscope.bench/1``.
+    """
+
+    document: BenchDocument
+
+    @property
+    def results(self) -> tuple[BenchResult, ...]:
+        """The durations and the correctness of every variant."""
+        return self.document.results
+
+    @property
+    def comparisons(self) -> tuple[doc.Comparison, ...]:
+        """Every variant beside the first one."""
+        return self.document.comparisons
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document as ``opscope bench --format json`` prints it."""
+        found: dict[str, Any] = msgspec.to_builtins(self.document)
+        return found
+
+    def report(self) -> str:
+        """Return everything as Markdown."""
+        return render(bench_section(self.document), level=2)
+
+    def __repr__(self) -> str:
+        lines = [f"{result.name}: {_shown(result)}" for result in self.results]
+        lines += [f"{found.variant} beside {found.baseline}: {found.sentence}" for found in self.comparisons]
+        return "\n".join(lines)
+
+    def _repr_markdown_(self) -> str:
+        return self.report()
+
+
+def _shown(result: BenchResult) -> str:
+    from opscope.units import format_ns
+
+    parts = [
+        f"{str(measure).removesuffix('_ns').replace('_', ' ')} {format_ns(found.median)}"
+        for measure in doc.Measure
+        if (found := result.duration(measure)) is not None
+    ]
+    checked = result.correctness
+    return ", ".join(parts or ["not timed"]) + ("" if checked is None else f" ({checked.verdict})")
+
+
+def bench(
+    variants: Mapping[str, Callable[..., object]] | Callable[..., object],
+    *,
+    inputs: object = None,
+    reference: Callable[..., object] | None = None,
+    device: str = "auto",
+    seconds: float = 0.5,
+    precision: float = 0.01,
+    calls: int = 2_000,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Benchmark functions of the same inputs beside each other, in this process; the first one is the baseline.
+
+    Args:
+        variants: the functions by name, or one.
+        inputs: their arguments: a tuple, one value, or what makes them (it may take ``device``); None for none.
+        reference: computes the right result in float64; None takes the baseline.
+        device: where: ``cpu``, ``cuda``, ``auto``.
+        seconds: the most time for one kind of duration of one variant.
+        precision: half the width of the interval over the median that is narrow enough.
+        calls: the most calls of one kind.
+        progress: called with what goes on.
+
+    Raises:
+        UsageError: there is no variant, or the device is not there.
+        EnvironmentLacksError: PyTorch is missing.
+    """
+    from opscope.benchmarking.case import Case
+    from opscope.benchmarking.run import bench_case
+    from opscope.collect.environment import describe_framework, describe_machine
+    from opscope.torch_device import current, resolve_device
+
+    named = {getattr(variants, "__name__", "function"): variants} if callable(variants) else dict(variants)
+    if not named:
+        raise UsageError("there is nothing to benchmark: name at least one function")
+    make = inputs if callable(inputs) or inputs is None else _giving(inputs)
+    where = resolve_device(device)
+    case = Case("opscope.bench", named, make, reference)
+    with current(where):
+        results = bench_case(case, {}, where, Limits(half_width=precision, seconds=seconds, calls=calls), progress)
+    return Comparison(
+        BenchDocument(
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            machine=describe_machine(where),
+            framework=describe_framework(where),
+            processes=1,
+            results=results,
+            comparisons=compare(pairs_of(results)),
+        )
+    )
+
+
+def _giving(value: object) -> Callable[[], object]:
+    return lambda: value

@@ -1,0 +1,75 @@
+"""Whether what was measured now takes longer than what was saved. No PyTorch here."""
+
+from collections.abc import Sequence
+
+from opscope.documents.bench import BenchDocument, BenchResult, Change, Changed, Correct, Duration, Measure
+
+
+def differences(before: BenchDocument, now: BenchDocument) -> list[str]:
+    """Say in what two benchmarks' environments differ, so that their durations say nothing of the code."""
+    pairs = {
+        "device": (_device(before), _device(now)),
+        "PyTorch": (before.framework.torch, now.framework.torch),
+        "CUDA": (before.framework.cuda, now.framework.cuda),
+        "driver": (before.machine.driver, now.machine.driver),
+        "float32 precision": (before.framework.float32_matmul_precision, now.framework.float32_matmul_precision),
+        "number of processes": (before.processes, now.processes),
+    }
+    return [f"{what}: {one}, now {other}" for what, (one, other) in pairs.items() if one != other]
+
+
+def _device(document: BenchDocument) -> str:
+    gpus = document.machine.gpus
+    return gpus[0].name if document.framework.on_gpu and gpus else document.machine.cpu
+
+
+def changes(before: BenchDocument, now: BenchDocument, threshold: float) -> tuple[Changed, ...]:
+    """Compare all benchmarks that were saved with what was measured now.
+
+    Args:
+        before: what was saved.
+        now: what was measured.
+        threshold: by how much longer one may take: 0.05.
+    """
+    found = {_name(result): result for result in now.results}
+    return tuple(_changed(_name(result), result, found.get(_name(result)), threshold) for result in before.results)
+
+
+def worst(found: Sequence[Changed]) -> Change:
+    """Return the worst of some changes; what is sure counts before what is not."""
+    order = (Change.WRONG, Change.REGRESSION, Change.MISSING, Change.INCONCLUSIVE)
+    return next((change for change in order if any(one.change is change for one in found)), Change.FINE)
+
+
+def _name(result: BenchResult) -> str:
+    parameters = ", ".join(f"{name}={value}" for name, value in sorted(result.parameters.items()))
+    return f"{result.case}: {result.name}" + (f" ({parameters})" if parameters else "")
+
+
+def _changed(name: str, before: BenchResult, now: BenchResult | None, threshold: float) -> Changed:
+    nothing = (None, None, None, None, None)
+    if now is None:
+        return Changed(name, *nothing, Change.MISSING)
+    if now.correctness is not None and now.correctness.verdict is Correct.WRONG:
+        return Changed(name, *nothing, Change.WRONG)
+    for measure in (Measure.KERNEL, Measure.WALL):
+        old, new = before.duration(measure), now.duration(measure)
+        if old is not None and new is not None:
+            low, high = _between(old, new)
+            return Changed(name, measure, old.median, new.median, low, high, _said(low, high, threshold, now.doubts))
+    return Changed(name, *nothing, Change.MISSING)
+
+
+def _between(before: Duration, now: Duration) -> tuple[float | None, float | None]:
+    """Return the least and the most that the ratio can be, if both medians lie in their intervals."""
+    if before.ci_low is None or before.ci_high is None or now.ci_low is None or now.ci_high is None:
+        return None, None
+    return now.ci_low / before.ci_high, now.ci_high / before.ci_low
+
+
+def _said(low: float | None, high: float | None, threshold: float, doubts: Sequence[str]) -> Change:
+    if low is None or high is None or doubts:
+        return Change.INCONCLUSIVE
+    if low > 1 + threshold:
+        return Change.REGRESSION
+    return Change.FINE if high <= 1 + threshold else Change.INCONCLUSIVE

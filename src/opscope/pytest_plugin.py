@@ -1,0 +1,116 @@
+"""A fixture for pytest: ``def test_x(opscope_bench): opscope_bench(f, inputs, max_regression="5%")``.
+
+Durations are held against a saved baseline (``--opscope-baseline FILE``, written by ``--opscope-save``), and results
+against float64. Nothing is imported, and nothing happens, unless a test uses the fixture.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+if TYPE_CHECKING:
+    from opscope.documents.bench import BenchDocument
+
+_DEFAULT = "opscope-baseline.json"
+_AGAIN = 4  # times as long, when the first measurement does not tell
+Bench = Callable[..., "BenchDocument"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("opscope", "benchmarks against a saved baseline")
+    group.addoption(
+        "--opscope-baseline", default=_DEFAULT, metavar="FILE", help=f"What opscope_bench compares with [{_DEFAULT}]."
+    )
+    group.addoption("--opscope-save", action="store_true", help="Save what opscope_bench measures as the baseline.")
+
+
+@pytest.fixture
+def opscope_bench(request: pytest.FixtureRequest) -> Bench:
+    """Benchmark a function and compare it with the baseline that was saved for this test."""
+    path = Path(request.config.getoption("--opscope-baseline"))
+    saves = bool(request.config.getoption("--opscope-save"))
+    name = request.node.nodeid
+    count = 0
+
+    def run(
+        function: Callable[..., object],
+        inputs: object = None,
+        *,
+        max_regression: str = "5%",
+        reference: Callable[..., object] | None = None,
+        device: str = "auto",
+        seconds: float = 0.5,
+    ) -> "BenchDocument":
+        nonlocal count
+        count += 1
+        own = name if count == 1 else f"{name}#{count}"
+
+        def measured(times: int = 1) -> "BenchDocument":
+            from opscope.bench_api import bench
+
+            return bench(
+                function, inputs=inputs, reference=reference, device=device, seconds=seconds * times,
+                precision=0.01 / times,
+            ).document  # fmt: skip
+
+        now = measured()
+        _refuse_wrong(now)
+        if saves:
+            _save(path, own, now)
+            return now
+        before = _saved(path).get(own)
+        if before is None:
+            pytest.skip(f"no baseline of this test is saved in {path}: pytest --opscope-save saves one")
+        return _judged(before, now, float(max_regression.removesuffix("%")) / 100, measured)
+
+    return run
+
+
+def _judged(
+    before: "BenchDocument", now: "BenchDocument", threshold: float, measured: Callable[[int], "BenchDocument"]
+) -> "BenchDocument":
+    from opscope.benchmarking.regression import changes, differences, worst
+    from opscope.documents.bench import Change
+
+    if other := differences(before, now):
+        pytest.skip(f"the baseline was measured elsewhere ({'; '.join(other)})")
+    found = changes(before, now, threshold)
+    if worst(found) is Change.INCONCLUSIVE:
+        now = measured(_AGAIN)
+        found = changes(before, now, threshold)
+    if worst(found) is Change.INCONCLUSIVE:
+        pytest.skip(f"inconclusive: {found[0].ratio_low} to {found[0].ratio_high} times as long as the baseline")
+    if worst(found) is not Change.FINE:
+        slow = found[0]
+        pytest.fail(
+            f"{slow.change}: {slow.before_ns:,.0f} ns before, {slow.now_ns:,.0f} ns now, {slow.ratio_low:.3f} to "
+            f"{slow.ratio_high:.3f} times as long ({slow.measure}, {100 * threshold:g} % allowed)"
+        )
+    return now
+
+
+def _refuse_wrong(now: "BenchDocument") -> None:
+    from opscope.documents.bench import Correct
+
+    for result in now.results:
+        if result.correctness is not None and result.correctness.verdict is Correct.WRONG:
+            pytest.fail(f"{result.name} is wrong: {result.correctness.sentence}")
+
+
+def _saved(path: Path) -> "dict[str, BenchDocument]":
+    from opscope.documents.bench import BenchDocument
+
+    if not path.is_file():
+        return {}
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, BenchDocument])
+
+
+def _save(path: Path, name: str, now: "BenchDocument") -> None:
+    from opscope.files import write_whole
+    from opscope.record.codec import encode
+
+    write_whole(path, encode({**_saved(path), name: now}))

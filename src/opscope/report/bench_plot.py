@@ -1,0 +1,122 @@
+"""Benchmarks as pictures: durations over a parameter, or bars. Needs matplotlib (the extra ``plot``)."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from opscope.documents.bench import BenchDocument, BenchResult, Duration, Measure
+from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.units import NS_PER_US
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_FORMATS: Final = (".png", ".svg", ".pdf")
+_WIDTH, _HEIGHT = 8.0, 4.5  # inches
+
+
+def write_plot(document: BenchDocument, target: Path) -> None:
+    """Draw one picture per case, below each other.
+
+    Args:
+        document: what was measured.
+        target: a file whose name ends in ``.png``, ``.svg`` or ``.pdf``.
+
+    Raises:
+        UsageError: the name ends in something else.
+        EnvironmentLacksError: matplotlib is missing.
+    """
+    if target.suffix.lower() not in _FORMATS:
+        raise UsageError(f"a plot is written as {', '.join(_FORMATS)}, not as {target.name}")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise EnvironmentLacksError("plots need matplotlib, which is missing: pip install 'opscope[plot]'") from error
+    cases = list(dict.fromkeys(result.case for result in document.results))
+    figure = Figure(figsize=(_WIDTH, _HEIGHT * max(len(cases), 1)), layout="constrained")
+    for number, case in enumerate(cases, start=1):
+        axes = figure.add_subplot(len(cases), 1, number)
+        _draw(axes, case, [result for result in document.results if result.case == case])
+    figure.savefig(str(target), dpi=150)
+
+
+def headline(results: Sequence[BenchResult]) -> Measure:
+    """Return the measure that all of some results have: kernels, else the host's clock."""
+    timed = [result for result in results if result.wall_ns is not None]
+    return Measure.KERNEL if timed and all(result.kernel_ns is not None for result in timed) else Measure.WALL
+
+
+def _draw(axes: "Axes", case: str, results: Sequence[BenchResult]) -> None:
+    measure = headline(results)
+    what = "kernels, L2 flushed" if measure is Measure.KERNEL else "wall"
+    axes.set_title(f"{case}: {what}, medians with 95 % intervals")
+    parameter = _parameter(results)
+    if parameter is None:
+        _bars(axes, results, measure)
+    else:
+        _lines(axes, results, measure, parameter)
+
+
+def _parameter(results: Sequence[BenchResult]) -> str | None:
+    """Return the parameter with numbers that has the most values; None where there is one choice only."""
+    names = dict.fromkeys(name for result in results for name in result.parameters)
+    values = {name: {r.parameters[name] for r in results if name in r.parameters} for name in names}
+    numeric = {name: len(found) for name, found in values.items() if len(found) > 1 and all(map(_is_number, found))}
+    return max(numeric, key=lambda name: numeric[name]) if numeric else None
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()
+
+
+def _bars(axes: "Axes", results: Sequence[BenchResult], measure: Measure) -> None:
+    timed = [(result, found) for result in results if (found := result.duration(measure)) is not None]
+    labels = [_label(result, results) for result, _ in timed]
+    middles = [found.median / NS_PER_US for _, found in timed]
+    errors = [[_below(found) for _, found in timed], [_above(found) for _, found in timed]]
+    axes.barh(labels, middles, xerr=errors, color="#4c78a8", ecolor="black", capsize=3)
+    axes.invert_yaxis()
+    axes.set_xlabel("us")
+
+
+def _lines(axes: "Axes", results: Sequence[BenchResult], measure: Measure, parameter: str) -> None:
+    for name, points in _series(results, measure, parameter):
+        x = [float(result.parameters[parameter]) for result, _ in points]
+        y = [found.median / NS_PER_US for _, found in points]
+        errors = [[_below(found) for _, found in points], [_above(found) for _, found in points]]
+        axes.errorbar(x, y, yerr=errors, marker="o", markersize=4, capsize=3, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel(parameter)
+    axes.set_ylabel("us")
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+
+
+def _series(
+    results: Sequence[BenchResult], measure: Measure, parameter: str
+) -> Iterator[tuple[str, list[tuple[BenchResult, Duration]]]]:
+    lines: dict[str, list[tuple[BenchResult, Duration]]] = {}
+    for result in results:
+        if (found := result.duration(measure)) is not None:
+            lines.setdefault(_label(result, results, without=parameter), []).append((result, found))
+    for name, points in lines.items():
+        yield name, sorted(points, key=lambda point: float(point[0].parameters[parameter]))
+
+
+def _label(result: BenchResult, results: Sequence[BenchResult], without: str | None = None) -> str:
+    """Return the variant's name, with the parameters that differ."""
+    differs = [
+        f"{name}={value}"
+        for name, value in result.parameters.items()
+        if name != without and any(other.parameters.get(name) != value for other in results)
+    ]
+    return ", ".join([result.name, *differs])
+
+
+def _below(found: Duration) -> float:
+    return 0.0 if found.ci_low is None else (found.median - found.ci_low) / NS_PER_US
+
+
+def _above(found: Duration) -> float:
+    return 0.0 if found.ci_high is None else (found.ci_high - found.median) / NS_PER_US

@@ -1,0 +1,227 @@
+"""``opscope bench`` and ``opscope compare``, the Python API and the pytest plugin, on the CPU, as users run them."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from opscope.benchmarking.regression import changes, differences, worst
+from opscope.documents.bench import BenchDocument, Change
+from tests.cli import PYTHONPATH, fresh_opscope
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+WAYS = """
+import torch
+def inputs(size=256, dtype=torch.float32, device="cpu"):
+    torch.manual_seed(0)
+    return torch.randn(size, 64, device=device).to(dtype)
+def doubled(x):
+    return x * 2
+def added(x):
+    return x + x
+def slowly(x):
+    y = x
+    for _ in range(20):
+        y = y * 1.0
+    return y * 2
+"""
+QUICK = ("--device", "cpu", "--seconds", "0.05")
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "ways.py"
+    path.write_text(text)
+    return str(path)
+
+
+def measured(tmp_path: Path, *args: str, text: str = WAYS, code: int = 0) -> dict[str, Any]:
+    result = fresh_opscope("bench", written(tmp_path, text), *QUICK, "--format", "json", *args, cwd=tmp_path)
+    assert result.returncode == code, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_functions_of_a_file_are_compared_with_the_first(tmp_path: Path) -> None:
+    document = measured(tmp_path, "--set", "size=128,256", "--save", "saved.json")
+    assert document["schema"] == "opscope.bench/1"
+    assert [(r["name"], r["parameters"]["size"]) for r in document["results"]] == [
+        (name, size) for size in ("128", "256") for name in ("doubled", "added", "slowly")
+    ]
+    first = document["results"][0]
+    assert first["wall_ns"]["ci_low"] <= first["wall_ns"]["median"] <= first["wall_ns"]["ci_high"]
+    assert len(first["wall_ns"]["samples"]) == first["wall_ns"]["n"] >= 16
+    assert first["kernel_ns"] is None
+    assert "not a GPU" in first["reasons"]["kernel_ns"]
+    verdicts = {(c["variant"], c["parameters"]["size"]): c for c in document["comparisons"]}
+    assert verdicts["slowly", "256"]["verdict"] == "slower"
+    assert verdicts["slowly", "256"]["baseline"] == "doubled"
+    assert verdicts["slowly", "256"]["measure"] == "wall_ns"
+    assert msgspec.json.decode((tmp_path / "saved.json").read_bytes(), type=BenchDocument).request is not None
+
+
+def test_the_table_says_what_was_not_measured_and_what_is_wrong(tmp_path: Path) -> None:
+    text = WAYS + "def wrong(x):\n    return x * 2.1\n"
+    result = fresh_opscope("bench", written(tmp_path, text), *QUICK, cwd=tmp_path)
+    assert result.returncode == 1
+    assert "not measured" in result.stdout
+    assert "wrong is wrong" in result.stdout
+    assert "times as long" in result.stdout
+    markdown = fresh_opscope("bench", "square", "--size", "4k", *QUICK, "--format", "md", cwd=tmp_path)
+    assert markdown.returncode == 0
+    assert "| Variant |" in markdown.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("    while True: pass\n", "did not return within"),
+        ("    import os; os.abort()\n", "was ended by signal 6"),
+    ],
+)
+def test_a_variant_that_never_returns_or_crashes_ends_the_process_that_measures(
+    tmp_path: Path, body: str, sentence: str
+) -> None:
+    text = WAYS + f"def bad(x):\n{body}"
+    result = fresh_opscope("bench", written(tmp_path, text), *QUICK, "--timeout", "12", cwd=tmp_path)
+    assert result.returncode == 1
+    assert sentence in result.stderr
+    assert "checking results" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "sentence"),
+    [
+        ((), 2, "name what to benchmark"),
+        (("nothing_like_it",), 2, "is no benchmark"),
+        (("missing.py",), 2, "there is no file"),
+        (("square", "--set", "depth=3"), 2, "take no parameter 'depth'"),
+        (("square", "--set", "=3"), 2, "--set takes NAME=VALUE"),
+        (("square", "--size", "8..4"), 2, "is empty"),
+        (("square", "--device", "cuda"), 3, "is not there"),
+        (("square", "--calibrate"), 2, "takes no targets"),
+    ],
+)
+def test_wrong_usage_is_refused(tmp_path: Path, args: tuple[str, ...], code: int, sentence: str) -> None:
+    if "cuda" in args and __import__("torch").cuda.is_available():
+        pytest.skip("there is a GPU")
+    result = fresh_opscope("bench", *args, cwd=tmp_path)
+    assert result.returncode == code
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_processes_are_samples(tmp_path: Path) -> None:
+    document = measured(tmp_path, "--processes", "2")
+    assert document["processes"] == 2
+    assert all(result["wall_ns"]["n"] == 2 for result in document["results"])
+    assert {comparison["verdict"] for comparison in document["comparisons"]} == {"inconclusive"}
+
+
+def test_false_alarms_are_measured_kept_and_told(tmp_path: Path) -> None:
+    env = {"OPSCOPE_CACHE": str(tmp_path / "cache")}
+    result = fresh_opscope("bench", "--calibrate", "--trials", "3", *QUICK, cwd=tmp_path, env=env)
+    assert result.returncode == 0, result.stderr
+    assert "Of 3 comparisons of a function with itself" in result.stdout
+    shown = fresh_opscope("bench", "square", "--size", "4k", *QUICK, cwd=tmp_path, env=env)
+    assert "Of 3 comparisons of a function with itself on this machine" in shown.stdout
+
+
+# ---------------------------------------------------------------- compare
+
+
+def saved(tmp_path: Path, name: str, factor: float, **more: Any) -> Path:
+    """Write a benchmark whose durations are known."""
+    result = fresh_opscope("bench", written(tmp_path, WAYS), *QUICK, "--format", "json", cwd=tmp_path)
+    document = json.loads(result.stdout)
+    for one in document["results"]:
+        base = {"doubled": 1_000.0, "added": 2_000.0, "slowly": 30_000.0}[one["name"]] * factor
+        one["wall_ns"] = {
+            "median": base, "ci_low": 0.995 * base, "ci_high": 1.005 * base, "n": 16, "samples": [base] * 16,
+            "stopped": one["wall_ns"]["stopped"],
+        }  # fmt: skip
+    document |= {"request": None, **more}
+    path = tmp_path / name
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_what_takes_longer_now_is_a_regression(tmp_path: Path) -> None:
+    before = saved(tmp_path, "before.json", 1.0)
+    code = {}
+    for name, factor in (("same", 1.0), ("slower", 1.2), ("between", 1.055)):
+        now = saved(tmp_path, f"{name}.json", factor)
+        result = fresh_opscope("compare", str(before), str(now), "--format", "json")
+        code[name] = result.returncode
+        document = json.loads(result.stdout)
+        assert document["schema"] == "opscope.compare/1"
+    assert code == {"same": 0, "slower": 1, "between": 5}
+    assert fresh_opscope("compare", str(before), str(now), "--fail-over", "10%").returncode == 0
+    other = json.loads(before.read_text())
+    other["framework"]["torch"] = "1.0"
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    refused = fresh_opscope("compare", str(before), str(tmp_path / "other.json"))
+    assert refused.returncode == 2
+    assert "PyTorch" in refused.stderr
+    assert fresh_opscope("compare", str(before), str(tmp_path / "other.json"), "--any-environment").returncode == 0
+    assert fresh_opscope("compare", str(before), written(tmp_path, WAYS)).returncode == 4
+
+
+def test_what_is_missing_or_wrong_now_is_no_pass(tmp_path: Path) -> None:
+    before = msgspec.json.decode(saved(tmp_path, "before.json", 1.0).read_bytes(), type=BenchDocument)
+    now = replace(before, results=before.results[1:])
+    assert worst(changes(before, now, 0.05)) is Change.MISSING
+    assert not differences(before, before)
+
+
+# ---------------------------------------------------------------- from Python, and in tests
+
+
+def test_from_python() -> None:
+    import torch
+
+    import opscope
+
+    x = torch.randn(64, 64)
+    found = opscope.bench({"one": lambda x: x * 2, "two": lambda x: x * 2.5}, inputs=(x,), device="cpu", seconds=0.05)
+    assert found.to_dict()["schema"] == "opscope.bench/1"
+    assert found.comparisons[0].verdict == "wrong"
+    assert "two beside one: two is wrong" in repr(found)
+    with pytest.raises(opscope.UsageError):
+        opscope.bench({})
+
+
+PLUGIN = """
+import torch
+def test_product(opscope_bench):
+    x = torch.randn(200, 200)
+    opscope_bench(lambda x: BODY, (x,), device="cpu", seconds=0.1, max_regression="30%")
+"""
+
+
+def test_the_pytest_plugin(tmp_path: Path) -> None:
+    def run(body: str, *args: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "test_it.py").write_text(PLUGIN.replace("BODY", body))
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "opscope.pytest_plugin", "-p", "no:cacheprovider", "-rs", *args],
+            cwd=tmp_path,
+            env={"PYTHONPATH": PYTHONPATH, "PATH": "", "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert "no baseline of this test is saved" in run("x * 2").stdout
+    assert run("x * 2", "--opscope-save").returncode == 0
+    slower = run("sum(x * 2 for _ in range(40)) / 40")
+    assert slower.returncode == 1
+    assert "regression" in slower.stdout
+    baseline = tmp_path / "opscope-baseline.json"
+    baseline.write_text(baseline.read_text().replace('"torch":"', '"torch":"0'))
+    assert "the baseline was measured elsewhere" in run("x * 2").stdout
