@@ -52,12 +52,14 @@ class KernelTimer:
         flush: called before each call; None leaves the cache as it is.
         launched: per name, how many kernels, copies and fills its calls launched.
         streams: per name, the streams that they ran on.
+        current: the stream that calls are made on.
     """
 
     device: torch.device
     flush: Callable[[], None] | None
     launched: dict[str, list[int]] = field(default_factory=dict)
     streams: dict[str, set[int]] = field(default_factory=dict)
+    current: frozenset[int] = frozenset()
 
     def rounds(self, calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
         """Measure some rounds.
@@ -73,8 +75,11 @@ class KernelTimer:
         return [durations[at : at + each] for at in range(0, len(durations), each)]
 
     def _session(self, calls: Calls, names: Sequence[str]) -> list[float]:
+        mark = torch.empty(1, device=self.device)
         torch.cuda.synchronize(self.device)
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            with record_function(f"{_RANGE}{len(names)}"):
+                mark.zero_()
             for place, name in enumerate(names):
                 if self.flush is not None:
                     self.flush()
@@ -87,7 +92,8 @@ class KernelTimer:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
             profiler.export_chrome_trace(str(path))
-            found = attributed(path, len(names))
+            *found, marked = attributed(path, len(names) + 1)
+        self.current |= marked.streams
         for name, call in zip(names, found, strict=True):
             if not call.count:
                 raise OpscopeError(f"no device work of {name} was recorded")

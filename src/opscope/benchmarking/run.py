@@ -13,6 +13,7 @@ from opscope.benchmarking.clocks import ClockSampler
 from opscope.benchmarking.correctness import Inputs, check
 from opscope.benchmarking.device_timing import Flush, KernelTimer, captured, events
 from opscope.benchmarking.limit import least_work, limit_share
+from opscope.benchmarking.ran import what_ran
 from opscope.benchmarking.rounds import Calls, Series, in_turns
 from opscope.benchmarking.stopping import Limits
 from opscope.benchmarking.verdicts import at_precision
@@ -213,11 +214,17 @@ class _Tools:
         counts = self.kernels.launched.get(name) if self.kernels else None
         missing = {str(measure): _WRONG for measure in Measure if wrong and measure not in found}
         issue = found.get(Measure.ISSUE)
+        operators, kernels = ((), ()) if wrong or call is None else what_ran(call, self.device)
         return BenchResult(
             name=name,
             case=self.case.name,
             parameters=self.parameters,
-            **{str(measure): duration for measure, duration in found.items()},
+            kernel_ns=kernel,
+            kernel_warm_ns=found.get(Measure.KERNEL_WARM),
+            event_ns=found.get(Measure.EVENT),
+            graph_ns=found.get(Measure.GRAPH),
+            issue_ns=issue,
+            wall_ns=found.get(Measure.WALL),
             reasons=missing | self.reasons[name],
             kernels=None if not counts else sum(counts) / len(counts),
             launch_bound=None if kernel is None or issue is None else issue.median > kernel.median,
@@ -225,6 +232,8 @@ class _Tools:
             limit=limit,
             clocks=self.clocks,
             doubts=tuple(self._doubts(name, limit)),
+            operators=operators,
+            launched=kernels,
             peak_memory_bytes=None if wrong or call is None else _peak_memory(call, self.device),
         )
 
@@ -248,7 +257,7 @@ class _Tools:
                     f"the device was slowed down ({', '.join(hard)}): {slowest} to {fastest} MHz while it was measured"
                 )
         streams = self.kernels.streams.get(name, set()) if self.kernels else set()
-        if len(streams) > 1 or (streams and not streams & _current_streams(self.kernels)):
+        if self.kernels is not None and streams - self.kernels.current:
             doubts.append("it works on other streams than the current one, which events do not see")
         if limit is not None and self._is_impossible(limit):
             doubts.append(
@@ -261,17 +270,6 @@ class _Tools:
         """Tell whether a call is faster than the device; what fits into its cache may be faster than its memory."""
         bound = limit.of_peak_flops if limit.least_bytes <= _cache(self.device) else limit.share
         return bound is not None and bound > _BELOW_LIMIT
-
-
-def _current_streams(kernels: KernelTimer | None) -> set[int]:
-    """Return the streams that most variants work on: the current one."""
-    if kernels is None or not kernels.streams:
-        return set()
-    counts: dict[int, int] = {}
-    for streams in kernels.streams.values():
-        for stream in streams:
-            counts[stream] = counts.get(stream, 0) + 1
-    return {max(counts, key=lambda stream: counts[stream])}
 
 
 def _cache(device: torch.device) -> int:

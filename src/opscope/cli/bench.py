@@ -113,8 +113,8 @@ def command(
 
     TARGET is a file (all its functions; inputs makes their arguments, and reference says what is right), a function
     (file.py:function, package.module:function), or a case of the gallery: square, gelu, add, matmul, cdist, softmax,
-    layer_norm. Results are checked first and after, with a float64 reference and several kinds of inputs. Ends with
-    exit code 1 where a variant is wrong.
+    layer_norm, timers. Results are checked first and after, with a float64 reference and several kinds of inputs. Ends
+    with exit code 1 where a variant is wrong.
     """
     request = BenchRequest(
         targets=targets,

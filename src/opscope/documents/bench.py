@@ -151,6 +151,9 @@ class BenchResult:
         parameters: the sizes, data types and others that it ran with.
         reasons: by measure, why it is null.
         kernels: how many kernels, copies and fills a call launches; null without a GPU.
+        operators: the outermost ones of a call.
+        launched: what a call launches, by short names; several equal ones with their number.
+        about: what this is, where it is no function of the user's.
         launch_bound: whether issuing a call takes longer than its kernels; null without a GPU.
         correctness: whether it computes what it should.
         limit: how far it is from what the device allows.
@@ -170,6 +173,9 @@ class BenchResult:
     wall_ns: Duration | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     kernels: float | None = None
+    operators: tuple[str, ...] = ()
+    launched: tuple[str, ...] = ()
+    about: str | None = None
     launch_bound: bool | None = None
     correctness: Correctness | None = None
     limit: LimitShare | None = None

@@ -20,6 +20,8 @@ GALLERY: Final[Mapping[str, tuple[str, str]]] = {
     "layer_norm": ("opscope.gallery.layer_norm", "a normalisation per row: by hand, PyTorch, Triton, torch.compile"),
 }
 
+TIMERS: Final = "timers"  # one function, timed in the ways that people do: see `opscope.gallery.timers`
+
 
 def gallery_case(name: str, device: "torch.device") -> "Case":
     """Return a case by its name, with the variants that a device can run."""

@@ -22,6 +22,7 @@ def bench_section(document: BenchDocument) -> Section:
     """Build everything: where it ran, the durations, the verdicts, what is doubtful."""
     blocks: list[Block] = [Paragraph.of(_where(document)), bench_table(document)]
     blocks += [Bullets(tuple((text,) for text in _notes(document.results)))] if any(_notes(document.results)) else []
+    blocks.append(ran_table(document.results))
     if document.comparisons:
         blocks.append(comparison_table(document.comparisons))
         blocks.append(Paragraph.of(_how(document)))
@@ -92,6 +93,8 @@ def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
     seen: dict[str, list[str]] = {}
     for result in results:
         name = f"{result.case}: {result.name}"
+        if result.about is not None:
+            seen.setdefault(f"measures {result.about}", []).append(name)
         if result.launch_bound:
             seen.setdefault("launch-bound: issuing a call takes longer than its kernels", []).append(name)
         if result.correctness is not None and result.correctness.verdict is not Correct.RIGHT:
@@ -103,6 +106,22 @@ def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
                 seen.setdefault(reason, []).append(name)
     for text, names in seen.items():
         yield f"{', '.join(dict.fromkeys(names))}: {text}"
+
+
+def ran_table(results: Sequence[BenchResult]) -> Table:
+    """What each variant runs; with several choices of parameters, with the first one."""
+    first: dict[tuple[str, str], BenchResult] = {}
+    for result in results:
+        first.setdefault((result.case, result.name), result)
+    rows = tuple(
+        (
+            Name(f"{result.case}: {result.name}"),
+            Name(", ".join(result.operators) or "-"),
+            Name(", ".join(result.launched) or "-"),
+        )
+        for result in first.values()
+    )
+    return Table(("Variant", "Operators", "Kernels, copies, fills"), rows)
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:

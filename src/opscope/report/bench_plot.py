@@ -89,6 +89,8 @@ def _lines(axes: "Axes", results: Sequence[BenchResult], measure: Measure, param
     axes.set_yscale("log")
     axes.set_xlabel(parameter)
     axes.set_ylabel("us")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
     axes.grid(visible=True, alpha=0.3)
     axes.legend()
 

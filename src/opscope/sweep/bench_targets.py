@@ -11,7 +11,7 @@ import torch
 
 from opscope.benchmarking.case import Case
 from opscope.errors import UsageError
-from opscope.gallery import GALLERY, gallery_case
+from opscope.gallery import GALLERY, TIMERS, gallery_case
 from opscope.record.bench import BenchRequest
 from opscope.workloads.custom import load_function, load_module
 
@@ -35,6 +35,8 @@ def cases_of(request: BenchRequest, device: torch.device) -> list[Case]:
     cases: list[Case] = []
     functions: list[str] = []
     for target in request.targets:
+        if target == TIMERS:
+            continue  # it is no comparison of functions
         if target in GALLERY:
             cases.append(gallery_case(target, device))
         elif ":" in target:
@@ -44,7 +46,7 @@ def cases_of(request: BenchRequest, device: torch.device) -> list[Case]:
         else:
             raise UsageError(
                 f"{target!r} is no benchmark: file.py, file.py:function, package.module:function, or one of "
-                f"{', '.join(GALLERY)}"
+                f"{', '.join((*GALLERY, TIMERS))}"
             )
     if functions:
         cases.append(_of_functions(functions, request))

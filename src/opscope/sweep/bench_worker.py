@@ -15,6 +15,7 @@ from opscope.benchmarking.verdicts import compare, pairs_of
 from opscope.collect.environment import describe_framework, describe_machine
 from opscope.documents.bench import BenchDocument, BenchResult, FalseAlarms
 from opscope.errors import OpscopeError
+from opscope.gallery import TIMERS
 from opscope.record.bench import BenchRequest
 from opscope.record.codec import encode
 from opscope.sweep.bench_targets import cases_of, points_of
@@ -33,6 +34,10 @@ def run(request: BenchRequest, progress: Callable[[str], None]) -> BenchDocument
         if request.trials:
             return measure_false_alarms(device, limits, request.trials, progress)
         results: list[BenchResult] = []
+        if TIMERS in request.targets:
+            from opscope.gallery.timers import measure
+
+            results += measure(device, limits, progress)
         for case in cases_of(request, device):
             for point in points_of(request.axes):
                 results += bench_case(case, point, device, limits, progress)
@@ -42,7 +47,7 @@ def run(request: BenchRequest, progress: Callable[[str], None]) -> BenchDocument
             framework=describe_framework(device),
             processes=1,
             results=tuple(results),
-            comparisons=compare(pairs_of(results)),
+            comparisons=compare(pairs_of([result for result in results if result.case != TIMERS])),
             request=request,
         )
 
