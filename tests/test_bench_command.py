@@ -12,7 +12,7 @@ import pytest
 
 from opscope.benchmarking.regression import changes, differences, worst
 from opscope.documents.bench import BenchDocument, Change
-from tests.cli import PYTHONPATH, fresh_opscope
+from tests.cli import PYTHONPATH, opscope
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -42,7 +42,7 @@ def written(tmp_path: Path, text: str) -> str:
 
 
 def measured(tmp_path: Path, *args: str, text: str = WAYS, code: int = 0) -> dict[str, Any]:
-    result = fresh_opscope("bench", written(tmp_path, text), *QUICK, "--format", "json", *args, cwd=tmp_path)
+    result = opscope("bench", written(tmp_path, text), *QUICK, "--format", "json", *args, cwd=tmp_path)
     assert result.returncode == code, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -68,12 +68,12 @@ def test_functions_of_a_file_are_compared_with_the_first(tmp_path: Path) -> None
 
 def test_the_table_says_what_was_not_measured_and_what_is_wrong(tmp_path: Path) -> None:
     text = WAYS + "def wrong(x):\n    return x * 2.1\n"
-    result = fresh_opscope("bench", written(tmp_path, text), *QUICK, cwd=tmp_path)
+    result = opscope("bench", written(tmp_path, text), *QUICK, cwd=tmp_path)
     assert result.returncode == 1
     assert "not measured" in result.stdout
     assert "wrong is wrong" in result.stdout
     assert "times as long" in result.stdout
-    markdown = fresh_opscope("bench", "square", "--size", "4k", *QUICK, "--format", "md", cwd=tmp_path)
+    markdown = opscope("bench", "square", "--size", "4k", *QUICK, "--format", "md", cwd=tmp_path)
     assert markdown.returncode == 0
     assert "| Variant |" in markdown.stdout
 
@@ -89,7 +89,7 @@ def test_a_variant_that_never_returns_or_crashes_ends_the_process_that_measures(
     tmp_path: Path, body: str, sentence: str
 ) -> None:
     text = WAYS + f"def bad(x):\n{body}"
-    result = fresh_opscope("bench", written(tmp_path, text), *QUICK, "--timeout", "12", cwd=tmp_path)
+    result = opscope("bench", written(tmp_path, text), *QUICK, "--timeout", "10", cwd=tmp_path)
     assert result.returncode == 1
     assert sentence in result.stderr
     assert "checking results" in result.stderr
@@ -111,7 +111,7 @@ def test_a_variant_that_never_returns_or_crashes_ends_the_process_that_measures(
 def test_wrong_usage_is_refused(tmp_path: Path, args: tuple[str, ...], code: int, sentence: str) -> None:
     if "cuda" in args and __import__("torch").cuda.is_available():
         pytest.skip("there is a GPU")
-    result = fresh_opscope("bench", *args, cwd=tmp_path)
+    result = opscope("bench", *args, cwd=tmp_path)
     assert result.returncode == code
     assert sentence in result.stderr
     assert "Traceback" not in result.stderr
@@ -126,10 +126,10 @@ def test_processes_are_samples(tmp_path: Path) -> None:
 
 def test_false_alarms_are_measured_kept_and_told(tmp_path: Path) -> None:
     env = {"OPSCOPE_CACHE": str(tmp_path / "cache")}
-    result = fresh_opscope("bench", "--calibrate", "--trials", "3", *QUICK, cwd=tmp_path, env=env)
+    result = opscope("bench", "--calibrate", "--trials", "3", *QUICK, cwd=tmp_path, env=env)
     assert result.returncode == 0, result.stderr
     assert "Of 3 comparisons of a function with itself" in result.stdout
-    shown = fresh_opscope("bench", "square", "--size", "4k", *QUICK, cwd=tmp_path, env=env)
+    shown = opscope("bench", "square", "--size", "4k", *QUICK, cwd=tmp_path, env=env)
     assert "Of 3 comparisons of a function with itself on this machine" in shown.stdout
 
 
@@ -138,7 +138,7 @@ def test_false_alarms_are_measured_kept_and_told(tmp_path: Path) -> None:
 
 def saved(tmp_path: Path, name: str, factor: float, **more: Any) -> Path:
     """Write a benchmark whose durations are known."""
-    result = fresh_opscope("bench", written(tmp_path, WAYS), *QUICK, "--format", "json", cwd=tmp_path)
+    result = opscope("bench", written(tmp_path, WAYS), *QUICK, "--format", "json", cwd=tmp_path)
     document = json.loads(result.stdout)
     for one in document["results"]:
         base = {"doubled": 1_000.0, "added": 2_000.0, "slowly": 30_000.0}[one["name"]] * factor
@@ -157,20 +157,20 @@ def test_what_takes_longer_now_is_a_regression(tmp_path: Path) -> None:
     code = {}
     for name, factor in (("same", 1.0), ("slower", 1.2), ("between", 1.055)):
         now = saved(tmp_path, f"{name}.json", factor)
-        result = fresh_opscope("compare", str(before), str(now), "--format", "json")
+        result = opscope("compare", str(before), str(now), "--format", "json")
         code[name] = result.returncode
         document = json.loads(result.stdout)
         assert document["schema"] == "opscope.compare/1"
     assert code == {"same": 0, "slower": 1, "between": 5}
-    assert fresh_opscope("compare", str(before), str(now), "--fail-over", "10%").returncode == 0
+    assert opscope("compare", str(before), str(now), "--fail-over", "10%").returncode == 0
     other = json.loads(before.read_text())
     other["framework"]["torch"] = "1.0"
     (tmp_path / "other.json").write_text(json.dumps(other))
-    refused = fresh_opscope("compare", str(before), str(tmp_path / "other.json"))
+    refused = opscope("compare", str(before), str(tmp_path / "other.json"))
     assert refused.returncode == 2
     assert "PyTorch" in refused.stderr
-    assert fresh_opscope("compare", str(before), str(tmp_path / "other.json"), "--any-environment").returncode == 0
-    assert fresh_opscope("compare", str(before), written(tmp_path, WAYS)).returncode == 4
+    assert opscope("compare", str(before), str(tmp_path / "other.json"), "--any-environment").returncode == 0
+    assert opscope("compare", str(before), written(tmp_path, WAYS)).returncode == 4
 
 
 def test_what_is_missing_or_wrong_now_is_no_pass(tmp_path: Path) -> None:
@@ -186,15 +186,15 @@ def test_what_is_missing_or_wrong_now_is_no_pass(tmp_path: Path) -> None:
 def test_from_python() -> None:
     import torch
 
-    import opscope
+    import opscope as package
 
     x = torch.randn(64, 64)
-    found = opscope.bench({"one": lambda x: x * 2, "two": lambda x: x * 2.5}, inputs=(x,), device="cpu", seconds=0.05)
+    found = package.bench({"one": lambda x: x * 2, "two": lambda x: x * 2.5}, inputs=(x,), device="cpu", seconds=0.05)
     assert found.to_dict()["schema"] == "opscope.bench/1"
     assert found.comparisons[0].verdict == "wrong"
     assert "two beside one: two is wrong" in repr(found)
-    with pytest.raises(opscope.UsageError):
-        opscope.bench({})
+    with pytest.raises(package.UsageError):
+        package.bench({})
 
 
 PLUGIN = """

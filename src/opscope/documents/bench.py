@@ -1,5 +1,6 @@
 """What a benchmark measured: the schema ``opscope.bench/1``."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -311,3 +312,9 @@ class ChangesDocument:
     schema: Literal["opscope.compare/1"] = "opscope.compare/1"
     threshold: float
     changes: tuple[Changed, ...]
+
+
+def headline(results: Sequence[BenchResult]) -> Measure:
+    """Return the measure that all of some results have which were timed: kernels, else the host's clock."""
+    timed = [result for result in results if result.wall_ns is not None]
+    return Measure.KERNEL if timed and all(result.kernel_ns is not None for result in timed) else Measure.WALL

@@ -3,11 +3,22 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from opscope.documents.bench import BenchDocument, BenchResult, Changed, Comparison, Correct, Duration, Measure
+from opscope.documents.bench import (
+    BenchDocument,
+    BenchResult,
+    Changed,
+    Comparison,
+    Correct,
+    Duration,
+    Measure,
+    headline,
+)
 from opscope.report.blocks import Block, Bullets, Name, Paragraph, Section, Table
 from opscope.units import format_ns, format_share
 
 _TERA: Final = 1e12
+_BAR: Final = "\u2588"
+_LONGEST_BAR: Final = 40
 _COLUMNS: Final = {
     Measure.KERNEL: "Kernels, cold",
     Measure.KERNEL_WARM: "Kernels, warm",
@@ -22,6 +33,8 @@ def bench_section(document: BenchDocument) -> Section:
     """Build everything: where it ran, the durations, the verdicts, what is doubtful."""
     blocks: list[Block] = [Paragraph.of(_where(document)), bench_table(document)]
     blocks += [Bullets(tuple((text,) for text in _notes(document.results)))] if any(_notes(document.results)) else []
+    if len(document.results) > 1:
+        blocks.append(bars_table(document.results))
     blocks.append(ran_table(document.results))
     if document.comparisons:
         blocks.append(comparison_table(document.comparisons))
@@ -43,7 +56,7 @@ def bench_table(document: BenchDocument) -> Table:
     rows = tuple(
         (
             Name(result.case if result.name == result.case else f"{result.case}: {result.name}"),
-            ", ".join(f"{name}={value}" for name, value in result.parameters.items()) or "-",
+            _inputs(result),
             *(_shown(result, measure) for measure in Measure),
             _rate(result),
             _limit(result),
@@ -106,6 +119,27 @@ def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
                 seen.setdefault(reason, []).append(name)
     for text, names in seen.items():
         yield f"{', '.join(dict.fromkeys(names))}: {text}"
+
+
+def bars_table(results: Sequence[BenchResult]) -> Table:
+    """The durations as bars: kernels where all have them, else the host's clock."""
+    measure = headline(results)
+    timed = [(result, found) for result in results if (found := result.duration(measure)) is not None]
+    longest = max((found.median for _, found in timed), default=0.0) or 1.0
+    rows = tuple(
+        (
+            Name(f"{result.case}: {result.name}"),
+            _inputs(result),
+            format_ns(found.median),
+            _BAR * max(1, round(_LONGEST_BAR * found.median / longest)),
+        )
+        for result, found in timed
+    )
+    return Table(("Variant", "Inputs", _COLUMNS[measure], ""), rows, frozenset({2}))
+
+
+def _inputs(result: BenchResult) -> str:
+    return ", ".join(f"{name}={value}" for name, value in result.parameters.items()) or "-"
 
 
 def ran_table(results: Sequence[BenchResult]) -> Table:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from opscope.documents.bench import BenchDocument, BenchResult, Duration, Measure
+from opscope.documents.bench import BenchDocument, BenchResult, Duration, Measure, headline
 from opscope.errors import EnvironmentLacksError, UsageError
 from opscope.units import NS_PER_US
 
@@ -38,12 +38,6 @@ def write_plot(document: BenchDocument, target: Path) -> None:
         axes = figure.add_subplot(len(cases), 1, number)
         _draw(axes, case, [result for result in document.results if result.case == case])
     figure.savefig(str(target), dpi=150)
-
-
-def headline(results: Sequence[BenchResult]) -> Measure:
-    """Return the measure that all of some results have: kernels, else the host's clock."""
-    timed = [result for result in results if result.wall_ns is not None]
-    return Measure.KERNEL if timed and all(result.kernel_ns is not None for result in timed) else Measure.WALL
 
 
 def _draw(axes: "Axes", case: str, results: Sequence[BenchResult]) -> None:

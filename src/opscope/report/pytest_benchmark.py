@@ -10,8 +10,7 @@ from typing import TypedDict
 import msgspec
 
 from opscope._version import __version__
-from opscope.documents.bench import BenchDocument, BenchResult, Duration, Measure
-from opscope.report.bench_plot import headline
+from opscope.documents.bench import BenchDocument, BenchResult, Duration, Measure, headline
 from opscope.units import NS_PER_S
 
 
