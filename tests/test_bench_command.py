@@ -117,6 +117,34 @@ def test_wrong_usage_is_refused(tmp_path: Path, args: tuple[str, ...], code: int
     assert "Traceback" not in result.stderr
 
 
+def test_plots_and_what_dashboards_read(tmp_path: Path) -> None:
+    document = measured(
+        tmp_path, "--set", "size=64,128,256", "--plot", "ways.svg", "--pytest-benchmark-json", "dashboard.json"
+    )
+    picture = (tmp_path / "ways.svg").read_text()
+    assert picture.startswith("<?xml")
+    content = json.loads((tmp_path / "dashboard.json").read_text())
+    assert len(content["benchmarks"]) == len(document["results"]) == 9
+    first, result = content["benchmarks"][0], document["results"][0]
+    assert first["name"] == "doubled[64]"
+    assert first["stats"]["rounds"] == result["wall_ns"]["n"]
+    assert first["stats"]["median"] == pytest.approx(result["wall_ns"]["median"] / 1e9)
+    assert first["stats"]["min"] == pytest.approx(min(result["wall_ns"]["samples"]) / 1e9)
+    refused = opscope("bench", "square", "--size", "4k", *QUICK, "--plot", "ways.doc", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "a plot is written as" in refused.stderr
+
+
+def test_ways_of_timing_beside_each_other(tmp_path: Path) -> None:
+    result = opscope("bench", "timers", *QUICK, "--format", "json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    names = {found["name"]: found for found in document["results"]}
+    assert {"perf_counter and synchronize", "torch.utils.benchmark.Timer", "opscope"} <= set(names)
+    assert "finding out that it has ended" in names["perf_counter and synchronize"]["about"]
+    assert document["comparisons"] == []
+
+
 def test_processes_are_samples(tmp_path: Path) -> None:
     document = measured(tmp_path, "--processes", "2")
     assert document["processes"] == 2
@@ -171,6 +199,26 @@ def test_what_takes_longer_now_is_a_regression(tmp_path: Path) -> None:
     assert "PyTorch" in refused.stderr
     assert opscope("compare", str(before), str(tmp_path / "other.json"), "--any-environment").returncode == 0
     assert opscope("compare", str(before), written(tmp_path, WAYS)).returncode == 4
+
+
+def test_what_cannot_be_told_is_measured_again(tmp_path: Path) -> None:
+    """The intervals that were saved are wide; measured again, it takes a tenth of what was saved before."""
+    now = tmp_path / "now.json"
+    target = written(tmp_path, WAYS)
+    result = opscope("bench", f"{target}:doubled", *QUICK, "--save", str(now), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(now.read_text())
+    wall = document["results"][0]["wall_ns"]
+    before = json.loads(now.read_text())
+    before["results"][0]["wall_ns"] |= {key: 10 * wall[key] for key in ("median", "ci_low", "ci_high")}
+    (tmp_path / "before.json").write_text(json.dumps(before))
+    document["results"][0]["wall_ns"] |= {"ci_low": 5 * wall["median"], "ci_high": 15 * wall["median"]}
+    now.write_text(json.dumps(document))
+    files = (str(tmp_path / "before.json"), str(now))
+    assert opscope("compare", *files, "--not-again").returncode == 5
+    again = opscope("compare", *files, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "again:" in again.stderr
 
 
 def test_what_is_missing_or_wrong_now_is_no_pass(tmp_path: Path) -> None:
