@@ -15,12 +15,15 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from opscope.benchmarking.device_timing import Flush, KernelTimer
 from opscope.benchmarking.rounds import in_turns
@@ -28,6 +31,7 @@ from opscope.benchmarking.statistics import median_interval, ratios, sign_test
 from opscope.benchmarking.stopping import Limits
 from opscope.benchmarking.verdicts import verdict_of
 from opscope.documents.bench import Verdict
+from opscope.readers import read
 
 CYCLES = (2_000, 5_000, 20_000, 50_000, 200_000, 1_000_000, 4_000_000, 9_900_000)
 TRIALS = 200
@@ -60,17 +64,28 @@ def functions() -> dict[str, Callable[[], object]]:
     }
 
 
-def kernel_times(calls: dict[str, Callable[[], object]], seconds: float) -> tuple[dict[str, list[float]], KernelTimer]:
+def kernels_of(call: Callable[[], object]) -> int:
+    """Return how many kernels a call launches; fills, such as those before some products, are none."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return read(path).activities.filter(pl.col("kind") == "kernel").height
+
+
+def kernel_times(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
     timer = KernelTimer(torch.device("cuda", 0), Flush(torch.device("cuda", 0)))
     for call in calls.values():
         for _ in range(3):
             call()
     timer.rounds(calls, [list(calls)])
-    return in_turns(timer.rounds, calls, Limits(seconds=seconds)).samples, timer
+    return in_turns(timer.rounds, calls, Limits(seconds=seconds)).samples
 
 
 def spins() -> dict[str, Any]:
-    samples, _ = kernel_times({str(n): lambda n=n: torch.cuda._sleep(n) for n in CYCLES}, 0.6)
+    samples = kernel_times({str(n): lambda n=n: torch.cuda._sleep(n) for n in CYCLES}, 0.6)
     medians = {n: statistics.median(samples[str(n)]) for n in CYCLES}
     longest, before = CYCLES[-1], CYCLES[-2]
     per_ns = (longest - before) / (medians[longest] - medians[before])
@@ -87,7 +102,7 @@ def beside_nsight_compute(folder: Path) -> list[dict[str, Any]] | str:
     if ncu is None:
         return "Nsight Compute is not installed"
     calls = functions()
-    samples, timer = kernel_times(calls, 0.3)
+    samples = kernel_times(calls, 0.3)
     listing = folder / "ncu.csv"
     command = [ncu, "--csv", "--metrics", "gpu__time_duration.sum", "--clock-control", "none", "--cache-control", "all"]
     command += ["--profile-from-start", "off", "--target-processes", "all", "--log-file", str(listing)]
@@ -98,7 +113,7 @@ def beside_nsight_compute(folder: Path) -> list[dict[str, Any]] | str:
         return f"Nsight Compute failed: {(done.stderr or done.stdout)[-300:]}"
     lines = [line for line in listing.read_text().splitlines() if line.startswith('"')]
     values = [_nanoseconds(row) for row in csv.DictReader(lines)]
-    counts = {name: int(statistics.median(timer.launched[name])) for name in calls}
+    counts = {name: kernels_of(call) for name, call in calls.items()}
     if (expected := REPEATS * sum(counts.values())) != len(values):
         return f"{len(values)} kernels were recorded, not {expected}"
     rows, at = [], 0

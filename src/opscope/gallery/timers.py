@@ -88,9 +88,8 @@ def _others(call: Callable[[], object], device: torch.device) -> Iterator[BenchR
             for _ in range(_CALLS):
                 call()
             torch.cuda.synchronize(device)
-        # Operators have the time of their kernels as well: adding both up gives twice the time.
-        rows = [row for row in recorded.key_averages() if row.device_type != torch.autograd.DeviceType.CPU]
-        total = sum(row.self_device_time_total for row in rows)
+        # The operator's row: rows of kernels stand beside it, and adding both up gives twice the time.
+        total = sum(row.self_device_time_total for row in recorded.key_averages() if row.key == "aten::gelu")
         about = "the kernels' own durations, as CUPTI records them; a mean"
         yield _result(name, Measure.KERNEL, [total / _CALLS * NS_PER_US], about)
     if has_triton(device):
