@@ -80,18 +80,23 @@ def _others(call: Callable[[], object], device: torch.device) -> Iterator[BenchR
         "one pair of events", Measure.EVENT, [_one_pair(call) for _ in range(_CALLS)],
         "from the first event to the last on the device: the host's delay in between counts",
     )  # fmt: skip
-    for name, profiler in (
-        ("autograd.profiler", torch.autograd.profiler.profile(use_device="cuda")),
-        ("torch.profiler", torch.profiler.profile()),
-    ):
+    for name, profiler, measure, about in (
+        (
+            "autograd.profiler", torch.autograd.profiler.profile(use_device="cuda"), Measure.EVENT,
+            "the operator's device time in its table; measured on an H200 it is as long as between a pair of events",
+        ),
+        (
+            "torch.profiler", torch.profiler.profile(), Measure.KERNEL,
+            "the operator's device time in its table: the kernels' own durations, as CUPTI records them; a mean",
+        ),
+    ):  # fmt: skip
         with profiler as recorded:
             for _ in range(_CALLS):
                 call()
             torch.cuda.synchronize(device)
         # The operator's row: rows of kernels stand beside it, and adding both up gives twice the time.
         total = sum(row.self_device_time_total for row in recorded.key_averages() if row.key == "aten::gelu")
-        about = "the kernels' own durations, as CUPTI records them; a mean"
-        yield _result(name, Measure.KERNEL, [total / _CALLS * NS_PER_US], about)
+        yield _result(name, measure, [total / _CALLS * NS_PER_US], about)
     if has_triton(device):
         from triton.testing import do_bench
 
