@@ -145,6 +145,24 @@ def test_ways_of_timing_beside_each_other(tmp_path: Path) -> None:
     assert document["comparisons"] == []
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def f(:\n", "cannot be imported: SyntaxError"),
+        ("import nothing_like_it\n", "cannot be imported: ModuleNotFoundError"),
+        ("def f(x):\n    return x\n", "there are no inputs"),
+        ("def inputs():\n    return {}['x']\ndef f(x):\n    return x\n", "cannot be made: KeyError: 'x'"),
+        ("def inputs():\n    return [1, 2]\ndef f(x, y):\n    return x\n", "f cannot be called: missing a required"),
+        ("x = 1\n", "has no functions to compare"),
+    ],
+)
+def test_mistakes_in_a_file_are_told_in_a_line(tmp_path: Path, text: str, sentence: str) -> None:
+    result = opscope("bench", written(tmp_path, text), *QUICK, cwd=tmp_path)
+    assert result.returncode == 2
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_processes_are_samples(tmp_path: Path) -> None:
     document = measured(tmp_path, "--processes", "2")
     assert document["processes"] == 2

@@ -68,13 +68,13 @@ def ignores_strides(a: Any, b: Any) -> Any:
 @pytest.mark.parametrize(
     ("variant", "sentence"),
     [
-        (lambda a, b: torch.zeros(a.shape[0], b.shape[1]), "relative error 1.0e+00"),
+        (lambda a, b: torch.zeros(a.shape[0], b.shape[1]), "far off in some elements"),
         (lambda a, b: right(a, b) * 1.01, "relative error 1.0e-02"),
         (lambda a, b: right(a, b)[:-1], "returns the shape (63, 64), not (64, 64)"),
         (lambda a, b: (right(a, b), a), "returns 2 tensors, not 1"),
         (lambda a, b: right(a, b).long(), "not a floating-point type"),
         (lambda a, b: None, "returns 0 tensors, not 1"),
-        (lambda a, b: right(a, b).clamp(-3, 3), "inputs: large"),
+        (lambda a, b: right(a, b).clamp(-50, 50), "inputs: large"),
         (mutates, "changes its input number 1"),
         (keeps, "returns the same result for other values"),
         (raises, "raises ValueError: no such thing"),
@@ -112,10 +112,86 @@ def test_lower_precision_is_named() -> None:
     assert "TF32-like error in a float32 variant" in like.sentence
 
 
-def test_without_a_float64_reference_nothing_is_said() -> None:
-    case = Case("case", {"one": lambda x: x.float() + 1, "two": lambda x: x.float() + 2}, lambda: torch.ones(4))
-    found = check(case, case.make_inputs(CPU, {}), None)
-    assert {checked.verdict for checked in found.values()} == {Correct.NOT_CHECKED}
+def of(variants: dict[str, Callable[..., Any]], *values: Any) -> dict[str, Correct]:
+    case = Case("case", variants, lambda: values)
+    return {name: found.verdict for name, found in check(case, values, None).items()}
+
+
+def test_what_does_not_take_float64_is_held_beside_itself() -> None:
+    layer = torch.nn.Linear(64, 32)
+    x = torch.randn(16, 64)
+    case = Case("case", {"layer": layer, "zeros": lambda x: torch.zeros(16, 32)}, lambda: x)
+    found = check(case, (x,), None)
+    assert found["layer"].verdict is Correct.RIGHT
+    assert found["zeros"].verdict is Correct.WRONG
+    assert found["layer"].reference is not None
+    assert "does not take float64" in found["layer"].reference
+
+
+def test_what_cannot_be_compared_is_not_checked() -> None:
+    x = torch.ones(1_000)
+    assert of({"a": torch.nn.functional.dropout, "b": lambda x: x * 0}, x) == dict.fromkeys("ab", Correct.NOT_CHECKED)
+    assert of({"a": lambda x: None, "b": lambda x: x}, x) == dict.fromkeys("ab", Correct.NOT_CHECKED)
+
+
+def test_kinds_of_results() -> None:
+    x, right = torch.randn(64, 64), dict.fromkeys("ab", Correct.RIGHT)
+    assert of({"a": torch.fft.fft, "b": lambda x: torch.fft.fft(x * 2) / 2}, x) == right
+    assert of({"a": torch.fft.fft, "b": lambda x: torch.fft.fft(x).conj()}, x)["b"] is Correct.WRONG
+    top = {"a": lambda x: x.topk(5), "b": lambda x: tuple(v[..., :5] for v in x.sort(descending=True))}
+    assert of(top, x) == right
+    assert of({"a": lambda x: {"y": x.argmax(-1)}, "b": lambda x: {"y": x.argmin(-1)}}, x)["b"] is Correct.WRONG
+    assert of({"a": lambda x: x.sum().item(), "b": lambda x: float(x.sum())}, x) == right
+    assert of({"a": lambda x: x * 2, "b": lambda x: (x * 2).to_sparse()}, x) == right
+    assert of({"a": lambda x: x + 1, "b": lambda x: 1 + x}, x[:1].expand(64, 64)) == right
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_right_ones_are_right_at_every_precision(dtype: Any) -> None:
+    x = torch.randn(128, 128).to(dtype)
+    right = dict.fromkeys("abc", Correct.RIGHT)
+    assert of({"a": torch.square, "b": lambda x: x * x, "c": lambda x: x**2}, x) == right
+    in_double = lambda x: (x.double() @ x.double()).to(dtype)  # noqa: E731
+    assert of({"a": lambda x: x @ x, "b": lambda x: torch.mm(x, x), "c": in_double}, x) == right
+    assert of({"a": lambda x: x.softmax(-1), "b": lambda x: torch.softmax(x, 1), "c": torch.nn.Softmax(1)}, x) == right
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_few_elements_that_were_left_out_are_found(dtype: Any) -> None:
+    def most_of_it(x: Any) -> Any:
+        y = x + 1
+        y.view(-1)[-64:] = 0
+        return y
+
+    assert of({"a": lambda x: x + 1, "b": most_of_it}, torch.randn(1 << 20).to(dtype))["b"] is Correct.WRONG
+
+
+def test_each_result_is_held_to_its_own_precision() -> None:
+    x = torch.randn(256, 256)
+    variants = {"a": lambda x: (x.bfloat16(), x * 3), "b": lambda x: (x.bfloat16(), x * 3.02)}
+    assert of(variants, x)["b"] is Correct.WRONG
+
+
+def test_a_wrong_baseline_makes_nothing_else_right() -> None:
+    x = torch.randn(256)
+    case = Case("case", {"a": lambda x: x * 1.5, "b": lambda x: x * 1.6, "c": lambda x: x}, lambda: x, lambda x: x)
+    found = {name: one.verdict for name, one in check(case, (x,), None).items()}
+    assert found == {"a": Correct.WRONG, "b": Correct.WRONG, "c": Correct.RIGHT}
+    assert set(check(case, (x,), None, only=("c",))) == {"c"}
+
+
+def test_a_kept_result_is_doubted() -> None:
+    results: dict[int, Any] = {}
+
+    def kept(x: Any) -> Any:
+        if results.get("version") != (x.data_ptr(), x._version):
+            results["version"], results["result"] = (x.data_ptr(), x._version), x.exp()
+        return results["result"]
+
+    case = Case("case", {"a": torch.exp, "b": kept}, lambda: torch.randn(4096))
+    _, found = bench_case(case, {}, CPU, Limits(seconds=0.02), lambda _: None)
+    assert found.correctness is not None
+    assert found.correctness.verdict is Correct.WRONG or "a result that was kept?" in found.doubts[-1]
 
 
 def test_a_benchmark_on_the_cpu_measures_wall_and_issue_and_says_so_of_the_rest() -> None:

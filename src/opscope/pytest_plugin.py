@@ -86,6 +86,8 @@ def _judged(
         pytest.skip(f"inconclusive: {found[0].ratio_low} to {found[0].ratio_high} times as long as the baseline")
     if worst(found) is not Change.FINE:
         slow = found[0]
+        if slow.before_ns is None or slow.now_ns is None or slow.ratio_low is None or slow.ratio_high is None:
+            pytest.fail(f"{slow.change}: {slow.name} of the baseline")
         pytest.fail(
             f"{slow.change}: {slow.before_ns:,.0f} ns before, {slow.now_ns:,.0f} ns now, {slow.ratio_low:.3f} to "
             f"{slow.ratio_high:.3f} times as long ({slow.measure}, {100 * threshold:g} % allowed)"

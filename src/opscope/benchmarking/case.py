@@ -61,6 +61,32 @@ class Case:
         if self.accepts("device"):
             given["device"] = device
         given = {name: value for name, value in given.items() if self.accepts(name)}
-        made = self.inputs(**given)
+        try:
+            made = self.inputs(**given)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise UsageError(f"the inputs of {self.name} cannot be made: {type(error).__name__}: {error}") from error
         values = made if isinstance(made, tuple) else (made,)
         return tuple(value.to(device) if isinstance(value, torch.Tensor) else value for value in values)
+
+    def refuse_unfit(self, inputs: tuple[object, ...]) -> None:
+        """Refuse inputs that the variants do not take.
+
+        Raises:
+            UsageError: a variant takes another number of them.
+        """
+        for name, function in self.variants.items():
+            try:
+                signature = inspect.signature(function)
+            except (TypeError, ValueError):  # it has none, as some built-in ones
+                continue
+            try:
+                signature.bind(*inputs)
+            except TypeError as error:
+                made = (
+                    "there are no inputs (a function called inputs makes them)"
+                    if self.inputs is None
+                    else (f"inputs makes {len(inputs)} (a tuple: one per argument)")
+                )
+                raise UsageError(f"{name} cannot be called: {error}; {made}") from error

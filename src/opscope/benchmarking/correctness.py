@@ -4,7 +4,7 @@ Checked as well: that the inputs stay as they are, that the result follows from 
 which tensors they are, and that all of the result is written.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,12 +20,20 @@ TOLERANCE: Final = {
     torch.float32: 1e-5,
     torch.float16: 2e-3,
     torch.bfloat16: 1e-2,
+    torch.complex64: 1e-5,
+    torch.complex128: 1e-12,
 }
+# How far off a single element may be, of its size and the typical one together: else a part is missing, or garbage.
+_ELEMENT: Final = {torch.float64: 1e-6, torch.float32: 2e-2, torch.float16: 2e-1}
+_ANY_ELEMENT: Final = 3e-1
 _LOWER: Final = {torch.float32: (1e-3, "TF32-like"), torch.float16: (1e-2, "bfloat16-like")}
+_MOST_OF_BASELINE: Final = 10.0
 _OF_BASELINE: Final = 3.0  # times the baseline's own error is right as well
+_TINY: Final = {torch.float16: 1e-2}  # smaller numbers are no normal ones
 _LARGE: Final = {torch.float16: 30.0, torch.bfloat16: 1e3}
 _AS_GIVEN: Final = "as given"
 _SPECIAL: Final = "special values"
+_TIES: Final = ("zeros", "large", _SPECIAL)  # whole numbers that follow from such values are not compared
 
 Inputs = tuple[object, ...]
 
@@ -57,53 +65,78 @@ def _special(value: torch.Tensor) -> torch.Tensor:
 _REGIMES: Final = (
     _Regime(_AS_GIVEN, torch.clone),
     _Regime("large", lambda value: value * _LARGE.get(value.dtype, 1e4)),
-    _Regime("tiny", lambda value: value * 1e-4),
+    _Regime("tiny", lambda value: value * _TINY.get(value.dtype, 1e-4)),
     _Regime("zeros", torch.zeros_like),
     _Regime(_SPECIAL, _special),
     _Regime("strided", _strided),
 )
 
 
-def check(case: Case, inputs: Inputs, odd: Inputs | None) -> dict[str, Correctness]:
-    """Check all variants of a case.
+def check(
+    case: Case, inputs: Inputs, odd: Inputs | None, only: Collection[str] | None = None
+) -> dict[str, Correctness]:
+    """Check the variants of a case.
 
     Args:
         case: with the variants.
         inputs: what they are timed with.
         odd: inputs of an odd size; None where their size cannot be chosen.
+        only: the names of those that are checked; None for all.
     """
-    found: dict[str, Correctness] = {}
+    if (reason := _no_reference(case, inputs)) is not None:
+        unknown = Correctness(verdict=Correct.NOT_CHECKED, sentence=reason, reference=None, tolerance=None)
+        return {name: unknown for name in case.variants if only is None or name in only}
     kinds = [(regime.name, _changed(inputs, regime)) for regime in _REGIMES]
     kinds += [("odd size", odd)] if odd is not None else []
     wanted = {name: _reference(case, values) for name, values in kinds}
-    if all(value is None for value in wanted.values()):
-        return {
-            name: Correctness(
-                verdict=Correct.NOT_CHECKED,
-                sentence="there is no float64 reference: the baseline does not take float64",
-                reference=None,
-                tolerance=None,
-            )
-            for name in case.variants
-        }
+    found: dict[str, Correctness] = {}
     own: dict[str, float] = {}
     first: torch.dtype | None = None
     for name, function in case.variants.items():
+        if only is not None and name not in only and name != case.baseline:
+            continue
         errors = [_compared(function, kind, values, wanted[kind]) for kind, values in kinds]
         as_given = errors[0].error
         if as_given is not None and as_given <= TOLERANCE[torch.bfloat16]:  # else it is wrong already
-            errors += _behaviour(function, inputs, case)
+            errors[1:1] = _behaviour(function, inputs, case)
         dtype = _result_dtype(function, inputs)
         first = dtype if name == case.baseline else first
-        found[name] = _judged(case, errors, own, _Result(dtype, first))
-        if name == case.baseline:
-            own = {error.regime: error.error for error in errors if error.error is not None}
+        exact = all(value is None or value.exact for value in wanted.values())
+        judged = _judged(case, errors, own, _Result(dtype, first, exact))
+        if only is None or name in only:
+            found[name] = judged
+        if name == case.baseline and judged.verdict is not Correct.WRONG:
+            # No more than ten times what is allowed: an error beyond that is no rounding.
+            most = _MOST_OF_BASELINE * (judged.tolerance or 0.0)
+            own = {error.regime: min(error.error, most) for error in errors if error.error is not None}
     return found
+
+
+def _no_reference(case: Case, inputs: Inputs) -> str | None:
+    """Say why nothing can be compared with; None where something can."""
+    baseline = case.variants[case.baseline]
+    try:
+        one, other = _tensors(baseline(*_copied(inputs))), _tensors(baseline(*_copied(inputs)))
+    except Exception:
+        return None  # said of the baseline itself
+    if not one:
+        return f"{case.baseline} returns no tensors to compare with"
+    for before, after in zip(one, other, strict=False):
+        if before.shape != after.shape or not _alike(before, after):
+            return f"{case.baseline} returns something else each time: it is random"
+    return None
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if not (one.is_floating_point() or one.is_complex()):
+        return bool(torch.equal(one, other))
+    error, problem = _error(other, _double(one))
+    return problem is None and error <= TOLERANCE[torch.bfloat16]
 
 
 def _changed(inputs: Inputs, regime: _Regime) -> Inputs:
     def change(value: object) -> object:
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided:
             return regime.change(value.detach())
         return value.clone() if isinstance(value, torch.Tensor) else value
 
@@ -115,30 +148,65 @@ def _copied(inputs: Inputs) -> Inputs:
 
 
 def _same(value: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the same strides."""
+    """Return a copy with the same strides, as far as its elements do not share memory."""
+    if value.layout is not torch.strided or 0 in value.stride():
+        return value.detach().clone()
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     return copy.copy_(value)
 
 
-def _reference(case: Case, inputs: Inputs) -> list[torch.Tensor] | None:
-    """Return the results in float64; None where they cannot be computed."""
-    double = tuple(
-        value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in inputs
-    )
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is right.
+
+    Attributes:
+        results: in float64; whole numbers and truth values as the baseline gives them.
+        exact: whether they were computed in float64, and not at the baseline's own precision.
+    """
+
+    results: list[torch.Tensor]
+    exact: bool
+
+
+def _double(value: torch.Tensor) -> torch.Tensor:
+    if value.is_complex():
+        return value.to(torch.complex128)
+    return value.double() if value.is_floating_point() else value
+
+
+def _reference(case: Case, inputs: Inputs) -> _Wanted | None:
+    """Return the right results; None where they cannot be computed."""
     function = case.reference or case.variants[case.baseline]
+    plain = _called(function, inputs)
+    in_double = _called(function, tuple(_double(v) if isinstance(v, torch.Tensor) else v for v in inputs))
+    exact = in_double is not None and all(
+        value.dtype in (torch.float64, torch.complex128)
+        for value in in_double
+        if value.is_floating_point() or value.is_complex()
+    )
+    if in_double is None or not exact:
+        return None if plain is None else _Wanted([_double(value) for value in plain], exact=False)
+    if plain is None or len(plain) != len(in_double):
+        return _Wanted(in_double, exact=True)
+    real = [value.is_floating_point() or value.is_complex() for value in in_double]
+    return _Wanted([d if is_real else p for d, p, is_real in zip(in_double, plain, real, strict=True)], exact=True)
+
+
+def _called(function: Function, inputs: Inputs) -> list[torch.Tensor] | None:
     try:
-        results = _tensors(function(*double))
-    except (RuntimeError, TypeError, ValueError, NotImplementedError, AssertionError):
+        return _tensors(function(*_copied(inputs))) or None
+    except Exception:
         return None
-    return results if results and all(r.dtype == torch.float64 for r in results if r.is_floating_point()) else None
 
 
 def _tensors(result: object) -> list[torch.Tensor]:
     if isinstance(result, torch.Tensor):
-        return [result.detach()]
+        return [result.detach() if result.layout is torch.strided else result.detach().to_dense()]
+    if isinstance(result, Mapping):
+        return [tensor for part in result.values() for tensor in _tensors(part)]
     if isinstance(result, (tuple, list)):
         return [tensor for part in result for tensor in _tensors(part)]
-    return []
+    return [torch.tensor(result)] if isinstance(result, (float, int, complex)) else []
 
 
 def _result_dtype(function: Function, inputs: Inputs) -> torch.dtype | None:
@@ -149,11 +217,11 @@ def _result_dtype(function: Function, inputs: Inputs) -> torch.dtype | None:
     return found[0].dtype if found else None
 
 
-def _compared(function: Function, kind: str, inputs: Inputs, wanted: list[torch.Tensor] | None) -> RegimeError:
+def _compared(function: Function, kind: str, inputs: Inputs, right_results: _Wanted | None) -> RegimeError:
     """Call a function with poisoned memory around it, and compare."""
-    if wanted is None:
+    if right_results is None:
         return RegimeError(regime=kind, error=None)
-    mine = _copied(inputs)
+    wanted, mine = right_results.results, _copied(inputs)
     _poison(wanted, inputs)
     try:
         results = _tensors(function(*mine))
@@ -166,7 +234,10 @@ def _compared(function: Function, kind: str, inputs: Inputs, wanted: list[torch.
         if result.shape != right.shape:
             shapes = f"{tuple(result.shape)}, not {tuple(right.shape)}"
             return RegimeError(regime=kind, error=None, problem=f"returns the shape {shapes}")
+        if kind in _TIES and not (right.is_floating_point() or right.is_complex()):
+            continue  # of equal values any index is right, and what whole number one rounds to
         far, problem = _error(result, right)
+        far *= TOLERANCE.get(results[0].dtype, 1.0) / TOLERANCE.get(result.dtype, TOLERANCE.get(results[0].dtype, 1.0))
         if problem is not None:
             return RegimeError(regime=kind, error=None, problem=problem)
         errors.append(far)
@@ -194,25 +265,42 @@ def _equal(one: object, other: object) -> bool:
 
 def _error(result: torch.Tensor, right: torch.Tensor) -> tuple[float, str | None]:
     """Return the norm of the difference over that of the reference, of what is finite; and what is wrong besides."""
+    if result.is_complex() and right.is_complex():
+        return _error(torch.view_as_real(result.resolve_conj()), torch.view_as_real(right.resolve_conj()))
     if not right.is_floating_point():
-        same = bool(torch.equal(result.to(right.dtype), right))
+        same = not result.is_floating_point() and bool(torch.equal(result.to(right.dtype), right))
         return (0.0, None) if same else (1.0, "returns other whole numbers")
     if not result.is_floating_point():
         return 0.0, f"returns {result.dtype}, not a floating-point type"
-    got = result.double()
-    limit = torch.finfo(result.dtype).max
-    right = torch.where(right.abs() > limit, torch.copysign(torch.full_like(right, float("inf")), right), right)
-    if not torch.equal(got.isnan(), right.isnan()):
-        return 0.0, "is not a number where the reference is one, or the other way round"
-    infinite = right.isinf() | got.isinf()
-    near = right.abs() > 0.99 * limit  # rounding decides whether it is infinite
-    if not torch.equal(got[infinite & ~near], right[infinite & ~near]):
-        return 0.0, "is infinite where the reference is not, or the other way round"
+    got, limits = result.double(), torch.finfo(result.dtype)
+    right = torch.where(right.abs() > limits.max, torch.copysign(torch.full_like(right, float("inf")), right), right)
+    if (problem := _not_finite(got, right, limits.max)) is not None:
+        return 0.0, problem
     finite = right.isfinite() & got.isfinite()
-    difference, norm = (got - right)[finite].norm().item(), right[finite].norm().item()
-    if not norm:
-        return (0.0, None) if difference <= torch.finfo(result.dtype).tiny ** 0.5 else (difference, None)
-    return difference / norm, None
+    return _of_finite((got - right)[finite], right[finite], result.dtype)
+
+
+def _not_finite(got: torch.Tensor, right: torch.Tensor, most: float) -> str | None:
+    """Say where a result is infinite or no number and should not be, or the other way round."""
+    if not torch.equal(got.isnan(), right.isnan()):
+        return "is not a number where the reference is one, or the other way round"
+    infinite = right.isinf() | got.isinf()
+    near = right.abs() > 0.99 * most  # rounding decides whether it is infinite
+    if not torch.equal(got[infinite & ~near], right[infinite & ~near]):
+        return "is infinite where the reference is not, or the other way round"
+    return None
+
+
+def _of_finite(difference: torch.Tensor, values: torch.Tensor, dtype: torch.dtype) -> tuple[float, str | None]:
+    if not values.numel():
+        return 0.0, None
+    smallest = torch.finfo(dtype).tiny  # below it there is no relative precision
+    typical = max(float(values.square().mean().sqrt()), smallest)
+    largest = float((difference.abs() / (values.abs() + typical)).max())
+    if largest > _ELEMENT.get(dtype, _ANY_ELEMENT):
+        return 0.0, f"is far off in some elements, by {largest:.1e} of their size"
+    norm = max(float(values.norm()), smallest * values.numel() ** 0.5)
+    return float(difference.norm()) / norm, None
 
 
 def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[RegimeError]:
@@ -226,16 +314,18 @@ def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[Regim
         first = [result.clone() for result in _tensors(function(*mine))]
         for value in floating:
             value.copy_(torch.randn_like(value) * 0.5 + 0.25)
-        wanted = _reference(case, mine)
+        right_results = _reference(case, mine)
         second = _tensors(function(*mine))
     except Exception:
         return  # said already
-    if wanted is None or len(wanted) != len(second):
+    if right_results is None or len(right_results.results) != len(second):
         return
+    wanted = right_results.results
     errors = [_error(one, right) for one, right in zip(second, wanted, strict=True) if one.shape == right.shape]
     same = bool(first) and all(torch.equal(one, other) for one, other in zip(first, second, strict=False))
-    differs = any(not torch.equal(one.double(), other) for one, other in zip(first, wanted, strict=False))
-    if same and differs and max((error for error, _ in errors), default=0.0) > TOLERANCE[torch.bfloat16]:
+    differs = any(not torch.equal(_double(one), other) for one, other in zip(first, wanted, strict=False))
+    far = any(problem is not None or error > TOLERANCE[torch.bfloat16] for error, problem in errors)
+    if same and differs and far:
         yield RegimeError(regime=kind, error=None, problem="returns the same result for other values (a kept result?)")
         return
     problem = next((problem for _, problem in errors if problem is not None), None)
@@ -244,14 +334,16 @@ def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[Regim
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """The data type of a variant's result, and that of the baseline's."""
+    """The data type of a variant's result, and that of the baseline's; whether the reference is of float64."""
 
     dtype: torch.dtype | None
     of_baseline: torch.dtype | None
+    exact: bool
 
 
 def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], result: _Result) -> Correctness:
-    reference = "the case's reference in float64" if case.reference else f"{case.baseline} in float64"
+    of_what = "the case's reference" if case.reference else case.baseline
+    reference = f"{of_what} in float64" if result.exact else f"{of_what} at its own precision: it does not take float64"
     dtype = result.dtype
     tolerance = TOLERANCE.get(dtype, 0.0) if dtype is not None else None
 

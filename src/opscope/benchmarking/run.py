@@ -1,6 +1,7 @@
 """Benchmarks a case: is it right, how long does it take, and is it still right afterwards."""
 
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,6 +16,7 @@ from opscope.benchmarking.device_timing import Flush, KernelTimer, captured, eve
 from opscope.benchmarking.limit import least_work, limit_share
 from opscope.benchmarking.ran import what_ran
 from opscope.benchmarking.rounds import Calls, Series, in_turns
+from opscope.benchmarking.steps import waited_for_cpu_ns
 from opscope.benchmarking.stopping import Limits
 from opscope.benchmarking.verdicts import at_precision
 from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, LimitShare, Measure
@@ -28,6 +30,7 @@ _HARD_LIMITS: Final = (
     *("hardware slowdown", "thermal slowdown (software)", "thermal slowdown (hardware)", "power brake", "power cap"),
 )
 _BELOW_LIMIT: Final = 1.05
+_WAITED: Final = 0.05  # of the time
 _ODD: Final = {"size": 1021, "rows": 1021, "columns": 509}
 Progress = Callable[[str], None]
 
@@ -46,6 +49,7 @@ def bench_case(
     """
     torch.manual_seed(0)
     inputs = case.make_inputs(device, parameters)
+    case.refuse_unfit(inputs)
     progress(f"{case.name}: checking results")
     checked = check(case, inputs, _odd_inputs(case, parameters, device))
     right = {name: function for name, function in case.variants.items() if not _is_wrong(checked[name])}
@@ -55,18 +59,33 @@ def bench_case(
     series: dict[Measure, Series] = {}
     reasons: dict[str, dict[str, str]] = {name: {} for name in (*case.variants, *lower)}
     kernels: KernelTimer | None = None
+    waited, began = waited_for_cpu_ns(), time.perf_counter_ns()
     with ClockSampler(device) as sampler:
         if calls:
             progress(f"{case.name}: warming up")
             host_timing.warm_up(calls, device)
             progress(f"{case.name}: measuring")
             kernels = _measure(calls, device, limits, series, reasons)
-    again = check(replace(case, variants=right), inputs, None) if right else {}
+    busy = _contention(waited, time.perf_counter_ns() - began) if device.type != "cuda" else None
+    again = check(case, inputs, None, only=tuple(right))
     checked |= {name: after for name, after in again.items() if _is_wrong(after)}
     text = {name: _shown(value) for name, value in {**case.parameters, **parameters}.items()}
-    tools = _Tools(case, inputs, device, series, reasons, kernels, sampler.clocks, text)
+    tools = _Tools(case, inputs, device, series, reasons, kernels, sampler.clocks, text, busy)
     checked |= {name: one.checked for name, one in lower.items()}
-    return tuple(tools.result(name, checked[name], calls.get(name)) for name in checked)
+    return _without_work([tools.result(name, checked[name], calls.get(name)) for name in checked])
+
+
+def _without_work(results: Sequence[BenchResult]) -> tuple[BenchResult, ...]:
+    """Doubt variants that run nothing where the baseline runs something: they may give what they kept."""
+    if not (results[0].operators or results[0].launched):
+        return tuple(results)
+    doubt = "it runs no operator and no kernel where the baseline does: a result that was kept?"
+    return tuple(
+        replace(one, doubts=(*one.doubts, doubt))
+        if one.wall_ns is not None and not (one.operators or one.launched)
+        else one
+        for one in results
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +140,16 @@ def _as_tf32(function: Function, inputs: Inputs) -> object:
         torch.set_float32_matmul_precision(before)
 
 
+def _contention(before: int | None, elapsed_ns: int) -> str | None:
+    """Say that the process had to wait for a CPU core; None where it had not, or nobody knows."""
+    after = waited_for_cpu_ns()
+    if before is None or after is None or after - before <= _WAITED * elapsed_ns:
+        return None
+    return (
+        f"its threads waited {(after - before) / elapsed_ns:.0%} of the time for a CPU core: something else was running"
+    )
+
+
 def _is_wrong(checked: Correctness) -> bool:
     return checked.verdict is Correct.WRONG
 
@@ -131,7 +160,12 @@ def _shown(value: object) -> str:
 
 def _odd_inputs(case: Case, parameters: Mapping[str, object], device: torch.device) -> Inputs | None:
     odd = {name: size for name, size in _ODD.items() if case.accepts(name)}
-    return case.make_inputs(device, {**parameters, **odd}) if odd else None
+    if not odd:
+        return None
+    try:
+        return case.make_inputs(device, {**parameters, **odd})
+    except Exception:  # inputs may need an even size, or one that divides another
+        return None
 
 
 def _measure(
@@ -143,12 +177,13 @@ def _measure(
 ) -> KernelTimer | None:
     """Measure every duration that there is on a device, and say why others are missing."""
     series[Measure.WALL] = in_turns(host_timing.wall(device), calls, limits)
-    series[Measure.ISSUE] = in_turns(host_timing.issue(device), calls, limits)
     if device.type != "cuda":
+        series[Measure.ISSUE] = series[Measure.WALL]  # a call returns when its work is done
         for name in calls:
             for measure in (Measure.KERNEL, Measure.KERNEL_WARM, Measure.EVENT, Measure.GRAPH):
                 reasons[name][measure] = NOT_A_GPU
         return None
+    series[Measure.ISSUE] = in_turns(host_timing.issue(device), calls, limits)
     flush = Flush(device)
     kernels = KernelTimer(device, flush)
     launches = 64
@@ -205,10 +240,13 @@ class _Tools:
     kernels: KernelTimer | None
     clocks: Clocks | None
     parameters: dict[str, str]
+    busy: str | None
 
     def result(self, name: str, checked: Correctness, call: Callable[[], object] | None) -> BenchResult:
         found = {m: series.duration(name) for m, series in self.series.items() if name in series.samples}
         wrong = _is_wrong(checked)
+        if wrong:  # after it was timed
+            found, call = {}, None
         kernel = found.get(Measure.KERNEL)
         limit = None if kernel is None or wrong else self._limit(kernel, checked)
         counts = self.kernels.launched.get(name) if self.kernels else None
@@ -248,7 +286,7 @@ class _Tools:
         return limit_share(flop, moved, kernel.median, self.device, precision)
 
     def _doubts(self, name: str, limit: LimitShare | None) -> Sequence[str]:
-        doubts = []
+        doubts = [] if self.busy is None else [self.busy]
         if self.clocks is not None:
             slowest, fastest = self.clocks.sm_mhz_min, self.clocks.sm_mhz_max
             hard = [reason for reason in self.clocks.limited_by if reason in _HARD_LIMITS]

@@ -1,11 +1,12 @@
 """From the words of a command line to the cases that are benchmarked."""
 
+import functools
 import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 
@@ -15,6 +16,7 @@ from opscope.gallery import GALLERY, TIMERS, gallery_case
 from opscope.record.bench import BenchRequest
 from opscope.workloads.custom import load_function, load_module
 
+T = TypeVar("T")
 _DTYPES: Final = {
     **{"fp64": torch.float64, "float64": torch.float64, "fp32": torch.float32, "float32": torch.float32},
     **{"fp16": torch.float16, "float16": torch.float16, "bf16": torch.bfloat16, "bfloat16": torch.bfloat16},
@@ -54,11 +56,12 @@ def cases_of(request: BenchRequest, device: torch.device) -> list[Case]:
 
 
 def _of_file(place: str, request: BenchRequest) -> Case:
-    module = load_module(place)
+    module = _loaded(load_module, place)
     variants = {
         name: value
         for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__
+        if (inspect.isfunction(value) or isinstance(value, functools.partial))
+        and getattr(value, "__module__", module.__name__) in (module.__name__, "functools")
         and not name.startswith("_") and name not in _OWN
     }  # fmt: skip
     if not variants:
@@ -70,21 +73,35 @@ def _of_functions(targets: Sequence[str], request: BenchRequest) -> Case:
     places = [target.rpartition(":") for target in targets]
     names = [name for *_, name in places]
     shown = names if len(set(names)) == len(names) else list(targets)
-    module = load_module(places[0][0])
-    variants = {name: load_function(target) for name, target in zip(shown, targets, strict=True)}
+    module = _loaded(load_module, places[0][0])
+    variants = {name: _loaded(load_function, target) for name, target in zip(shown, targets, strict=True)}
     return Case(places[0][0], variants, _inputs(module, request), _reference(module, request))
+
+
+def _loaded(load: Callable[[str], T], target: str) -> T:
+    """Load a module or function of the user's.
+
+    Raises:
+        UsageError: that fails, in whatever way.
+    """
+    try:
+        return load(target)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{target} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _inputs(module: ModuleType, request: BenchRequest) -> Callable[..., object] | None:
     if request.inputs is not None:
-        return load_function(request.inputs)
+        return _loaded(load_function, request.inputs)
     found: Callable[..., object] | None = getattr(module, "inputs", None)
     return found
 
 
 def _reference(module: ModuleType, request: BenchRequest) -> Callable[..., object] | None:
     if request.reference is not None:
-        return load_function(request.reference)
+        return _loaded(load_function, request.reference)
     found: Callable[..., object] | None = getattr(module, "reference", None)
     return found
 
