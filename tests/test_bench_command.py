@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -272,10 +273,13 @@ def test_product(opscope_bench):
 
 
 def test_the_pytest_plugin(tmp_path: Path) -> None:
+    installed = any(entry.name == "opscope" for entry in entry_points(group="pytest11"))
+    plugin = () if installed else ("-p", "opscope.pytest_plugin")  # where opscope runs from its tree
+
     def run(body: str, *args: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "test_it.py").write_text(PLUGIN.replace("BODY", body))
         return subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "opscope.pytest_plugin", "-p", "no:cacheprovider", "-rs", *args],
+            [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-rs", *args],
             cwd=tmp_path,
             env={"PYTHONPATH": PYTHONPATH, "PATH": "", "HOME": str(tmp_path)},
             capture_output=True,
