@@ -83,7 +83,9 @@ def _judged(
         now = measured(_AGAIN)
         found = changes(before, now, threshold)
     if worst(found) is Change.INCONCLUSIVE:
-        pytest.skip(f"inconclusive: {found[0].ratio_low} to {found[0].ratio_high} times as long as the baseline")
+        doubts = [doubt for result in now.results for doubt in result.doubts]
+        between = f"{found[0].ratio_low} to {found[0].ratio_high} times as long as the baseline"
+        pytest.skip(f"inconclusive: {doubts[0] if doubts else between}")
     if worst(found) is not Change.FINE:
         slow = found[0]
         if slow.before_ns is None or slow.now_ns is None or slow.ratio_low is None or slow.ratio_high is None:
