@@ -1,9 +1,7 @@
 """Costs by the rules against PyTorch itself: recorded calls are made again with tensors that hold nothing (meta)."""
 
-import ast
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,71 +12,18 @@ from opscope.knowledge.categories import Classifier
 from opscope.knowledge.costs import cost_of
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers import read
+from tests.cli import WITHOUT_TORCH, opscope
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+from opscope.collect.rebuilt_costs import made_again, rebuilt_cost
+
+pytestmark = pytest.mark.torch
 TRACES = Path(__file__).parent / "data" / "traces"
 FUNCTIONS = NativeFunctions.shipped()
 CLASSIFIER = Classifier(FUNCTIONS)
-DTYPES = {
-    "float": torch.float32,
-    "double": torch.float64,
-    "c10::BFloat16": torch.bfloat16,
-    "c10::Half": torch.float16,
-    "long int": torch.int64,
-    "int": torch.int32,
-    "bool": torch.bool,
-    "unsigned char": torch.uint8,
-}
 # They read or write less than their arguments hold, or their results are not what they write.
 SPARSE = {"gather", "embedding", "nll_loss_forward", "nll_loss_backward", "embedding_dense_backward", "index_select"}
-
-
-def argument(declared: str, dims: Any, dtype: str, stride: Any, value: str) -> Any:
-    """Make one argument of a recorded call; raises where it cannot be made."""
-    if dtype in DTYPES and "Tensor" in declared:
-        return torch.empty_strided(tuple(dims), tuple(stride), dtype=DTYPES[dtype], device="meta")
-    if not value:
-        return None
-    return ast.literal_eval(value if not value.endswith(".") else f"{value}0")
-
-
-def made_again(row: LaunchShape) -> tuple[int, int] | None:
-    """Return FLOPs and bytes of all tensors that a call takes and returns; None where it cannot be made again."""
-    from torch.utils._pytree import tree_leaves
-    from torch.utils.flop_counter import FlopCounterMode
-
-    namespace, _, name = (row.operator or "").partition("::")
-    if namespace != "aten" or not row.input_strides:
-        return None
-    packet = getattr(torch.ops.aten, name, None)
-    dims, types, strides, values = (
-        json.loads(text or "[]") for text in (row.input_dims, row.input_types, row.input_strides, row.concrete_inputs)
-    )
-    for overload in packet.overloads() if packet is not None else ():
-        function = getattr(packet, overload)
-        declared = function._schema.arguments
-        if len(declared) != len(types):
-            continue
-        try:
-            made = [
-                argument(str(a.type), *rest) for a, *rest in zip(declared, dims, types, strides, values, strict=True)
-            ]
-            given = [value for a, value in zip(declared, made, strict=True) if not a.kwarg_only]
-            named = {
-                a.name: value for a, value in zip(declared, made, strict=True) if a.kwarg_only and value is not None
-            }
-            with FlopCounterMode(display=False) as counter:
-                result = function(*given, **named)
-        except Exception:
-            continue
-        tensors = [value for value in made if isinstance(value, torch.Tensor)]
-        writes = [a.alias_info is not None and a.alias_info.is_write for a in declared]
-        rewritten = [v for v, w in zip(made, writes, strict=True) if w and isinstance(v, torch.Tensor)]
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        outputs = [leaf for leaf in outputs if not any(leaf is value for value in tensors)]
-        moved = sum(value.numel() * value.element_size() for value in (*tensors, *outputs, *rewritten))
-        return counter.get_total_flops(), moved
-    return None
 
 
 @pytest.mark.parametrize(
@@ -95,7 +40,7 @@ def test_the_rules_agree_with_pytorch_on_recorded_calls(name: str) -> None:
         again = made_again(row)
         if cost is None or cost.least_bytes is None or again is None:
             continue
-        flop, moved = again
+        flop, moved = again.flop, again.read_bytes + again.new_bytes + again.rewritten_bytes
         what = f"{row.operator} {row.input_dims}"
         if flop:
             assert cost.flop == flop, what
@@ -106,3 +51,44 @@ def test_the_rules_agree_with_pytorch_on_recorded_calls(name: str) -> None:
         time += row.total_ns
     assert compared >= 5
     assert time >= 0.5 * sum(row.total_ns for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("operator", "dims", "types", "values", "least_bytes"),
+    [
+        # What is rolled is written whole; which of it is read no rule says.
+        ("aten::roll", [[4, 8], [], []], ["float", "ScalarList", "ScalarList"], ["", "[1]", "[0]"], 4 * 8 * 4),
+        ("aten::glu", [[4, 8], []], ["float", "Scalar"], ["", "1"], (32 + 16) * 4),  # half as much comes out
+        ("aten::cholesky_inverse", [[8, 8], []], ["double", "Scalar"], ["", "False"], 64 * 8),
+        ("aten::index_put_", [[8, 8], [], [], []], ["float", "", "", ""], ["", "", "", "False"], None),
+        ("aten::no_such_operator", [[8]], ["float"], [""], None),
+    ],
+)
+def test_calls_that_no_rule_knows_are_made_again(
+    operator: str, dims: list[object], types: list[str], values: list[str], least_bytes: int | None
+) -> None:
+    strides = [[shape[1], 1] if len(shape) == 2 else [1] * len(shape) for shape in dims]  # type: ignore[arg-type,index]
+    texts = dict(
+        zip(
+            ("input_dims", "input_types", "input_strides", "concrete_inputs"),
+            map(json.dumps, (dims, types, strides, values)),
+            strict=True,
+        )
+    )
+    empty = dict.fromkeys(LaunchShape.__dataclass_fields__)
+    row = LaunchShape(**{**empty, **texts, "operator": operator})  # type: ignore[arg-type]
+    found = rebuilt_cost(row, CLASSIFIER.classify(operator).category)
+    assert (None if found is None else found.least_bytes) == least_bytes
+
+
+def test_the_command_asks_pytorch_for_what_no_rule_knows() -> None:
+    trace = str(TRACES.parent / "findings" / "new_kernels.json.gz")
+    with_torch = json.loads(opscope("limits", "--format", "json", trace).stdout)["limits"]
+    without = json.loads(opscope("limits", "--format", "json", trace, code=WITHOUT_TORCH).stdout)["limits"]
+    assert with_torch["modelled_ns"] > without["modelled_ns"]
+    assert not with_torch["over_limit"]
+    unknown = [
+        {row["operator"] for row in found["rows"] if "no model" in (row["reason"] or "")}
+        for found in (with_torch, without)
+    ]
+    assert unknown[0] < unknown[1]

@@ -28,7 +28,7 @@ from opscope.analysis.host_time import HostTime
 from opscope.analysis.iterations import iteration_table
 from opscope.analysis.launch_shapes import called_operators, inputs_of_activities, launch_shapes
 from opscope.analysis.launches import LaunchSummary, summarise_launches
-from opscope.analysis.limits import limit_rows, mostly_modelled, peaks_of
+from opscope.analysis.limits import Rebuild, limit_rows, mostly_modelled, peaks_of
 from opscope.analysis.links import Links, link
 from opscope.analysis.memory import MemoryUse, memory_use
 from opscope.analysis.modules import module_table
@@ -99,6 +99,7 @@ class Analysis(Summarised):
         accounting: the identity of the device times.
         trust: all checks.
         graph_capture: another trace, in which the graphs were captured; None where that is this one, or unknown.
+        rebuild: asked for the costs of calls that no rule knows; None where PyTorch is not asked.
     """
 
     source: TraceSource
@@ -120,6 +121,7 @@ class Analysis(Summarised):
     accounting: Accounting
     trust: Trust
     graph_capture: Trace | None = None
+    rebuild: Rebuild | None = None
 
     @property
     def step_count(self) -> int:
@@ -224,7 +226,7 @@ class Analysis(Summarised):
     @functools.cached_property
     def limits(self) -> tuple[LimitRow, ...]:
         """All device work with how long it would take at the device's limits; the most time lost first."""
-        return limit_rows(self.launch_shapes, self.functions, peaks_of(self.trace.devices))
+        return limit_rows(self.launch_shapes, self.functions, peaks_of(self.trace.devices), self.rebuild)
 
     @functools.cached_property
     def limits_of_steps(self) -> tuple[LimitRow, ...]:
@@ -247,7 +249,7 @@ class Analysis(Summarised):
         if len(work) == self.trace.activities.height:
             return self.limits
         shapes = launch_shapes(self.trace, self.links, self._inputs, work)
-        return limit_rows(shapes, self.functions, peaks_of(self.trace.devices))
+        return limit_rows(shapes, self.functions, peaks_of(self.trace.devices), self.rebuild)
 
     @functools.cached_property
     def _work_of_steps(self) -> Ints:

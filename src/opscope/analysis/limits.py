@@ -1,7 +1,7 @@
 """How long the work of a trace would take at the limits of its devices; definitions in docs/metrics.md, "Limits"."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -31,6 +31,7 @@ _MOST: Final = 0.7  # of the time
 MOSTLY_MOVING: Final = 0.3  # of the time: from here on, whether data need to be moved matters more than how fast
 # Peaks and clocks are not exact.
 _TOLERATED: Final = 1.05
+UNKNOWN: Final = "no model knows it with these inputs"
 BETWEEN_DEVICES: Final = "data move between devices"
 PRODUCTS: Final = (Operation.GEMM, Operation.GEMV, Operation.FPROP, Operation.DGRAD, Operation.WGRAD)
 _INPUTS: Final = ("operator", "input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file", "device")
@@ -80,8 +81,15 @@ def peaks_of(devices: Sequence[DeviceProperties]) -> dict[int | None, Peaks]:
     return {index: peaks for index, peaks in found.items() if peaks is not None}
 
 
+# Tells the cost of a call that no rule knows, where PyTorch is there to ask.
+Rebuild = Callable[[LaunchShape, Category], Cost | None]
+
+
 def limit_rows(
-    launch_shapes: pl.DataFrame, functions: NativeFunctions, peaks: Mapping[int | None, Peaks]
+    launch_shapes: pl.DataFrame,
+    functions: NativeFunctions,
+    peaks: Mapping[int | None, Peaks],
+    rebuild: Rebuild | None = None,
 ) -> tuple[LimitRow, ...]:
     """Return all device work of a trace with its limits: the most time lost first, then what has no model.
 
@@ -89,10 +97,12 @@ def limit_rows(
         launch_shapes: of the trace.
         functions: the operators of the PyTorch that ran, or of a release.
         peaks: of the devices, by their numbers; a device without has no limits.
+        rebuild: asked for the costs of calls that no rule knows.
     """
     classifier = Classifier(functions)
     works = _works(launch_shapes.head(_LOOKED_AT))
-    rows = [_row(work, functions, classifier, peaks.get(work.first.device)) for work in works]
+    costs = _Costs(functions, classifier, rebuild)
+    rows = [_row(work, costs, peaks.get(work.first.device)) for work in works]
     rows += _not_looked_at(launch_shapes[_LOOKED_AT:], classifier)
     return tuple(sorted(rows, key=lambda row: (row.lost_ns is None, -(row.lost_ns or 0), -row.device_ns)))
 
@@ -125,10 +135,10 @@ def _works(launch_shapes: pl.DataFrame) -> Iterator[_Work]:
         yield _Work(tuple(kernels))
 
 
-def _row(work: _Work, functions: NativeFunctions, classifier: Classifier, peaks: Peaks | None) -> LimitRow:
+def _row(work: _Work, costs: "_Costs", peaks: Peaks | None) -> LimitRow:
     first, call_ns = work.first, work.device_ns / work.calls
-    category = UNLINKED if first.operator is None else str(classifier.classify(first.operator).category)
-    cost, reason = _cost(work, functions, classifier)
+    category = UNLINKED if first.operator is None else str(costs.classifier.classify(first.operator).category)
+    cost, reason = costs.of(work)
     if cost is not None and peaks is not None:
         cost = _as_run(cost, peaks, call_ns)
     precision = _precision(work, cost)
@@ -164,17 +174,29 @@ def _row(work: _Work, functions: NativeFunctions, classifier: Classifier, peaks:
     )
 
 
-def _cost(work: _Work, functions: NativeFunctions, classifier: Classifier) -> tuple[Cost | None, str | None]:
-    first = work.first
-    reason = _beyond_models(work)
-    if first.operator is None or reason is not None:
-        return None, reason
-    cost = _of_lists(work)
-    if cost is None and (call := recorded_call(first, functions)) is not None:
-        cost = cost_of(first.operator, classifier.classify(first.operator).category, call)
-    if cost is not None and cost.least_bytes is not None:
-        return cost, None
-    return None, "its inputs were not recorded" if first.input_dims is None else "no model knows it with these inputs"
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What tells the cost of work: rules, and where they know nothing, PyTorch."""
+
+    functions: NativeFunctions
+    classifier: Classifier
+    rebuild: Rebuild | None
+
+    def of(self, work: _Work) -> tuple[Cost | None, str | None]:
+        """Return the cost of a call, or why there is none."""
+        first = work.first
+        reason = _beyond_models(work)
+        if first.operator is None or reason is not None:
+            return None, reason
+        category = self.classifier.classify(first.operator).category
+        cost = _of_lists(work)
+        if cost is None and (call := recorded_call(first, self.functions)) is not None:
+            cost = cost_of(first.operator, category, call)
+        if (cost is None or cost.least_bytes is None) and first.input_dims is not None and self.rebuild is not None:
+            cost = self.rebuild(first, category)
+        if cost is not None and cost.least_bytes is not None:
+            return cost, None
+        return None, "its inputs were not recorded" if first.input_dims is None else UNKNOWN
 
 
 def _beyond_models(work: _Work) -> str | None:

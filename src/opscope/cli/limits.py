@@ -1,10 +1,14 @@
 """``opscope limits INPUT``: how far each operator call is from what the device allows."""
 
 import sys
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
+from opscope.analysis.limits import UNKNOWN
+from opscope.analysis.measured import Measured
 from opscope.cli.inputs import input_option, measured_of, traces_of
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_section
@@ -52,7 +56,7 @@ def command(
     documents, doubted = [], []
     for file, trace in traces_of(inputs, max_input, unreadable):
         measured, _ = measured_of(file, trace, shipped, None, step_time_ms=step_time)
-        documents.append(build_limits(measured, by))
+        documents.append(build_limits(_asking_pytorch(measured), by))
         doubted.append(Doubted.of(str(file), measured.trust))
     shown = SHOWN_ROWS if top is None else top or None
     if output_format == "json":
@@ -69,3 +73,13 @@ def command(
     end_with(tuple(doubted), unreadable, told=False, allow_damaged=allow_damaged)
     if any(document.limits.over_limit for document in documents):
         sys.exit(1)
+
+
+def _asking_pytorch(measured: Measured) -> Measured:
+    """Let PyTorch tell the costs of calls that no rule knows, where there are any and it is installed."""
+    analysis = measured.analysis
+    if not any(row.reason == UNKNOWN for row in analysis.limits) or find_spec("torch") is None:
+        return measured
+    from opscope.collect.rebuilt_costs import rebuilt_cost
+
+    return replace(measured, analysis=replace(analysis, rebuild=rebuilt_cost))
