@@ -8,7 +8,7 @@ from opscope.documents.bench import BenchDocument, BenchResult, Change, Changed,
 def differences(before: BenchDocument, now: BenchDocument) -> list[str]:
     """Say in what two benchmarks' environments differ, so that their durations say nothing of the code."""
     pairs = {
-        "device": (_device(before), _device(now)),
+        "device": (before.device, now.device),
         "PyTorch": (before.framework.torch, now.framework.torch),
         "CUDA": (before.framework.cuda, now.framework.cuda),
         "driver": (before.machine.driver, now.machine.driver),
@@ -16,11 +16,6 @@ def differences(before: BenchDocument, now: BenchDocument) -> list[str]:
         "number of processes": (before.processes, now.processes),
     }
     return [f"{what}: {one}, now {other}" for what, (one, other) in pairs.items() if one != other]
-
-
-def _device(document: BenchDocument) -> str:
-    gpus = document.machine.gpus
-    return gpus[0].name if document.framework.on_gpu and gpus else document.machine.cpu
 
 
 def changes(before: BenchDocument, now: BenchDocument, threshold: float) -> tuple[Changed, ...]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from opscope.benchmarking.statistics import median_interval, ratios
+from opscope.benchmarking.statistics import duration_of, ratios
 from opscope.benchmarking.stopping import Limits, next_look, stopped
 from opscope.documents.bench import Duration, Stopped
 
@@ -31,15 +31,7 @@ class Series:
 
     def duration(self, name: str) -> Duration:
         """Return what was measured of one callable."""
-        interval = median_interval(self.samples[name])
-        return Duration(
-            median=interval.median,
-            ci_low=interval.low,
-            ci_high=interval.high,
-            n=interval.n,
-            samples=tuple(self.samples[name]),
-            stopped=self.stopped,
-        )
+        return duration_of(self.samples[name], self.stopped)
 
 
 def in_turns(timer: Timer, calls: Calls, limits: Limits, seed: int = 0) -> Series:

@@ -10,6 +10,8 @@ from functools import lru_cache
 from statistics import median
 from typing import Final
 
+from opscope.documents.bench import Duration, Stopped
+
 CONFIDENCE: Final = 0.95
 
 
@@ -54,6 +56,14 @@ def _rank(n: int, confidence: float) -> int | None:
         if below > outside:
             return rank - 1 if rank else None
     return None
+
+
+def duration_of(samples: Sequence[float], stopped: Stopped = Stopped.CALLS) -> Duration:
+    """Return samples with their median and its interval."""
+    found = median_interval(samples)
+    return Duration(
+        median=found.median, ci_low=found.low, ci_high=found.high, n=found.n, samples=tuple(samples), stopped=stopped
+    )
 
 
 def ratios(baseline: Sequence[float], variant: Sequence[float]) -> list[float]:

@@ -268,6 +268,12 @@ class BenchDocument:
     false_alarms: FalseAlarms | None = None
     request: BenchRequest | None = None
 
+    @property
+    def device(self) -> str:
+        """The name of the device that was measured."""
+        gpus = self.machine.gpus
+        return gpus[0].name if self.framework.on_gpu and gpus else self.machine.cpu
+
 
 class Change(StrEnum):
     """What may be said of one benchmark since it was saved."""

@@ -8,9 +8,9 @@ from torch.utils.benchmark import Timer
 
 from opscope.benchmarking.case import Case
 from opscope.benchmarking.run import bench_case
-from opscope.benchmarking.statistics import median_interval
+from opscope.benchmarking.statistics import duration_of
 from opscope.benchmarking.stopping import Limits
-from opscope.documents.bench import BenchResult, Duration, Measure, Stopped
+from opscope.documents.bench import BenchResult, Measure
 from opscope.gallery.available import has_triton
 from opscope.torch_device import synchronize
 from opscope.units import NS_PER_MS, NS_PER_S, NS_PER_US
@@ -37,16 +37,7 @@ def measure(device: torch.device, limits: Limits, progress: Callable[[str], None
 
 
 def _result(name: str, measure: Measure, samples: Sequence[float], about: str) -> BenchResult:
-    interval = median_interval(samples)
-    duration = Duration(
-        median=interval.median,
-        ci_low=interval.low,
-        ci_high=interval.high,
-        n=interval.n,
-        samples=tuple(samples),
-        stopped=Stopped.CALLS,
-    )
-    found = {measure: duration}
+    found = {measure: duration_of(samples)}
     return BenchResult(
         name=name,
         case=_NAME,

@@ -43,12 +43,9 @@ def bench_section(document: BenchDocument) -> Section:
 
 
 def _where(document: BenchDocument) -> str:
-    gpus = document.machine.gpus
-    device = gpus[0].name if document.framework.on_gpu and gpus else document.machine.cpu
     samples = "" if document.processes == 1 else f", {document.processes} fresh processes, each one sample"
-    return (
-        f"{device}, PyTorch {document.framework.torch}{samples}. Medians with their 95 % intervals; cold: L2 flushed."
-    )
+    where = f"{document.device}, PyTorch {document.framework.torch}{samples}"
+    return f"{where}. Medians with their 95 % intervals; cold: L2 flushed."
 
 
 def bench_table(document: BenchDocument) -> Table:

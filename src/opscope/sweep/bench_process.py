@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import IO, TypeVar
 
 import msgspec
 
-from opscope.benchmarking.statistics import median_interval
+from opscope.benchmarking.statistics import duration_of
 from opscope.benchmarking.verdicts import compare, pairs_of
-from opscope.documents.bench import BenchDocument, BenchResult, Correct, Duration, FalseAlarms, Measure, Stopped
+from opscope.documents.bench import BenchDocument, BenchResult, Correct, Duration, FalseAlarms, Measure
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.files import cache_folder, write_whole
 from opscope.record.bench import BenchRequest
@@ -68,8 +67,7 @@ def calibrate(request: BenchRequest, timeout_s: float, progress: Progress) -> tu
 
 def kept_false_alarms(document: BenchDocument) -> FalseAlarms | None:
     """Return what was measured by `calibrate` on this device with this PyTorch."""
-    gpus = document.machine.gpus
-    device = gpus[0].name if document.framework.on_gpu and gpus else "cpu"
+    device = document.device if document.framework.on_gpu else "cpu"
     try:
         return msgspec.json.decode(_calibration(device, document.framework.torch).read_bytes(), type=FalseAlarms)
     except (OSError, msgspec.MsgspecError):
@@ -91,7 +89,7 @@ def together(documents: Sequence[BenchDocument]) -> BenchDocument:
 def _joined(results: Sequence[BenchResult]) -> BenchResult:
     def joined(measure: Measure) -> Duration | None:
         found = [one for result in results if (one := result.duration(measure)) is not None]
-        return _of_medians([one.median for one in found]) if len(found) == len(results) else None
+        return duration_of([one.median for one in found]) if len(found) == len(results) else None
 
     wrong = next((r.correctness for r in results if r.correctness and r.correctness.verdict is Correct.WRONG), None)
     return replace(
@@ -104,18 +102,6 @@ def _joined(results: Sequence[BenchResult]) -> BenchResult:
         wall_ns=joined(Measure.WALL),
         doubts=tuple(dict.fromkeys(doubt for result in results for doubt in result.doubts)),
         correctness=wrong or results[0].correctness,
-    )
-
-
-def _of_medians(medians: Sequence[float]) -> Duration:
-    interval = median_interval(medians)
-    return Duration(
-        median=median(medians),
-        ci_low=interval.low,
-        ci_high=interval.high,
-        n=len(medians),
-        samples=tuple(medians),
-        stopped=Stopped.CALLS,
     )
 
 
