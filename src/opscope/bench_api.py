@@ -1,6 +1,5 @@
 """The Python API of benchmarks: ``opscope.bench``."""
 
-import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import msgspec
 
 from opscope.benchmarking.stopping import Limits
-from opscope.benchmarking.verdicts import compare, pairs_of
 from opscope.documents import bench as doc
 from opscope.documents.bench import BenchDocument, BenchResult
 from opscope.errors import UsageError
@@ -95,7 +93,7 @@ def bench(
     """
     from opscope.benchmarking.case import Case
     from opscope.benchmarking.run import bench_case
-    from opscope.collect.environment import describe_framework, describe_machine
+    from opscope.sweep.bench_written import document_of
     from opscope.torch_device import current, resolve_device
 
     named = {getattr(variants, "__name__", "function"): variants} if callable(variants) else dict(variants)
@@ -106,16 +104,7 @@ def bench(
     case = Case("opscope.bench", named, make, reference)
     with current(where):
         results = bench_case(case, {}, where, Limits(half_width=precision, seconds=seconds, calls=calls), progress)
-    return Comparison(
-        BenchDocument(
-            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            machine=describe_machine(where),
-            framework=describe_framework(where),
-            processes=1,
-            results=results,
-            comparisons=compare(pairs_of(results)),
-        )
-    )
+    return Comparison(document_of(results, where))
 
 
 def _giving(value: object) -> Callable[[], object]:

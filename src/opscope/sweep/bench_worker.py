@@ -1,6 +1,5 @@
 """The process that benchmarks: reads a request from standard input, says what goes on, and writes a document."""
 
-import datetime
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +10,13 @@ import torch
 from opscope.benchmarking.calibration import measure_false_alarms
 from opscope.benchmarking.run import bench_case
 from opscope.benchmarking.stopping import Limits
-from opscope.benchmarking.verdicts import compare, pairs_of
-from opscope.collect.environment import describe_framework, describe_machine
 from opscope.documents.bench import BenchDocument, BenchResult, FalseAlarms
 from opscope.errors import OpscopeError
 from opscope.gallery import TIMERS
 from opscope.record.bench import BenchRequest
 from opscope.record.codec import encode
 from opscope.sweep.bench_targets import cases_of, points_of
+from opscope.sweep.bench_written import document_of
 from opscope.torch_device import current, resolve_device
 
 
@@ -41,15 +39,7 @@ def run(request: BenchRequest, progress: Callable[[str], None]) -> BenchDocument
         for case in cases_of(request, device):
             for point in points_of(request.axes):
                 results += bench_case(case, point, device, limits, progress)
-        return BenchDocument(
-            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            machine=describe_machine(device),
-            framework=describe_framework(device),
-            processes=1,
-            results=tuple(results),
-            comparisons=compare(pairs_of([result for result in results if result.case != TIMERS])),
-            request=request,
-        )
+        return document_of(results, device, request)
 
 
 def main() -> None:
