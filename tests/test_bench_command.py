@@ -222,6 +222,17 @@ def test_what_takes_longer_now_is_a_regression(tmp_path: Path) -> None:
     assert opscope("compare", str(before), written(tmp_path, WAYS)).returncode == 4
 
 
+def test_other_inputs_are_not_compared(tmp_path: Path) -> None:
+    before = saved(tmp_path, "before.json", 1.0)
+    other = json.loads(before.read_text())
+    assert all(one["inputs"] and one["inputs"][0].startswith("float32[") for one in other["results"])
+    other["results"][0]["inputs"] = ["float32[7]"]
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    refused = opscope("compare", str(before), str(tmp_path / "other.json"))
+    assert refused.returncode == 2
+    assert "now float32[7]" in refused.stderr
+
+
 def test_what_cannot_be_told_is_measured_again(tmp_path: Path) -> None:
     """The intervals that were saved are wide; measured again, it takes a tenth of what was saved before."""
     now = tmp_path / "now.json"
@@ -274,6 +285,23 @@ def test_product(opscope_bench):
 """
 
 
+def test_processes_that_save_at_once_lose_nothing(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from opscope.files import alone_in, write_whole
+path = Path("all")
+for n in range(50):
+    with alone_in(path.parent):
+        write_whole(path, (path.read_bytes() if path.is_file() else b"") + b".")
+"""
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": PYTHONPATH}) for _ in range(3)
+    ]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert (tmp_path / "all").read_bytes() == b"." * 150
+
+
 def test_the_pytest_plugin(tmp_path: Path) -> None:
     installed = any(entry.name == "opscope" for entry in entry_points(group="pytest11"))
     plugin = () if installed else ("-p", "opscope.pytest_plugin")  # where opscope runs from its tree
@@ -297,4 +325,4 @@ def test_the_pytest_plugin(tmp_path: Path) -> None:
     (document,) = (content := json.loads(baseline.read_text())).values()
     document["framework"]["torch"] = "1.0"
     baseline.write_text(json.dumps(content))
-    assert "the baseline was measured elsewhere" in run("x * 2").stdout
+    assert "the baseline was not measured alike" in run("x * 2").stdout

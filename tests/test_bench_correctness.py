@@ -204,3 +204,14 @@ def test_a_benchmark_on_the_cpu_measures_wall_and_issue_and_says_so_of_the_rest(
     assert baseline.reasons["kernel_ns"] == "not measured: the device is not a GPU"
     assert wrong.wall_ns is None
     assert wrong.reasons["wall_ns"] == "not measured: its result is wrong"
+
+
+def test_a_baseline_that_tf32_does_not_change_is_not_timed_at_tf32() -> None:
+    def product(a: Any, b: Any) -> Any:  # as one that sets its own precision
+        return a @ b
+
+    case = Case("case", {"baseline": product, "rough": lambda a, b: product(a, b) * (1 + 3e-4)}, inputs)
+    found = bench_case(case, {}, CPU, Limits(seconds=0.05), lambda _: None)
+    assert [one.name for one in found] == ["baseline", "rough"]
+    assert found[1].correctness is not None
+    assert found[1].correctness.precision == "tf32"

@@ -12,7 +12,7 @@ from opscope.benchmarking.rounds import Calls, Timer, in_turns
 from opscope.benchmarking.statistics import holm, median_interval, ratios, sign_test
 from opscope.benchmarking.stopping import Limits, is_steady, next_look, stopped
 from opscope.benchmarking.verdicts import compare, pairs_of, verdict_of
-from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, Measure, Stopped, Verdict
+from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, Measure, Stopped, Verdict, headline
 
 
 def test_the_interval_of_a_median_by_hand() -> None:
@@ -194,3 +194,24 @@ def test_many_comparisons_need_more_each() -> None:
     assert one[0].verdict is Verdict.FASTER
     many = compare(pairs_of([result("base", base), *(result(f"v{n}", [90.0] * 8) for n in range(20))]))
     assert {comparison.verdict for comparison in many} == {Verdict.INCONCLUSIVE}
+
+
+def test_kernels_that_recording_slows_are_compared_by_events() -> None:
+    """5.7 ms of kernels in 5.3 ms: what ran on the device took 5.3 ms, and the variants take the same."""
+
+    def timed(name: str, kernel: float, event: float) -> BenchResult:
+        def each(value: float) -> Duration:
+            samples = (value,) * 16
+            return Duration(median=value, ci_low=value, ci_high=value, n=16, samples=samples, stopped=Stopped.CONFIDENT)
+
+        return result(name, [6.0] * 16, kernel_ns=each(kernel), event_ns=each(event))
+
+    base, slowed, near = timed("base", 5.0, 5.3), timed("slowed", 5.7, 5.3), timed("near", 5.4, 5.3)
+    assert [one.kernels_exceed_events for one in (base, slowed, near)] == [False, True, False]
+    found = compare(pairs_of([base, slowed, near]))
+    assert [(one.measure, one.verdict) for one in found] == [
+        (Measure.EVENT, Verdict.NO_DIFFERENCE),
+        (Measure.KERNEL, Verdict.SLOWER),
+    ]
+    assert headline([base, slowed]) is Measure.EVENT
+    assert headline([base, near]) is Measure.KERNEL

@@ -1,6 +1,7 @@
 """Benchmarks on a real GPU: four durations, what is wrong or doubtful, and the gallery."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,9 @@ def test_a_gain_by_precision_is_said_to_be_one() -> None:
     assert results["float32"]["limit"]["share"] <= 1.05
     assert results["tf32"]["limit"]["share"] <= 1.05
     said = {c["variant"]: c["sentence"] for c in document["comparisons"]}
-    assert "The precision alone makes" in said["tf32"]
+    alone = re.search(r"The precision alone makes ([0-9.]+) times", said["tf32"])
+    assert alone is not None
+    assert float(alone[1]) > 3
     assert "float32 at tf32" in said
 
 
@@ -91,6 +94,21 @@ def test_what_waits_for_the_device_cannot_be_captured_and_is_timed_all_the_same(
     (result,) = found.results
     assert result.kernel_ns is not None
     assert "CUDA graph" in result.reasons["graph_ns"] or "host" in result.reasons["graph_ns"]
+
+
+def test_what_launches_nothing_does_not_take_the_times_of_the_others() -> None:
+    x, kept = torch.randn(1 << 20, device="cuda"), []
+
+    def keeps(x: torch.Tensor) -> torch.Tensor:
+        if not kept:
+            kept.append(x * 2)
+        return kept[0]
+
+    found = opscope.bench({"works": lambda x: x * 2, "keeps": keeps}, inputs=lambda: x, seconds=0.1)
+    works, nothing = found.results
+    assert works.kernel_ns is not None
+    assert nothing.kernel_ns is None
+    assert found.comparisons[0].verdict not in (Verdict.FASTER, Verdict.SLOWER)
 
 
 def test_saved_benchmarks_are_compared(tmp_path: Path) -> None:

@@ -47,6 +47,26 @@ def written_whole(target: Path) -> Iterator[Path]:
         raise EnvironmentLacksError(f"cannot write {target}: {error.strerror or error}") from error
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process does this in a folder: what is read there and written again is not lost.
+
+    Raises:
+        EnvironmentLacksError: the folder cannot be opened.
+    """
+    import fcntl  # POSIX only
+
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot open {folder}: {error.strerror or error}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

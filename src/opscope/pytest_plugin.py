@@ -77,7 +77,7 @@ def _judged(
     from opscope.documents.bench import Change
 
     if other := differences(before, now):
-        pytest.skip(f"the baseline was measured elsewhere ({'; '.join(other)})")
+        pytest.skip(f"the baseline was not measured alike ({'; '.join(other)})")
     found = changes(before, now, threshold)
     if worst(found) is Change.INCONCLUSIVE:
         now = measured(_AGAIN)
@@ -114,7 +114,8 @@ def _saved(path: Path) -> "dict[str, BenchDocument]":
 
 
 def _save(path: Path, name: str, now: "BenchDocument") -> None:
-    from opscope.files import write_whole
+    from opscope.files import alone_in, write_whole
     from opscope.record.codec import encode
 
-    write_whole(path, encode({**_saved(path), name: now}))
+    with alone_in(path.parent):  # pytest-xdist's workers save into one file
+        write_whole(path, encode({**_saved(path), name: now}))

@@ -116,7 +116,7 @@ def _no_reference(case: Case, inputs: Inputs) -> str | None:
     """Say why nothing can be compared with; None where something can."""
     baseline = case.variants[case.baseline]
     try:
-        one, other = _tensors(baseline(*_copied(inputs))), _tensors(baseline(*_copied(inputs)))
+        one, other = tensors_of(baseline(*_copied(inputs))), tensors_of(baseline(*_copied(inputs)))
     except Exception:
         return None  # said of the baseline itself
     if not one:
@@ -194,24 +194,25 @@ def _reference(case: Case, inputs: Inputs) -> _Wanted | None:
 
 def _called(function: Function, inputs: Inputs) -> list[torch.Tensor] | None:
     try:
-        return _tensors(function(*_copied(inputs))) or None
+        return tensors_of(function(*_copied(inputs))) or None
     except Exception:
         return None
 
 
-def _tensors(result: object) -> list[torch.Tensor]:
+def tensors_of(result: object) -> list[torch.Tensor]:
+    """Return the tensors in what a call returned, in order; a number is one, too."""
     if isinstance(result, torch.Tensor):
         return [result.detach() if result.layout is torch.strided else result.detach().to_dense()]
     if isinstance(result, Mapping):
-        return [tensor for part in result.values() for tensor in _tensors(part)]
+        return [tensor for part in result.values() for tensor in tensors_of(part)]
     if isinstance(result, (tuple, list)):
-        return [tensor for part in result for tensor in _tensors(part)]
+        return [tensor for part in result for tensor in tensors_of(part)]
     return [torch.tensor(result)] if isinstance(result, (float, int, complex)) else []
 
 
 def _result_dtype(function: Function, inputs: Inputs) -> torch.dtype | None:
     try:
-        found = _tensors(function(*_copied(inputs)))
+        found = tensors_of(function(*_copied(inputs)))
     except Exception:
         return None
     return found[0].dtype if found else None
@@ -224,7 +225,7 @@ def _compared(function: Function, kind: str, inputs: Inputs, right_results: _Wan
     wanted, mine = right_results.results, _copied(inputs)
     _poison(wanted, inputs)
     try:
-        results = _tensors(function(*mine))
+        results = tensors_of(function(*mine))
     except Exception as error:
         return RegimeError(regime=kind, error=None, problem=f"raises {type(error).__name__}: {_short(error)}")
     if len(results) != len(wanted):
@@ -311,11 +312,11 @@ def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[Regim
     if not floating:
         return
     try:
-        first = [result.clone() for result in _tensors(function(*mine))]
+        first = [result.clone() for result in tensors_of(function(*mine))]
         for value in floating:
             value.copy_(torch.randn_like(value) * 0.5 + 0.25)
         right_results = _reference(case, mine)
-        second = _tensors(function(*mine))
+        second = tensors_of(function(*mine))
     except Exception:
         return  # said already
     if right_results is None or len(right_results.results) != len(second):

@@ -8,11 +8,11 @@ so that the host cannot hold the device up.
 import datetime
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import torch
 
+from opscope.benchmarking.precision import tf32
 from opscope.errors import EnvironmentLacksError, UsageError
 from opscope.record.peaks import MeasuredPeaks, PeakSample
 from opscope.torch_device import current, resolve_device
@@ -85,36 +85,31 @@ _Tried = tuple[str, str, float, Callable[[], object]]
 
 
 def _products(device: torch.device) -> Iterator[_Tried]:
-    for name, dtype, tf32 in (
+    for name, dtype, as_tf32 in (
         ("fp32", torch.float32, False),
         ("tf32", torch.float32, True),
         ("bf16", torch.bfloat16, False),
         ("fp16", torch.float16, False),
     ):
-        for size in _SIZES if dtype is not torch.float32 or tf32 else _SIZES[:1]:
-            yield name, f"{size} x {size} by {size} x {size}", 2.0 * size**3, _product(device, dtype, size, tf32=tf32)
+        for size in _SIZES if dtype is not torch.float32 or as_tf32 else _SIZES[:1]:
+            yield (
+                name,
+                f"{size} x {size} by {size} x {size}",
+                2.0 * size**3,
+                _product(device, dtype, size, as_tf32=as_tf32),
+            )
 
 
-def _product(device: torch.device, dtype: torch.dtype, size: int, *, tf32: bool) -> Callable[[], object]:
+def _product(device: torch.device, dtype: torch.dtype, size: int, *, as_tf32: bool) -> Callable[[], object]:
     operands: list[torch.Tensor] = []
 
     def work() -> object:
         if not operands:  # made only when it is this one's turn; random, as zeros draw less power
             operands.extend(torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-        with _tf32(tf32):
+        with tf32(as_tf32):
             return torch.mm(operands[0], operands[1])
 
     return work
-
-
-@contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _memory(device: torch.device) -> Iterator[_Tried]:

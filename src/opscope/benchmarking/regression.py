@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from opscope.documents.bench import BenchDocument, BenchResult, Change, Changed, Correct, Duration, Measure
+from opscope.documents.bench import BenchDocument, BenchResult, Change, Changed, Correct, Duration, compared_by
 
 
 def differences(before: BenchDocument, now: BenchDocument) -> list[str]:
-    """Say in what two benchmarks' environments differ, so that their durations say nothing of the code."""
-    pairs = {
+    """Say in what two benchmarks' environments or inputs differ, so that their durations say nothing of the code."""
+    pairs: dict[str, tuple[object, object]] = {
         "device": (before.device, now.device),
         "PyTorch": (before.framework.torch, now.framework.torch),
         "CUDA": (before.framework.cuda, now.framework.cuda),
@@ -15,6 +15,10 @@ def differences(before: BenchDocument, now: BenchDocument) -> list[str]:
         "float32 precision": (before.framework.float32_matmul_precision, now.framework.float32_matmul_precision),
         "number of processes": (before.processes, now.processes),
     }
+    found = {_name(result): result for result in now.results}
+    for name, result in ((_name(result), result) for result in before.results):
+        if name in found and result.inputs and found[name].inputs:
+            pairs[f"inputs of {name}"] = (", ".join(result.inputs), ", ".join(found[name].inputs))
     return [f"{what}: {one}, now {other}" for what, (one, other) in pairs.items() if one != other]
 
 
@@ -47,7 +51,7 @@ def _changed(name: str, before: BenchResult, now: BenchResult | None, threshold:
         return Changed(name, *nothing, Change.MISSING)
     if now.correctness is not None and now.correctness.verdict is Correct.WRONG:
         return Changed(name, *nothing, Change.WRONG)
-    for measure in (Measure.KERNEL, Measure.WALL):
+    for measure in compared_by(before, now):
         old, new = before.duration(measure), now.duration(measure)
         if old is not None and new is not None:
             low, high = _between(old, new)

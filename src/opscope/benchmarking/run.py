@@ -2,8 +2,8 @@
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
@@ -11,11 +11,12 @@ import torch
 from opscope.benchmarking import host_timing
 from opscope.benchmarking.case import Case, Function
 from opscope.benchmarking.clocks import ClockSampler
-from opscope.benchmarking.correctness import Inputs, check
+from opscope.benchmarking.correctness import Inputs, check, tensors_of
 from opscope.benchmarking.device_timing import Flush, KernelTimer, captured, events
 from opscope.benchmarking.limit import least_work, limit_share
+from opscope.benchmarking.precision import tf32
 from opscope.benchmarking.ran import what_ran
-from opscope.benchmarking.rounds import Calls, Series, in_turns
+from opscope.benchmarking.rounds import Calls, Series, Timer, in_turns
 from opscope.benchmarking.steps import waited_for_cpu_ns
 from opscope.benchmarking.stopping import Limits
 from opscope.benchmarking.verdicts import at_precision
@@ -56,21 +57,20 @@ def bench_case(
     calls: Calls = {name: functools.partial(function, *inputs) for name, function in right.items()}
     lower = _at_lower_precision(case, inputs, checked) if case.baseline in right else {}
     calls = {**calls, **{name: one.call for name, one in lower.items()}}
-    series: dict[Measure, Series] = {}
     reasons: dict[str, dict[str, str]] = {name: {} for name in (*case.variants, *lower)}
-    kernels: KernelTimer | None = None
+    durations = _Durations(calls, device, limits, reasons)
     waited, began = waited_for_cpu_ns(), time.perf_counter_ns()
     with ClockSampler(device) as sampler:
         if calls:
             progress(f"{case.name}: warming up")
             host_timing.warm_up(calls, device)
             progress(f"{case.name}: measuring")
-            kernels = _measure(calls, device, limits, series, reasons)
+            durations.measure()
     busy = _contention(waited, time.perf_counter_ns() - began) if device.type != "cuda" else None
     again = check(case, inputs, None, only=tuple(right))
     checked |= {name: after for name, after in again.items() if _is_wrong(after)}
     text = {name: _shown(value) for name, value in {**case.parameters, **parameters}.items()}
-    tools = _Tools(case, inputs, device, series, reasons, kernels, sampler.clocks, text, busy)
+    tools = _Tools(case, inputs, durations, sampler.clocks, text, busy)
     checked |= {name: one.checked for name, one in lower.items()}
     return _without_work([tools.result(name, checked[name], calls.get(name)) for name in checked])
 
@@ -118,8 +118,10 @@ def _at_lower_precision(case: Case, inputs: Inputs, checked: Mapping[str, Correc
 
 
 def _baseline_at(precision: str, baseline: Function, inputs: Inputs) -> Callable[[], object] | None:
+    """Return a call of the baseline at a precision; None where it cannot compute at that, or sets its own."""
     if precision == "tf32":
-        return functools.partial(_as_tf32, baseline, inputs)
+        same = _alike(baseline(*inputs), _as_tf32(baseline, inputs))
+        return None if same else functools.partial(_as_tf32, baseline, inputs)
     dtype = getattr(torch, precision, None)
     if not isinstance(dtype, torch.dtype):
         return None
@@ -131,13 +133,15 @@ def _baseline_at(precision: str, baseline: Function, inputs: Inputs) -> Callable
     return functools.partial(baseline, *cast)
 
 
+def _alike(one: object, other: object) -> bool:
+    """Tell whether two results are the same to the last bit."""
+    pairs = zip(tensors_of(one), tensors_of(other), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
 def _as_tf32(function: Function, inputs: Inputs) -> object:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
+    with tf32(allowed=True):
         return function(*inputs)
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _contention(before: int | None, elapsed_ns: int) -> str | None:
@@ -158,6 +162,16 @@ def _shown(value: object) -> str:
     return str(value).removeprefix("torch.")
 
 
+def _described(value: object) -> str:
+    """Say what an input is: a tensor's data type and shape, with its strides where they are not dense."""
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    strides = ""
+    if value.layout is torch.strided and not value.is_contiguous():
+        strides = f" with strides {list(value.stride())}"
+    return f"{_shown(value.dtype)}{list(value.shape)}{strides}"
+
+
 def _odd_inputs(case: Case, parameters: Mapping[str, object], device: torch.device) -> Inputs | None:
     odd = {name: size for name, size in _ODD.items() if case.accepts(name)}
     if not odd:
@@ -168,64 +182,74 @@ def _odd_inputs(case: Case, parameters: Mapping[str, object], device: torch.devi
         return None
 
 
-def _measure(
-    calls: Calls,
-    device: torch.device,
-    limits: Limits,
-    series: dict[Measure, Series],
-    reasons: dict[str, dict[str, str]],
-) -> KernelTimer | None:
-    """Measure every duration that there is on a device, and say why others are missing."""
-    series[Measure.WALL] = in_turns(host_timing.wall(device), calls, limits)
-    if device.type != "cuda":
-        series[Measure.ISSUE] = series[Measure.WALL]  # a call returns when its work is done
-        for name in calls:
+@dataclass(slots=True)
+class _Durations:
+    """Measures every duration that there is on a device, and says why others are missing.
+
+    Attributes:
+        calls: what is measured, by name.
+        device: where it runs.
+        limits: how long to measure each.
+        reasons: per name, by measure, why it is missing.
+        series: what was measured.
+        kernels: what the calls launched; None without a GPU.
+    """
+
+    calls: Calls
+    device: torch.device
+    limits: Limits
+    reasons: Mapping[str, dict[str, str]]
+    series: dict[Measure, Series] = field(default_factory=dict)
+    kernels: KernelTimer | None = None
+
+    def measure(self) -> None:
+        """Measure all."""
+        self._add(Measure.WALL, host_timing.wall(self.device), self.calls)
+        if self.device.type != "cuda":
+            self.series[Measure.ISSUE] = self.series[Measure.WALL]  # a call returns when its work is done
             for measure in (Measure.KERNEL, Measure.KERNEL_WARM, Measure.EVENT, Measure.GRAPH):
-                reasons[name][measure] = NOT_A_GPU
-        return None
-    series[Measure.ISSUE] = in_turns(host_timing.issue(device), calls, limits)
-    flush = Flush(device)
-    kernels = KernelTimer(device, flush)
-    launches = 64
-    try:
-        KernelTimer(device, flush).rounds(calls, [list(calls)])  # the profiler's first session takes seconds to begin
-        series[Measure.KERNEL] = in_turns(kernels.rounds, calls, limits)
-        series[Measure.KERNEL_WARM] = in_turns(KernelTimer(device, None).rounds, calls, limits)
-        launches = max(max(counts) for counts in kernels.launched.values())
-    except OpscopeError as error:
-        for name in calls:
-            reasons[name] |= dict.fromkeys((Measure.KERNEL, Measure.KERNEL_WARM), f"not measured: {error}")
-    try:
-        series[Measure.EVENT] = in_turns(events(device, flush, launches), calls, limits)
-    except OpscopeError as error:
-        for name in calls:
-            reasons[name][Measure.EVENT] = f"not measured: {error}"
-    _measure_graphs(calls, device, limits, series, reasons, flush)
-    return kernels
+                self._missing(measure, self.calls, NOT_A_GPU)
+            return
+        self._add(Measure.ISSUE, host_timing.issue(self.device), self.calls)
+        flush = Flush(self.device)
+        self._kernels(flush)
+        launches = max((max(counts) for counts in self.kernels.launched.values()), default=64) if self.kernels else 64
+        self._add(Measure.EVENT, events(self.device, flush, launches), self.calls)
+        self._add(Measure.GRAPH, events(self.device, flush, 1), self._replays())
 
+    def _kernels(self, flush: Flush) -> None:
+        launched = KernelTimer(self.device, flush).launches(self.calls)
+        idle = [name for name, count in launched.items() if not count]
+        for measure in (Measure.KERNEL, Measure.KERNEL_WARM):
+            self._missing(measure, idle, "not measured: nothing that it launches was recorded")
+        working = {name: call for name, call in self.calls.items() if name not in idle}
+        self.kernels = KernelTimer(self.device, flush)
+        self._add(Measure.KERNEL, self.kernels.rounds, working)
+        self._add(Measure.KERNEL_WARM, KernelTimer(self.device, None).rounds, working)
 
-def _measure_graphs(
-    calls: Calls,
-    device: torch.device,
-    limits: Limits,
-    series: dict[Measure, Series],
-    reasons: dict[str, dict[str, str]],
-    flush: Flush,
-) -> None:
-    replays: dict[str, Callable[[], object]] = {}
-    for name, call in calls.items():
+    def _replays(self) -> Calls:
+        replays: dict[str, Callable[[], object]] = {}
+        for name, call in self.calls.items():
+            try:
+                replays[name] = captured(call, self.device).replay
+            except RuntimeError as error:
+                torch.cuda.synchronize(self.device)
+                reason = (str(error).splitlines() or [""])[0][:120]
+                text = f"not measured: it cannot be captured in a CUDA graph ({reason})"
+                self._missing(Measure.GRAPH, [name], text)
+        return replays
+
+    def _add(self, measure: Measure, timer: Timer, calls: Calls) -> None:
+        if not calls:
+            return
         try:
-            replays[name] = captured(call, device).replay
-        except RuntimeError as error:
-            torch.cuda.synchronize(device)
-            reason = (str(error).splitlines() or [""])[0][:120]
-            reasons[name][Measure.GRAPH] = f"not measured: it cannot be captured in a CUDA graph ({reason})"
-    if replays:
-        try:
-            series[Measure.GRAPH] = in_turns(events(device, flush, 1), replays, limits)
+            self.series[measure] = in_turns(timer, calls, self.limits)
         except OpscopeError as error:
-            for name in replays:
-                reasons[name][Measure.GRAPH] = f"not measured: {error}"
+            self._missing(measure, calls, f"not measured: {error}")
+
+    def _missing(self, measure: Measure, names: Iterable[str], reason: str) -> None:
+        for name in names:
+            self.reasons[name][measure] = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,16 +258,21 @@ class _Tools:
 
     case: Case
     inputs: Inputs
-    device: torch.device
-    series: Mapping[Measure, Series]
-    reasons: Mapping[str, dict[str, str]]
-    kernels: KernelTimer | None
+    durations: _Durations
     clocks: Clocks | None
     parameters: dict[str, str]
     busy: str | None
 
+    @property
+    def device(self) -> torch.device:
+        return self.durations.device
+
+    @property
+    def kernels(self) -> KernelTimer | None:
+        return self.durations.kernels
+
     def result(self, name: str, checked: Correctness, call: Callable[[], object] | None) -> BenchResult:
-        found = {m: series.duration(name) for m, series in self.series.items() if name in series.samples}
+        found = {m: series.duration(name) for m, series in self.durations.series.items() if name in series.samples}
         wrong = _is_wrong(checked)
         if wrong:  # after it was timed
             found, call = {}, None
@@ -257,13 +286,14 @@ class _Tools:
             name=name,
             case=self.case.name,
             parameters=self.parameters,
+            inputs=tuple(_described(value) for value in self.inputs),
             kernel_ns=kernel,
             kernel_warm_ns=found.get(Measure.KERNEL_WARM),
             event_ns=found.get(Measure.EVENT),
             graph_ns=found.get(Measure.GRAPH),
             issue_ns=issue,
             wall_ns=found.get(Measure.WALL),
-            reasons=missing | self.reasons[name],
+            reasons=missing | self.durations.reasons[name],
             kernels=None if not counts else sum(counts) / len(counts),
             launch_bound=None if kernel is None or issue is None else issue.median > kernel.median,
             correctness=checked,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from opscope.benchmarking.statistics import Interval, holm, median_interval, ratios, sign_test
-from opscope.documents.bench import BenchResult, Comparison, Correct, Measure, Verdict
+from opscope.documents.bench import BenchResult, Comparison, Correct, Measure, Verdict, compared_by
 
 LEVEL: Final = 0.01  # of the corrected p-value; the intervals are of 95 %
 PRACTICAL: Final = 0.01  # a smaller difference is none
@@ -27,7 +27,7 @@ class Paired:
 def pairs_of(results: Sequence[BenchResult]) -> tuple[Paired, ...]:
     """Pair the variants of each case and choice of parameters with the first one, the baseline, round by round.
 
-    By the durations of kernels where they were measured, else by the host's clock.
+    By the durations that ``compared_by`` names.
     """
     groups: dict[tuple[object, ...], list[BenchResult]] = {}
     for result in results:
@@ -44,7 +44,7 @@ def _pair(baseline: BenchResult, variant: BenchResult, others: Sequence[BenchRes
     checked = variant.correctness
     name = at_precision(baseline.name, checked.precision or "") if checked is not None else ""
     lower = next((other for other in others if other.name == name and other is not variant), None)
-    for measure in (Measure.KERNEL, Measure.WALL):
+    for measure in compared_by(baseline, variant):
         mine, theirs = baseline.duration(measure), variant.duration(measure)
         if mine is not None and theirs is not None and mine.n == theirs.n:
             same = None if lower is None else lower.duration(measure)
@@ -108,7 +108,7 @@ class _Judged:
         checked = self.pair.variant.correctness
         if verdict is not Verdict.FASTER or checked is None or checked.verdict is not Correct.LOWER_PRECISION:
             return ""
-        split = ""
+        split = " What of it the precision makes is unknown: the baseline was not timed at that precision."
         if self.pair.at_same_precision:
             own = median_interval(ratios(self.pair.at_same_precision, self.pair.of_variant))
             precision = median_interval(ratios(self.pair.of_baseline, self.pair.at_same_precision))

@@ -36,7 +36,7 @@ class _Percent(click.ParamType[float]):
 @click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("now", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--fail-over", type=_Percent(), default="5%", show_default=True, help="How much longer it may take.")
-@click.option("--any-environment", is_flag=True, help="Compare what ran on other devices or versions.")
+@click.option("--any-environment", is_flag=True, help="Compare what ran on other devices, versions or inputs.")
 @click.option("--again/--not-again", default=True, show_default=True, help="Measure again what is inconclusive.")
 @format_option
 def command(before: Path, now: Path, fail_over: float, any_environment: bool, again: bool, output_format: str) -> None:
@@ -48,7 +48,7 @@ def command(before: Path, now: Path, fail_over: float, any_environment: bool, ag
     first, second = _read(before), _read(now)
     other = differences(first, second)
     if other and not any_environment:
-        raise UsageError(f"these were not measured in the same environment ({'; '.join(other)}): --any-environment")
+        raise UsageError(f"these were not measured alike ({'; '.join(other)}): --any-environment")
     found = changes(first, second, fail_over)
     if again and worst(found) is Change.INCONCLUSIVE and second.request is not None:
         found = _again(first, second, fail_over) or found

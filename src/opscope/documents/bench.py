@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from opscope.record.bench import BenchRequest
 from opscope.record.capture import Clocks
 from opscope.record.machine import Framework, Machine
+
+_EXCEEDS: Final = 1.03  # clocks differ by as much from one measurement to the next
 
 
 class Measure(StrEnum):
@@ -150,6 +152,7 @@ class BenchResult:
         name: of the variant.
         case: what it is a variant of: the file, module or gallery case.
         parameters: the sizes, data types and others that it ran with.
+        inputs: what each argument was: a tensor's data type and shape, or the type of anything else.
         reasons: by measure, why it is null.
         kernels: how many kernels, copies and fills a call launches; null without a GPU.
         operators: the outermost ones of a call.
@@ -166,6 +169,7 @@ class BenchResult:
     name: str
     case: str
     parameters: dict[str, str] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
     kernel_ns: Duration | None = None
     kernel_warm_ns: Duration | None = None
     event_ns: Duration | None = None
@@ -188,6 +192,17 @@ class BenchResult:
         """Return the durations of one measure."""
         found: Duration | None = getattr(self, measure.value)
         return found
+
+    @property
+    def kernels_exceed_events(self) -> bool:
+        """Whether the kernels add up to more than passes between events around the call.
+
+        Recording slows them (kernels of millions of small blocks), or they overlap: what counts is the events' time.
+        """
+        kernel, event = self.kernel_ns, self.event_ns
+        if kernel is None or event is None or kernel.ci_low is None or event.ci_high is None:
+            return False
+        return kernel.ci_low > _EXCEEDS * event.ci_high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +335,18 @@ class ChangesDocument:
     changes: tuple[Changed, ...]
 
 
+def compared_by(*results: BenchResult) -> tuple[Measure, ...]:
+    """Return by which durations to compare results, the best first: those of kernels, else the host's clock.
+
+    Where kernels take longer than the events around them, the events come first.
+    """
+    if any(result.kernels_exceed_events for result in results):
+        return (Measure.EVENT, Measure.KERNEL, Measure.WALL)
+    return (Measure.KERNEL, Measure.WALL)
+
+
 def headline(results: Sequence[BenchResult]) -> Measure:
-    """Return the measure that all of some results have which were timed: kernels, else the host's clock."""
+    """Return the best measure to compare results by that all of them have which were timed."""
     timed = [result for result in results if result.wall_ns is not None]
-    return Measure.KERNEL if timed and all(result.kernel_ns is not None for result in timed) else Measure.WALL
+    measures = (m for m in compared_by(*timed) if all(result.duration(m) is not None for result in timed))
+    return next(measures, Measure.WALL) if timed else Measure.WALL

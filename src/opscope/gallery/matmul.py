@@ -1,10 +1,9 @@
 """A product at several precisions: what a lower one is worth, and what it costs."""
 
-from collections.abc import Callable
-
 import torch
 
-from opscope.benchmarking.case import Case
+from opscope.benchmarking.case import Case, Function
+from opscope.benchmarking.precision import tf32
 
 
 def inputs(size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -13,16 +12,10 @@ def inputs(size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]
     return a, b / size**0.5
 
 
-def _at(precision: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(precision)
-        try:
-            return a @ b
-        finally:
-            torch.set_float32_matmul_precision(before)
-
-    return product
+def as_tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Let Tensor Cores read float32 numbers with ten bits behind the point."""
+    with tf32(allowed=True):
+        return a @ b
 
 
 def bfloat16(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -32,8 +25,8 @@ def bfloat16(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def case(device: torch.device) -> Case:
     """Return the variants that a device can run."""
-    variants = {"float32": _at("highest")}
+    variants: dict[str, Function] = {"float32": torch.matmul}
     if device.type == "cuda":
-        variants["tf32"] = _at("high")
+        variants["tf32"] = as_tf32
     variants["bfloat16"] = bfloat16
     return Case("matmul", variants, inputs, torch.matmul, {"size": 2048 if device.type == "cuda" else 256})

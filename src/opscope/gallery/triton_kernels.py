@@ -4,29 +4,35 @@ import torch
 import triton
 import triton.language as tl
 
-_BLOCK = 2048
+_BLOCK_BYTES = 4096  # of a block of four warps: two loads of 16 bytes a thread, the fastest on an H200
+
+# The block's first element is a 64-bit number of the whole program; within the block 32 bits suffice, and are faster.
 
 
 @triton.jit
 def _square_kernel(x_pointer, out_pointer, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_pointer + at, mask=at < n).to(tl.float32)
-    tl.store(out_pointer + at, x * x, mask=at < n)
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_pointer + first + at, mask=at < n - first).to(tl.float32)
+    tl.store(out_pointer + first + at, x * x, mask=at < n - first)
 
 
 @triton.jit
 def _gelu_kernel(x_pointer, out_pointer, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_pointer + at, mask=at < n).to(tl.float32)
-    tl.store(out_pointer + at, 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476)), mask=at < n)
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_pointer + first + at, mask=at < n - first).to(tl.float32)
+    half = 0.5 * x
+    tl.store(out_pointer + first + at, tl.fma(half, tl.erf(x * 0.7071067811865476), half), mask=at < n - first)
 
 
 @triton.jit
 def _add_kernel(x_pointer, y_pointer, out_pointer, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_pointer + at, mask=at < n)
-    y = tl.load(y_pointer + at, mask=at < n)
-    tl.store(out_pointer + at, x + y, mask=at < n)
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_pointer + first + at, mask=at < n - first)
+    y = tl.load(y_pointer + first + at, mask=at < n - first)
+    tl.store(out_pointer + first + at, x + y, mask=at < n - first)
 
 
 @triton.jit
@@ -52,32 +58,27 @@ def _layer_norm_kernel(x_pointer, weight_pointer, bias_pointer, out_pointer, col
     tl.store(out_pointer + row * columns + at, centred * scale * weight + bias, mask=inside)
 
 
-def _grid(x: torch.Tensor) -> tuple[int]:
-    return (triton.cdiv(x.numel(), _BLOCK),)
+def _elementwise(kernel, *inputs: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
+    inputs = tuple(value.contiguous() for value in inputs)
+    out = torch.empty_like(inputs[0])
+    block = _BLOCK_BYTES // out.element_size()
+    kernel[(triton.cdiv(out.numel(), block),)](*inputs, out, out.numel(), BLOCK=block, num_warps=4)
+    return out
 
 
 def square(x: torch.Tensor) -> torch.Tensor:
     """Square each element."""
-    x = x.contiguous()
-    out = torch.empty_like(x)
-    _square_kernel[_grid(x)](x, out, x.numel(), BLOCK=_BLOCK)
-    return out
+    return _elementwise(_square_kernel, x)
 
 
 def gelu(x: torch.Tensor) -> torch.Tensor:
     """Apply GELU with the error function."""
-    x = x.contiguous()
-    out = torch.empty_like(x)
-    _gelu_kernel[_grid(x)](x, out, x.numel(), BLOCK=_BLOCK)
-    return out
+    return _elementwise(_gelu_kernel, x)
 
 
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Add two tensors of the same shape."""
-    x, y = x.contiguous(), y.contiguous()
-    out = torch.empty_like(x)
-    _add_kernel[_grid(x)](x, y, out, x.numel(), BLOCK=_BLOCK)
-    return out
+    return _elementwise(_add_kernel, x, y)
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:

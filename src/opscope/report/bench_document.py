@@ -99,6 +99,12 @@ def _right(result: BenchResult) -> str:
     return f"{checked.verdict}" if largest is None else f"{checked.verdict}, error {largest:.0e}"
 
 
+_EXCEEDS: Final = (
+    "kernels add up to more than passes between events around the call: recording slows them, or they overlap; "
+    "compared by events"
+)
+
+
 def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
     seen: dict[str, list[str]] = {}
     for result in results:
@@ -107,6 +113,8 @@ def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
             seen.setdefault(f"measures {result.about}", []).append(name)
         if result.launch_bound:
             seen.setdefault("launch-bound: issuing a call takes longer than its kernels", []).append(name)
+        if result.kernels_exceed_events:
+            seen.setdefault(_EXCEEDS, []).append(name)
         if result.correctness is not None and result.correctness.verdict is not Correct.RIGHT:
             seen.setdefault(f"{result.correctness.verdict}: {result.correctness.sentence}", []).append(name)
         for doubt in result.doubts:

@@ -40,10 +40,12 @@ def write_plot(document: BenchDocument, target: Path) -> None:
     figure.savefig(str(target), dpi=150)
 
 
+_WHAT: Final = {Measure.KERNEL: "kernels, L2 flushed", Measure.EVENT: "between events, L2 flushed"}
+
+
 def _draw(axes: "Axes", case: str, results: Sequence[BenchResult]) -> None:
     measure = headline(results)
-    what = "kernels, L2 flushed" if measure is Measure.KERNEL else "wall"
-    axes.set_title(f"{case}: {what}, medians with 95 % intervals")
+    axes.set_title(f"{case}: {_WHAT.get(measure, 'wall')}, medians with 95 % intervals")
     parameter = _parameter(results)
     if parameter is None:
         _bars(axes, results, measure)

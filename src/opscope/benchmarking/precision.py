@@ -1,0 +1,17 @@
+"""Whether PyTorch may compute products of float32 numbers at a lower precision."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Allow Tensor Cores to read float32 numbers with ten bits behind the point, or forbid it, for a while."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
