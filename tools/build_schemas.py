@@ -15,6 +15,8 @@ from opscope.documents.bench import BenchDocument, ChangesDocument
 from opscope.documents.comparison import Comparison, Comparisons
 from opscope.documents.dossier import DossierDocument
 from opscope.documents.explain import ExplainDocument
+from opscope.documents.gpus import GpusDocument
+from opscope.documents.launch import LaunchDocument
 from opscope.documents.limits import LimitsDocument, LimitsDocuments
 from opscope.documents.trace import TraceDocument, TraceDocuments
 from opscope.readers.parquet import StoreManifest
@@ -37,6 +39,8 @@ DOCUMENTS: dict[str, type] = {
     "comparisons-1.json": Comparisons,
     "sweep-2.json": Manifest,
     "capture-2.json": CaptureRecord,
+    "gpus-1.json": GpusDocument,
+    "launch-1.json": LaunchDocument,
     "bench-1.json": BenchDocument,
     "compare-1.json": ChangesDocument,
 }

@@ -1,12 +1,14 @@
 """Theoretical occupancy of a launch, and what limits it: from its geometry and the device's limits, not measured."""
 
+import math
 from dataclasses import dataclass, replace
+from typing import Final
 
 from opscope.analysis.launch_shapes import LaunchShape
-from opscope.knowledge.multiprocessors import MultiprocessorLimits, multiprocessor_limits
+from opscope.knowledge.compute_capabilities import MultiprocessorLimits, compute_capabilities
 from opscope.model import DeviceProperties
 
-_WARP = 32
+WARP: Final = 32  # threads
 _REGISTER_UNIT = 256  # registers are given to a warp in units of this
 _WARPS_PER_PARTITION = 4  # and to thread blocks by multiples of this many warps
 
@@ -31,6 +33,11 @@ class Occupancy:
     limiter: str
     waves: float | None
 
+    @property
+    def tail(self) -> float | None:
+        """The share of the places in all waves that the last one leaves empty; None where waves are unknown."""
+        return None if self.waves is None else 1 - self.waves / math.ceil(self.waves)
+
 
 def occupancy(
     grid: tuple[int, int, int],
@@ -48,8 +55,8 @@ def occupancy(
     threads = block[0] * block[1] * block[2]
     if limits is None or threads < 1:
         return None
-    warps = -(-threads // _WARP)
-    most_warps = limits.threads // _WARP
+    warps = -(-threads // WARP)
+    most_warps = limits.threads // WARP
     bounds = {
         "threads": most_warps // warps,
         "blocks": limits.blocks,
@@ -79,9 +86,10 @@ def occupancy_of(launch: LaunchShape, device: DeviceProperties | None) -> Occupa
 
 def _limits(device: DeviceProperties) -> MultiprocessorLimits | None:
     """Return the limits of the compute capability, with what the trace itself records of the device."""
-    limits = multiprocessor_limits().get(device.compute_capability or "")
-    if limits is None:
+    known = compute_capabilities().get(device.compute_capability or "")
+    if known is None:
         return None
+    limits = known.multiprocessor
     return replace(
         limits,
         threads=device.threads_per_multiprocessor or limits.threads,
@@ -90,11 +98,17 @@ def _limits(device: DeviceProperties) -> MultiprocessorLimits | None:
     )
 
 
+def registers_of_warp(registers_per_thread: int) -> int:
+    """Return how many registers a warp is given."""
+    return -(-registers_per_thread * WARP // _REGISTER_UNIT) * _REGISTER_UNIT
+
+
 def _by_registers(warps: int, registers_per_thread: int, limits: MultiprocessorLimits) -> int:
     if registers_per_thread < 1:
         return limits.blocks
-    per_warp = -(-registers_per_thread * _WARP // _REGISTER_UNIT) * _REGISTER_UNIT
-    warps_that_fit = limits.registers // per_warp // _WARPS_PER_PARTITION * _WARPS_PER_PARTITION
+    warps_that_fit = (
+        limits.registers // registers_of_warp(registers_per_thread) // _WARPS_PER_PARTITION * _WARPS_PER_PARTITION
+    )
     return warps_that_fit // warps
 
 

@@ -238,9 +238,9 @@ def _alignment(found: Parallelism, operator: str) -> Statement:
 
 def _filling(evidence: OperatorEvidence) -> Iterator[Statement]:
     launch, device = evidence.launch, evidence.device
-    waves = evidence.occupancy.waves if evidence.occupancy else None
+    waves, tail = (evidence.occupancy.waves, evidence.occupancy.tail) if evidence.occupancy else (None, None)
     grid = dimensions(launch.grid) if launch else None
-    if waves is None or grid is None or device is None or device.multiprocessors is None:
+    if waves is None or tail is None or grid is None or device is None or device.multiprocessors is None:
         return
     if evidence.decoded and evidence.decoded.family == "NCCL":
         return  # it leaves the device to others on purpose
@@ -249,9 +249,7 @@ def _filling(evidence: OperatorEvidence) -> Iterator[Statement]:
         idle = device.multiprocessors - blocks
         action = Action(Change.MORE_BLOCKS, evidence.operator)
         yield _derived(doc.IdleMultiprocessors(idle, device.multiprocessors), action=action)
-    elif waves > 1 and waves / math.ceil(waves) < _FULL_WAVE:
+    elif waves > 1 and 1 - tail < _FULL_WAVE:
         full = 100 * (waves - math.floor(waves))
-        gain = evidence.gain_up_to(
-            evidence.kernel_per_step_ns * (1 - waves / math.ceil(waves)), "what the empty part of the last wave takes"
-        )
+        gain = evidence.gain_up_to(evidence.kernel_per_step_ns * tail, "what the empty part of the last wave takes")
         yield _derived(doc.LastWave(waves, full), gain, Action(Change.EVEN_WAVES, evidence.operator))

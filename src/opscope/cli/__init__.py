@@ -22,6 +22,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "bench": ("opscope.cli.bench", "Benchmark functions beside each other: right, how long, which is faster."),
     "compare": ("opscope.cli.compare", "Compare saved benchmarks: does anything take longer now?"),
     "peaks": ("opscope.cli.peaks", "Measure what the GPUs here do at most, and keep it."),
+    "gpus": ("opscope.cli.gpus", "Show what is known of GPUs, and which are here."),
+    "launch": ("opscope.cli.launch", "Say whether a kernel can be launched so, and how it fills the device."),
     "convert": ("opscope.cli.convert", "Write traces as Parquet files, which every command reads much faster."),
     "export": ("opscope.cli.export", "Write a trace that viewers show whole, or some steps of it."),
     "sql": ("opscope.cli.sql", "Run SQL over the tables of one or many traces."),

@@ -12,6 +12,7 @@ import torch
 from opscope.knowledge.kernels.installed import build_ids, installed_torch
 from opscope.record.capture import PeakMemory
 from opscope.record.machine import Framework, Gpu, Machine, Rank
+from opscope.toolchain.driver import driver_release
 
 
 def describe_machine(device: torch.device) -> Machine:
@@ -22,7 +23,7 @@ def describe_machine(device: torch.device) -> Machine:
         cpu=_cpu_name(),
         cpu_count=os.cpu_count() or 1,
         gpus=_gpus() if on_gpu else (),
-        driver=_driver_version() if on_gpu else None,
+        driver=driver_release() if on_gpu else None,
     )
 
 
@@ -115,24 +116,6 @@ def _cpu_name() -> str:
 def _cudnn_version() -> str | None:
     version = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     return None if version is None else str(version)
-
-
-def _driver_version() -> str | None:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    try:
-        answer = subprocess.run(
-            [program, "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = answer.stdout.split()
-    return lines[0] if answer.returncode == 0 and lines else None
 
 
 def _installed_version(package: str) -> str | None:

@@ -6,6 +6,7 @@ Times are integer nanoseconds. What is unknown is null; ``how`` and ``basis`` sa
 from dataclasses import dataclass
 from typing import Literal
 
+from opscope.documents.launch import OccupancyEntry
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.trust import Check
 from opscope.knowledge.kernels.decoded import DecodedKernel
@@ -41,19 +42,6 @@ class NativeFunctionEntry:
     host_file: HostFileEntry | None
     derivatives: dict[str, str]
     calls: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class OccupancyEntry:
-    """Theoretical occupancy, computed from the launch and the device's limits.
-
-    ``waves`` is the number of thread blocks over what the whole device holds at a time.
-    """
-
-    percent: float
-    blocks_per_multiprocessor: int
-    limiter: str
-    waves: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from opscope.documents.explain import (
     HostFileEntry,
     LaunchRow,
     NativeFunctionEntry,
-    OccupancyEntry,
 )
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.trust import Check
@@ -38,6 +37,7 @@ from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver, 
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions, Resolution
 from opscope.knowledge.suggestions import similar_operators
 from opscope.record.counters import Precision
+from opscope.report.launch_document import occupancy_entry
 from opscope.report.native_function import detail_of, native_function_of
 from opscope.report.source import source_entry
 
@@ -385,9 +385,7 @@ class Lookup:
                 block=row.block,
                 registers_per_thread=row.registers_per_thread,
                 shared_memory_bytes=row.shared_memory_bytes,
-                occupancy=None
-                if found is None
-                else OccupancyEntry(found.percent, found.blocks_per_multiprocessor, found.limiter, found.waves),
+                occupancy=occupancy_entry(found),
                 calls=row.calls,
                 total_ns=row.total_ns,
                 mean_ns=row.mean_ns,

@@ -1,0 +1,64 @@
+"""``opscope gpus``: what is known of GPUs, and which are here."""
+
+import sys
+
+import click
+
+from opscope.cli.options import format_option
+from opscope.cli.terminal import echo_lines, echo_table
+from opscope.documents.gpus import GpusDocument
+from opscope.record.codec import encode
+from opscope.report.gpus_document import chosen, gpus_here, gpus_table, known_gpus
+from opscope.report.tables import as_csv, as_markdown
+from opscope.text import printable
+from opscope.toolchain.driver import driver
+
+_MISSING = 3
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("words", nargs=-1, metavar="[NAME]...")
+@click.option("--detect", is_flag=True, help="Show the devices here, with what the driver says of them.")
+@click.option("--architecture", help="Only these: hopper, 9.0, sm_90.")
+@format_option
+def command(words: tuple[str, ...], detect: bool, architecture: str | None, output_format: str) -> None:
+    """Show GPUs: architecture, compute capability, how to build for them, memory, and peak rates.
+
+    NAME chooses by a part of the name: h100 4090. Rates are of dense products, without sparsity; on Tensor Cores with
+    32-bit accumulation. --format json has all of them, the accumulation in 16 bits too, and the source of each figure.
+    With --detect it ends with exit code 3 where there is no device.
+    """
+    document = gpus_here(driver()) if detect else GpusDocument(gpus=known_gpus())
+    document = GpusDocument(
+        gpus=chosen(document.gpus, words, architecture),
+        driver=document.driver,
+        driver_cuda=document.driver_cuda,
+        problem=document.problem,
+    )
+    _show(document, output_format)
+    if document.problem is not None:
+        if output_format != "json":
+            click.echo(f"opscope: {printable(document.problem)}", err=True)
+        sys.exit(_MISSING)
+    if not document.gpus:
+        click.echo("opscope: no GPU of the table is called so; opscope gpus lists all", err=True)
+        sys.exit(1)
+
+
+def _show(document: GpusDocument, output_format: str) -> None:
+    if output_format == "json":
+        click.echo(encode(document), nl=False)
+        return
+    table = gpus_table(document)
+    if output_format == "csv":
+        click.echo(as_csv(table))
+        return
+    if document.problem is not None and not document.gpus:
+        return
+    if output_format == "md":
+        click.echo(printable(as_markdown(table, "GPUs")))
+    else:
+        echo_table(table)
+    if document.driver is not None:
+        echo_lines([f"Driver {document.driver}, for CUDA up to {document.driver_cuda}."])
+    echo_lines(f"{gpu.name}: {gpu.note}" for gpu in document.gpus if gpu.note is not None)

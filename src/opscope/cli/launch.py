@@ -1,0 +1,91 @@
+"""``opscope launch``: whether a kernel can be launched so, and how it fills the device."""
+
+import sys
+
+import click
+
+from opscope.analysis.launch_check import Launch
+from opscope.cli.options import format_option
+from opscope.cli.terminal import echo_lines
+from opscope.documents.gpus import GpuFacts
+from opscope.documents.launch import LaunchDocument
+from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.knowledge.compute_capabilities import capability_of
+from opscope.record.codec import encode
+from opscope.report.gpus_document import chosen, gpus_here, known_gpus
+from opscope.report.launch_document import build_launch, launch_lines, launch_on
+from opscope.text import printable
+from opscope.toolchain.driver import driver
+
+
+class _Dimensions(click.ParamType[tuple[int, int, int]]):
+    name = "x[,y[,z]]"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int, int]:
+        """Read ``256`` or ``16,16,4``."""
+        if isinstance(value, tuple):
+            return value
+        parts = str(value).replace("x", ",").split(",")
+        if not 1 <= len(parts) <= 3 or not all(part.strip().isdecimal() for part in parts):
+            self.fail(f"{value!r} are no dimensions", param, ctx)
+        x, y, z = (int(part) for part in (*parts, "1", "1")[:3])
+        return (x, y, z)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--grid", type=_Dimensions(), required=True, help="Thread blocks: 4096, or 64,64,1.")
+@click.option("--block", type=_Dimensions(), required=True, help="Threads of a block: 256, or 16,16.")
+@click.option("--registers", type=click.IntRange(min=1), default=32, show_default=True, help="Of a thread.")
+@click.option("--shared", type=click.IntRange(min=0), default=0, show_default=True, help="Bytes of a block, in all.")
+@click.option("--gpu", help="On this model: 'NVIDIA H200'.  [default: the first device here]")
+@click.option("--arch", help="On this compute capability: sm_90.")
+@format_option
+def command(
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    registers: int,
+    shared: int,
+    gpu: str | None,
+    arch: str | None,
+    output_format: str,
+) -> None:
+    """Say whether a device can launch a kernel so, the occupancy and what limits it, waves and tail.
+
+    opscope build shows the registers and the shared memory of a kernel. Ends with exit code 1 where it cannot be
+    launched.
+    """
+    launch = Launch(grid, block, registers, shared)
+    document = _checked(launch, gpu, arch)
+    if output_format == "json":
+        click.echo(encode(document), nl=False)
+    else:
+        echo_lines(launch_lines(document))
+    if not document.can_launch:
+        sys.exit(1)
+
+
+def _checked(launch: Launch, gpu: str | None, arch: str | None) -> LaunchDocument:
+    if arch is not None:
+        if gpu is not None:
+            raise UsageError("--gpu and --arch say different things: give one of them")
+        number = capability_of(arch)
+        if number is None:
+            raise UsageError(f"{arch!r} is no compute capability: sm_90 is one")
+        return build_launch(launch, f"any sm_{number.replace('.', '')}", number, None)
+    return launch_on(launch, _model(gpu) if gpu is not None else _first_here())
+
+
+def _model(name: str) -> GpuFacts:
+    found = chosen(known_gpus(), [name], None)
+    exact = [model for model in found if f" {model.name}".lower().endswith(f" {name}".lower())]
+    if len(exact or found) != 1:
+        said = ", ".join(printable(model.name) for model in found) or "no model of opscope gpus"
+        raise UsageError(f"{name!r} may be: {said}")
+    return (exact or list(found))[0]
+
+
+def _first_here() -> GpuFacts:
+    here = gpus_here(driver())
+    if not here.gpus:
+        raise EnvironmentLacksError(f"{here.problem}; --gpu or --arch names what to check for")
+    return here.gpus[0]

@@ -1,0 +1,94 @@
+"""What is known of each compute capability (``data/compute_capabilities.toml``, with its sources)."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiprocessorLimits:
+    """The limits of one multiprocessor.
+
+    Attributes:
+        blocks, threads, registers, shared_memory_bytes: how much it holds at a time.
+        reserved_shared_memory_bytes: what the system takes of it per thread block.
+        shared_memory_unit_bytes: what a thread block's shared memory is rounded up to.
+    """
+
+    blocks: int
+    threads: int
+    registers: int
+    shared_memory_bytes: int
+    reserved_shared_memory_bytes: int
+    shared_memory_unit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeCapability:
+    """A generation of NVIDIA's devices.
+
+    Attributes:
+        number: ``9.0``.
+        architecture: ``Hopper``.
+        cuda_min: the first CUDA toolkit that builds for it.
+        cuda_max: the last one; None where the newest does.
+        fp32_cores: ordinary cores of a multiprocessor.
+        block_shared_memory_bytes: the most that a thread block can ask for.
+        multiprocessor: the limits of one.
+    """
+
+    number: str
+    architecture: str
+    cuda_min: str
+    fp32_cores: int
+    block_shared_memory_bytes: int
+    multiprocessor: MultiprocessorLimits
+    cuda_max: str | None = None
+
+    def builds_with(self, cuda: tuple[int, ...]) -> bool:
+        """Tell whether a CUDA toolkit of a version, (12, 8), builds for it."""
+        at_most = version_of(self.cuda_max)[:2] if self.cuda_max else (99,)
+        return version_of(self.cuda_min)[:2] <= cuda[:2] <= at_most
+
+
+@cache
+def compute_capabilities() -> Mapping[str, ComputeCapability]:
+    """Return what is known by number (``9.0``), the oldest first."""
+    text = resources.files("opscope.knowledge").joinpath("data", "compute_capabilities.toml").read_text("utf-8")
+    return {number: _capability(number, values) for number, values in tomllib.loads(text).items()}
+
+
+def _capability(number: str, values: Mapping[str, Any]) -> ComputeCapability:
+    limits = MultiprocessorLimits(**values["multiprocessor"])
+    return ComputeCapability(number=number, **{**values, "multiprocessor": limits})
+
+
+def sm_of(number: str) -> str:
+    """Return what compilers call a compute capability: ``sm_90`` for ``9.0``; a gfx name stays as it is."""
+    return number if not number[:1].isdecimal() else f"sm_{number.replace('.', '')}"
+
+
+def gencode(number: str, *, ptx: bool = True, sass: bool = True) -> tuple[str, ...]:
+    """Return nvcc's flags to build for a compute capability: machine code, and PTX that newer devices translate."""
+    virtual = sm_of(number).replace("sm_", "compute_")
+    codes = ((sm_of(number),) if sass else ()) + ((virtual,) if ptx else ())
+    return tuple(f"-gencode=arch={virtual},code={code}" for code in codes)
+
+
+def capability_of(sm: str) -> str | None:
+    """Return the compute capability of ``sm_90``, ``compute_90``, ``sm_90a`` or ``9.0``; None if it is none."""
+    digits = sm.removeprefix("sm_").removeprefix("compute_").rstrip("af").replace(".", "")
+    return f"{digits[:-1]}.{digits[-1]}" if digits.isdecimal() and len(digits) >= 2 else None
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Return a version as numbers, to be compared: (12, 8) of ``12.8``; what is no number ends it."""
+    numbers = []
+    for part in text.split("."):
+        if not part.isdecimal():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)

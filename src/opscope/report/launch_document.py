@@ -1,0 +1,94 @@
+"""A launch configuration and a device -> `LaunchDocument`, and that as text."""
+
+from collections.abc import Iterator
+
+from opscope.analysis.launch_check import Launch, check_launch
+from opscope.analysis.occupancy import Occupancy
+from opscope.documents.gpus import GpuFacts
+from opscope.documents.launch import LaunchDocument, OccupancyEntry
+from opscope.errors import UsageError
+from opscope.knowledge.compute_capabilities import compute_capabilities
+from opscope.units import format_bytes, format_count
+
+
+def build_launch(launch: Launch, device: str, number: str, multiprocessors: int | None) -> LaunchDocument:
+    """Build the document.
+
+    Args:
+        launch: what is launched.
+        device: what it is launched on, as it is shown.
+        number: the compute capability.
+        multiprocessors: how many it has; None where no device is meant.
+
+    Raises:
+        UsageError: nothing is known of the compute capability.
+    """
+    capability = compute_capabilities().get(number)
+    if capability is None:
+        raise UsageError(f"the limits of compute capability {number} are not known")
+    found = check_launch(launch, capability, multiprocessors)
+    return LaunchDocument(
+        device=device,
+        compute_capability=number,
+        multiprocessors=multiprocessors,
+        grid=launch.grid,
+        block=launch.block,
+        registers_per_thread=launch.registers_per_thread,
+        shared_memory_bytes=launch.shared_memory_bytes,
+        can_launch=not found.problems,
+        problems=found.problems,
+        remarks=found.remarks,
+        occupancy=occupancy_entry(found.occupancy),
+    )
+
+
+def launch_on(launch: Launch, gpu: GpuFacts) -> LaunchDocument:
+    """Build the document of a launch on a model, or on a device here."""
+    return build_launch(launch, gpu.name, gpu.compute_capability, gpu.sms)
+
+
+def occupancy_entry(found: Occupancy | None) -> OccupancyEntry | None:
+    """Return what documents hold of an occupancy."""
+    if found is None:
+        return None
+    return OccupancyEntry(found.percent, found.blocks_per_multiprocessor, found.limiter, found.waves, found.tail)
+
+
+def launch_lines(document: LaunchDocument) -> Iterator[str]:
+    """Yield the answer as sentences."""
+    yield (
+        f"{document.device} (compute capability {document.compute_capability}): grid {_shown(document.grid)}, block "
+        f"{_shown(document.block)}, {document.registers_per_thread} registers a thread, "
+        f"{format_bytes(document.shared_memory_bytes)} of shared memory a block"
+    )
+    if not document.can_launch:
+        yield "It cannot be launched:"
+        yield from (f"  {problem}" for problem in document.problems)
+        return
+    yield "It can be launched."
+    yield from (f"  {remark}" for remark in document.remarks)
+    found = document.occupancy
+    if found is not None:
+        yield (
+            f"Theoretical occupancy {found.percent:.0f} %: a multiprocessor holds {found.blocks_per_multiprocessor} "
+            f"blocks at a time, limited by {found.limiter}."
+        )
+        yield from _waves(document, found)
+
+
+def _waves(document: LaunchDocument, found: OccupancyEntry) -> Iterator[str]:
+    if found.waves is None or document.multiprocessors is None or found.tail is None:
+        return
+    blocks = document.grid[0] * document.grid[1] * document.grid[2]
+    held = found.blocks_per_multiprocessor * document.multiprocessors
+    yield (
+        f"{found.waves:.2f} waves: {format_count(blocks)} blocks, of which the device's {document.multiprocessors} "
+        f"multiprocessors hold {format_count(held)} at a time; {100 * found.tail:.1f} % of the places in these waves "
+        "stay empty."
+    )
+    if blocks < document.multiprocessors:
+        yield f"{document.multiprocessors - blocks} of {document.multiprocessors} multiprocessors have no block."
+
+
+def _shown(dimensions: tuple[int, int, int]) -> str:
+    return " x ".join(f"{number:,}" for number in dimensions)
