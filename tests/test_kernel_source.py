@@ -367,8 +367,8 @@ def test_what_is_no_library_is_refused(tmp_path: Path, content: bytes, reason: s
 
 def test_another_processor_is_named(tmp_path: Path) -> None:
     content = bytearray(LIBRARY.read_bytes())
-    struct.pack_into("<H", content, 18, 183)
-    path = tmp_path / "arm.so"
+    struct.pack_into("<H", content, 18, 243)
+    path = tmp_path / "riscv.so"
     path.write_bytes(content)
     with pytest.raises(BadInputError, match="another processor"):
         read_cuda_library(path)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from opscope.analysis.launch_shapes import LaunchShape
+from opscope.documents.launch import OccupancyEntry
 from opscope.knowledge.compute_capabilities import MultiprocessorLimits, compute_capabilities
 from opscope.model import DeviceProperties
 
@@ -74,6 +75,13 @@ def occupancy(
         limiter=" and ".join(name for name, bound in bounds.items() if bound == blocks),
         waves=grid[0] * grid[1] * grid[2] / resident if resident else None,
     )
+
+
+def entry_of(found: Occupancy | None) -> OccupancyEntry | None:
+    """Return what documents hold of an occupancy."""
+    if found is None:
+        return None
+    return OccupancyEntry(found.percent, found.blocks_per_multiprocessor, found.limiter, found.waves, found.tail)
 
 
 def occupancy_of(launch: LaunchShape, device: DeviceProperties | None) -> Occupancy | None:

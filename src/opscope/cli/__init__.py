@@ -24,6 +24,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "peaks": ("opscope.cli.peaks", "Measure what the GPUs here do at most, and keep it."),
     "gpus": ("opscope.cli.gpus", "Show what is known of GPUs, and which are here."),
     "launch": ("opscope.cli.launch", "Say whether a kernel can be launched so, and how it fills the device."),
+    "doctor": ("opscope.cli.doctor", "Try everything here: driver, GPUs, PyTorch, nvcc, profiler, counters."),
+    "build": ("opscope.cli.build", "Build a CUDA source, and show what its kernels take, their PTX or SASS."),
     "convert": ("opscope.cli.convert", "Write traces as Parquet files, which every command reads much faster."),
     "export": ("opscope.cli.export", "Write a trace that viewers show whole, or some steps of it."),
     "sql": ("opscope.cli.sql", "Run SQL over the tables of one or many traces."),

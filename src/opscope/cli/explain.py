@@ -38,7 +38,7 @@ def lookup_options(function: F) -> F:
             "libraries",
             multiple=True,
             type=click.Path(path_type=Path),
-            help="Look for kernels in this library (.so) too; may be repeated.",
+            help="Look here too: a library (.so), or PyTorch as a wheel or folder, of any platform; may be repeated.",
         ),
     ):
         function = option(function)

@@ -11,7 +11,15 @@ from opscope.analysis.producer import Producer, producer_of
 from opscope.errors import BadInputError, OpscopeError, UsageError
 from opscope.files import path_text
 from opscope.knowledge.kernels.index import SourceIndex
-from opscope.knowledge.kernels.installed import InstalledTorch, build_ids, installed_torch, library_index, torch_index
+from opscope.knowledge.kernels.installed import (
+    InstalledTorch,
+    build_ids,
+    installed_torch,
+    library_index,
+    torch_in,
+    torch_in_wheel,
+    torch_index,
+)
 from opscope.knowledge.kernels.shipped import (
     by_nearness,
     parse_version,
@@ -59,8 +67,22 @@ def build_lookup(options: LookupOptions) -> Lookup:
         BadInputError: an input or a library cannot be read.
     """
     lookup = _of_input(options) if options.input_path else _without_input(options)
-    lookup.resolver.installed = (*map(_library, options.libraries), *lookup.resolver.installed)
+    named = [index for path in options.libraries for index in _indexes(path)]
+    lookup.resolver.installed = (*named, *lookup.resolver.installed)
     return lookup
+
+
+def _indexes(path: Path) -> list[SourceIndex]:
+    """Index what the user named: a library, or the PyTorch of a folder or a wheel, of this or another platform."""
+    if path.is_dir():
+        found = torch_in(path)
+        if found is None:
+            raise BadInputError(f"{path} holds no PyTorch: torch/version.py is not there")
+        return torch_index(found)
+    if path.suffix == ".whl":
+        with torch_in_wheel(path) as found:
+            return torch_index(found)
+    return [_library(path)]
 
 
 def _library(path: Path) -> SourceIndex:

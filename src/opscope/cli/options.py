@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -92,3 +92,6 @@ def format_option(function: F) -> F:
         show_default=True,
         help="How the result is printed to standard output.",
     )(function)
+
+
+WORDS: Final = ListOf(click.STRING)

@@ -67,7 +67,10 @@ def _capability(number: str, values: Mapping[str, Any]) -> ComputeCapability:
 
 
 def sm_of(number: str) -> str:
-    """Return what compilers call a compute capability: ``sm_90`` for ``9.0``; a gfx name stays as it is."""
+    """Return what compilers call a compute capability: ``sm_90`` for ``9.0``, with a letter behind it if it has one.
+
+    A gfx name stays as it is.
+    """
     return number if not number[:1].isdecimal() else f"sm_{number.replace('.', '')}"
 
 

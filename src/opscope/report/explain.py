@@ -11,7 +11,7 @@ import polars as pl
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.launch_shapes import rows_of
 from opscope.analysis.measured import Measured
-from opscope.analysis.occupancy import occupancy_of
+from opscope.analysis.occupancy import entry_of, occupancy_of
 from opscope.documents.bound import Bound
 from opscope.documents.explain import (
     CandidateEntry,
@@ -37,7 +37,6 @@ from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver, 
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions, Resolution
 from opscope.knowledge.suggestions import similar_operators
 from opscope.record.counters import Precision
-from opscope.report.launch_document import occupancy_entry
 from opscope.report.native_function import detail_of, native_function_of
 from opscope.report.source import source_entry
 
@@ -385,7 +384,7 @@ class Lookup:
                 block=row.block,
                 registers_per_thread=row.registers_per_thread,
                 shared_memory_bytes=row.shared_memory_bytes,
-                occupancy=occupancy_entry(found),
+                occupancy=entry_of(found),
                 calls=row.calls,
                 total_ns=row.total_ns,
                 mean_ns=row.mean_ns,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from opscope.analysis.launch_check import Launch, check_launch
-from opscope.analysis.occupancy import Occupancy
+from opscope.analysis.occupancy import entry_of
 from opscope.documents.gpus import GpuFacts
 from opscope.documents.launch import LaunchDocument, OccupancyEntry
 from opscope.errors import UsageError
@@ -38,20 +38,13 @@ def build_launch(launch: Launch, device: str, number: str, multiprocessors: int 
         can_launch=not found.problems,
         problems=found.problems,
         remarks=found.remarks,
-        occupancy=occupancy_entry(found.occupancy),
+        occupancy=entry_of(found.occupancy),
     )
 
 
 def launch_on(launch: Launch, gpu: GpuFacts) -> LaunchDocument:
     """Build the document of a launch on a model, or on a device here."""
     return build_launch(launch, gpu.name, gpu.compute_capability, gpu.sms)
-
-
-def occupancy_entry(found: Occupancy | None) -> OccupancyEntry | None:
-    """Return what documents hold of an occupancy."""
-    if found is None:
-        return None
-    return OccupancyEntry(found.percent, found.blocks_per_multiprocessor, found.limiter, found.waves, found.tail)
 
 
 def launch_lines(document: LaunchDocument) -> Iterator[str]:

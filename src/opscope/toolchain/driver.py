@@ -83,33 +83,40 @@ def _visible() -> str | None:
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
-class _FailedError(Exception):
+class DriverFailedError(Exception):
     """A call to the driver failed."""
 
 
-class _Library:
+class DriverLibrary:
     """``libcuda``: calls that raise where they fail."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(find_library("cuda") or "libcuda.so.1")
 
     def call(self, name: str, *arguments: object) -> None:
+        """Call a function.
+
+        Raises:
+            DriverFailedError: it fails.
+        """
         code = getattr(self._library, name)(*arguments)
         if code:
             text = ctypes.c_char_p()
             self._library.cuGetErrorString(code, ctypes.byref(text))
             said = text.value.decode(errors="replace") if text.value else "unknown error"
-            raise _FailedError(f"{name} failed: {said} (CUDA error {code})")
+            raise DriverFailedError(f"{name} failed: {said} (CUDA error {code})")
 
     def number(self, name: str, *arguments: object) -> int:
+        """Call a function that gives a number by its first argument."""
         found = ctypes.c_int()
         self.call(name, ctypes.byref(found), *arguments)
         return found.value
 
     def attribute(self, number: int, device: int) -> int:
+        """Return an attribute of a device; 0 where the driver does not know it."""
         try:
             return self.number("cuDeviceGetAttribute", number, device)
-        except _FailedError:  # an older driver does not know it
+        except DriverFailedError:
             return 0
 
 
@@ -118,18 +125,18 @@ def _asked() -> Driver:
     place = _place()
     if place is None:
         return _nothing("there is no CUDA driver: libcuda.so.1 is not found")
-    library = _Library()
+    library = DriverLibrary()
     try:
         library.call("cuInit", 0)
         version = library.number("cuDriverGetVersion")
         devices = tuple(_device(library, at) for at in range(library.number("cuDeviceGetCount")))
-    except _FailedError as error:
+    except DriverFailedError as error:
         return _nothing(str(error))
     cuda = f"{version // 1000}.{version % 1000 // 10}"
     return Driver(library=place, cuda=cuda, release=driver_release(), devices=devices, visible=_visible())
 
 
-def _device(library: _Library, index: int) -> DriverDevice:
+def _device(library: DriverLibrary, index: int) -> DriverDevice:
     handle = library.number("cuDeviceGet", index)
     name = ctypes.create_string_buffer(_NAME_BYTES)
     library.call("cuDeviceGetName", name, _NAME_BYTES, handle)

@@ -1,4 +1,4 @@
-"""ELF files: sections, symbols and build id of x86-64 libraries, read through a memory map.
+"""ELF files: sections, symbols and build id of libraries for x86-64 and aarch64, read through a memory map.
 
 Layout: Tool Interface Standard, Executable and Linking Format 1.2, and its 64-bit extension in the System V ABI.
 """
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from opscope.errors import BadInputError
 from opscope.files import regular
 
-_X86_64 = 62
+X86_64, AARCH64 = 62, 183
 _LONGEST_NAME = 1 << 20
 _NAMES_PER_BYTE = 4  # names may share their ends; that they fill the file several times over is no library
 _FILE, _FUNCTION = 4, 2  # symbol types
@@ -58,7 +58,7 @@ class Elf:
         """Read the section headers.
 
         Raises:
-            BadInputError: the file is no x86-64 ELF file, or is damaged.
+            BadInputError: the file is no ELF file of these processors, or is damaged.
         """
         self.path, self.data = path, data
         self._read_in_names = 0
@@ -67,39 +67,42 @@ class Elf:
         if len(data) < 64 or data[4:6] != b"\x02\x01":
             raise BadInputError(f"{path} is no 64-bit little-endian ELF library, or is cut off")
         (machine,) = struct.unpack_from("<H", data, 18)
-        if machine != _X86_64:
-            raise BadInputError(f"{path} is built for another processor (ELF machine {machine}) than x86-64")
+        if machine not in (X86_64, AARCH64):
+            known = "x86-64 and aarch64"
+            raise BadInputError(f"{path} is built for another processor (ELF machine {machine}) than {known}")
+        self.machine = int(machine)
         self.sections = {section.name: section for section in self._read_sections()}
 
     def _read_sections(self) -> Iterator[ElfSection]:
         (start,) = struct.unpack_from("<Q", self.data, 40)
         size, count, names = struct.unpack_from("<HHH", self.data, 58)
         if size != 64 or start + size * count > len(self.data) or names >= count:
-            raise self._damaged("its section headers lie outside the file")
+            raise self.damaged("its section headers lie outside the file")
         headers = [struct.unpack_from("<IIQQQQ", self.data, start + size * number) for number in range(count)]
         strings = headers[names][4]
         for name, kind, _, address, offset, length in headers:
             if kind != 8 and offset + length > len(self.data):  # 8: takes no room in the file
-                raise self._damaged("a section lies outside the file")
+                raise self.damaged("a section lies outside the file")
             yield ElfSection(self.string(strings + name), address, offset, length)
 
-    def _damaged(self, what: str) -> BadInputError:
+    def damaged(self, what: str) -> BadInputError:
+        """Return the error that says what is damaged."""
         return BadInputError(f"{self.path} is damaged: {what}")
 
     def string(self, offset: int) -> str:
         """Return the zero-terminated text at a file offset."""
         end = self.data.find(b"\0", offset, offset + _LONGEST_NAME)
         if not 0 <= offset <= end:
-            raise self._damaged("a name lies outside the file, or never ends")
+            raise self.damaged("a name lies outside the file, or never ends")
         self._read_in_names += end - offset
         if self._read_in_names > _NAMES_PER_BYTE * len(self.data) + _LONGEST_NAME:
-            raise self._damaged("its names overlap")
+            raise self.damaged("its names overlap")
         return self.data[offset:end].decode("latin-1")
 
     def section(self, name: str) -> ElfSection:
         """Return a section that the file must have."""
         if name not in self.sections:
-            raise self._damaged(f"it has no section {name}")
+            raise self.damaged(f"it has no section {name}")
         return self.sections[name]
 
     def bytes_of(self, section: ElfSection) -> npt.NDArray[np.uint8]:

@@ -1,15 +1,17 @@
 """How code in a library reaches functions and constants that it does not hold itself."""
 
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from opscope.knowledge.binaries.elf import Elf, ElfSection
+import numpy as np
 
-_JUMP = b"\xff\x25"  # jmp through the global offset table
-_ABSOLUTE, _GLOBAL_DATA = 1, 6  # relocation types of x86-64
-_ENTRY_BYTES = 8  # entries of linkage tables begin at multiples of this
+from opscope.knowledge.binaries import aarch64, x86_64
+from opscope.knowledge.binaries.elf import AARCH64, X86_64, Elf, ElfSection
+
+# Of each processor: the types of relocations that add a symbol's address, and how linkage tables are read.
+_WITH_SYMBOL = {X86_64: x86_64.RELOCATIONS_WITH_SYMBOL, AARCH64: aarch64.RELOCATIONS_WITH_SYMBOL}
+_JUMPS = {X86_64: x86_64.jumps, AARCH64: aarch64.jumps}
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,13 @@ class Linkage:
         values = self.elf.symbols(".dynsym", ".dynstr").table["value"]
         entries = self.elf.relocations(".rela.dyn")
         inside = (entries["offset"] >= table.address) & (entries["offset"] < table.address + table.size)
-        found = {}
+        # Packed relocations (.relr.dyn) leave the address in place.
+        content = np.frombuffer(self.elf.data, "<u8", table.size // 8, table.offset)
+        packed = ".relr.dyn" in self.elf.sections
+        found = {table.address + 8 * int(i): int(content[i]) for i in np.flatnonzero(content)} if packed else {}
         for entry in entries[inside]:
             kind, symbol = int(entry["info"]) & 0xFFFFFFFF, int(entry["info"]) >> 32
-            base = int(values[symbol]) if kind in (_GLOBAL_DATA, _ABSOLUTE) else 0
+            base = int(values[symbol]) if kind in _WITH_SYMBOL[self.elf.machine] else 0
             found[int(entry["offset"])] = base + int(entry["addend"])
         return found
 
@@ -82,18 +87,37 @@ class Linkage:
         targets = {address: self.pointers.get(slot) or slots.get(slot) or 0 for address, slot in self._jumps()}
         return {address: target for address, target in targets.items() if target}
 
+    def slot(self, address: int) -> int | None:
+        """Return what a slot of the global offset table points to: its own address if that is outside the library."""
+        if address not in self._slots:
+            return None
+        return self.pointers.get(address) or address
+
+    @cached_property
+    def _slots(self) -> set[int]:
+        return set(self.pointers) | {int(e["offset"]) for e in self.elf.relocations(".rela.plt")}
+
+    def imported_slots(self, names: Iterable[str]) -> set[int]:
+        """Return the slots of functions of other libraries, for calls that use no linkage table (``-fno-plt``)."""
+        wanted = tuple(names)
+        symbols = self.elf.symbols(".dynsym", ".dynstr")
+        entries = self.elf.relocations(".rela.dyn")
+        kinds, numbers = entries["info"] & 0xFFFFFFFF, entries["info"] >> np.uint64(32)
+        fitting = np.isin(kinds, _WITH_SYMBOL[self.elf.machine]) & (numbers < len(symbols.table))
+        entries, numbers = entries[fitting], numbers[fitting]
+        outside = symbols.table["value"][numbers] == 0
+        return {
+            int(entry["offset"])
+            for entry, number in zip(entries[outside], numbers[outside].tolist(), strict=True)
+            if any(part in self.elf.name_of(symbols, number) for part in wanted)
+        }
+
     def _jumps(self) -> list[tuple[int, int]]:
         """Return the linkage tables' entries as pairs of their address and the slot they jump through."""
-        found = []
-        for name in (".plt", ".plt.sec", ".plt.got"):
+        found: list[tuple[int, int]] = []
+        for name in (".plt", ".plt.sec", ".plt.got", ".iplt"):
             section = self.elf.sections.get(name)
-            if section is None:
-                continue
-            content = bytes(self.elf.data[section.offset : section.offset + section.size])
-            for start in range(0, section.size - 5, _ENTRY_BYTES):
-                place = content.find(_JUMP, start, start + _ENTRY_BYTES)
-                if place < 0 or place + 6 > len(content):
-                    continue
-                (displacement,) = struct.unpack_from("<i", content, place + 2)
-                found.append((section.address + start, section.address + place + 6 + displacement))
+            if section is not None:
+                content = bytes(self.elf.data[section.offset : section.offset + section.size])
+                found += _JUMPS[self.elf.machine](content, section.address)
         return found

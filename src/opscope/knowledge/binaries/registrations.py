@@ -15,14 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from opscope.errors import BadInputError
-from opscope.knowledge.binaries.elf import Elf, Symbols, open_elf
+from opscope.knowledge.binaries import aarch64
+from opscope.knowledge.binaries.elf import AARCH64, Elf, Symbols, open_elf
 from opscope.knowledge.binaries.linkage import Linkage
 
 # Small units register their kernels in the first function, large ones in the second.
 _REGISTERING = ("_ZL24__sti____cudaRegisterAllv", "_ZL31__nv_cudaEntityRegisterCallbackPPv")
 _REGISTER = "__cudaRegisterFunction"
-# lea or mov of a 64-bit register from an address relative to the instruction pointer; or a call.
-_LOAD_OR_CALL = re.compile(rb"[\x48\x4c][\x8d\x8b][\x05\x0d\x15\x1d\x25\x2d\x35\x3d](....)|\xe8(....)", re.DOTALL)
+# lea or mov of a 64-bit register from an address relative to the instruction pointer; or a call, of a function or
+# through a slot.
+_LOAD_OR_CALL = re.compile(
+    rb"[\x48\x4c][\x8d\x8b][\x05\x0d\x15\x1d\x25\x2d\x35\x3d](....)|(?:\xe8|\xff\x15)(....)", re.DOTALL
+)
 _UNIT = re.compile(r"tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_(?P<name>.*?)(\.compute_\d+[a-z]*)?(\.cudafe1\.cpp)?")
 
 
@@ -80,7 +84,7 @@ def unit_name(file: str) -> str:
 
 def _registrations(elf: Elf, symbols: Symbols, files: npt.NDArray[np.intp]) -> Iterator[Registration]:
     linkage = Linkage(elf)
-    targets = set(linkage.imported([_REGISTER]))
+    targets = set(linkage.imported([_REGISTER])) | linkage.imported_slots([_REGISTER])
     # The runtime may be linked into the library itself.
     targets |= {int(symbols.table["value"][index]) for index in elf.named(symbols, _REGISTER)} - {0}
     if not targets:
@@ -94,7 +98,8 @@ def _registrations(elf: Elf, symbols: Symbols, files: npt.NDArray[np.intp]) -> I
                 followed += int(entry["size"])
                 if followed > len(elf.data):
                     raise BadInputError(f"{elf.path} is damaged: its registering functions overlap")
-                for kernel, stub in _registered_by(linkage, int(entry["value"]), int(entry["size"]), targets):
+                follow = _followed_on_aarch64 if elf.machine == AARCH64 else _registered_by
+                for kernel, stub in follow(linkage, int(entry["value"]), int(entry["size"]), targets):
                     yield Registration(kernel, unit, stub)
 
 
@@ -122,3 +127,18 @@ def _registered_by(linkage: Linkage, start: int, size: int, targets: set[int]) -
             stub = stub_address
             continue
         position = match.start() + 1  # these bytes only looked like an instruction
+
+
+def _followed_on_aarch64(
+    linkage: Linkage, start: int, size: int, targets: set[int]
+) -> Iterator[tuple[str, int | None]]:
+    """Follow a registering function by what its registers hold at each call."""
+    for called, registers in aarch64.calls(linkage.code(start, size), start, linkage.slot):
+        far = aarch64.veneer(linkage.code(called, 16), called) if linkage.in_code(called) else None
+        if called not in targets and far not in targets:
+            continue
+        name, stub = aarch64.registered(registers)
+        text = None if name is None else linkage.constant(name)
+        if text is None:
+            continue
+        yield text, stub if stub is not None and linkage.in_code(stub) else None

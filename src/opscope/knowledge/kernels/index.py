@@ -7,9 +7,10 @@ characters take 110 KB. A chance hit of a name that is not there has a probabili
 import gzip
 import hashlib
 import itertools
+import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -23,6 +24,7 @@ from opscope.knowledge.kernels.names import base_name, canonical, identifiers
 T = TypeVar("T")
 _KEY_BYTES = 5
 FORMAT = 1  # raise it when keys, or what is kept, change
+_ARCHITECTURES = re.compile(r"\b(?:(?:THRUST|CUB)_\d+(?:_SM)?(?:_\d+)+_NS|_V_\d+_SM(?:_\d+)+)\b")
 _COMMON_WORD = 60  # an identifier in more files than this tells them apart badly
 
 
@@ -129,7 +131,24 @@ class SourceIndex:
         return len(self._stored.keys) // _KEY_BYTES
 
     def exact(self, name: str) -> KernelPlaces | None:
-        """Return what is known of the kernel with exactly this (readable) name."""
+        """Return what is known of the kernel with exactly this (readable) name.
+
+        CUB and Thrust put the architectures that a build is made for into a namespace: builds for another platform or
+        CUDA differ in that alone.
+        """
+        return self._exact(name) or next(filter(None, map(self._exact, self._as_built_here(name))), None)
+
+    def _as_built_here(self, name: str) -> Iterator[str]:
+        for own in self._architecture_names:
+            renamed = _ARCHITECTURES.sub(own, name)
+            if renamed != name:
+                yield renamed
+
+    @cached_property
+    def _architecture_names(self) -> Sequence[str]:
+        return [word for word in self._stored.words if _ARCHITECTURES.fullmatch(word)]
+
+    def _exact(self, name: str) -> KernelPlaces | None:
         key = _key(canonical(name))
         place = self._stored.keys.find(key)
         while place >= 0 and place % _KEY_BYTES:

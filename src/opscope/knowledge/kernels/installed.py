@@ -4,13 +4,18 @@ import hashlib
 import importlib.util
 import os
 import re
+import shutil
+import tempfile
+import zipfile
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from opscope.errors import BadInputError, OpscopeError
-from opscope.files import cache_folder, write_whole
+from opscope.files import cache_folder, regular, write_whole
 from opscope.knowledge.binaries.demangle import demangler
 from opscope.knowledge.binaries.elf import Elf, open_elf
 from opscope.knowledge.binaries.paths import by_file_name, repository_root, source_paths
@@ -18,7 +23,12 @@ from opscope.knowledge.binaries.registrations import CudaLibrary, cuda_library
 from opscope.knowledge.kernels.index import FORMAT, IndexedKernel, SourceIndex, build_index
 
 _DIGEST = r"[0-9a-f]{64}"
-TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
+TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_nvshmem.so")
+_LARGEST = 8 << 30  # bytes of a library in a wheel
+
+
+class NoKernelsError(BadInputError):
+    """A library holds no CUDA kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +51,61 @@ def installed_torch() -> InstalledTorch | None:
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         return None
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    try:
-        text = (folder / "version.py").read_text(encoding="utf-8")
-    except OSError:
+    return torch_in(Path(next(iter(spec.submodule_search_locations))))
+
+
+def torch_in(folder: Path) -> InstalledTorch | None:
+    """Describe the PyTorch of a folder: the package itself, or what holds it, of whatever platform; None if none."""
+    package = next((place for place in (folder / "torch", folder) if (place / "version.py").is_file()), None)
+    if package is None:
         return None
+    try:
+        text = (package / "version.py").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    libraries = tuple(path for name in TORCH_LIBRARIES if (path := package / "lib" / name).is_file())
+    return _described(text, libraries)
+
+
+def _described(text: str, libraries: tuple[Path, ...]) -> InstalledTorch | None:
     version = re.search(r"^__version__\b.*= '([^']+)'", text, re.MULTILINE)
     git = re.search(r"^git_version\b.*= '([^']+)'", text, re.MULTILINE)
-    if version is None:
-        return None
-    libraries = tuple(path for name in TORCH_LIBRARIES if (path := folder / "lib" / name).is_file())
-    return InstalledTorch(version[1], git[1] if git else None, libraries)
+    return InstalledTorch(version[1], git[1] if git else None, libraries) if version else None
+
+
+@contextmanager
+def torch_in_wheel(wheel: Path) -> Iterator[InstalledTorch]:
+    """Describe the PyTorch of a wheel, of whatever platform; its libraries are unpacked for the time of the block.
+
+    Raises:
+        BadInputError: the file is no wheel of PyTorch, or is damaged.
+    """
+    try:
+        with zipfile.ZipFile(regular(wheel)) as archive, tempfile.TemporaryDirectory() as folder:
+            text = archive.read("torch/version.py").decode("utf-8", "replace")
+            libraries = tuple(_unpacked(archive, Path(folder)))
+            described = _described(text, libraries)
+            if described is None:
+                raise BadInputError(f"{wheel} does not say which PyTorch it holds")
+            yield described
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError) as error:
+        raise BadInputError(f"{wheel} is no wheel of PyTorch: {error}") from error
+
+
+def _unpacked(archive: zipfile.ZipFile, folder: Path) -> Iterator[Path]:
+    for name in TORCH_LIBRARIES:
+        try:
+            member = archive.getinfo(f"torch/lib/{name}")
+        except KeyError:
+            continue
+        if member.file_size > _LARGEST:
+            raise BadInputError(
+                f"{name} in the wheel says that it takes {member.file_size:,} bytes: more than a library"
+            )
+        target = folder / name
+        with archive.open(member) as source, target.open("wb") as out:
+            shutil.copyfileobj(source, out, 1 << 20)
+        yield target
 
 
 def build_ids(libraries: Iterable[Path]) -> dict[str, str]:
@@ -85,7 +139,7 @@ def library_index(path: Path, *, torch: str, git: str | None) -> SourceIndex:
             return index.described(torch=torch, git=git, library=path.name)
         library = cuda_library(elf)
         if not library.kernels:
-            raise BadInputError(f"{path} registers no CUDA kernels")
+            raise NoKernelsError(f"{path} registers no CUDA kernels")
         paths = _unit_paths(elf, library)
     index = _index(path.name, library, paths, torch=torch, git=git)
     _write_cache(cached, index.packed())
@@ -165,4 +219,10 @@ def torch_index(installed: InstalledTorch) -> list[SourceIndex]:
         BadInputError: a library is stripped or damaged.
         EnvironmentLacksError: C++ names cannot be read on this system.
     """
-    return [library_index(path, torch=installed.version, git=installed.git) for path in installed.libraries]
+    found = []
+    for path in installed.libraries:
+        try:
+            found.append(library_index(path, torch=installed.version, git=installed.git))
+        except NoKernelsError:  # aarch64's linear algebra has none
+            continue
+    return found

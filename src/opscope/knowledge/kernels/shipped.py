@@ -18,7 +18,21 @@ _NOT_CUDA = ("cpu", "rocm", "xpu")  # builds that have other kernels, or none
 BUILDS: Final = "builds.json"
 
 
-class ShippedBuild(msgspec.Struct, frozen=True):
+class OtherWheel(msgspec.Struct, frozen=True):
+    """The wheel of a build for another platform, whose kernels come from the same files.
+
+    Attributes:
+        platform: ``aarch64``.
+        build_ids: of its libraries.
+        sha256: the wheel's digest, as PyPI lists it.
+    """
+
+    platform: str
+    build_ids: dict[str, str]
+    sha256: str
+
+
+class ShippedBuild(msgspec.Struct, frozen=True, omit_defaults=True):
     """A build of PyTorch that there is an index for.
 
     Attributes:
@@ -28,6 +42,7 @@ class ShippedBuild(msgspec.Struct, frozen=True):
         index: the file with its kernels, beside ``builds.json``.
         wheel: its wheel on PyPI, for Python 3.11 on x86-64 Linux.
         sha256: that wheel's digest, as PyPI lists it.
+        others: its wheels for other platforms that were compared with it, kernel by kernel.
     """
 
     torch: str
@@ -36,6 +51,12 @@ class ShippedBuild(msgspec.Struct, frozen=True):
     index: str
     wheel: str
     sha256: str
+    others: tuple[OtherWheel, ...] = ()
+
+    @property
+    def all_build_ids(self) -> frozenset[str]:
+        """Those of its libraries on all platforms."""
+        return frozenset(self.build_ids.values()).union(*(other.build_ids.values() for other in self.others))
 
 
 @cache
@@ -81,7 +102,7 @@ def same_release(version: TorchVersion) -> str | None:
 def same_build(build_ids: Collection[str]) -> str | None:
     """Return the shipped version that most of these build ids belong to; None if none of them does."""
     wanted = set(build_ids)
-    shared = {name: len(wanted & set(build.build_ids.values())) for name, build in shipped_builds().items()}
+    shared = {name: len(wanted & build.all_build_ids) for name, build in shipped_builds().items()}
     best = max(shared, key=lambda name: shared[name])
     return best if shared[best] else None
 

@@ -1,0 +1,81 @@
+"""``opscope build FILE.cu``: build with nvcc, and say what the kernels take."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from opscope.cli.listing import echo_listing
+from opscope.cli.options import WORDS, format_option
+from opscope.cli.terminal import echo_lines, echo_table
+from opscope.documents.build import BuildDocument
+from opscope.errors import UsageError
+from opscope.record.codec import encode
+from opscope.report.build_document import build_lines, kernels_table
+from opscope.report.tables import as_csv, as_markdown
+from opscope.text import printable
+from opscope.toolchain.building import SUFFIXES, build_file, chosen, listing_of
+from opscope.toolchain.nvcc import Kind
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("flags", nargs=-1, metavar="[-- NVCC-FLAGS...]")
+@click.option("--arch", type=WORDS, default=(), help="For these: sm_80,sm_90.  [default: the GPUs here]")
+@click.option("--universal", is_flag=True, help="For all that this nvcc builds for, with PTX of the newest.")
+@click.option(
+    "--kind",
+    type=click.Choice([str(kind) for kind in SUFFIXES]),
+    default="executable",
+    show_default=True,
+    help="A program; a shared library; or a module of Python, with PyTorch's headers.",
+)
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="What to write.")
+@click.option("--emit", type=click.Choice(["ptx", "sass"]), help="Show the code of the kernels instead.")
+@click.option("--kernel", help="Only kernels whose name holds this.")
+@click.option(
+    "--block", type=click.IntRange(1, 1024), default=256, show_default=True, help="Threads of the block for occupancy."
+)
+@format_option
+def command(
+    source: Path,
+    flags: tuple[str, ...],
+    arch: tuple[str, ...],
+    universal: bool,
+    kind: str,
+    output: Path | None,
+    emit: str | None,
+    kernel: str | None,
+    block: int,
+    output_format: str,
+) -> None:
+    """Build a CUDA source; show the command, and per kernel registers, shared memory, spills and occupancy.
+
+    nvcc is that of CUDA_HOME, of the path, or of NVIDIA's wheels (pip install 'opscope[cuda]'); no GPU is needed.
+    --emit shows PTX, or machine code (SASS), each instruction under its line of the source.
+    """
+    if universal and arch:
+        raise UsageError("--universal builds for all architectures, --arch for some: give one of them")
+    numbers = chosen(arch, universal=universal)
+    if emit is not None:
+        echo_listing(listing_of(source, emit, numbers[-1], flags), kernel, output, output_format)
+        return
+    made = Kind(kind)
+    target = output or source.with_suffix(SUFFIXES[made])
+    _show(build_file(source, target, made, numbers, block, flags), kernel, output_format)
+
+
+def _show(document: BuildDocument, kernel: str | None, output_format: str) -> None:
+    if output_format == "json":
+        click.echo(encode(document), nl=False)
+        return
+    shown = tuple(one for one in document.kernels if kernel is None or kernel in one.name)
+    table = kernels_table(replace(document, kernels=shown))
+    if output_format == "csv":
+        click.echo(as_csv(table))
+        return
+    echo_lines(build_lines(document))
+    if output_format == "md":
+        click.echo(printable(as_markdown(table, "Kernels")))
+    elif shown:
+        echo_table(table)

@@ -1,0 +1,58 @@
+"""``opscope doctor``: whether everything works here."""
+
+import sys
+import time
+
+import click
+
+from opscope.cli.options import format_option
+from opscope.cli.terminal import echo_lines, echo_table
+from opscope.documents.doctor import Check, DoctorDocument, Status
+from opscope.record.codec import encode
+from opscope.report.blocks import Name, Table
+from opscope.report.tables import as_csv, as_markdown
+from opscope.text import printable
+from opscope.toolchain.doctor.ask import ask
+from opscope.toolchain.doctor.diagnose import diagnose
+
+_PROBLEM = 3
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@format_option
+def command(output_format: str) -> None:
+    """Try everything that opscope uses: driver, GPUs, PyTorch, profiler, nvcc, Triton, NCCL, counters.
+
+    Each is really run: a kernel on every GPU, a product compared with the CPU's, a program built, a short profile, a
+    counter read. What does not fit together is named, with what to do. Ends with exit code 3 where something that is
+    there does not work.
+    """
+    began = time.perf_counter()
+    checks = diagnose(ask())
+    works = all(check.status is not Status.PROBLEM for check in checks)
+    document = DoctorDocument(works=works, seconds=time.perf_counter() - began, checks=checks)
+    _show(document, output_format)
+    if not works:
+        sys.exit(_PROBLEM)
+
+
+def _show(document: DoctorDocument, output_format: str) -> None:
+    if output_format == "json":
+        click.echo(encode(document), nl=False)
+    elif output_format == "csv":
+        click.echo(as_csv(_table(document)))
+    elif output_format == "md":
+        click.echo(printable(as_markdown(_table(document), "Doctor")))
+    else:
+        echo_table(_table(document))
+        echo_lines(_fixes(document.checks))
+
+
+def _table(document: DoctorDocument) -> Table:
+    rows = tuple((check.name, str(check.status), Name(check.found)) for check in document.checks)
+    return Table(("Check", "Result", "Found"), rows)
+
+
+def _fixes(checks: tuple[Check, ...]) -> list[str]:
+    wanted = [check for check in checks if check.status in (Status.PROBLEM, Status.WARNING) and check.fix is not None]
+    return ["", *(f"{check.name}: {check.fix}" for check in wanted)] if wanted else []

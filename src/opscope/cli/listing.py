@@ -1,0 +1,46 @@
+"""Shows listings of kernels: on the terminal, into a file, or as JSON."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from opscope.documents.build import ListingDocument
+from opscope.errors import UsageError
+from opscope.files import write_whole
+from opscope.record.codec import encode
+from opscope.report.build_document import listing_lines
+from opscope.text import printable
+
+
+def echo_listing(document: ListingDocument, kernel: str | None, output: Path | None, output_format: str) -> None:
+    """Show the kernels of a listing.
+
+    Args:
+        document: all of them.
+        kernel: a part of the names of those to show; None shows all.
+        output: a file to write to; None prints.
+        output_format: ``json``, or anything else for text.
+
+    Raises:
+        UsageError: no kernel is called so.
+    """
+    found = tuple(one for one in document.kernels if kernel is None or kernel in one.name or kernel == one.symbol)
+    if not found:
+        names = ", ".join(one.name for one in document.kernels[:10])
+        raise UsageError(
+            f"no kernel's name holds {kernel!r}; there are: {names}"
+            if document.kernels
+            else f"{document.origin} has no kernels"
+        )
+    document = replace(document, kernels=found)
+    if output_format == "json":
+        content = encode(document)
+    else:
+        lines = "\n\n".join("\n".join(map(printable, listing_lines(one))) for one in found)
+        content = f"{lines}\n".encode()
+    if output is None:
+        click.echo(content, nl=False)
+    else:
+        write_whole(output, content)
+        click.echo(f"opscope: written to {printable(str(output))}", err=True)

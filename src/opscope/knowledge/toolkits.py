@@ -1,0 +1,50 @@
+"""What CUDA toolkits need of drivers and host compilers (``data/cuda_toolkits.toml``, with its sources)."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from opscope.knowledge.compute_capabilities import version_of
+
+_FIRST_DRIVER: Final = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolkit:
+    """One release of CUDA.
+
+    Attributes:
+        version: ``12.8``.
+        driver: the Linux driver that came with it; None where it came without.
+        gcc: the newest that its nvcc accepts.
+    """
+
+    version: str
+    gcc: int
+    driver: str | None = None
+
+
+@cache
+def toolkits() -> Mapping[str, Toolkit]:
+    """Return the toolkits by version, the oldest first."""
+    text = resources.files("opscope.knowledge").joinpath("data", "cuda_toolkits.toml").read_text("utf-8")
+    return {version: Toolkit(version=version, **values) for version, values in tomllib.loads(text).items()}
+
+
+def toolkit_of(version: str) -> Toolkit | None:
+    """Return the toolkit of a version with or without its last part: ``12.8``, ``12.8.93``."""
+    return toolkits().get(".".join(map(str, version_of(version)[:2])))
+
+
+def runs_on(cuda: str, driver_cuda: str) -> bool:
+    """Tell whether programs built with a CUDA run on a driver that supports another one: the major version decides."""
+    return version_of(cuda)[:1] <= version_of(driver_cuda)[:1]
+
+
+def first_driver(cuda: str) -> str | None:
+    """Return the first Linux driver on which programs built with a CUDA run; None where it is not known."""
+    major = version_of(cuda)[:1]
+    return _FIRST_DRIVER.get(major[0]) if major else None

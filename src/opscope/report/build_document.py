@@ -1,0 +1,91 @@
+"""`BuildDocument` and `ListingDocument` as text and tables."""
+
+import linecache
+from collections.abc import Iterator
+
+from opscope.documents.build import BuildDocument, KernelListing, KernelResources
+from opscope.report.blocks import Name, Table
+from opscope.units import format_bytes
+
+
+def kernels_table(document: BuildDocument) -> Table:
+    """One row per kernel and architecture."""
+    columns = (
+        *("Kernel", "Arch", "Registers", "Shared memory", "Stack", "Spilled", "Barriers"),
+        *(f"Occupancy, {document.block_threads} threads", "Limited by"),
+    )
+    return Table(columns, tuple(map(_row, document.kernels)), frozenset({2, 3, 4, 5, 6, 7}), frozenset({6}))
+
+
+def _row(kernel: KernelResources) -> tuple[str, ...]:
+    spilled = kernel.spill_store_bytes + kernel.spill_load_bytes
+    return (
+        Name(kernel.name),
+        kernel.arch,
+        str(kernel.registers),
+        format_bytes(kernel.shared_memory_bytes),
+        format_bytes(kernel.stack_bytes),
+        format_bytes(spilled),
+        str(kernel.barriers),
+        *_occupancy(kernel),
+    )
+
+
+def _occupancy(kernel: KernelResources) -> tuple[str, str]:
+    if kernel.problem is not None:
+        return "cannot be launched", kernel.problem
+    found = kernel.occupancy
+    return ("unknown", "-") if found is None else (f"{found.percent:.0f} %", found.limiter)
+
+
+def build_lines(document: BuildDocument) -> Iterator[str]:
+    """Yield what was built, of what, and what deserves a look."""
+    yield document.command
+    held = ", ".join(_contents(document)) or "no code for a GPU"
+    yield (
+        f"{document.output}: {document.kind}, built in {document.seconds:.1f} s by nvcc {document.nvcc_version}; "
+        f"holds {held}"
+    )
+    for message in document.messages:
+        place = "" if message.file is None else f"{message.file}:{message.line}: "
+        yield f"warning: {place}{message.text}"
+    found: dict[tuple[str, str], list[str]] = {}
+    for kernel in document.kernels:
+        for remark in _remarks(kernel):
+            found.setdefault((kernel.name, remark), []).append(kernel.arch)
+    yield from (f"{name} ({', '.join(archs)}): {remark}" for (name, remark), archs in found.items())
+
+
+def _contents(document: BuildDocument) -> Iterator[str]:
+    sass = list(dict.fromkeys(entry.arch for entry in document.contents if entry.kind == "sass"))
+    ptx = list(dict.fromkeys(entry.arch for entry in document.contents if entry.kind == "ptx"))
+    if sass:
+        yield f"machine code for {', '.join(sass)}"
+    if ptx:
+        yield f"PTX of {', '.join(ptx)}"
+
+
+def _remarks(kernel: KernelResources) -> Iterator[str]:
+    if spilled := kernel.spill_store_bytes + kernel.spill_load_bytes:
+        yield (
+            f"registers are spilled to local memory ({format_bytes(spilled)} a thread); fewer values at a time, "
+            "or a larger bound in __launch_bounds__, keep them in registers"
+        )
+    elif kernel.stack_bytes:
+        yield (
+            f"{format_bytes(kernel.stack_bytes)} of local memory a thread: an array that is indexed by what the "
+            "compiler does not know, or a call"
+        )
+
+
+def listing_lines(kernel: KernelListing) -> Iterator[str]:
+    """Yield a listing with the source line before the instructions that it became."""
+    yield f"// {kernel.name} ({kernel.arch})"
+    shown: tuple[str | None, int | None] = (None, None)
+    for instruction in kernel.instructions:
+        place = (instruction.file, instruction.line)
+        if place != shown and instruction.file is not None and instruction.line:
+            text = linecache.getline(instruction.file, instruction.line).strip()
+            yield f"// {instruction.file}:{instruction.line}{f'  {text}' if text else ''}"
+        shown = place
+        yield instruction.text

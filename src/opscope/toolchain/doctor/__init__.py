@@ -1,0 +1,1 @@
+"""Whether everything works here: `ask` tries it, `diagnose` says what follows."""

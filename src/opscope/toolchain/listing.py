@@ -1,0 +1,68 @@
+"""Text of PTX, and of nvdisasm -> listings with the source line of each instruction."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from opscope.documents.build import Instruction, KernelListing
+from opscope.knowledge.binaries.demangle import demangler
+
+_FILE: Final = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]+)"')
+_LOC: Final = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
+_ENTRY: Final = re.compile(r"\s*(?:\.visible |\.weak |\.extern )*\.entry\s+([\w$.]+)")
+_TARGET: Final = re.compile(r"\s*\.target\s+(sm_\w+)")
+_SECTION: Final = re.compile(r"\s*\.section\s+\.text\.([\w$.]+)")
+_LINE: Final = re.compile(r'\s*//## File "([^"]+)", line (\d+)(?! inlined)')
+_OTHER_SECTION: Final = re.compile(r"\s*\.section\s")
+
+
+def ptx_kernels(text: str) -> Iterator[KernelListing]:
+    """Yield the kernels of PTX, each with its instructions; a kernel ends where its braces do."""
+    readable, files, arch = demangler(), dict(_files(text)), ""
+    symbol: str | None = None
+    place: tuple[str | None, int | None] = (None, None)
+    found: list[Instruction] = []
+    depth = 0
+    for line in text.splitlines():
+        if target := _TARGET.match(line):
+            arch = target[1]
+        elif symbol is None and (entry := _ENTRY.match(line)):
+            symbol, found, place, depth = entry[1], [], (None, None), 0
+        if symbol is None:
+            continue
+        if location := _LOC.match(line):
+            place = (files.get(location[1]), int(location[2]))
+            continue
+        if line.strip():
+            found.append(Instruction(line.rstrip().expandtabs(8), *place))
+        depth += line.count("{") - line.count("}")
+        if depth == 0 and "}" in line:
+            yield KernelListing(name=readable(symbol), symbol=symbol, arch=arch, instructions=tuple(found))
+            symbol = None
+
+
+def _files(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        if found := _FILE.match(line):
+            yield found[1], found[2]
+
+
+def sass_kernels(text: str) -> Iterator[KernelListing]:
+    """Yield the kernels of what ``nvdisasm -g -c`` printed."""
+    readable, arch = demangler(), ""
+    symbol: str | None = None
+    place: tuple[str | None, int | None] = (None, None)
+    found: list[Instruction] = []
+    for line in (*text.splitlines(), ".section end"):
+        if target := _TARGET.match(line):
+            arch = target[1]
+        section = _SECTION.match(line)
+        if (section or _OTHER_SECTION.match(line)) and symbol is not None:
+            yield KernelListing(name=readable(symbol), symbol=symbol, arch=arch, instructions=tuple(found))
+            symbol = None
+        if section:
+            symbol, found = section[1], []  # a place is printed where it changes, also from one kernel to the next
+        elif symbol is not None and (location := _LINE.match(line)):
+            place = (location[1], int(location[2]))
+        elif symbol is not None and ("/*" in line or line.startswith(".L_")):
+            found.append(Instruction(line.rstrip().expandtabs(8), *place))

@@ -1,0 +1,90 @@
+"""What compilers print: warnings, errors, and what ptxas says of kernels."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from opscope.documents.build import CompilerMessage, KernelResources
+from opscope.knowledge.binaries.demangle import demangler
+
+_MESSAGES: Final = (
+    re.compile(
+        r"(?P<file>[^\s(][^(]*)\((?P<line>\d+)\): (?P<kind>warning|error|catastrophic error)\b[^:]*: (?P<text>.*)"
+    ),
+    re.compile(r"(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:\d+:)? (?:fatal )?(?P<kind>warning|error): (?P<text>.*)"),
+    re.compile(r"(?:nvcc|ptxas|nvlink|ld|collect2)\b[^:]*(?P<kind>warning|error|fatal)\s*: (?P<text>.*)"),
+    re.compile(r"(?P<file>[^\s:][^:]*):(?P<line>\d+): (?P<kind>undefined reference)(?P<text>.*)"),
+    re.compile(r"(?P<text>nvcc fatal\s*: .*|.*: undefined reference to .*)"),
+)
+_ENTRY: Final = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
+_STACK: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED: Final = re.compile(r"Used (\d+) registers")
+_NUMBERS: Final = {
+    "barriers": re.compile(r"used (\d+) barriers"),
+    "shared_memory_bytes": re.compile(r"(\d+)(?:\+\d+)? bytes smem"),
+    "constant_bytes": re.compile(r"(\d+)(?:\+\d+)? bytes cmem\[0\]"),
+}
+
+
+def messages(text: str) -> Iterator[CompilerMessage]:
+    """Yield the warnings and errors in what a compiler printed, each once."""
+    seen = set()
+    for line in text.splitlines():
+        found = next((match for pattern in _MESSAGES if (match := pattern.match(line.strip()))), None)
+        if found is None or line in seen:
+            continue
+        seen.add(line)
+        parts = found.groupdict()
+        kind = "warning" if parts.get("kind") == "warning" else "error"
+        number = parts.get("line")
+        yield CompilerMessage(
+            file=parts.get("file"), line=int(number) if number else None, kind=kind, text=parts["text"].strip()
+        )
+
+
+def first_error(text: str) -> str:
+    """Return the first error that a compiler printed, with its place; its last line where none is recognised."""
+    error = next((message for message in messages(text) if message.kind == "error"), None)
+    if error is None:
+        lines = [line for line in text.strip().splitlines() if line.strip()]
+        return lines[-1].strip() if lines else "it failed without a word"
+    return error.text if error.file is None else f"{error.file}:{error.line}: {error.text}"
+
+
+@dataclass(slots=True)
+class _Kernel:
+    symbol: str
+    arch: str
+    stack: tuple[int, int, int] = (0, 0, 0)
+
+
+def resources(text: str) -> Iterator[KernelResources]:
+    """Yield what ``ptxas --verbose`` said of each kernel on each architecture."""
+    readable = demangler()
+    kernel: _Kernel | None = None
+    for line in text.splitlines():
+        if found := _ENTRY.search(line):
+            kernel = _Kernel(found[1], found[2])
+        elif kernel is not None and (found := _STACK.search(line)):
+            kernel.stack = (int(found[1]), int(found[2]), int(found[3]))
+        elif kernel is not None and (found := _USED.search(line)):
+            yield _resources(kernel, readable(kernel.symbol), int(found[1]), line)
+            kernel = None
+
+
+def _resources(kernel: _Kernel, name: str, registers: int, line: str) -> KernelResources:
+    numbers = {what: int(found[1]) for what, pattern in _NUMBERS.items() if (found := pattern.search(line))}
+    stack, stores, loads = kernel.stack
+    return KernelResources(
+        name=name,
+        symbol=kernel.symbol,
+        arch=kernel.arch,
+        registers=registers,
+        stack_bytes=stack,
+        spill_store_bytes=stores,
+        spill_load_bytes=loads,
+        shared_memory_bytes=numbers.get("shared_memory_bytes", 0),
+        constant_bytes=numbers.get("constant_bytes"),
+        barriers=numbers.get("barriers", 0),
+    )

@@ -1,0 +1,275 @@
+"""Operators of PyTorch from sources in CUDA or C++: built, checked before each call, and known to ``torch.compile``."""
+
+import hashlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Final, get_type_hints
+
+import torch
+
+from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.files import cache_folder, write_whole
+from opscope.toolchain.messages import first_error
+from opscope.toolchain.nvcc import BuildFailedError
+from opscope.toolchain.programs import find_program, version_text
+
+Function = Callable[..., object]
+_TYPES: Final = {torch.Tensor: "torch::Tensor", int: "int64_t", float: "double", bool: "bool"}
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_INCLUDED: Final = ("-include", "torch/types.h")
+_INCLUDED_CUDA: Final = (*_INCLUDED, "-include", "cuda_runtime.h")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requires:
+    """What a tensor must be, so that a kernel may read it.
+
+    Attributes:
+        dtypes: one of these; None allows all.
+        dims: number of dimensions; None allows all.
+        contiguous: whether its elements must lie one after the other.
+        shape_of: the argument whose shape it must have.
+    """
+
+    dtypes: tuple[torch.dtype, ...] | None = None
+    dims: int | None = None
+    contiguous: bool = True
+    shape_of: str | None = None
+
+    def problem(self, name: str, value: torch.Tensor, arguments: Mapping[str, object]) -> str | None:
+        """Say what is wrong with an argument; None where nothing is."""
+        if self.dtypes is not None and value.dtype not in self.dtypes:
+            return f"{name} is of {_short(value.dtype)}, not of {' or '.join(map(_short, self.dtypes))}"
+        if self.dims is not None and value.dim() != self.dims:
+            return f"{name} has {value.dim()} dimensions, not {self.dims}"
+        if self.contiguous and not value.is_contiguous():
+            return f"{name} is not contiguous: its strides are {tuple(value.stride())}; {name}.contiguous() copies it"
+        other = arguments.get(self.shape_of) if self.shape_of is not None else None
+        if isinstance(other, torch.Tensor) and value.shape != other.shape:
+            return f"{name} has the shape {tuple(value.shape)}, {self.shape_of} has {tuple(other.shape)}"
+        return None
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class Operators:
+    """The operators of one source, as attributes; each is ``torch.ops.<namespace>.<name>``, too.
+
+    Attributes:
+        namespace: under which PyTorch knows them.
+        source: what they were built from.
+    """
+
+    def __init__(self, namespace: str, source: Path, operators: Mapping[str, Function]) -> None:
+        self.namespace, self.source = namespace, source
+        self._operators = dict(operators)
+
+    def __getattr__(self, name: str) -> Function:
+        try:
+            return self.__dict__["_operators"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"there is no operator {name}; there are {', '.join(self._operators)}") from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._operators]
+
+    def __repr__(self) -> str:
+        return f"<operators {', '.join(self._operators)} of {self.source.name}, torch.ops.{self.namespace}>"
+
+
+def load_kernel(
+    source: str | Path,
+    functions: Mapping[str, Function],
+    *,
+    requires: Mapping[str, Requires] | None = None,
+    name: str = "kernels",
+    flags: tuple[str, ...] = (),
+) -> Operators:
+    """Build operators from a source, unless that was done before, and register them with PyTorch.
+
+    Before each call it is checked that all tensors are on one device, a GPU for a CUDA source, and are what
+    ``requires`` asks for, contiguous unless told otherwise. The operators work under ``torch.compile`` and pass
+    ``torch.library.opcheck``.
+
+    Args:
+        source: a ``.cu`` or ``.cpp`` file, or the text of one (CUDA, where it has a ``__global__``). It defines C++
+            functions that take and return ``torch::Tensor``, ``int64_t``, ``double`` and ``bool``.
+        functions: per function of the source, a Python function of the same parameters, with annotations, that returns
+            empty tensors like its results: the fake kernel.
+        requires: per parameter, what it must be; the same for all functions.
+        name: the operators' namespace in ``torch.ops``.
+        flags: further flags for the compiler.
+
+    Raises:
+        UsageError: a signature cannot be translated.
+        EnvironmentLacksError: PyTorch has no CUDA, or a compiler or ninja is missing.
+        BuildFailedError: the source cannot be compiled: the compiler's first error, with its line.
+    """
+    if not functions or not _NAME.fullmatch(name):
+        raise UsageError(f"load_kernel needs functions, and a name that is one of C++: {name!r}")
+    declarations = {function: declaration(function, fake) for function, fake in functions.items()}
+    text, given = _text(source)
+    is_cuda = "__global__" in text or (given is not None and given.suffix == ".cu")
+    module = _built(name, text, given, declarations, flags, is_cuda=is_cuda)
+    operators = {
+        function: _registered(f"{name}::{function}", getattr(module, function), fake, requires or {}, is_cuda=is_cuda)
+        for function, fake in functions.items()
+    }
+    return Operators(name, given or Path(f"{name}.{'cu' if is_cuda else 'cpp'}"), operators)
+
+
+def _text(source: str | Path) -> tuple[str, Path | None]:
+    if isinstance(source, Path) or ("\n" not in source and source.endswith((".cu", ".cpp"))):
+        path = Path(source).resolve()
+        if not path.is_file():
+            raise UsageError(f"there is no source {path}")
+        return path.read_text(encoding="utf-8"), path
+    return source, None
+
+
+def declaration(name: str, fake: Function) -> str:
+    """Return the C++ declaration of a function with a Python function's annotations.
+
+    Raises:
+        UsageError: a parameter or the result is of a type that cannot be translated.
+    """
+    hints = get_type_hints(fake)
+    parameters = list(inspect.signature(fake).parameters)
+    if not _NAME.fullmatch(name) or "return" not in hints or any(one not in hints for one in parameters):
+        raise UsageError(f"the fake kernel of {name} needs annotations of all its parameters and of its result")
+    types = {one: _TYPES.get(hints[one]) for one in parameters}
+    unknown = [one for one, cpp in types.items() if cpp is None]
+    result = _result_type(hints["return"])
+    if unknown or result is None:
+        what = f"its parameter {unknown[0]}" if unknown else "its result"
+        raise UsageError(f"{name}: {what} is none of Tensor, int, float and bool (and tuples of Tensor as results)")
+    return f"{result} {name}({', '.join(f'{cpp} {one}' for one, cpp in types.items())});"
+
+
+def _result_type(hint: object) -> str | None:
+    if isinstance(hint, type) and hint in _TYPES:
+        return _TYPES[hint]
+    parts = getattr(hint, "__args__", ())
+    if getattr(hint, "__origin__", None) is tuple and parts and all(part is torch.Tensor for part in parts):
+        return f"std::tuple<{', '.join(['torch::Tensor'] * len(parts))}>"
+    return None
+
+
+def _built(
+    name: str, text: str, given: Path | None, declarations: Mapping[str, str], flags: tuple[str, ...], *, is_cuda: bool
+) -> ModuleType:
+    if is_cuda and torch.version.cuda is None:
+        raise EnvironmentLacksError("a CUDA source needs a PyTorch with CUDA; this one is built for the CPU")
+    capability = torch.cuda.get_device_capability() if is_cuda and torch.cuda.is_available() else None
+    compiler = find_program("nvcc") if is_cuda else None
+    parts = [text, *declarations.values(), *flags, torch.__version__, str(capability)]
+    parts.append(version_text(compiler) if compiler else "")
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    folder = cache_folder() / "operators" / f"{name}-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    own = given or folder / f"{name}.{'cu' if is_cuda else 'cpp'}"
+    if given is None:
+        _keep(own, text)
+    binding = folder / "binding.cpp"
+    _keep(binding, _binding(declarations))
+    return _compiled(f"{name}_{key}", folder, [own, binding], flags, capability, is_cuda=is_cuda)
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a file, unless it is there: ninja builds anew what is newer than before."""
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_whole(path, text.encode())
+
+
+def _binding(declarations: Mapping[str, str]) -> str:
+    names = "\n".join(f'    module.def("{name}", &{name});' for name in declarations)
+    lines = "\n".join(declarations.values())
+    return f"#include <torch/extension.h>\n\n{lines}\n\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {{\n{names}\n}}\n"
+
+
+def _compiled(
+    name: str, folder: Path, sources: list[Path], flags: tuple[str, ...], capability: tuple[int, int] | None, *,
+    is_cuda: bool,
+) -> ModuleType:  # fmt: skip
+    from torch.utils import cpp_extension
+
+    try:
+        with _for_architecture(capability):
+            module: ModuleType = cpp_extension.load(
+                name=name,
+                sources=[str(source) for source in sources],
+                build_directory=str(folder),
+                extra_cflags=["-O3", *(_INCLUDED if not is_cuda else ()), *(flags if not is_cuda else ())],
+                extra_cuda_cflags=["-O3", "-lineinfo", *_INCLUDED_CUDA, *flags],
+                with_cuda=is_cuda,
+            )
+    except (RuntimeError, OSError) as error:
+        said = str(error)
+        if "Ninja is required" in said or "CUDA_HOME" in said or "No such file or directory: 'which'" in said:
+            raise EnvironmentLacksError(f"operators cannot be built here: {said.splitlines()[0]}") from error
+        raise BuildFailedError(f"{sources[0].name} cannot be built: {first_error(said)}") from error
+    return module
+
+
+@contextmanager
+def _for_architecture(capability: tuple[int, int] | None) -> Iterator[None]:
+    """Build for the device here only, and with ninja of this environment."""
+    wanted = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
+    if capability is not None and "TORCH_CUDA_ARCH_LIST" not in os.environ:
+        wanted["TORCH_CUDA_ARCH_LIST"] = f"{capability[0]}.{capability[1]}"
+    before = {variable: os.environ.get(variable) for variable in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for variable, value in before.items():
+            if value is None:
+                os.environ.pop(variable, None)
+            else:
+                os.environ[variable] = value
+
+
+def _registered(
+    qualified: str, built: Function, fake: Function, requires: Mapping[str, Requires], *, is_cuda: bool
+) -> Function:
+    signature = inspect.signature(fake)
+
+    def call(*arguments: object, **named: object) -> object:
+        bound = signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        if (problem := check_arguments(bound.arguments, requires, is_cuda=is_cuda)) is not None:
+            raise UsageError(f"{qualified}: {problem}")
+        return built(*bound.args)
+
+    call.__name__, call.__doc__ = fake.__name__, fake.__doc__
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__annotations__ = dict(get_type_hints(fake))
+    schema = torch.library.infer_schema(fake, mutates_args=())
+    operator = torch.library.custom_op(qualified, call, mutates_args=(), schema=schema)
+    operator.register_fake(fake)
+    return operator  # type: ignore[no-any-return]
+
+
+def check_arguments(arguments: Mapping[str, object], requires: Mapping[str, Requires], *, is_cuda: bool) -> str | None:
+    """Say what is wrong with the arguments of a call; None where nothing is."""
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+    for name, value in tensors.items():
+        if is_cuda and not value.is_cuda:
+            return f"{name} is on {value.device}: the kernel runs on a GPU; {name}.cuda() copies it there"
+    devices = {value.device for value in tensors.values()}
+    if len(devices) > 1:
+        return f"the tensors are on {' and '.join(sorted(map(str, devices)))}: they must be on one device"
+    for name, value in tensors.items():
+        problem = requires.get(name, Requires()).problem(name, value, arguments)
+        if problem is not None:
+            return problem
+    return None
