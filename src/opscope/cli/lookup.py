@@ -66,23 +66,24 @@ def build_lookup(options: LookupOptions) -> Lookup:
         UsageError: the version is none, or the run has no such configuration.
         BadInputError: an input or a library cannot be read.
     """
-    lookup = _of_input(options) if options.input_path else _without_input(options)
-    named = [index for path in options.libraries for index in _indexes(path)]
-    lookup.resolver.installed = (*named, *lookup.resolver.installed)
+    named = [_named(path) for path in options.libraries]
+    torch = next((found for found, _ in named if found is not None), None)
+    lookup = _of_input(options) if options.input_path else _without_input(options, torch)
+    lookup.resolver.installed = (*(index for _, found in named for index in found), *lookup.resolver.installed)
     return lookup
 
 
-def _indexes(path: Path) -> list[SourceIndex]:
+def _named(path: Path) -> tuple[InstalledTorch | None, list[SourceIndex]]:
     """Index what the user named: a library, or the PyTorch of a folder or a wheel, of this or another platform."""
     if path.is_dir():
         found = torch_in(path)
         if found is None:
             raise BadInputError(f"{path} holds no PyTorch: torch/version.py is not there")
-        return torch_index(found)
+        return found, torch_index(found)
     if path.suffix == ".whl":
         with torch_in_wheel(path) as found:
-            return torch_index(found)
-    return [_library(path)]
+            return found, torch_index(found)
+    return None, [_library(path)]
 
 
 def _library(path: Path) -> SourceIndex:
@@ -91,9 +92,12 @@ def _library(path: Path) -> SourceIndex:
     return library_index(path, torch=name or "", git=shipped_index(name).git if name else None)
 
 
-def _without_input(options: LookupOptions) -> Lookup:
+def _without_input(options: LookupOptions, named: InstalledTorch | None) -> Lookup:
     installed = installed_torch()
-    if options.torch is None and installed is not None:
+    if options.torch is None and named is not None:
+        version = TorchVersion.parse(named.version)
+        resolver = SourceResolver(version, named.git)
+    elif options.torch is None and installed is not None:
         version = TorchVersion.parse(installed.version)
         resolver = SourceResolver(version, installed.git, _installed_indexes(installed))
     else:
