@@ -20,7 +20,7 @@ $(DONE): pyproject.toml constraints.txt hatch_build.py src/opscope/columns.h $(C
 		{ echo "opscope needs Python 3.11 or newer, $(PYTHON) is older: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 3; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[torch,models,pandas,plot,dev]'
+		--editable '.[torch,models,pandas,plot,cuda,triton,dev]'
 	@touch $(DONE)
 
 demo: setup  ## Profile BERT on the GPU if there is one, else on the CPU, and say where the reports are

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from opscope.errors import BadInputError, EnvironmentLacksError, OpscopeError, UsageError
     from opscope.model import Trace
     from opscope.readers import read
+    from opscope.toolchain.operators import Requires, load_kernel
 
 __all__ = [
     "Analysis",
@@ -23,12 +24,14 @@ __all__ = [
     "EnvironmentLacksError",
     "OpscopeError",
     "ProfileSession",
+    "Requires",
     "Run",
     "Trace",
     "UsageError",
     "__version__",
     "analyze",
     "bench",
+    "load_kernel",
     "profile",
     "read",
 ]
@@ -47,6 +50,8 @@ _HOMES = {
     "UsageError": "opscope.errors",
     "Trace": "opscope.model",
     "read": "opscope.readers",
+    "Requires": "opscope.toolchain.operators",
+    "load_kernel": "opscope.toolchain.operators",
 }
 
 

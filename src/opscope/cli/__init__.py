@@ -26,6 +26,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "launch": ("opscope.cli.launch", "Say whether a kernel can be launched so, and how it fills the device."),
     "doctor": ("opscope.cli.doctor", "Try everything here: driver, GPUs, PyTorch, nvcc, profiler, counters."),
     "build": ("opscope.cli.build", "Build a CUDA source, and show what its kernels take, their PTX or SASS."),
+    "ptx": ("opscope.cli.ptx", "Show PTX or SASS of kernels of Triton and torch.compile, under their source."),
     "convert": ("opscope.cli.convert", "Write traces as Parquet files, which every command reads much faster."),
     "export": ("opscope.cli.export", "Write a trace that viewers show whole, or some steps of it."),
     "sql": ("opscope.cli.sql", "Run SQL over the tables of one or many traces."),

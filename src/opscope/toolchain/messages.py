@@ -9,13 +9,11 @@ from opscope.documents.build import CompilerMessage, KernelResources
 from opscope.knowledge.binaries.demangle import demangler
 
 _MESSAGES: Final = (
-    re.compile(
-        r"(?P<file>[^\s(][^(]*)\((?P<line>\d+)\): (?P<kind>warning|error|catastrophic error)\b[^:]*: (?P<text>.*)"
-    ),
+    re.compile(r"(?P<file>[^\s(][^(]*)\((?P<line>\d+)\): (?:\w+ )?(?P<kind>warning|error)\b[^:]*: (?P<text>.*)"),
     re.compile(r"(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:\d+:)? (?:fatal )?(?P<kind>warning|error): (?P<text>.*)"),
-    re.compile(r"(?:nvcc|ptxas|nvlink|ld|collect2)\b[^:]*(?P<kind>warning|error|fatal)\s*: (?P<text>.*)"),
-    re.compile(r"(?P<file>[^\s:][^:]*):(?P<line>\d+): (?P<kind>undefined reference)(?P<text>.*)"),
-    re.compile(r"(?P<text>nvcc fatal\s*: .*|.*: undefined reference to .*)"),
+    re.compile(r"cc1plus: (?:fatal )?(?P<kind>error|warning): (?P<text>.*)"),
+    re.compile(r"(?:nvcc|ptxas|nvlink)\b[^:]*(?P<kind>warning|error|fatal)\s*: (?P<text>.*)"),
+    re.compile(r"(?P<text>.*: undefined reference to .*)"),
 )
 _ENTRY: Final = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
 _STACK: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

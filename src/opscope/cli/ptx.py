@@ -1,0 +1,58 @@
+"""``opscope ptx TARGET``: PTX and SASS of kernels of Triton and torch.compile."""
+
+from pathlib import Path
+
+import click
+
+from opscope.cli.listing import echo_listing
+from opscope.cli.options import WORDS, format_option
+from opscope.errors import UsageError
+from opscope.record.listing import ListingRequest
+from opscope.sweep.listing_process import compiled_kernels
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("target")
+@click.option("--inductor", is_flag=True, help="Compile the function by torch.compile, and show those kernels.")
+@click.option("--inputs", help="What makes the function's arguments.  [default: the file's own inputs]")
+@click.option("--signature", type=WORDS, help="Types of a kernel's arguments: *fp32,*fp32,i32. No GPU is needed then.")
+@click.option("--constant", "constants", multiple=True, metavar="NAME=VALUE", help="Of a constexpr argument.")
+@click.option("--arch", help="Compile a kernel for this: sm_90.  [default: the GPU here]")
+@click.option("--emit", type=click.Choice(["ptx", "sass"]), default="ptx", show_default=True, help="What to show.")
+@click.option("--kernel", help="Only kernels whose name holds this.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it to a file.")
+@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds.")
+@format_option
+def command(
+    target: str,
+    inductor: bool,
+    inputs: str | None,
+    signature: tuple[str, ...] | None,
+    constants: tuple[str, ...],
+    arch: str | None,
+    emit: str,
+    kernel: str | None,
+    output: Path | None,
+    timeout: float,
+    output_format: str,
+) -> None:
+    """Show the PTX or the machine code of kernels that Python code launches, under the lines of its source.
+
+    TARGET is file.py:function or package.module:function: it is called once with what the file's function inputs
+    returns, on the GPU here. Or it is a kernel of Triton, which --signature compiles without calling it. opscope build
+    --emit does the same for a CUDA source.
+    """
+    pairs = [constant.partition("=") for constant in constants]
+    if any(not separator for _, separator, _ in pairs):
+        raise UsageError("--constant is written as NAME=VALUE: --constant BLOCK=1024")
+    if (constants or arch) and signature is None:
+        raise UsageError("--constant and --arch go with --signature; a function that is called decides them itself")
+    request = ListingRequest(
+        target=target,
+        inputs=inputs,
+        inductor=inductor,
+        signature=signature,
+        constants={name: value for name, _, value in pairs},
+        arch=arch,
+    )
+    echo_listing(compiled_kernels(request, emit, timeout), kernel, output, output_format)

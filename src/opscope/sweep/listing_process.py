@@ -1,0 +1,56 @@
+"""Starts the process that compiles kernels, and lists what it leaves in Triton's cache."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from opscope.documents.build import KernelListing, ListingDocument
+from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.record.codec import encode
+from opscope.record.listing import ListingRequest
+from opscope.toolchain.building import disassembled
+from opscope.toolchain.listing import ptx_kernels
+
+_ERRORS: Final = {2: UsageError, 3: EnvironmentLacksError}
+_LAST_LINES: Final = 3
+
+
+def compiled_kernels(request: ListingRequest, kind: str, timeout_s: float) -> ListingDocument:
+    """Compile the kernels of a function, and list them.
+
+    Args:
+        request: what to compile.
+        kind: ``ptx`` or ``sass``.
+        timeout_s: how long that may take.
+
+    Raises:
+        OpscopeError: it cannot be compiled, in the words of the process.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder) / "triton"
+        own = {"TRITON_CACHE_DIR": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor")}
+        command = [sys.executable, "-m", "opscope.sweep.listing_worker"]
+        try:
+            done = subprocess.run(
+                command, input=encode(request), capture_output=True, timeout=timeout_s, check=False,
+                env={**os.environ, **own, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise OpscopeError(f"{request.target} was not compiled within {timeout_s:g} s") from error
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+            raise _ERRORS.get(done.returncode, OpscopeError)(said[-1] if said else f"{request.target} failed")
+        return ListingDocument(kind=kind, origin=request.target, kernels=tuple(_kernels(cache, kind)))
+
+
+def _kernels(cache: Path, kind: str) -> Iterator[KernelListing]:
+    """Yield the kernels of a cache, in the order in which they were compiled."""
+    files = sorted(cache.rglob("*.ptx" if kind == "ptx" else "*.cubin"), key=lambda path: path.stat().st_mtime_ns)
+    for path in files:
+        yield from (
+            ptx_kernels(path.read_text(encoding="utf-8", errors="replace")) if kind == "ptx" else disassembled(path)
+        )

@@ -1,0 +1,127 @@
+"""Operators from C++ and CUDA sources: declarations, checks before each call, and a real build for the CPU."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import opscope  # noqa: E402
+from opscope.errors import EnvironmentLacksError, UsageError  # noqa: E402
+from opscope.toolchain.nvcc import BuildFailedError  # noqa: E402
+from opscope.toolchain.operators import Requires, check_arguments, declaration, load_kernel  # noqa: E402
+from opscope.toolchain.programs import find_program  # noqa: E402
+
+pytestmark = pytest.mark.torch
+SOURCE = """
+torch::Tensor scaled(torch::Tensor x, double factor, int64_t times) {
+    auto result = torch::empty_like(x);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+        result.data_ptr<float>()[i] = x.data_ptr<float>()[i] * factor * times;
+    }
+    return result;
+}
+"""
+
+
+def scaled(x: torch.Tensor, factor: float, times: int = 1) -> torch.Tensor:
+    """Multiply."""
+    return torch.empty_like(x)
+
+
+def two(a: torch.Tensor, b: torch.Tensor, on: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(a), torch.empty_like(b)
+
+
+def test_declarations() -> None:
+    assert declaration("scaled", scaled) == "torch::Tensor scaled(torch::Tensor x, double factor, int64_t times);"
+    pair = "std::tuple<torch::Tensor, torch::Tensor>"
+    assert declaration("two", two) == f"{pair} two(torch::Tensor a, torch::Tensor b, bool on);"
+
+    def bare(x):  # type: ignore[no-untyped-def]
+        return x
+
+    def text(x: str) -> torch.Tensor:
+        return torch.empty(1)
+
+    with pytest.raises(UsageError, match="needs annotations"):
+        declaration("bare", bare)
+    with pytest.raises(UsageError, match="its parameter x is none of Tensor"):
+        declaration("text", text)
+
+
+def problem(requires: dict[str, Requires], *, is_cuda: bool = False, **arguments: object) -> str:
+    return check_arguments(arguments, requires, is_cuda=is_cuda) or ""
+
+
+def test_arguments_are_checked_before_the_launch() -> None:
+    x, matrix = torch.randn(8), torch.randn(4, 6)
+    assert problem({}, x=x, factor=2.0) == ""
+    assert "x is on cpu: the kernel runs on a GPU" in problem({}, is_cuda=True, x=x)
+    assert "x is not contiguous: its strides are (1, 6)" in problem({}, x=matrix.t())
+    assert problem({"x": Requires(contiguous=False)}, x=matrix.t()) == ""
+    floats = {"x": Requires(dtypes=(torch.float32, torch.float16))}
+    assert problem(floats, x=x.double()) == "x is of float64, not of float32 or float16"
+    assert problem({"x": Requires(dims=2)}, x=x) == "x has 1 dimensions, not 2"
+    same = {"y": Requires(shape_of="x")}
+    assert problem(same, x=x, y=torch.randn(9)) == "y has the shape (9,), x has (8,)"
+    assert "must be on one device" in problem({}, x=x, y=torch.empty(8, device="meta"))
+
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None or find_program("ninja") is None, reason="g++ and ninja build extensions"
+)
+
+
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory: pytest.TempPathFactory) -> object:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("OPSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield load_kernel(SOURCE, {"scaled": scaled}, requires={"x": Requires(dtypes=(torch.float32,))}, name="tests_cpu")
+    patch.undo()
+
+
+@needs_compiler
+def test_an_operator_is_built_checked_and_known_to_pytorch(operators: object) -> None:
+    run = operators.scaled  # type: ignore[attr-defined]
+    x = torch.randn(16)
+    assert torch.equal(run(x, 2.0, 3), x * 6)
+    assert torch.equal(run(x, factor=2.0), x * 2)
+    assert torch.equal(torch.ops.tests_cpu.scaled(x, 2.0, 1), x * 2)
+    with pytest.raises(UsageError, match="tests_cpu::scaled: x is of float64, not of float32"):
+        run(x.double(), 2.0)
+    torch.library.opcheck(run, (x, 2.0, 3))
+    assert run(torch.empty(16, device="meta"), 2.0).shape == (16,)
+    assert "tests_cpu" in repr(operators)
+    with pytest.raises(AttributeError, match="there is no operator other"):
+        _ = operators.other  # type: ignore[attr-defined]
+
+
+@needs_compiler
+def test_it_is_benchmarked_like_any_function(operators: object) -> None:
+    run = operators.scaled  # type: ignore[attr-defined]
+    x = torch.randn(64)
+    found = opscope.bench(
+        {"pytorch": lambda x: x * 2.0, "own": lambda x: run(x.contiguous(), 2.0)}, inputs=(x,), seconds=0.05
+    )
+    assert [str(one.correctness.verdict) for one in found.results if one.correctness] == ["right", "right"]
+
+
+@needs_compiler
+def test_the_compilers_first_error_is_shown_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPSCOPE_CACHE", str(tmp_path / "cache"))
+    source = tmp_path / "broken.cpp"
+    source.write_text("torch::Tensor scaled(torch::Tensor x, double factor, int64_t times) {\n    return y;\n}\n")
+    with pytest.raises(BuildFailedError, match=r"broken.cpp:2: .*y.* was not declared"):
+        load_kernel(source, {"scaled": scaled})
+
+
+def test_what_cannot_be_built_says_why(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no source"):
+        load_kernel(tmp_path / "none.cu", {"scaled": scaled})
+    with pytest.raises(UsageError, match="needs functions"):
+        load_kernel(SOURCE, {})
+    if torch.version.cuda is None:
+        with pytest.raises(EnvironmentLacksError, match="needs a PyTorch with CUDA"):
+            load_kernel("__global__ void k() {}\n", {"scaled": scaled})
