@@ -197,7 +197,7 @@ def test_many_comparisons_need_more_each() -> None:
 
 
 def test_kernels_that_recording_slows_are_compared_by_events() -> None:
-    """5.7 ms of kernels in 5.3 ms: what ran on the device took 5.3 ms, and the variants take the same."""
+    """5.7 us of kernels in 5.3 us: what ran on the device took 5.3 us, and the variants take the same."""
 
     def timed(name: str, kernel: float, event: float) -> BenchResult:
         def each(value: float) -> Duration:
@@ -206,7 +206,7 @@ def test_kernels_that_recording_slows_are_compared_by_events() -> None:
 
         return result(name, [6.0] * 16, kernel_ns=each(kernel), event_ns=each(event))
 
-    base, slowed, near = timed("base", 5.0, 5.3), timed("slowed", 5.7, 5.3), timed("near", 5.4, 5.3)
+    base, slowed, near = timed("base", 5.0, 5.3), timed("slowed", 5.7, 5.3), timed("near", 5.2, 5.3)
     assert [one.kernels_exceed_events for one in (base, slowed, near)] == [False, True, False]
     found = compare(pairs_of([base, slowed, near]))
     assert [(one.measure, one.verdict) for one in found] == [
@@ -215,3 +215,19 @@ def test_kernels_that_recording_slows_are_compared_by_events() -> None:
     ]
     assert headline([base, slowed]) is Measure.EVENT
     assert headline([base, near]) is Measure.KERNEL
+
+
+def test_what_the_host_issues_slowly_is_told_by_its_clock_too() -> None:
+    """Twenty kernels that take as long in a graph, which is issued in a seventh of the time."""
+
+    def timed(name: str, wall: float, *, launch_bound: bool) -> BenchResult:
+        samples = (22.0,) * 16
+        kernels = Duration(median=22.0, ci_low=22.0, ci_high=22.0, n=16, samples=samples, stopped=Stopped.CONFIDENT)
+        return result(name, [wall] * 16, kernel_ns=kernels, launch_bound=launch_bound)
+
+    one, graph = timed("one by one", 420.0, launch_bound=True), timed("graph", 60.0, launch_bound=True)
+    (found,) = compare(pairs_of([one, graph]))
+    assert (found.measure, found.verdict) == (Measure.KERNEL, Verdict.NO_DIFFERENCE)
+    assert "by the host's clock 0.143 times as long (0.143 to 0.143)" in found.sentence
+    (other,) = compare(pairs_of([timed("a", 60.0, launch_bound=False), timed("b", 60.0, launch_bound=False)]))
+    assert "by the host's clock" not in other.sentence

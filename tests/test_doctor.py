@@ -46,7 +46,7 @@ def on(driver: Driver, **changes: object) -> Probes:
 
 def test_healthy_machines() -> None:
     assert problems(HEALTHY) == []
-    assert checks(HEALTHY)["driver"].found.startswith("580.95.05, for CUDA up to 13.0")
+    assert checks(HEALTHY)["driver"].found.startswith("580.159.04, for CUDA up to 13.0")
     assert problems(on(machines.EIGHT)) == []
     assert len([name for name in checks(on(machines.EIGHT)) if name.startswith("GPU ")]) == 8
     assert problems(on(machines.MIXED)) == []  # sm_86 code runs on 8.9

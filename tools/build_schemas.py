@@ -12,7 +12,9 @@ import msgspec
 
 from opscope.cli.sql import QueryResult
 from opscope.documents.bench import BenchDocument, ChangesDocument
+from opscope.documents.build import BuildDocument, ListingDocument
 from opscope.documents.comparison import Comparison, Comparisons
+from opscope.documents.doctor import DoctorDocument
 from opscope.documents.dossier import DossierDocument
 from opscope.documents.explain import ExplainDocument
 from opscope.documents.gpus import GpusDocument
@@ -40,6 +42,9 @@ DOCUMENTS: dict[str, type] = {
     "sweep-2.json": Manifest,
     "capture-2.json": CaptureRecord,
     "gpus-1.json": GpusDocument,
+    "doctor-1.json": DoctorDocument,
+    "build-1.json": BuildDocument,
+    "listing-1.json": ListingDocument,
     "launch-1.json": LaunchDocument,
     "bench-1.json": BenchDocument,
     "compare-1.json": ChangesDocument,

@@ -11,7 +11,7 @@ import torch
 import opscope
 
 
-def fake_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _fake_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Say what the result looks like, for torch.compile."""
     return torch.empty_like(x)
 
@@ -19,7 +19,7 @@ def fake_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 FLOATS = opscope.Requires(dtypes=(torch.float32,))
 kernels = opscope.load_kernel(
     Path(__file__).with_name("add.cu"),
-    {"add": fake_add},
+    {"add": _fake_add},
     requires={"x": FLOATS, "y": opscope.Requires(dtypes=(torch.float32,), shape_of="x")},
     name="example_add",
 )

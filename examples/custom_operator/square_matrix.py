@@ -27,14 +27,14 @@ torch::Tensor square_matrix(torch::Tensor matrix) {
 """
 
 
-def fake_square_matrix(matrix: torch.Tensor) -> torch.Tensor:
+def _fake_square_matrix(matrix: torch.Tensor) -> torch.Tensor:
     """Say what the result looks like."""
     return torch.empty_like(matrix)
 
 
 kernels = opscope.load_kernel(
     SOURCE,
-    {"square_matrix": fake_square_matrix},
+    {"square_matrix": _fake_square_matrix},
     requires={"matrix": opscope.Requires(dtypes=(torch.float32,), dims=2)},
     name="example_square_matrix",
 )

@@ -102,7 +102,19 @@ class _Judged:
         if doubts:
             return Verdict.INCONCLUSIVE, f"Inconclusive: {doubts[0]}"
         verdict = verdict_of(self.ratio, p_value)
-        return verdict, _sentence(verdict, self.ratio) + self._precision(verdict)
+        return verdict, _sentence(verdict, self.ratio) + self._precision(verdict) + self._by_the_host()
+
+    def _by_the_host(self) -> str:
+        """Of what the host issues more slowly than the device runs it, say how long a call takes by its clock."""
+        pair = self.pair
+        mine, theirs = pair.baseline.wall_ns, pair.variant.wall_ns
+        if pair.measure is Measure.WALL or not (pair.baseline.launch_bound or pair.variant.launch_bound):
+            return ""
+        if mine is None or theirs is None or mine.n != theirs.n:
+            return ""
+        wall = median_interval(ratios(mine.samples, theirs.samples))
+        between = "" if wall.low is None or wall.high is None else f" ({wall.low:.3f} to {wall.high:.3f})"
+        return f" Issuing takes longer than the kernels: by the host's clock {wall.median:.3f} times as long{between}."
 
     def _precision(self, verdict: Verdict) -> str:
         checked = self.pair.variant.correctness

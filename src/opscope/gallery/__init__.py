@@ -18,6 +18,14 @@ GALLERY: Final[Mapping[str, tuple[str, str]]] = {
     "cdist": ("opscope.gallery.cdist", "distances as a product, and as differences"),
     "softmax": ("opscope.gallery.softmax", "a reduction per row: by hand, PyTorch, Triton, torch.compile"),
     "layer_norm": ("opscope.gallery.layer_norm", "a normalisation per row: by hand, PyTorch, Triton, torch.compile"),
+    "coalescing": ("opscope.gallery.coalescing", "a matrix copied with warps along columns, and along rows"),
+    "transpose": ("opscope.gallery.transpose", "a matrix transposed directly, and by tiles in shared memory"),
+    "bank-conflicts": ("opscope.gallery.bank_conflicts", "tiles of 32 x 32 words of shared memory, and of 32 x 33"),
+    "divergence": ("opscope.gallery.divergence", "two branches mixed in each warp, and in warps that agree"),
+    "occupancy": ("opscope.gallery.occupancy", "loads that wait, with one block on a multiprocessor, and with many"),
+    "vector-loads": ("opscope.gallery.vector_loads", "memory moved by float, and by float4"),
+    "fusion": ("opscope.gallery.fusion", "three elementwise kernels, and one that does the same"),
+    "graphs": ("opscope.gallery.graphs", "twenty small kernels one by one, and as a CUDA graph"),
 }
 
 TIMERS: Final = "timers"  # one function, timed in the ways that people do: see `opscope.gallery.timers`

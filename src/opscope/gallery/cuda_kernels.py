@@ -1,4 +1,4 @@
-"""The gallery's kernels in CUDA C++ (``elementwise.cu``), as functions of tensors."""
+"""The gallery's kernels in CUDA C++ (``elementwise.cu``), as functions of tensors; and how C functions are called."""
 
 import ctypes
 from collections.abc import Callable
@@ -11,30 +11,47 @@ from opscope.errors import OpscopeError
 from opscope.toolchain.nvcc import build
 
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_C_TYPES: dict[type, type] = {int: ctypes.c_int64, float: ctypes.c_float}
 
 
 @cache
-def _library(capability: tuple[int, int]) -> ctypes.CDLL:
-    return build(Path(__file__).with_name("elementwise.cu"), capability)
+def _library(source: str, capability: tuple[int, int]) -> ctypes.CDLL:
+    return build(Path(__file__).with_name(source), capability)
 
 
 @cache
-def _function(name: str, tensors: int, capability: tuple[int, int]) -> Callable[..., int]:
-    function = getattr(_library(capability), name)
-    function.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * tensors, ctypes.c_int64, ctypes.c_void_p]
+def _function(source: str, name: str, types: tuple[type, ...], capability: tuple[int, int]) -> Callable[..., int]:
+    function = getattr(_library(source, capability), name)
+    function.argtypes = [*types, ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function  # type: ignore[no-any-return]
+
+
+def launch(source: str, name: str, device: torch.device, *arguments: object) -> None:
+    """Call a C function that launches kernels, on the current stream.
+
+    Args:
+        source: the ``.cu`` file of this folder that has it.
+        name: of the function.
+        device: where the tensors are.
+        arguments: all but the stream, which comes last: numbers, values of ctypes, and tensors for their addresses.
+
+    Raises:
+        OpscopeError: CUDA refuses.
+    """
+    values = [ctypes.c_void_p(v.data_ptr()) if isinstance(v, torch.Tensor) else v for v in arguments]
+    types = tuple(_C_TYPES.get(type(value), type(value)) for value in values)
+    function = _function(source, name, types, torch.cuda.get_device_capability(device))
+    if error := function(*values, torch.cuda.current_stream(device).cuda_stream):
+        raise OpscopeError(f"the kernel {name} cannot be launched: CUDA error {error}")
 
 
 def _call(name: str, *inputs: torch.Tensor) -> torch.Tensor:
     first = inputs[0]
     inputs = tuple(value.contiguous() for value in inputs)
     result = torch.empty_like(inputs[0])
-    function = _function(name, len(inputs) + 1, torch.cuda.get_device_capability(first.device))
-    pointers = [value.data_ptr() for value in (*inputs, result)]
-    stream = torch.cuda.current_stream(first.device).cuda_stream
-    if error := function(_TYPES[first.dtype], *pointers, first.numel(), stream):
-        raise OpscopeError(f"the kernel {name} cannot be launched: CUDA error {error}")
+    dtype = ctypes.c_int(_TYPES[first.dtype])
+    launch("elementwise.cu", name, first.device, dtype, *inputs, result, first.numel())
     return result
 
 

@@ -100,8 +100,8 @@ def _right(result: BenchResult) -> str:
 
 
 _EXCEEDS: Final = (
-    "kernels add up to more than passes between events around the call: recording slows them, or they overlap; "
-    "compared by events"
+    "kernels add up to more than passes between events around the call: they overlap, or recording slows them, as it "
+    "does those of many short blocks; compared by events"
 )
 
 

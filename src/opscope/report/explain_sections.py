@@ -139,11 +139,14 @@ def _launches(rows: tuple[LaunchRow, ...]) -> Table:
         )
         for row in rows
     )
-    return Table((*columns, "Shared memory", "Occupancy", "Limited by", "Waves"), cells, frozenset({3, 4, 5, 8, 9, 12}))
+    more = ("Shared memory", "Occupancy", "Limited by", "Waves", "Tail")
+    return Table((*columns, *more), cells, frozenset({3, 4, 5, 8, 9, 12, 13}))
 
 
-def _occupancy(row: LaunchRow) -> tuple[str, str, str]:
-    if row.occupancy is None:
-        return "-", "-", "-"
-    waves = "-" if row.occupancy.waves is None else f"{row.occupancy.waves:.2f}"
-    return f"{row.occupancy.percent:.0f} %", row.occupancy.limiter, waves
+def _occupancy(row: LaunchRow) -> tuple[str, str, str, str]:
+    found = row.occupancy
+    if found is None:
+        return "-", "-", "-", "-"
+    waves = "-" if found.waves is None else f"{found.waves:.2f}"
+    tail = "-" if found.tail is None else f"{100 * found.tail:.0f} %"
+    return f"{found.percent:.0f} %", found.limiter, waves, tail
