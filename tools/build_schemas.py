@@ -21,6 +21,7 @@ from opscope.documents.gpus import GpusDocument
 from opscope.documents.launch import LaunchDocument
 from opscope.documents.limits import LimitsDocument, LimitsDocuments
 from opscope.documents.trace import TraceDocument, TraceDocuments
+from opscope.documents.triton_check import TritonCheckDocument
 from opscope.readers.parquet import StoreManifest
 from opscope.record.capture import CaptureRecord
 from opscope.record.peaks import MeasuredPeaks, PeaksList
@@ -41,6 +42,7 @@ DOCUMENTS: dict[str, type] = {
     "comparisons-1.json": Comparisons,
     "sweep-2.json": Manifest,
     "capture-2.json": CaptureRecord,
+    "triton-check-1.json": TritonCheckDocument,
     "gpus-1.json": GpusDocument,
     "doctor-1.json": DoctorDocument,
     "build-1.json": BuildDocument,

@@ -4,7 +4,7 @@ Checked as well: that the inputs stay as they are, that the result follows from 
 which tensors they are, and that all of the result is written.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,21 +12,9 @@ import torch
 
 from opscope.benchmarking.case import Case, Function
 from opscope.documents.bench import Correct, Correctness, RegimeError
+from opscope.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
 
-# Largest relative error (norm of the difference over that of the reference) by the type of the result: several times
-# what rounding alone gives in sums of a few thousand products.
-TOLERANCE: Final = {
-    torch.float64: 1e-12,
-    torch.float32: 1e-5,
-    torch.float16: 2e-3,
-    torch.bfloat16: 1e-2,
-    torch.complex64: 1e-5,
-    torch.complex128: 1e-12,
-}
-# How far off a single element may be, of its size and the typical one together: else a part is missing, or garbage.
-_ELEMENT: Final = {torch.float64: 1e-6, torch.float32: 2e-2, torch.float16: 2e-1}
-_ANY_ELEMENT: Final = 3e-1
-_LOWER: Final = {torch.float32: (1e-3, "TF32-like"), torch.float16: (1e-2, "bfloat16-like")}
+_LOWER: Final = {torch.float32: (TF32_ERROR, "TF32-like"), torch.float16: (1e-2, "bfloat16-like")}
 _MOST_OF_BASELINE: Final = 10.0
 _OF_BASELINE: Final = 3.0  # times the baseline's own error is right as well
 _TINY: Final = {torch.float16: 1e-2}  # smaller numbers are no normal ones
@@ -144,15 +132,7 @@ def _changed(inputs: Inputs, regime: _Regime) -> Inputs:
 
 
 def _copied(inputs: Inputs) -> Inputs:
-    return tuple(_same(value) if isinstance(value, torch.Tensor) else value for value in inputs)
-
-
-def _same(value: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the same strides, as far as its elements do not share memory."""
-    if value.layout is not torch.strided or 0 in value.stride():
-        return value.detach().clone()
-    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    return copy.copy_(value)
+    return tuple(copy_of(value) if isinstance(value, torch.Tensor) else value for value in inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,17 +177,6 @@ def _called(function: Function, inputs: Inputs) -> list[torch.Tensor] | None:
         return tensors_of(function(*_copied(inputs))) or None
     except Exception:
         return None
-
-
-def tensors_of(result: object) -> list[torch.Tensor]:
-    """Return the tensors in what a call returned, in order; a number is one, too."""
-    if isinstance(result, torch.Tensor):
-        return [result.detach() if result.layout is torch.strided else result.detach().to_dense()]
-    if isinstance(result, Mapping):
-        return [tensor for part in result.values() for tensor in tensors_of(part)]
-    if isinstance(result, (tuple, list)):
-        return [tensor for part in result for tensor in tensors_of(part)]
-    return [torch.tensor(result)] if isinstance(result, (float, int, complex)) else []
 
 
 def _result_dtype(function: Function, inputs: Inputs) -> torch.dtype | None:
@@ -295,13 +264,10 @@ def _not_finite(got: torch.Tensor, right: torch.Tensor, most: float) -> str | No
 def _of_finite(difference: torch.Tensor, values: torch.Tensor, dtype: torch.dtype) -> tuple[float, str | None]:
     if not values.numel():
         return 0.0, None
-    smallest = torch.finfo(dtype).tiny  # below it there is no relative precision
-    typical = max(float(values.square().mean().sqrt()), smallest)
-    largest = float((difference.abs() / (values.abs() + typical)).max())
-    if largest > _ELEMENT.get(dtype, _ANY_ELEMENT):
+    far, largest = errors_of(difference, values, dtype)
+    if largest > element_tolerance(dtype):
         return 0.0, f"is far off in some elements, by {largest:.1e} of their size"
-    norm = max(float(values.norm()), smallest * values.numel() ** 0.5)
-    return float(difference.norm()) / norm, None
+    return far, None
 
 
 def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[RegimeError]:

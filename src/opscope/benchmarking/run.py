@@ -11,7 +11,7 @@ import torch
 from opscope.benchmarking import host_timing
 from opscope.benchmarking.case import Case, Function
 from opscope.benchmarking.clocks import ClockSampler
-from opscope.benchmarking.correctness import Inputs, check, tensors_of
+from opscope.benchmarking.correctness import Inputs, check
 from opscope.benchmarking.device_timing import Flush, KernelTimer, captured, events
 from opscope.benchmarking.limit import least_work, limit_share
 from opscope.benchmarking.precision import tf32
@@ -23,6 +23,7 @@ from opscope.benchmarking.verdicts import at_precision
 from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, LimitShare, Measure
 from opscope.errors import OpscopeError
 from opscope.record.capture import Clocks
+from opscope.tensors import tensors_of
 
 NOT_A_GPU: Final = "not measured: the device is not a GPU"
 _WRONG: Final = "not measured: its result is wrong"

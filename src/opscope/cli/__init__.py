@@ -27,6 +27,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "doctor": ("opscope.cli.doctor", "Try everything here: driver, GPUs, PyTorch, nvcc, profiler, counters."),
     "build": ("opscope.cli.build", "Build a CUDA source, and show what its kernels take, their PTX or SASS."),
     "ptx": ("opscope.cli.ptx", "Show PTX or SASS of kernels of Triton and torch.compile, under their source."),
+    "triton-check": ("opscope.cli.triton_check", "Run Triton kernels in the interpreter: right, and within bounds?"),
     "convert": ("opscope.cli.convert", "Write traces as Parquet files, which every command reads much faster."),
     "export": ("opscope.cli.export", "Write a trace that viewers show whole, or some steps of it."),
     "sql": ("opscope.cli.sql", "Run SQL over the tables of one or many traces."),

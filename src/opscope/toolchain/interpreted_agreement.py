@@ -10,18 +10,9 @@ from typing import Any, Final
 import torch
 
 from opscope.documents.triton_check import Agreement
+from opscope.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
 
-# Largest relative error (norm of the difference over that of the reference) by the type of the result, and how far off
-# a single element may be.
-TOLERANCE: Final = {
-    torch.float64: 1e-12,
-    torch.float32: 1e-5,
-    torch.float16: 2e-3,
-    torch.bfloat16: 1e-2,
-}
-_ELEMENT: Final = {torch.float64: 1e-6, torch.float32: 2e-2, torch.float16: 2e-1}
-_ANY_TOLERANCE, _ANY_ELEMENT = 1e-1, 3e-1  # 8-bit types have two or three bits of mantissa
-_TF32: Final = 1e-3
+_ANY_TOLERANCE: Final = 1e-1  # 8-bit types have two or three bits of mantissa
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +33,6 @@ class Right:
     origin: str
 
 
-def tensors_of(result: object) -> list[torch.Tensor]:
-    """Return the tensors in what a call returned, in order."""
-    if isinstance(result, torch.Tensor):
-        return [result.detach()]
-    if isinstance(result, Mapping):
-        return [tensor for part in result.values() for tensor in tensors_of(part)]
-    if isinstance(result, (tuple, list)):
-        return [tensor for part in result for tensor in tensors_of(part)]
-    return []
-
-
 def changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return a value with every tensor in it changed."""
     if isinstance(value, torch.Tensor):
@@ -64,20 +44,12 @@ def changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return value
 
 
-def same(value: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the same strides, as far as its elements do not share memory."""
-    if value.layout is not torch.strided or 0 in value.stride():
-        return value.detach().clone()
-    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    return copy.copy_(value.detach())
-
-
 def right_of(reference: Callable[..., object], inputs: tuple[Any, ...]) -> Right:
     """Call the reference with float64 inputs; at their own precision where it does not take those.
 
     Whole numbers and truth values are those of the inputs as they are.
     """
-    plain = tensors_of(reference(*changed(inputs, same)))
+    plain = tensors_of(reference(*changed(inputs, copy_of)))
     try:
         double = tensors_of(reference(*changed(inputs, _double)))
     except Exception:  # many references name a data type
@@ -85,13 +57,13 @@ def right_of(reference: Callable[..., object], inputs: tuple[Any, ...]) -> Right
     floating = [place for place, one in enumerate(plain) if one.is_floating_point()]
     exact = len(double) == len(plain) and all(double[place].dtype is torch.float64 for place in floating)
     if not exact or not floating:
-        return Right(tuple(map(same, plain)), "its reference")
+        return Right(tuple(map(copy_of, plain)), "its reference")
     results = [one if own.is_floating_point() else own for one, own in zip(double, plain, strict=True)]
-    return Right(tuple(map(same, results)), "its reference in float64")
+    return Right(tuple(map(copy_of, results)), "its reference in float64")
 
 
 def _double(value: torch.Tensor) -> torch.Tensor:
-    return value.detach().double() if value.is_floating_point() and value.dtype is not torch.float64 else same(value)
+    return value.detach().double() if value.is_floating_point() and value.dtype is not torch.float64 else copy_of(value)
 
 
 def agreement_of(results: Sequence[torch.Tensor], right: Right, *, tf32: bool = False) -> Agreement:
@@ -125,9 +97,7 @@ def _badness(found: _Found, dtype: torch.dtype) -> tuple[bool, float]:
 
 
 def _tolerance(dtype: torch.dtype) -> float:
-    if dtype.is_complex:
-        dtype = dtype.to_real()
-    return TOLERANCE.get(dtype, _ANY_TOLERANCE) if dtype.is_floating_point else 0.0
+    return TOLERANCE.get(dtype, _ANY_TOLERANCE) if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -171,15 +141,12 @@ def _of_floating(result: torch.Tensor, wanted: torch.Tensor, *, tf32: bool) -> _
 def _of_finite(difference: torch.Tensor, values: torch.Tensor, dtype: torch.dtype, *, tf32: bool) -> _Found:
     if not values.numel():
         return _Found("there are no numbers to compare", right=True)
-    smallest = torch.finfo(dtype).tiny  # below it there is no relative precision
-    typical = max(float(values.square().mean().sqrt()), smallest)
-    element = float((difference.abs() / (values.abs() + typical)).max())
-    norm = max(float(values.norm()), smallest * values.numel() ** 0.5)
-    far, allowed = float(difference.norm()) / norm, _tolerance(dtype)
+    far, element = errors_of(difference, values, dtype)
+    allowed = _tolerance(dtype)
     said = f"relative error {far:.1e}, {allowed:.0e} allowed for {_name(dtype)}"
     right = far <= allowed
-    if not right and tf32 and dtype is torch.float32 and far <= _TF32:
+    if not right and tf32 and dtype is torch.float32 and far <= TF32_ERROR:
         right, said = True, f"{said}, but no more than TF32 products have, the default of tl.dot"
-    if right and element > _ELEMENT.get(dtype, _ANY_ELEMENT):
+    if right and element > element_tolerance(dtype):
         right, said = False, f"{said}, but an element is off by {element:.1e} of its size"
     return _Found(said, right=right, relative_error=far, element_error=element)

@@ -1,0 +1,115 @@
+"""``opscope triton-check FILE.py:FUNCTION``: whether a Triton kernel is right, in the interpreter and on the GPU."""
+
+import sys
+from collections.abc import Iterator, Sequence
+
+import click
+
+from opscope.cli.options import format_option
+from opscope.cli.terminal import echo_section
+from opscope.documents.triton_check import KernelRun, MemoryProblem, ProblemKind, TritonCheckDocument
+from opscope.errors import UsageError
+from opscope.record.codec import encode
+from opscope.report.blocks import Block, Bullets, Name, Section, Table
+from opscope.report.markdown import render
+from opscope.report.tables import as_csv
+from opscope.toolchain.interpreted import check_kernel
+
+_COLUMNS = ("Problem", "Where", "Kernel", "Tensor", "Elements", "Programs", "First program", "Offset", "Beyond")
+
+
+@click.command("triton-check", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("target", metavar="FILE.py:FUNCTION")
+@click.option("--size", metavar="N", help="Value of the inputs' parameter size: 1000 or 64k.")
+@click.option("--dtype", metavar="TYPE", help="Value of the inputs' parameter dtype: fp32, bf16, fp16, fp64.")
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Value of any parameter of the inputs.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="The most time for a run.",
+)
+@format_option
+def command(
+    target: str, size: str | None, dtype: str | None, settings: tuple[str, ...], timeout: float, output_format: str
+) -> None:
+    """Run Triton kernels in Triton's interpreter on the CPU and on the GPU, and say whether they are right.
+
+    FUNCTION takes what the file's inputs(device) returns, launches kernels and returns tensors; the file's reference,
+    of the same arguments, says what is right. In the interpreter every access is checked: outside the tensors that the
+    kernel was given, and of memory that nothing was written to. Ends with exit code 1 where something is wrong.
+    """
+    document = check_kernel(target, _parameters(size, dtype, settings), timeout)
+    if output_format == "json":
+        click.echo(encode(document), nl=False)
+    elif output_format == "csv":
+        click.echo(as_csv(_table(document.cpu.problems)))
+    elif output_format == "md":
+        click.echo(render(_section(document), level=2).rstrip("\n"))
+    else:
+        echo_section(_section(document))
+    if not document.passed:
+        sys.exit(1)
+
+
+def _parameters(size: str | None, dtype: str | None, settings: Sequence[str]) -> dict[str, str]:
+    words = {name: word for name, word in (("size", size), ("dtype", dtype)) if word}
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if not name.isidentifier() or not value:
+            raise UsageError(f"--set takes NAME=VALUE, not {setting!r}")
+        words[name] = value
+    return words
+
+
+def _section(document: TritonCheckDocument) -> Section:
+    made = "".join(f", {name}={value}" for name, value in document.parameters.items())
+    lines = (*_lines(document.cpu), *_lines(document.gpu))
+    blocks: list[Block] = [Bullets(tuple((Name(line),) for line in lines))]
+    if document.cpu.problems:
+        blocks.append(_table(document.cpu.problems))
+    verdict = "passed" if document.passed else "FAILED"
+    version = f" (Triton {document.triton})" if document.triton else ""
+    return Section((Name(f"{document.target}{made}"), f": {verdict}{version}"), tuple(blocks))
+
+
+def _lines(run: KernelRun) -> Iterator[str]:
+    if run.reason is not None:
+        yield f"{run.device}: not run: {run.reason}"
+    if run.error is not None:
+        yield f"{run.device}: {run.error}"
+    if run.agreement is not None:
+        found = run.agreement
+        yield f"{run.device}: {'right' if found.right else 'WRONG'} beside {found.compared_with}: {found.sentence}"
+    elif run.ran and run.error is None:
+        yield f"{run.device}: it ran; nothing was compared, as the file has no function reference"
+    if run.accesses is not None:
+        yield f"accesses checked: {run.accesses:,}, launches: {run.launches:,}, problems: {len(run.problems)}"
+    yield from (f"not checked: {sentence}" for sentence in run.not_checked)
+
+
+def _table(problems: Sequence[MemoryProblem]) -> Table:
+    return Table(_COLUMNS, tuple(map(_row, problems)), frozenset({4, 5}), frozenset({6}))
+
+
+def _row(problem: MemoryProblem) -> tuple[str, ...]:
+    first, last = problem.first_offset, problem.last_offset
+    return (
+        str(problem.kind),
+        Name(problem.location or "-"),
+        Name(problem.kernel or "-"),
+        Name(f"{problem.tensor} ({problem.tensor_elements:,} elements)"),
+        f"{problem.elements:,}",
+        f"{problem.programs:,}" if problem.kernel else "-",
+        str(problem.first_program) if problem.first_program is not None else "-",
+        f"{first:,}" if first == last else f"{first:,} to {last:,}",
+        _beyond(problem),
+    )
+
+
+def _beyond(problem: MemoryProblem) -> str:
+    if problem.kind in (ProblemKind.UNWRITTEN_READ, ProblemKind.UNWRITTEN_RESULT):
+        return "-"
+    return "the view, inside its memory" if problem.in_storage else "the memory"
