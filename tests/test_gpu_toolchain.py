@@ -220,3 +220,12 @@ def test_ptx_of_what_python_launches(tmp_path: Path) -> None:
     inductor = fresh_opscope("ptx", f"{file}:plain", "--inductor")
     assert inductor.returncode == 0, inductor.stderr
     assert ".entry triton_" in inductor.stdout
+
+
+def test_a_kernel_of_triton_in_the_interpreter_and_on_the_gpu() -> None:
+    result = fresh_opscope("triton-check", f"{EXAMPLES / 'triton_check.py'}:softmax", "--format", "json")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["cpu"]["agreement"]["right"]
+    assert document["gpu"]["ran"]
+    assert document["gpu"]["agreement"]["right"]

@@ -24,7 +24,10 @@ needs_triton = pytest.mark.skipif(
 
 @functools.cache
 def checked(case: str, **words: str) -> TritonCheckDocument:
-    return check_kernel(f"{CASES}/{case}", words, SECONDS)
+    """Run a case in the interpreter alone: some are made for the CPU; tests of the GPU are elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        return check_kernel(f"{CASES}/{case}", words, SECONDS)
 
 
 def only(document: TritonCheckDocument) -> MemoryProblem:
