@@ -93,6 +93,9 @@ def test_pytorch_for_the_cpu_where_there_is_a_gpu() -> None:
     found = checks(replace(HEALTHY, torch=TorchProbe(version="2.13.0+cpu", cuda=None)))["PyTorch"]
     assert found.status is Status.PROBLEM
     assert "a PyTorch for CUDA 13" in (found.fix or "")
+    volta = replace(machines.ONE, devices=(replace(machines.device("Tesla V100"), compute_capability="7.0"),))
+    old = checks(on(volta, torch=TorchProbe(version="2.13.0+cpu", cuda=None)))["PyTorch"]
+    assert "a PyTorch for CUDA 12.9" in (old.fix or "")
 
 
 def test_pytorch_without_code_for_the_device() -> None:
@@ -140,7 +143,13 @@ def test_nvcc_and_the_host_compiler() -> None:
     newer = replace(HEALTHY, nvcc=failed, host=ToolProbe(path="/usr/bin/g++", version="16.1.0"))
     assert "gcc up to 15" in (checks(newer)["nvcc"].fix or "")
     none = replace(HEALTHY, nvcc=failed, host=ToolProbe())
-    assert checks(none)["nvcc"].fix == "install g++"
+    assert "install g++" in (checks(none)["nvcc"].fix or "")
+    broken = replace(HEALTHY, nvcc=failed, host=ToolProbe(path="/x/g++", error="it does not run: Exec format error"))
+    assert "NVCC_CCBIN" in (checks(broken)["nvcc"].fix or "")
+    silent = replace(
+        HEALTHY, nvcc=ToolProbe(path="/x/nvcc", error="/x/nvcc does not say what it builds for"), capabilities=()
+    )
+    assert checks(silent)["nvcc"].status is Status.PROBLEM
     assert checks(replace(HEALTHY, nvcc=ToolProbe()))["nvcc"].status is Status.ABSENT
 
 

@@ -39,7 +39,7 @@ def test_occupancy_waves_and_tail_by_hand() -> None:
         ({"block": (1, 1, 65)}, "the block's z is 65: 1 to 64"),
         ({"block": (32, 33, 1)}, "a block of 1,056 threads: at most 1,024"),
         ({"registers_per_thread": 256}, "256 registers a thread: at most 255"),
-        ({"block": (1024, 1, 1), "registers_per_thread": 65}, "take 73,728: a block has at most 65,536 registers"),
+        ({"block": (1024, 1, 1), "registers_per_thread": 65}, "suffice for 28 warps, not for 32"),
         ({"shared_memory_bytes": 232_449}, "232,449 bytes of shared memory: a block has at most 232,448"),
     ],
 )
@@ -58,6 +58,13 @@ def test_what_it_accepts_at_its_limits() -> None:
     assert most.occupancy is not None
     assert most.occupancy.blocks_per_multiprocessor == 1
     assert "28 lanes of the last idle" in check(block=(100, 1, 1)).remarks[0]
+
+
+@pytest.mark.parametrize(("threads", "registers"), [(288, 224), (257, 213), (385, 129), (565, 103)])
+def test_registers_are_given_to_quarters_of_a_multiprocessor(threads: int, registers: int) -> None:
+    """As NVIDIA's cuda_occupancy.h counts: 9 warps of 7,168 registers are 64,512, but no quarter holds a third one."""
+    found = check(block=(threads, 1, 1), registers_per_thread=registers)
+    assert any("registers of a block suffice" in problem for problem in found.problems)
 
 
 def test_every_compute_capability_holds_a_block_of_its_largest_size() -> None:

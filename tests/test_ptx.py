@@ -60,7 +60,7 @@ def test_machine_code_of_a_kernel(file: Path) -> None:
 
 def test_what_is_missing_is_said(file: Path) -> None:
     for arguments, said in (
-        (("--signature", "*fp32,i32", "--arch", "sm_90"), "the arguments x_pointer, out_pointer, n, BLOCK"),
+        (("--signature", "*fp32,i32", "--arch", "sm_90"), "the arguments x_pointer, out_pointer, n, BLOCK: --constant"),
         ((*TYPES, "--constant", "OTHER=1"), "the kernel has no argument 'OTHER'"),
         (("--arch", "sm_90"), "go with --signature"),
         (("--signature", "*fp32", "--constant", "BLOCK"), "NAME=VALUE"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from opscope.analysis.occupancy import WARP, Occupancy, occupancy, registers_of_warp
+from opscope.analysis.occupancy import WARP, Occupancy, occupancy, warps_by_registers
 from opscope.knowledge.compute_capabilities import ComputeCapability
 from opscope.model import DeviceProperties
 
@@ -80,10 +80,11 @@ def _problems(launch: Launch, capability: ComputeCapability) -> Iterator[str]:
         yield f"a block of {launch.threads:,} threads: at most {_THREADS:,}"
     if launch.registers_per_thread > _REGISTERS_PER_THREAD:
         yield f"{launch.registers_per_thread} registers a thread: at most {_REGISTERS_PER_THREAD}"
-    elif (needed := _registers(launch)) > _REGISTERS:
+    elif (warps := -(-launch.threads // WARP)) > (most := warps_by_registers(launch.registers_per_thread, _REGISTERS)):
         yield (
-            f"{launch.threads:,} threads with {launch.registers_per_thread} registers take {needed:,}: a block has at "
-            f"most {_REGISTERS:,} registers (__launch_bounds__({launch.threads}) makes the compiler use fewer)"
+            f"{launch.threads:,} threads with {launch.registers_per_thread} registers: the {_REGISTERS:,} "
+            f"registers of a block suffice for {most} warps, not for {warps} (__launch_bounds__({launch.threads}) "
+            "makes the compiler use fewer)"
         )
     if launch.shared_memory_bytes > capability.block_shared_memory_bytes:
         yield (
@@ -96,10 +97,6 @@ def _dimensions(what: str, given: Dimensions, most: Dimensions) -> Iterator[str]
     for axis, number, limit in zip(_AXES, given, most, strict=True):
         if not 1 <= number <= limit:
             yield f"the {what}'s {axis} is {number:,}: 1 to {limit:,} are allowed"
-
-
-def _registers(launch: Launch) -> int:
-    return -(-launch.threads // WARP) * registers_of_warp(launch.registers_per_thread)
 
 
 def _remarks(launch: Launch) -> Iterator[str]:

@@ -111,13 +111,15 @@ def registers_of_warp(registers_per_thread: int) -> int:
     return -(-registers_per_thread * WARP // _REGISTER_UNIT) * _REGISTER_UNIT
 
 
+def warps_by_registers(registers_per_thread: int, registers: int) -> int:
+    """Return how many warps some registers suffice for: each quarter of a multiprocessor has its own."""
+    return registers // registers_of_warp(registers_per_thread) // _WARPS_PER_PARTITION * _WARPS_PER_PARTITION
+
+
 def _by_registers(warps: int, registers_per_thread: int, limits: MultiprocessorLimits) -> int:
     if registers_per_thread < 1:
         return limits.blocks
-    warps_that_fit = (
-        limits.registers // registers_of_warp(registers_per_thread) // _WARPS_PER_PARTITION * _WARPS_PER_PARTITION
-    )
-    return warps_that_fit // warps
+    return warps_by_registers(registers_per_thread, limits.registers) // warps
 
 
 def _by_shared_memory(used: int, limits: MultiprocessorLimits) -> int:

@@ -13,7 +13,6 @@ from opscope.errors import UsageError
 from opscope.record.codec import encode
 from opscope.report.build_document import build_lines, kernels_table
 from opscope.report.tables import as_csv, as_markdown
-from opscope.text import printable
 from opscope.toolchain.building import SUFFIXES, build_file, chosen, listing_of
 from opscope.toolchain.nvcc import Kind
 
@@ -58,6 +57,10 @@ def command(
         raise UsageError("--universal builds for all architectures, --arch for some: give one of them")
     numbers = chosen(arch, universal=universal)
     if emit is not None:
+        if output is not None and output.exists() and output.samefile(source):
+            raise UsageError(f"the output {output} is the source itself")
+        if len(numbers) > 1:
+            click.echo(f"opscope: for {numbers[-1]} alone: --emit shows one architecture", err=True)
         echo_listing(listing_of(source, emit, numbers[-1], flags), kernel, output, output_format)
         return
     made = Kind(kind)
@@ -70,12 +73,15 @@ def _show(document: BuildDocument, kernel: str | None, output_format: str) -> No
         click.echo(encode(document), nl=False)
         return
     shown = tuple(one for one in document.kernels if kernel is None or kernel in one.name)
+    if kernel is not None and not shown:
+        names = ", ".join(dict.fromkeys(one.name for one in document.kernels)) or "none"
+        raise UsageError(f"no kernel's name holds {kernel!r}; there are: {names}")
     table = kernels_table(replace(document, kernels=shown))
     if output_format == "csv":
         click.echo(as_csv(table))
         return
     echo_lines(build_lines(document))
     if output_format == "md":
-        click.echo(printable(as_markdown(table, "Kernels")))
+        click.echo(as_markdown(table, "Kernels"))
     elif shown:
         echo_table(table)

@@ -15,7 +15,6 @@ from opscope.errors import BadInputError, UsageError
 from opscope.record.codec import encode
 from opscope.report.bench_document import change_table
 from opscope.report.tables import as_csv, as_markdown
-from opscope.text import printable
 
 _INCONCLUSIVE = 5
 _CLOSER = 4  # times as narrow, and as long, when it is measured again
@@ -88,6 +87,6 @@ def _show(found: tuple[Changed, ...], threshold: float, output_format: str) -> N
     elif output_format == "csv":
         click.echo(as_csv(table))
     elif output_format == "md":
-        click.echo(printable(as_markdown(table, "Since then")))
+        click.echo(as_markdown(table, "Since then"))
     else:
         echo_table(table)

@@ -11,7 +11,6 @@ from opscope.documents.doctor import Check, DoctorDocument, Status
 from opscope.record.codec import encode
 from opscope.report.blocks import Name, Table
 from opscope.report.tables import as_csv, as_markdown
-from opscope.text import printable
 from opscope.toolchain.doctor.ask import ask
 from opscope.toolchain.doctor.diagnose import diagnose
 
@@ -42,15 +41,20 @@ def _show(document: DoctorDocument, output_format: str) -> None:
     elif output_format == "csv":
         click.echo(as_csv(_table(document)))
     elif output_format == "md":
-        click.echo(printable(as_markdown(_table(document), "Doctor")))
+        click.echo(as_markdown(_table(document), "Doctor"))
     else:
-        echo_table(_table(document))
+        echo_table(_table(document, fixes=False))
         echo_lines(_fixes(document.checks))
 
 
-def _table(document: DoctorDocument) -> Table:
-    rows = tuple((check.name, str(check.status), Name(check.found)) for check in document.checks)
-    return Table(("Check", "Result", "Found"), rows)
+def _table(document: DoctorDocument, *, fixes: bool = True) -> Table:
+    rows = [
+        (check.name, str(check.status), Name(check.found), Name(check.fix) if check.fix else "-")
+        for check in document.checks
+    ]
+    if fixes:
+        return Table(("Check", "Result", "Found", "What to do"), tuple(rows))
+    return Table(("Check", "Result", "Found"), tuple(row[:3] for row in rows))
 
 
 def _fixes(checks: tuple[Check, ...]) -> list[str]:

@@ -41,7 +41,7 @@ def command(words: tuple[str, ...], detect: bool, architecture: str | None, outp
             click.echo(f"opscope: {printable(document.problem)}", err=True)
         sys.exit(_MISSING)
     if not document.gpus:
-        click.echo("opscope: no GPU of the table is called so; opscope gpus lists all", err=True)
+        click.echo("opscope: no GPU is called so, or of that architecture; opscope gpus lists all", err=True)
         sys.exit(1)
 
 
@@ -56,7 +56,7 @@ def _show(document: GpusDocument, output_format: str) -> None:
     if document.problem is not None and not document.gpus:
         return
     if output_format == "md":
-        click.echo(printable(as_markdown(table, "GPUs")))
+        click.echo(as_markdown(table, "GPUs"))
     else:
         echo_table(table)
     if document.driver is not None:

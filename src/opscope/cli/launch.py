@@ -25,7 +25,7 @@ class _Dimensions(click.ParamType[tuple[int, int, int]]):
         """Read ``256`` or ``16,16,4``."""
         if isinstance(value, tuple):
             return value
-        parts = str(value).replace("x", ",").split(",")
+        parts = str(value).lower().replace("x", ",").split(",")
         if not 1 <= len(parts) <= 3 or not all(part.strip().isdecimal() for part in parts):
             self.fail(f"{value!r} are no dimensions", param, ctx)
         x, y, z = (int(part) for part in (*parts, "1", "1")[:3])
@@ -76,7 +76,7 @@ def _checked(launch: Launch, gpu: str | None, arch: str | None) -> LaunchDocumen
 
 
 def _model(name: str) -> GpuFacts:
-    found = chosen(known_gpus(), [name], None)
+    found = chosen(known_gpus(), [name], None) if name.strip() else ()
     exact = [model for model in found if f" {model.name}".lower().endswith(f" {name}".lower())]
     if len(exact or found) != 1:
         said = ", ".join(printable(model.name) for model in found) or "no model of opscope gpus"

@@ -78,7 +78,7 @@ def _named(path: Path) -> tuple[InstalledTorch | None, list[SourceIndex]]:
     if path.is_dir():
         found = torch_in(path)
         if found is None:
-            raise BadInputError(f"{path} holds no PyTorch: torch/version.py is not there")
+            raise BadInputError(f"{path} holds no PyTorch: torch/version.py is not there, or does not say its version")
         return found, torch_index(found)
     if path.suffix == ".whl":
         with torch_in_wheel(path) as found:

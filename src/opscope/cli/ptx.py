@@ -45,6 +45,8 @@ def command(
     pairs = [constant.partition("=") for constant in constants]
     if any(not separator for _, separator, _ in pairs):
         raise UsageError("--constant is written as NAME=VALUE: --constant BLOCK=1024")
+    if inductor and signature is not None:
+        raise UsageError("--inductor compiles a function, --signature a kernel of Triton: give one of them")
     if (constants or arch) and signature is None:
         raise UsageError("--constant and --arch go with --signature; a function that is called decides them itself")
     request = ListingRequest(

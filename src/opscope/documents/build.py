@@ -85,6 +85,8 @@ class BuildDocument:
         kernels: per architecture.
         contents: what the output holds, read from it.
         messages: warnings.
+        linked_figures: whether the kernels' figures are of what runs; false for relocatable device code, which is
+            linked afterwards.
     """
 
     schema: Literal["opscope.build/1"] = "opscope.build/1"
@@ -99,6 +101,7 @@ class BuildDocument:
     kernels: tuple[KernelResources, ...]
     contents: tuple[BinaryEntry, ...]
     messages: tuple[CompilerMessage, ...]
+    linked_figures: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class TorchProbe:
         available: whether it sees a GPU.
         warning: what it says where it does not.
         computed: products on each GPU.
+        runtime: version of the CUDA runtime that it loaded; None where it loaded none.
         nccl: version of NCCL; None where PyTorch has none.
         reduced: a sum over all GPUs by NCCL; None where there is one GPU, or none.
         cupti: the library that its profiler loaded.
@@ -46,6 +47,7 @@ class TorchProbe:
     available: bool = False
     warning: str | None = None
     computed: tuple[Computed, ...] = ()
+    runtime: str | None = None
     nccl: str | None = None
     reduced: Computed | None = None
     cupti: str | None = None

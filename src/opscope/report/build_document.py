@@ -11,21 +11,20 @@ from opscope.units import format_bytes
 def kernels_table(document: BuildDocument) -> Table:
     """One row per kernel and architecture."""
     columns = (
-        *("Kernel", "Arch", "Registers", "Shared memory", "Stack", "Spilled", "Barriers"),
+        *("Kernel", "Arch", "Registers", "Shared memory", "Stack", "Spill stores", "Barriers"),
         *(f"Occupancy, {document.block_threads} threads", "Limited by"),
     )
     return Table(columns, tuple(map(_row, document.kernels)), frozenset({2, 3, 4, 5, 6, 7}), frozenset({6}))
 
 
 def _row(kernel: KernelResources) -> tuple[str, ...]:
-    spilled = kernel.spill_store_bytes + kernel.spill_load_bytes
     return (
         Name(kernel.name),
         kernel.arch,
         str(kernel.registers),
         format_bytes(kernel.shared_memory_bytes),
         format_bytes(kernel.stack_bytes),
-        format_bytes(spilled),
+        format_bytes(kernel.spill_store_bytes),
         str(kernel.barriers),
         *_occupancy(kernel),
     )
@@ -42,10 +41,17 @@ def build_lines(document: BuildDocument) -> Iterator[str]:
     """Yield what was built, of what, and what deserves a look."""
     yield document.command
     held = ", ".join(_contents(document)) or "no code for a GPU"
+    if not document.kernels:
+        held += "; it has no kernels"
     yield (
         f"{document.output}: {document.kind}, built in {document.seconds:.1f} s by nvcc {document.nvcc_version}; "
         f"holds {held}"
     )
+    if not document.linked_figures:
+        yield (
+            "relocatable device code: what kernels take is of each file before it is linked; functions that they call "
+            "elsewhere are not in it"
+        )
     for message in document.messages:
         place = "" if message.file is None else f"{message.file}:{message.line}: "
         yield f"warning: {place}{message.text}"
@@ -66,10 +72,11 @@ def _contents(document: BuildDocument) -> Iterator[str]:
 
 
 def _remarks(kernel: KernelResources) -> Iterator[str]:
-    if spilled := kernel.spill_store_bytes + kernel.spill_load_bytes:
+    if kernel.spill_store_bytes or kernel.spill_load_bytes:
         yield (
-            f"registers are spilled to local memory ({format_bytes(spilled)} a thread); fewer values at a time, "
-            "or a larger bound in __launch_bounds__, keep them in registers"
+            f"registers are spilled to local memory: {format_bytes(kernel.spill_store_bytes)} a thread are stored, "
+            f"{format_bytes(kernel.spill_load_bytes)} loaded; fewer values at a time keep them in registers, or "
+            "smaller bounds in __launch_bounds__: these limit the registers of a thread"
         )
     elif kernel.stack_bytes:
         yield (

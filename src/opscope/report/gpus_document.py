@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from opscope.documents.gpus import GpuFacts, GpusDocument
-from opscope.knowledge.compute_capabilities import compute_capabilities, gencode, sm_of
+from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, sm_of
 from opscope.knowledge.devices import Device, device_called, known_devices
 from opscope.record.driver import Driver, DriverDevice
 from opscope.report.blocks import Name, Table
@@ -143,13 +143,23 @@ def chosen(gpus: Iterable[GpuFacts], names: Iterable[str], architecture: str | N
         architecture: ``hopper``, ``9.0`` or ``sm_90``, whole; None chooses all.
     """
     words = [word.lower() for word in names]
+    return tuple(
+        gpu
+        for gpu in gpus
+        if (architecture is None or _is_of(gpu, architecture))
+        and (not words or any(_is_called(gpu, word) or _is_of(gpu, word) for word in words))
+    )
 
-    def fits(gpu: GpuFacts) -> bool:
-        kinds = {(gpu.architecture or "").lower(), gpu.compute_capability.lower(), gpu.arch.lower()}
-        of_kind = architecture is None or architecture.lower() in kinds
-        return of_kind and (not words or any(word in gpu.name.lower() or word in kinds for word in words))
 
-    return tuple(gpu for gpu in gpus if fits(gpu))
+def _is_of(gpu: GpuFacts, kind: str) -> bool:
+    """Tell whether a word is the architecture, its first word too, or the compute capability, however written."""
+    own, word = (gpu.architecture or "").lower(), kind.lower()
+    return word in (own, own.split(" ")[0], gpu.arch.lower()) or capability_of(word) == gpu.compute_capability
+
+
+def _is_called(gpu: GpuFacts, word: str) -> bool:
+    names = [gpu.name, *(name for device in known_devices() if device.name == gpu.name for name in device.matches)]
+    return any(word in name.lower() for name in names)
 
 
 def gpus_table(document: GpusDocument) -> Table:

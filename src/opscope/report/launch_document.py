@@ -6,9 +6,9 @@ from opscope.analysis.launch_check import Launch, check_launch
 from opscope.analysis.occupancy import entry_of
 from opscope.documents.gpus import GpuFacts
 from opscope.documents.launch import LaunchDocument, OccupancyEntry
-from opscope.errors import UsageError
+from opscope.errors import EnvironmentLacksError
 from opscope.knowledge.compute_capabilities import compute_capabilities
-from opscope.units import format_bytes, format_count
+from opscope.units import format_count
 
 
 def build_launch(launch: Launch, device: str, number: str, multiprocessors: int | None) -> LaunchDocument:
@@ -21,11 +21,11 @@ def build_launch(launch: Launch, device: str, number: str, multiprocessors: int 
         multiprocessors: how many it has; None where no device is meant.
 
     Raises:
-        UsageError: nothing is known of the compute capability.
+        EnvironmentLacksError: nothing is known of the compute capability.
     """
     capability = compute_capabilities().get(number)
     if capability is None:
-        raise UsageError(f"the limits of compute capability {number} are not known")
+        raise EnvironmentLacksError(f"the limits of compute capability {number} are not known ({device})")
     found = check_launch(launch, capability, multiprocessors)
     return LaunchDocument(
         device=device,
@@ -52,7 +52,7 @@ def launch_lines(document: LaunchDocument) -> Iterator[str]:
     yield (
         f"{document.device} (compute capability {document.compute_capability}): grid {_shown(document.grid)}, block "
         f"{_shown(document.block)}, {document.registers_per_thread} registers a thread, "
-        f"{format_bytes(document.shared_memory_bytes)} of shared memory a block"
+        f"{document.shared_memory_bytes:,} bytes of shared memory a block"
     )
     if not document.can_launch:
         yield "It cannot be launched:"
@@ -64,7 +64,7 @@ def launch_lines(document: LaunchDocument) -> Iterator[str]:
     if found is not None:
         yield (
             f"Theoretical occupancy {found.percent:.0f} %: a multiprocessor holds {found.blocks_per_multiprocessor} "
-            f"blocks at a time, limited by {found.limiter}."
+            f"{'block' if found.blocks_per_multiprocessor == 1 else 'blocks'} at a time, limited by {found.limiter}."
         )
         yield from _waves(document, found)
 

@@ -46,12 +46,14 @@ def as_csv(table: Table) -> str:
 
 
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_FLAG = re.compile(r"--?[a-z][a-z-]*=[a-z]+_?[0-9a-z]+")  # a compiler's: -arch=sm_90
 _MAY_BE_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def _no_formula(cell: str) -> str:
     """Keep spreadsheets from computing a name: what may be a formula gets an apostrophe before it, numbers none."""
-    if cell.startswith(_MAY_BE_FORMULAS) and cell != "-" and not _NUMBER.fullmatch(cell):
+    harmless = cell == "-" or _NUMBER.fullmatch(cell) or _FLAG.fullmatch(cell)
+    if cell.startswith(_MAY_BE_FORMULAS) and not harmless:
         return f"'{cell}"
     return cell
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
-from opscope.knowledge.compute_capabilities import capability_of
+from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities
 from opscope.record.bench import BenchRequest
 from opscope.record.listing import ListingRequest
 
@@ -65,9 +65,12 @@ def _compile_ahead(request: ListingRequest) -> None:
         from triton.compiler import ASTSource
     except ImportError as error:
         raise EnvironmentLacksError(f"Triton is missing: pip install 'opscope[triton]' ({error})") from error
-    from opscope.workloads.custom import load_function
+    from opscope.workloads.custom import load_module
 
-    kernel: Any = load_function(request.target)
+    file, _, name = request.target.rpartition(":")
+    if not file or not name:
+        raise UsageError(f"{request.target!r} names no kernel: file.py:kernel does")
+    kernel: Any = _undecorated(load_module(file), name, request.target)
     if not isinstance(kernel, triton.runtime.JITFunction):
         raise UsageError(f"{request.target} is no kernel of Triton (@triton.jit)")
     source = ASTSource(kernel, *_types(kernel.arg_names, request))
@@ -75,10 +78,22 @@ def _compile_ahead(request: ListingRequest) -> None:
     try:
         triton.compile(source, target=target)
     except Exception as error:  # Triton's own errors have no common base
-        said = str(error).strip().splitlines()
-        raise UsageError(
-            f"{request.target} cannot be compiled: {said[-1] if said else type(error).__name__}"
-        ) from error
+        said = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+        why = " ... ".join(dict.fromkeys(said[:1] + said[-1:]))[:400]
+        raise OpscopeError(f"{request.target} cannot be compiled: {type(error).__name__}: {why}") from error
+
+
+def _undecorated(module: Any, name: str, target: str) -> Any:
+    """Return a kernel without what chooses its configurations: @triton.autotune, @triton.heuristics."""
+    found = getattr(module, name, None)
+    if found is None:
+        raise UsageError(f"{target}: there is no {name}")
+    while not hasattr(found, "arg_names") or (hasattr(found, "fn") and type(found).__name__ != "JITFunction"):
+        inner = getattr(found, "fn", None)
+        if inner is None:
+            break
+        found = inner
+    return found
 
 
 def _types(names: Sequence[str], request: ListingRequest) -> tuple[dict[str, str], dict[tuple[int, ...], object]]:
@@ -89,7 +104,8 @@ def _types(names: Sequence[str], request: ListingRequest) -> tuple[dict[str, str
     given = list(request.signature or ())
     if len(given) + len(request.constants) != len(names):
         raise UsageError(
-            f"the kernel has the arguments {', '.join(names)}: name the types of all but the constants, in order"
+            f"the kernel has the arguments {', '.join(names)}: --constant NAME=VALUE for each constexpr, --signature "
+            f"for the types of the others, in order; {len(given)} and {len(request.constants)} were given"
         )
     types = {name: "constexpr" if name in request.constants else given.pop(0) for name in names}
     values: dict[tuple[int, ...], object] = {
@@ -117,6 +133,8 @@ def _number(arch: str | None) -> int:
     number = capability_of(arch)
     if number is None:
         raise UsageError(f"{arch!r} is no architecture: sm_90 is one")
+    if number not in compute_capabilities():
+        raise UsageError(f"{arch!r} is no architecture that is known: opscope gpus lists them")
     return int(number.replace(".", ""))
 
 

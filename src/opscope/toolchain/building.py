@@ -10,7 +10,7 @@ from typing import Final
 from opscope.analysis.launch_check import Launch, check_launch
 from opscope.analysis.occupancy import entry_of
 from opscope.documents.build import BinaryEntry, BuildDocument, KernelListing, KernelResources, ListingDocument
-from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.errors import EnvironmentLacksError, OpscopeError
 from opscope.knowledge.binaries.elf import open_elf
 from opscope.knowledge.binaries.fatbins import Kind, fat_binaries
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities
@@ -21,6 +21,7 @@ from opscope.toolchain.messages import messages, resources
 from opscope.toolchain.programs import program
 
 _SECONDS: Final = 120
+_RELOCATABLE: Final = ("-rdc=true", "--relocatable-device-code=true", "-dc")
 _STORED: Final = {Kind.CUBIN: "sass", Kind.PTX: "ptx"}
 SUFFIXES: Final = {nvcc.Kind.EXECUTABLE: "", nvcc.Kind.LIBRARY: ".so", nvcc.Kind.EXTENSION: ".so"}
 
@@ -29,7 +30,7 @@ def chosen(asked: Sequence[str], *, universal: bool) -> tuple[str, ...]:
     """Return the compute capabilities to build for: what was asked, all, or those of the GPUs here.
 
     Raises:
-        UsageError: nothing was asked for, and there is no GPU here.
+        EnvironmentLacksError: nothing was asked for, and there is no GPU here.
     """
     compiler = nvcc.installed()
     if universal:
@@ -39,7 +40,9 @@ def chosen(asked: Sequence[str], *, universal: bool) -> tuple[str, ...]:
     here = driver()
     numbers = list(dict.fromkeys(device.compute_capability for device in here.devices))
     if not numbers:
-        raise UsageError(f"for which GPU? {here.error or 'There is none here'}: --arch sm_90, or --universal")
+        raise EnvironmentLacksError(
+            f"for which GPU? {here.error or 'There is none here'}: --arch sm_90, or --universal"
+        )
     return nvcc.architectures(compiler, numbers)
 
 
@@ -60,6 +63,8 @@ def build_file(
         EnvironmentLacksError: nvcc, the host's compiler or PyTorch is missing.
         BuildFailedError: the source cannot be compiled.
     """
+    more = tuple(more)
+    nvcc.refuse_flags(more)
     own = nvcc.extension_flags(output.stem.partition(".")[0]) if kind is nvcc.Kind.EXTENSION else ()
     built = nvcc.run(source, output, kind, numbers, (*own, *more))
     compiler = nvcc.installed()
@@ -75,6 +80,7 @@ def build_file(
         kernels=tuple(with_occupancy(kernel, block) for kernel in resources(built.text)),
         contents=tuple(contents(output)),
         messages=tuple(found for found in messages(built.text) if found.kind == "warning"),
+        linked_figures=not any(flag in _RELOCATABLE for flag in more),
     )
 
 
@@ -97,8 +103,10 @@ def listing_of(source: Path, kind: str, number: str, more: Iterable[str] = ()) -
         number: the compute capability.
         more: further flags for nvcc.
     """
+    more = tuple(more)
+    nvcc.refuse_flags(more)
     with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / f"{source.stem}.{kind}"
+        output = Path(folder) / f"listing.{kind}"
         nvcc.run(source, output, nvcc.Kind.PTX if kind == "ptx" else nvcc.Kind.CUBIN, [number], more)
         kernels = ptx_kernels(output.read_text()) if kind == "ptx" else disassembled(output)
         return ListingDocument(kind=kind, origin=str(source), kernels=tuple(kernels))

@@ -1,13 +1,16 @@
-"""Asks the CUDA driver what is here, without PyTorch: ``python -m opscope.toolchain.driver`` prints its answer.
+"""Asks the CUDA driver what is here, without PyTorch: ``python -m opscope.toolchain.driver FILE`` writes its answer.
 
 The driver is asked in a process of its own: a broken one can hang or crash, and asking takes memory of every device.
 """
 
 import ctypes
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from ctypes.util import find_library
 from pathlib import Path
 from typing import Final
@@ -19,6 +22,8 @@ from opscope.record.driver import Driver, DriverDevice
 
 _SECONDS: Final = 30
 _NAME_BYTES: Final = 256
+_MODULE: Final = Path("/proc/driver/nvidia/version")
+_RELEASE: Final = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)")
 # Numbers of CUdevice_attribute (cuda.h).
 _ATTRIBUTES: Final = {
     "multiprocessors": 16,
@@ -40,29 +45,51 @@ _ECC, _MANAGED = 32, 89
 
 def driver() -> Driver:
     """Ask the driver, in a process of its own."""
-    command = [sys.executable, "-m", "opscope.toolchain.driver"]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return _nothing(f"the driver did not answer within {_SECONDS} s")
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        return _nothing(f"asking the driver failed with exit code {done.returncode}: {said[-1] if said else ''}")
-    return msgspec.json.decode(done.stdout, type=Driver)
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"  # what the driver prints is not mixed with it
+        try:
+            done = subprocess.run(
+                [*own_process("opscope.toolchain.driver"), str(answer)],
+                capture_output=True, timeout=_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return _nothing(f"the driver did not answer within {_SECONDS} s")
+        try:
+            return msgspec.json.decode(answer.read_bytes(), type=Driver)
+        except (OSError, msgspec.MsgspecError):
+            return _nothing(f"the driver {_how_ended(done)}")
+
+
+def own_process(module: str) -> list[str]:
+    """Return the command that runs a module of opscope in a process of its own, whatever lies in the current folder."""
+    return [sys.executable, "-P", "-m", module]
+
+
+def _how_ended(done: "subprocess.CompletedProcess[bytes]") -> str:
+    if done.returncode < 0:
+        return f"crashed ({signal.Signals(-done.returncode).name})"
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    return f"ended the process that asked it, with exit code {done.returncode}{f': {said[-1]}' if said else ''}"
 
 
 def _nothing(error: str) -> Driver:
-    return Driver(library=_place(), cuda=None, release=driver_release(), visible=_visible(), error=error)
+    return Driver(library=_place(), cuda=None, release=None, visible=_visible(), error=error)
 
 
 def driver_release() -> str | None:
-    """Return the driver's own version, as ``nvidia-smi`` says it; None where there is none."""
+    """Return the driver's own version, as the kernel's module or ``nvidia-smi`` says it; None where there is none."""
+    try:
+        said = _RELEASE.search(_MODULE.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        said = None
+    if said is not None:
+        return said[1]
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
     command = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = answer.stdout.split()
@@ -162,4 +189,4 @@ def _device(library: DriverLibrary, index: int) -> DriverDevice:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(encode(_asked()))
+    Path(sys.argv[1]).write_bytes(encode(_asked()))

@@ -14,6 +14,8 @@ _MESSAGES: Final = (
     re.compile(r"cc1plus: (?:fatal )?(?P<kind>error|warning): (?P<text>.*)"),
     re.compile(r"(?:nvcc|ptxas|nvlink)\b[^:]*(?P<kind>warning|error|fatal)\s*: (?P<text>.*)"),
     re.compile(r"(?P<text>.*: undefined reference to .*)"),
+    re.compile(r"(?:\S*/)?ld: (?P<text>(?:cannot|.*: error|.*: No such).*)"),
+    re.compile(r"(?:\S*/)?gcc: (?:fatal )?(?P<kind>error): (?P<text>.*)"),
 )
 _ENTRY: Final = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
 _STACK: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -19,10 +19,17 @@ from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.files import cache_folder
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, version_of
 from opscope.toolchain.messages import first_error
-from opscope.toolchain.programs import host_compiler, program, version_text
+from opscope.toolchain.programs import host_compiler, program, version_text, wheel_headers
 
 _SECONDS: Final = 1800
+_FIRST_WITH_LETTER: Final = 9  # sm_90a
 _VERSION: Final = re.compile(r"release [\d.]+, V([\d.]+)")
+_MISREAD: Final = re.compile(r"[`$\"',\\]")
+_ELSEWHERE: Final = (
+    *("-o", "--output-file", "-c", "--compile", "-dc", "--device-c", "-dw", "-ptx", "--ptx", "-cubin", "--cubin"),
+    *("-fatbin", "--fatbin", "-dlink", "--device-link", "-lib", "--lib", "-E", "--preprocess", "-M", "-MM", "-cuda"),
+    *("-dryrun", "--dryrun", "-odir", "--output-directory", "-optix-ir", "--optix-ir"),
+)
 _LIBRARY_FLAGS: Final = ("-shared", "-Xcompiler=-fPIC")
 
 
@@ -99,9 +106,14 @@ def _described(path: Path) -> Nvcc:
         listed = subprocess.run(
             [path, "--list-gpu-arch"], capture_output=True, text=True, check=True, timeout=60
         ).stdout
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or "").strip().splitlines()
+        raise EnvironmentLacksError(f"{path} does not run: {said[-1] if said else error}") from error
     except (OSError, subprocess.SubprocessError) as error:
         raise EnvironmentLacksError(f"{path} does not run: {error}") from error
     numbers = {number for word in listed.split() if (number := capability_of(word)) is not None}
+    if not numbers:
+        raise EnvironmentLacksError(f"{path} does not say what it builds for: it is no nvcc that works")
     root = path.resolve().parent.parent
     # The wheels of 13.0 and 13.1 look for their libraries in lib64, and have lib.
     flags = (f"-L{root / 'lib'}",) if (root / "lib" / "libcudart_static.a").is_file() else ()
@@ -115,7 +127,7 @@ def architectures(nvcc: Nvcc, asked: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageError: a word is none, or this nvcc does not build for it.
     """
-    return tuple(_architecture(nvcc, word) for word in asked)
+    return tuple(dict.fromkeys(_architecture(nvcc, word) for word in asked))
 
 
 def _architecture(nvcc: Nvcc, word: str) -> str:
@@ -125,6 +137,8 @@ def _architecture(nvcc: Nvcc, word: str) -> str:
     if number not in nvcc.capabilities:
         raise UsageError(f"nvcc {nvcc.version} does not build for sm_{number.replace('.', '')}{_why(number)}")
     letter = word[-1] if word[-1] in "af" else ""
+    if letter and version_of(number)[0] < _FIRST_WITH_LETTER:
+        raise UsageError(f"{word!r} is no architecture: letters there are from sm_90a on")
     return number + letter
 
 
@@ -159,23 +173,73 @@ def run(source: Path, output: Path, kind: Kind, numbers: Sequence[str], more: It
         EnvironmentLacksError: nvcc, or the host's compiler, is missing.
         BuildFailedError: the source cannot be compiled.
     """
-    nvcc = installed()
+    nvcc, more = installed(), tuple(more)
     if host_compiler() is None:
-        raise EnvironmentLacksError("nvcc needs a C++ compiler of the host: g++ is not installed")
-    command = [str(nvcc.path), *_of_kind(kind, numbers), *more, *nvcc.flags, str(source), "-o", str(output)]
+        named = os.environ.get("NVCC_CCBIN")
+        where = f"NVCC_CCBIN names {named}, which is not there" if named else "there is no g++ on the path"
+        raise EnvironmentLacksError(f"nvcc needs a C++ compiler of the host: {where}")
+    _refuse(source, output)
+    command = [
+        str(nvcc.path),
+        *_of_kind(kind, numbers, more),
+        *more,
+        *nvcc.flags,
+        str(source.absolute()),
+        "-o",
+        str(output.absolute()),
+    ]
     began = time.perf_counter()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, errors="replace")
     except subprocess.TimeoutExpired as error:
         raise BuildFailedError(f"nvcc did not end within {_SECONDS} s") from error
+    except OSError as error:
+        raise EnvironmentLacksError(f"{nvcc.path} does not run: {error}") from error
     text = done.stdout + done.stderr
     if done.returncode:
         raise BuildFailedError(f"nvcc cannot build {source.name}: {first_error(text)}")
+    if not output.is_file():
+        raise UsageError(f"nvcc did not write {output}: the flags that were added make it write something else")
     return Built(output, shlex.join(command), text, time.perf_counter() - began)
 
 
-def _of_kind(kind: Kind, numbers: Sequence[str]) -> tuple[str, ...]:
-    common = ("-O3", "-std=c++17", "-lineinfo")
+def _refuse(source: Path, output: Path) -> None:
+    """Refuse what nvcc, which hands names to a shell, would make something else of.
+
+    Raises:
+        UsageError: a name that it misreads, or an output that is the source.
+        EnvironmentLacksError: the output cannot be written.
+    """
+    for path in (source, output):
+        if found := _MISREAD.search(str(path.absolute())):
+            raise UsageError(f"nvcc misreads names with {found[0]!r}: rename {path}")
+    if output.exists() and output.samefile(source):
+        raise UsageError(f"the output {output} is the source itself")
+    if not output.absolute().parent.is_dir() or not os.access(output.absolute().parent, os.W_OK):
+        raise EnvironmentLacksError(f"{output} cannot be written: its folder is not there, or not writable")
+
+
+def refuse_flags(flags: Iterable[str]) -> None:
+    """Refuse flags that make nvcc write something else than what is reported.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for flag in flags:
+        if flag.partition("=")[0] in _ELSEWHERE:
+            raise UsageError(f"{flag} makes nvcc write something else: --kind, --emit and -o say what is written")
+
+
+def _is_replaced(flag: str, more: Sequence[str]) -> bool:
+    """Tell whether a default is replaced by a flag of the user's."""
+    if flag == "-lineinfo":
+        return any(one in ("-G", "--device-debug", "-lineinfo", "--generate-line-info") for one in more)
+    name = "-std" if flag.startswith("-std") else "-O"
+    return any(one.removeprefix("-").startswith(name) or one.startswith(name) for one in more)
+
+
+def _of_kind(kind: Kind, numbers: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+    common = tuple(flag for flag in ("-O3", "-std=c++17", "-lineinfo") if not _is_replaced(flag, more))
     if kind in (Kind.CUBIN, Kind.PTX):
         virtual = f"compute_{numbers[0].replace('.', '')}"
         real = virtual if kind is Kind.PTX else virtual.replace("compute_", "sm_")
@@ -217,9 +281,10 @@ def extension_flags(name: str) -> tuple[str, ...]:
         name: of the module.
 
     Raises:
-        EnvironmentLacksError: PyTorch, or its headers for CUDA, are missing.
+        EnvironmentLacksError: PyTorch is missing, or built without CUDA.
     """
     try:
+        import torch
         from torch._C import _GLIBCXX_USE_CXX11_ABI
         from torch.utils.cpp_extension import include_paths, library_paths
     except ImportError as error:
@@ -228,12 +293,12 @@ def extension_flags(name: str) -> tuple[str, ...]:
         ) from error
     import sysconfig
 
+    if torch.version.cuda is None:
+        raise EnvironmentLacksError("an extension needs a PyTorch with CUDA; this one is built for the CPU")
     places = [place for place in include_paths() if os.path.isdir(place)]
-    if not any((Path(place) / "ATen" / "cuda" / "CUDAContext.h").is_file() for place in places):
-        raise EnvironmentLacksError("an extension needs a PyTorch with CUDA: this one has no ATen/cuda/CUDAContext.h")
     libraries = library_paths()
     return (
-        *(f"-isystem={place}" for place in (*places, sysconfig.get_path("include"))),
+        *(f"-isystem={place}" for place in (*places, *wheel_headers("cusparse.h"), sysconfig.get_path("include"))),
         *(f"-L{place}" for place in libraries),
         *(f"-Xlinker=-rpath,{place}" for place in libraries),
         *("-lc10", "-ltorch", "-ltorch_cpu", "-lc10_cuda", "-ltorch_cuda", "-ltorch_python"),

@@ -110,21 +110,50 @@ def load_kernel(
         flags: further flags for the compiler.
 
     Raises:
-        UsageError: a signature cannot be translated.
+        UsageError: a signature cannot be translated, or an operator of that name is of another source.
         EnvironmentLacksError: PyTorch has no CUDA, or a compiler or ninja is missing.
         BuildFailedError: the source cannot be compiled: the compiler's first error, with its line.
     """
     if not functions or not _NAME.fullmatch(name):
         raise UsageError(f"load_kernel needs functions, and a name that is one of C++: {name!r}")
     declarations = {function: declaration(function, fake) for function, fake in functions.items()}
+    known = {one for fake in functions.values() for one in inspect.signature(fake).parameters}
+    if unknown := [one for one in requires or {} if one not in known]:
+        raise UsageError(
+            f"requires names {unknown[0]!r}, which no function takes; there are {', '.join(sorted(known))}"
+        )
     text, given = _text(source)
     is_cuda = "__global__" in text or (given is not None and given.suffix == ".cu")
+    _refuse_taken(name, functions, given, text)
     module = _built(name, text, given, declarations, flags, is_cuda=is_cuda)
     operators = {
         function: _registered(f"{name}::{function}", getattr(module, function), fake, requires or {}, is_cuda=is_cuda)
         for function, fake in functions.items()
     }
+    for function in functions:
+        _taken[f"{name}::{function}"] = _origin(given, text)
     return Operators(name, given or Path(f"{name}.{'cu' if is_cuda else 'cpp'}"), operators)
+
+
+_taken: dict[str, str] = {}  # operator -> what it was built from, in this process
+
+
+def _origin(given: Path | None, text: str) -> str:
+    return str(given) if given is not None else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _refuse_taken(name: str, functions: Mapping[str, Function], given: Path | None, text: str) -> None:
+    """Refuse to replace an operator of another source: what holds the earlier one would call the later one.
+
+    Raises:
+        UsageError: an operator of the name is there.
+    """
+    for function in functions:
+        before = _taken.get(f"{name}::{function}")
+        if before is not None and before != _origin(given, text):
+            raise UsageError(
+                f"{name}::{function} is there already, of another source: name= gives this one another name"
+            )
 
 
 def _text(source: str | Path) -> tuple[str, Path | None]:
@@ -144,6 +173,9 @@ def declaration(name: str, fake: Function) -> str:
     """
     hints = get_type_hints(fake)
     parameters = list(inspect.signature(fake).parameters)
+    kinds = {parameter.kind for parameter in inspect.signature(fake).parameters.values()}
+    if kinds - {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY}:
+        raise UsageError(f"the fake kernel of {name} has parameters that C++ has not: keyword-only, or *arguments")
     if not _NAME.fullmatch(name) or "return" not in hints or any(one not in hints for one in parameters):
         raise UsageError(f"the fake kernel of {name} needs annotations of all its parameters and of its result")
     types = {one: _TYPES.get(hints[one]) for one in parameters}
@@ -179,7 +211,7 @@ def _built(
     own = given or folder / f"{name}.{'cu' if is_cuda else 'cpp'}"
     if given is None:
         _keep(own, text)
-    binding = folder / "binding.cpp"
+    binding = folder / f"opscope_binding_{key}.cpp"
     _keep(binding, _binding(declarations))
     return _compiled(f"{name}_{key}", folder, [own, binding], flags, capability, is_cuda=is_cuda)
 
@@ -212,6 +244,11 @@ def _compiled(
                 extra_cuda_cflags=["-O3", "-lineinfo", *_INCLUDED_CUDA, *flags],
                 with_cuda=is_cuda,
             )
+    except ImportError as error:
+        raise BuildFailedError(
+            f"{sources[0].name} does not define a function as its fake kernel declares it: {error}; int is int64_t "
+            "there, float double"
+        ) from error
     except (RuntimeError, OSError) as error:
         said = str(error)
         if "Ninja is required" in said or "CUDA_HOME" in said or "No such file or directory: 'which'" in said:

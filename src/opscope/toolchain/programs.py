@@ -37,6 +37,16 @@ def _package_folders(name: str) -> list[Path]:
     return [Path(place) for place in (found.submodule_search_locations or ())] if found else []
 
 
+def wheel_headers(name: str) -> list[str]:
+    """Return the folders of NVIDIA's wheels that hold a header: PyTorch's need those of libraries."""
+    return [
+        str(folder)
+        for package in _package_folders("nvidia")
+        for folder in sorted(package.glob("*/include"), reverse=True)
+        if (folder / name).is_file()
+    ]
+
+
 def find_program(name: str) -> Path | None:
     """Return a program; None where it is nowhere."""
     return next((found for folder in folders() if (found := folder / name).is_file()), None)

@@ -25,6 +25,7 @@ from opscope.knowledge.kernels.index import FORMAT, IndexedKernel, SourceIndex, 
 _DIGEST = r"[0-9a-f]{64}"
 TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_nvshmem.so")
 _LARGEST = 8 << 30  # bytes of a library in a wheel
+_MOST_PACKED = 50  # times: what unpacks to more is no library
 
 
 class NoKernelsError(BadInputError):
@@ -80,10 +81,14 @@ def torch_in_wheel(wheel: Path) -> Iterator[InstalledTorch]:
     Raises:
         BadInputError: the file is no wheel of PyTorch, or is damaged.
     """
+    if not wheel.is_file():
+        raise BadInputError(f"there is no wheel {wheel}")
     try:
         with zipfile.ZipFile(regular(wheel)) as archive, tempfile.TemporaryDirectory() as folder:
             text = archive.read("torch/version.py").decode("utf-8", "replace")
             libraries = tuple(_unpacked(archive, Path(folder)))
+            if not libraries:
+                raise BadInputError(f"{wheel} holds no libraries with CUDA kernels")
             described = _described(text, libraries)
             if described is None:
                 raise BadInputError(f"{wheel} does not say which PyTorch it holds")
@@ -98,7 +103,7 @@ def _unpacked(archive: zipfile.ZipFile, folder: Path) -> Iterator[Path]:
             member = archive.getinfo(f"torch/lib/{name}")
         except KeyError:
             continue
-        if member.file_size > _LARGEST:
+        if member.file_size > min(_LARGEST, _MOST_PACKED * max(member.compress_size, 1)):
             raise BadInputError(
                 f"{name} in the wheel says that it takes {member.file_size:,} bytes: more than a library"
             )

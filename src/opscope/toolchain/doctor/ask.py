@@ -5,7 +5,6 @@ import importlib.util
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,7 @@ from opscope.errors import EnvironmentLacksError, OpscopeError
 from opscope.record.driver import Driver
 from opscope.record.probes import Computed, Probes, ToolProbe, TorchProbe
 from opscope.toolchain import nvcc
-from opscope.toolchain.driver import driver
+from opscope.toolchain.driver import driver, own_process
 from opscope.toolchain.programs import find_program, host_compiler, version_text
 
 T = TypeVar("T")
@@ -52,7 +51,7 @@ def ask() -> Probes:
     """Try everything."""
     with ThreadPoolExecutor() as pool:
         drivers = pool.submit(driver)
-        launched = pool.submit(_probe, "launch", tuple[Computed, ...])
+        launched = pool.submit(_launched, drivers)
         pytorch = pool.submit(_probe, "pytorch", TorchProbe) if _has("torch") else None
         triton = pool.submit(_probe, "triton", ToolProbe) if _has("torch") and _has("triton") else None
         built = pool.submit(_nvcc, drivers)
@@ -64,7 +63,7 @@ def ask() -> Probes:
             cards=_cards(),
             nodes=Path("/dev/nvidia0").exists() or Path("/dev/nvidiactl").exists(),
             driver=drivers.result(),
-            launched=_answer(launched)[0] or (),
+            launched=launched.result(),
             torch=torch_probe,
             torch_error=torch_error,
             nvcc=compiler,
@@ -76,6 +75,17 @@ def ask() -> Probes:
             vllm=_installed("vllm"),
             injected={name: os.environ[name] for name in _INJECTIONS if os.environ.get(name)},
         )
+
+
+def _launched(drivers: "Future[Driver]") -> tuple[Computed, ...]:
+    """Launch a kernel of our own on every GPU that the driver lists."""
+    devices = drivers.result().devices
+    if not devices:
+        return ()
+    try:
+        return _probe("launch", tuple[Computed, ...])
+    except _ProbeFailedError as error:
+        return tuple(Computed(device=device.index, error=str(error)) for device in devices)
 
 
 def _has(package: str) -> bool:
@@ -90,7 +100,7 @@ def _installed(package: str) -> str | None:
 
 
 def _probe(name: str, kind: type[T]) -> T:
-    command = [sys.executable, "-m", f"opscope.toolchain.probes.{name}"]
+    command = own_process(f"opscope.toolchain.probes.{name}")
     try:
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
@@ -129,8 +139,9 @@ def _nvcc(drivers: "Future[Driver]") -> tuple[ToolProbe, tuple[str, ...]]:
     """Build a program with nvcc, and run it where there is a GPU."""
     try:
         compiler = nvcc.installed()
-    except EnvironmentLacksError:
-        return ToolProbe(), ()
+    except EnvironmentLacksError as lacking:
+        path = find_program("nvcc")
+        return ToolProbe() if path is None else ToolProbe(path=str(path), error=str(lacking)), ()
     here = [device.compute_capability for device in drivers.result().devices]
     fitting = [number for number in dict.fromkeys(here) if number in compiler.capabilities]
     targets = fitting or list(compiler.capabilities[-1:])
@@ -164,7 +175,7 @@ def _ncu(drivers: "Future[Driver]") -> ToolProbe:
     found = _program("ncu")
     if found.path is None or not drivers.result().devices:
         return found
-    command = [found.path, "--metrics", _COUNTER, "--csv", sys.executable, "-m", "opscope.toolchain.probes.launch"]
+    command = [found.path, "--metrics", _COUNTER, "--csv", *own_process("opscope.toolchain.probes.launch")]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, errors="replace")
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -195,5 +206,8 @@ def _host() -> ToolProbe:
     path = host_compiler()
     if path is None:
         return ToolProbe()
-    done = subprocess.run([path, "-dumpfullversion"], capture_output=True, text=True, timeout=30, check=False)
+    try:
+        done = subprocess.run([path, "-dumpfullversion"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return ToolProbe(path=path, error=f"it does not run: {error}")
     return ToolProbe(path=path, version=done.stdout.strip() or None)

@@ -66,7 +66,7 @@ def _gpus(probes: Probes) -> Iterator[Check]:
         if error is not None:
             yield _problem(name, f"{found}: {error}", "nvidia-smi and dmesg say more")
         elif device.index not in {one.device for one in probes.launched}:
-            yield _problem(name, f"{found}: no kernel could be tried on it")
+            yield _problem(name, f"{found}: no kernel could be tried on it", "nvidia-smi and dmesg say more")
         else:
             yield _fine(name, f"{found}; a kernel's result is right")
 
@@ -90,7 +90,8 @@ def _pytorch(probes: Probes) -> Iterator[Check]:
             fix="install it anew",
         )
         return
-    built = f"for CUDA {torch.cuda}" if torch.cuda else f"for ROCm {torch.hip}" if torch.hip else "for the CPU"
+    runtime = f" (runtime {torch.runtime})" if torch.runtime else ""
+    built = f"for CUDA {torch.cuda}{runtime}" if torch.cuda else f"for ROCm {torch.hip}" if torch.hip else "for the CPU"
     found = f"{torch.version}, {built}"
     problem = _why_no_gpu(probes, torch)
     if problem is not None:
@@ -104,7 +105,7 @@ def _why_no_gpu(probes: Probes, torch: TorchProbe) -> tuple[str, str] | None:
     driver = probes.driver
     if not driver.devices or torch.available or torch.hip is not None:
         return None
-    newest = f"a PyTorch for CUDA {(driver.cuda or '?').split('.')[0]} (pytorch.org has the command)"
+    newest = f"a PyTorch for CUDA {_newest_cuda(probes)} (pytorch.org has the command)"
     if torch.cuda is None:
         return "the GPUs here are not used by it", f"install {newest}"
     if driver.cuda is not None and not runs_on(torch.cuda, driver.cuda):
@@ -112,6 +113,17 @@ def _why_no_gpu(probes: Probes, torch: TorchProbe) -> tuple[str, str] | None:
         newer = f"a driver from {least} on" if least else "a newer driver"
         return f"driver {driver.release} supports CUDA up to {driver.cuda} only", f"install {newer}, or {newest}"
     return f"it sees no GPU ({torch.warning or 'without a word'})", "the driver's checks above may say why"
+
+
+def _newest_cuda(probes: Probes) -> str:
+    """Return the newest CUDA that the driver and all devices are for."""
+    supported = [(probes.driver.cuda or "?").split(".")[0]]
+    known = (compute_capabilities().get(device.compute_capability) for device in probes.driver.devices)
+    ended = [one.cuda_max for one in known if one is not None and one.cuda_max is not None]
+    oldest = min(ended, key=version_of, default=None)
+    if oldest is not None and version_of(oldest)[:1] < version_of(supported[0]):
+        return oldest
+    return supported[0]
 
 
 def _without_code(probes: Probes, torch: TorchProbe, found: str) -> Iterator[Check]:
@@ -203,7 +215,9 @@ def _nvcc(probes: Probes) -> Iterator[Check]:
         return
     found = f"{tool.version} ({tool.path}), host compiler {_host(probes)}"
     lacking = [d for d in probes.driver.devices if d.compute_capability not in probes.capabilities]
-    if lacking:
+    if not probes.capabilities:
+        yield _problem("nvcc", tool.error or f"{tool.path} does not work", "another nvcc, by CUDA_HOME or the path")
+    elif lacking:
         device = lacking[0]
         yield Check(
             name="nvcc", status=Status.PROBLEM, found=f"{found}: it does not build for {_described(device)}",
@@ -225,19 +239,23 @@ def _other_toolkit(number: str) -> str:
 
 
 def _host(probes: Probes) -> str:
-    return f"{probes.host.version} ({probes.host.path})" if probes.host.path else "missing"
+    if probes.host.path is None:
+        return "missing"
+    return f"{probes.host.version or probes.host.error or 'of unknown version'} ({probes.host.path})"
 
 
 def _nvcc_fix(probes: Probes) -> str:
     tool, driver = probes.nvcc, probes.driver
-    if probes.host.path is None:
-        return "install g++"
+    if probes.host.path is None or probes.host.error is not None:
+        return "install g++, or set NVCC_CCBIN to one that works"
     known = toolkit_of(tool.version or "")
     if known is not None and version_of(probes.host.version or "")[:1] > (known.gcc,):
         return f"CUDA {known.version} takes gcc up to {known.gcc}: install that, and set NVCC_CCBIN to its g++"
     if driver.cuda is not None and tool.version is not None and not runs_on(tool.version, driver.cuda):
         return f"driver {driver.release} supports CUDA up to {driver.cuda}: a newer driver, or an older toolkit"
-    return "what the compiler says above"
+    if "(CUDA error" in (tool.error or "") or "driver" in (tool.error or ""):
+        return "the driver's checks above may say why"
+    return "the compiler's own words say what is wrong"
 
 
 def _mismatch(probes: Probes) -> Iterator[Check]:

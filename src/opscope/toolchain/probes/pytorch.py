@@ -35,6 +35,7 @@ def main() -> None:
         computed=tuple(_computed(at) for at in range(counts)),
         nccl=_nccl(),
         reduced=_reduced(counts) if counts > 1 else None,
+        runtime=_runtime(),
         cupti=place,
         cupti_version=version,
         cupti_held=held,
@@ -72,8 +73,7 @@ def _profiled() -> tuple[int | None, str | None]:
 
 def _cupti() -> tuple[str | None, int | None, str | None]:
     """Return the CUPTI that the profiler loaded, its version, and the error of subscribing to it."""
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    place = next((line.split()[-1] for line in maps if "libcupti.so" in line), None)
+    place = _loaded("libcupti.so")
     if place is None:
         return None, None, None
     library, version = ctypes.CDLL(place), ctypes.c_uint32()
@@ -87,6 +87,20 @@ def _cupti() -> tuple[str | None, int | None, str | None]:
     text = ctypes.c_char_p()
     library.cuptiGetResultString(code, ctypes.byref(text))
     return place, version.value, text.value.decode() if text.value else f"CUPTI error {code}"
+
+
+def _runtime() -> str | None:
+    """Return the version of the CUDA runtime that PyTorch loaded."""
+    place = _loaded("libcudart")
+    version = ctypes.c_int()
+    if place is None or ctypes.CDLL(place).cudaRuntimeGetVersion(ctypes.byref(version)):
+        return None
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def _loaded(name: str) -> str | None:
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line.split()[-1] for line in maps if f"/{name}" in line), None)
 
 
 def _nccl() -> str | None:
