@@ -207,6 +207,34 @@ def test_the_command(source: Path) -> None:
     assert opscope("build", str(source), "--arch", "sm_20").returncode == 2
 
 
+@needs_nvcc
+def test_nothing_is_overwritten_or_built_elsewhere(source: Path) -> None:
+    before = source.read_bytes()
+    for arguments, said in (
+        (("-o", str(source)), "is the source itself"),
+        (("-o", str(source), "--emit", "ptx"), "is the source itself"),
+        (("--", "-c"), "makes nvcc write something else"),
+        (("--", "-o", "elsewhere"), "makes nvcc write something else"),
+        (("--kernel", "none"), "no kernel's name holds 'none'"),
+    ):
+        result = opscope("build", str(source), "--arch", "9.0", *arguments)
+        assert result.returncode == 2, arguments
+        assert said in result.stderr
+    assert source.read_bytes() == before
+    strange = source.with_name("bt`touch x`.cu")
+    strange.write_bytes(before)
+    assert "nvcc misreads names" in opscope("build", str(strange), "--arch", "9.0").stderr
+    nowhere = opscope("build", str(source), "--arch", "9.0", "-o", str(source.parent / "none" / "x"))
+    assert nowhere.returncode == 3
+
+
+@needs_nvcc
+def test_relocatable_code_says_that_its_figures_are_before_linking(source: Path) -> None:
+    result = opscope("build", str(source), "--arch", "9.0", "-o", str(source.with_name("p")), "--", "-rdc=true")
+    assert result.returncode == 0, result.stderr
+    assert "what kernels take is of each file before it is linked" in result.stdout
+
+
 def test_without_nvcc_the_error_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opscope.toolchain.programs.folders", lambda: iter(()))
     with pytest.raises(EnvironmentLacksError, match=r"nvcc is not installed: pip install 'opscope\[cuda\]'"):

@@ -45,6 +45,11 @@ def test_declarations() -> None:
     def text(x: str) -> torch.Tensor:
         return torch.empty(1)
 
+    def keyword_only(x: torch.Tensor, *, times: int = 1) -> torch.Tensor:
+        return x
+
+    with pytest.raises(UsageError, match="keyword-only"):
+        declaration("keyword_only", keyword_only)
     with pytest.raises(UsageError, match="needs annotations"):
         declaration("bare", bare)
     with pytest.raises(UsageError, match="its parameter x is none of Tensor"):
@@ -94,6 +99,8 @@ def test_an_operator_is_built_checked_and_known_to_pytorch(operators: object) ->
     torch.library.opcheck(run, (x, 2.0, 3))
     assert run(torch.empty(16, device="meta"), 2.0).shape == (16,)
     assert "tests_cpu" in repr(operators)
+    with pytest.raises(UsageError, match="tests_cpu::scaled is there already, of another source"):
+        load_kernel(f"{SOURCE}\n// changed\n", {"scaled": scaled}, name="tests_cpu")
     with pytest.raises(AttributeError, match="there is no operator other"):
         _ = operators.other  # type: ignore[attr-defined]
 
@@ -122,6 +129,8 @@ def test_what_cannot_be_built_says_why(tmp_path: Path) -> None:
         load_kernel(tmp_path / "none.cu", {"scaled": scaled})
     with pytest.raises(UsageError, match="needs functions"):
         load_kernel(SOURCE, {})
+    with pytest.raises(UsageError, match="requires names 'y', which no function takes"):
+        load_kernel(SOURCE, {"scaled": scaled}, requires={"y": Requires()})
     if torch.version.cuda is None:
         with pytest.raises(EnvironmentLacksError, match="needs a PyTorch with CUDA"):
             load_kernel("__global__ void k() {}\n", {"scaled": scaled})
