@@ -24,7 +24,7 @@ from source_index.launch_sites import launch_sites
 from source_index.paths import unit_paths
 
 from opscope.knowledge.binaries.demangle import demangler
-from opscope.knowledge.binaries.elf import open_elf
+from opscope.knowledge.binaries.elf import X86_64, open_elf
 from opscope.knowledge.binaries.paths import in_repository, repository_root, source_paths
 from opscope.knowledge.binaries.registrations import cuda_library
 from opscope.knowledge.kernels.index import HostFile, IndexedKernel, Place, SourceIndex, build_index
@@ -96,6 +96,8 @@ def _assigned(text: str, name: str) -> str:
 def _add_library(path: Path, files: dict[str, set[str]], sites: dict[str, set[Place]]) -> str:
     demangle = demangler()
     with open_elf(path) as elf:
+        if elf.machine != X86_64:
+            raise SystemExit(f"{path} is not for x86-64: lines and files of functions are read from that code only")
         library = cuda_library(elf)
         launched = launch_sites(elf, library)
         paths = source_paths(elf)

@@ -24,7 +24,7 @@ from opscope.toolchain.programs import host_compiler, program, version_text, whe
 _SECONDS: Final = 1800
 _FIRST_WITH_LETTER: Final = 9  # sm_90a
 _VERSION: Final = re.compile(r"release [\d.]+, V([\d.]+)")
-_MISREAD: Final = re.compile(r"[`$\"',\\]")
+_MISREAD: Final = re.compile(r"[`$\"',\\]")  # by the shell that it hands names to, or as lists
 _ELSEWHERE: Final = (
     *("-o", "--output-file", "-c", "--compile", "-dc", "--device-c", "-dw", "-ptx", "--ptx", "-cubin", "--cubin"),
     *("-fatbin", "--fatbin", "-dlink", "--device-link", "-lib", "--lib", "-E", "--preprocess", "-M", "-MM", "-cuda"),
