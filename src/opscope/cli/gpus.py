@@ -58,7 +58,8 @@ def _show(document: GpusDocument, output_format: str) -> None:
     if output_format == "md":
         click.echo(as_markdown(table, "GPUs"))
     else:
-        echo_table(table)
+        echo_table(gpus_table(document, units=False))
+        echo_lines(["Rates in TFLOP/s, dense; on Tensor Cores with 32-bit accumulation."])
     if document.driver is not None:
         echo_lines([f"Driver {document.driver}, for CUDA up to {document.driver_cuda}."])
     echo_lines(f"{gpu.name}: {gpu.note}" for gpu in document.gpus if gpu.note is not None)

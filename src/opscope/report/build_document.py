@@ -9,12 +9,12 @@ from opscope.units import format_bytes
 
 
 def kernels_table(document: BuildDocument) -> Table:
-    """One row per kernel and architecture."""
+    """One row per kernel and architecture; the occupancy is of blocks of the document's size."""
     columns = (
         *("Kernel", "Arch", "Registers", "Shared memory", "Stack", "Spill stores", "Barriers"),
-        *(f"Occupancy, {document.block_threads} threads", "Limited by"),
+        *("Occupancy", "Limited by"),
     )
-    return Table(columns, tuple(map(_row, document.kernels)), frozenset({2, 3, 4, 5, 6, 7}), frozenset({6}))
+    return Table(columns, tuple(map(_row, document.kernels)), frozenset({2, 3, 4, 5, 6, 7}), frozenset({4, 6}))
 
 
 def _row(kernel: KernelResources) -> tuple[str, ...]:
@@ -60,6 +60,8 @@ def build_lines(document: BuildDocument) -> Iterator[str]:
         for remark in _remarks(kernel):
             found.setdefault((kernel.name, remark), []).append(kernel.arch)
     yield from (f"{name} ({', '.join(archs)}): {remark}" for (name, remark), archs in found.items())
+    if document.kernels:
+        yield f"Occupancy: theoretical, of blocks of {document.block_threads} threads without dynamic shared memory."
 
 
 def _contents(document: BuildDocument) -> Iterator[str]:

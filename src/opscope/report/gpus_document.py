@@ -162,14 +162,19 @@ def _is_called(gpu: GpuFacts, word: str) -> bool:
     return any(word in name.lower() for name in names)
 
 
-def gpus_table(document: GpusDocument) -> Table:
-    """One row a GPU; rates in 10^12 operations per second."""
+def gpus_table(document: GpusDocument, *, units: bool = True) -> Table:
+    """One row a GPU; rates in 10^12 operations per second.
+
+    Args:
+        document: the GPUs.
+        units: whether headings have them.
+    """
     columns = (
         *("GPU", "Architecture", "Capability", "Build with", "CUDA", "SMs", "Memory", "TB/s", "L2"),
-        *(f"{shown} TFLOP/s" for shown in _SHOWN.values()),
+        *(f"{shown} TFLOP/s" if units else shown for shown in _SHOWN.values()),
     )
     rows = tuple(_row(gpu) for gpu in document.gpus)
-    return Table(columns, rows, frozenset(range(5, len(columns))), frozenset({1, 8, 13, 14}))
+    return Table(columns, rows, frozenset(range(5, len(columns))), frozenset({1, 2, 8, 12, 13, 14}))
 
 
 def _row(gpu: GpuFacts) -> tuple[str, ...]:
