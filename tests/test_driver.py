@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.toolchain.driver import driver
+from opscope.toolchain.driver import driver, module_release
 from tests.cli import opscope
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc builds the driver of this test")
@@ -51,6 +51,19 @@ def test_a_driver_that_fails_says_how(fake: pytest.MonkeyPatch, init: str, said:
     found = driver()
     assert found.devices == ()
     assert said in (found.error or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023", "535.129.03"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build", "580.95.05"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  570.26  Release Build", "570.26"),
+        ("GCC version:  gcc version 12.2.0", None),
+    ],
+)
+def test_the_module_names_its_release(text: str, release: str | None) -> None:
+    assert module_release(text) == release
 
 
 def test_modules_of_the_current_folder_are_not_taken_for_pythons(fake: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from opscope.errors import OpscopeError
 from opscope.toolchain.nvcc import build
 
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_ALIGNED = 16  # bytes of the widest load
 _C_TYPES: dict[type, type] = {int: ctypes.c_int64, float: ctypes.c_float}
 
 
@@ -46,9 +47,15 @@ def launch(source: str, name: str, device: torch.device, *arguments: object) -> 
         raise OpscopeError(f"the kernel {name} cannot be launched: CUDA error {error}")
 
 
+def dense(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose elements lie one after the other, from an address that vectors may be loaded from."""
+    found = value.contiguous()
+    return found if found.data_ptr() % _ALIGNED == 0 else found.clone()
+
+
 def _call(name: str, *inputs: torch.Tensor) -> torch.Tensor:
     first = inputs[0]
-    inputs = tuple(value.contiguous() for value in inputs)
+    inputs = tuple(map(dense, inputs))
     result = torch.empty_like(inputs[0])
     dtype = ctypes.c_int(_TYPES[first.dtype])
     launch("elementwise.cu", name, first.device, dtype, *inputs, result, first.numel())

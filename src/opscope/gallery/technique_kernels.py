@@ -7,11 +7,10 @@ from typing import Final
 import torch
 
 from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.gallery.cuda_kernels import launch
+from opscope.gallery.cuda_kernels import dense, launch
 from opscope.toolchain.nvcc import compiler
 
 _SOURCE: Final = "techniques.cu"
-_ALIGNED: Final = 16  # bytes of the widest load
 
 
 def refuse_without_cuda(device: torch.device) -> None:
@@ -38,8 +37,7 @@ def _ready(value: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Ten
         raise UsageError(f"the kernels of {_SOURCE} take {wanted} here, not {given}")
     if not value.is_cuda:
         raise UsageError(f"the kernels of {_SOURCE} take tensors on a GPU, not on {value.device}")
-    dense = value.contiguous()
-    return dense if dense.data_ptr() % _ALIGNED == 0 else dense.clone()
+    return dense(value)
 
 
 def _run(name: str, result: torch.Tensor, *arguments: object) -> torch.Tensor:

@@ -79,11 +79,11 @@ def _nothing(error: str) -> Driver:
 def driver_release() -> str | None:
     """Return the driver's own version, as the kernel's module or ``nvidia-smi`` says it; None where there is none."""
     try:
-        said = _RELEASE.search(_MODULE.read_text(encoding="utf-8", errors="replace"))
+        of_module = module_release(_MODULE.read_text(encoding="utf-8", errors="replace"))
     except OSError:
-        said = None
-    if said is not None:
-        return said[1]
+        of_module = None
+    if of_module is not None:
+        return of_module
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -94,6 +94,12 @@ def driver_release() -> str | None:
         return None
     lines = answer.stdout.split()
     return lines[0] if answer.returncode == 0 and lines else None
+
+
+def module_release(text: str) -> str | None:
+    """Return the version in what the kernel's module says of itself (``/proc/driver/nvidia/version``)."""
+    found = _RELEASE.search(text)
+    return None if found is None else found[1]
 
 
 def _place() -> str | None:
