@@ -22,7 +22,9 @@ SLICE = replace(
 MIG = replace(ONE, devices=(SLICE,))
 UNKNOWN = replace(ONE, devices=(replace(RTX_4090, index=0, name="NVIDIA GeForce RTX 4095", multiprocessors=140),))
 FUTURE = replace(ONE, devices=(replace(H200, name="NVIDIA X1", compute_capability="14.0"),))
-HIDDEN = replace(ONE, devices=(), visible="")
+HIDDEN = replace(
+    ONE, devices=(), visible="", error="cuInit failed: no CUDA-capable device is detected (CUDA error 100)"
+)
 NONE = Driver(library=None, cuda=None, release=None, error="there is no CUDA driver: libcuda.so.1 is not found")
 BROKEN = Driver(
     library="/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05", cuda=None, release="580.95.05",

@@ -43,6 +43,7 @@ def test_devices_are_listed_whatever_the_driver_prints(fake: pytest.MonkeyPatch)
         ("100", "cuInit failed: no CUDA-capable device is detected (CUDA error 100)"),
         ("803", "CUDA error 803"),
         ("crash", "the driver crashed (SIGSEGV)"),
+        ("abort", "the driver crashed (SIGABRT)"),
         ("exit", "ended the process that asked it, with exit code 0"),
     ],
 )

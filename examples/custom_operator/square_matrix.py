@@ -8,6 +8,9 @@ import torch
 import opscope
 
 SOURCE = """
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+
 __global__ void square_matrix_kernel(const float* matrix, float* result, int width, int height) {
     const int row = blockIdx.y * blockDim.y + threadIdx.y;
     const int column = blockIdx.x * blockDim.x + threadIdx.x;
@@ -21,7 +24,11 @@ torch::Tensor square_matrix(torch::Tensor matrix) {
     const int height = matrix.size(0), width = matrix.size(1);
     auto result = torch::empty_like(matrix);
     const dim3 threads(32, 8), blocks((width + 31) / 32, (height + 7) / 8);
-    square_matrix_kernel<<<blocks, threads>>>(matrix.data_ptr<float>(), result.data_ptr<float>(), width, height);
+    if (matrix.numel() > 0) {
+        square_matrix_kernel<<<blocks, threads, 0, c10::cuda::getCurrentCUDAStream()>>>(
+            matrix.data_ptr<float>(), result.data_ptr<float>(), width, height);
+        C10_CUDA_KERNEL_LAUNCH_CHECK();
+    }
     return result;
 }
 """

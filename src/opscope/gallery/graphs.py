@@ -1,7 +1,7 @@
 """CUDA graphs: twenty small kernels, each of which needs the one before, issued one by one, and as one graph.
 
 The host takes longer to issue such a kernel than the device takes to run it. A graph is made once and issued by one
-call. The kernels are the same and take as long: the gain is in the time by the host's clock.
+call. The kernels are the same: the gain is in the time by the host's clock.
 """
 
 from typing import Final

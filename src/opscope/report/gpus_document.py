@@ -116,7 +116,7 @@ def _by_driver(device: DriverDevice) -> dict[str, object]:
     """Describe a device by the driver's facts: bandwidth and FP32 from its clocks, nothing on Tensor Cores."""
     known = compute_capabilities().get(device.compute_capability)
     peaks, sources = {}, {"size, L2, multiprocessors, clock": _DRIVER, **_toolkit_source(device.compute_capability)}
-    if known is not None and device.clock_khz:
+    if known is not None and device.clock_khz and not device.is_slice:
         peaks["fp32"] = 2.0 * device.multiprocessors * known.fp32_cores * device.clock_khz * 1e3
         sources["peak of FP32"] = _BY_CLOCK
     # Two transfers a clock, as the driver counts clocks of every kind of memory; a slice has no bus of its own.

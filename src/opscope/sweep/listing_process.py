@@ -10,13 +10,13 @@ from typing import Final
 
 from opscope.documents.build import KernelListing, ListingDocument
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.processes import run_within
 from opscope.record.codec import encode
 from opscope.record.listing import ListingRequest
 from opscope.toolchain.building import disassembled
 from opscope.toolchain.listing import ptx_kernels
 
 _ERRORS: Final = {2: UsageError, 3: EnvironmentLacksError}
-_LAST_LINES: Final = 3
 
 
 def compiled_kernels(request: ListingRequest, kind: str, timeout_s: float) -> ListingDocument:
@@ -35,14 +35,12 @@ def compiled_kernels(request: ListingRequest, kind: str, timeout_s: float) -> Li
         own = {"TRITON_CACHE_DIR": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor")}
         command = [sys.executable, "-m", "opscope.sweep.listing_worker"]
         try:
-            done = subprocess.run(
-                command, input=encode(request), capture_output=True, timeout=timeout_s, check=False,
-                env={**os.environ, **own, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
-            )  # fmt: skip
+            environment = {**os.environ, **own, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+            done = run_within(command, timeout_s, given=encode(request), environment=environment)
         except subprocess.TimeoutExpired as error:
             raise OpscopeError(f"{request.target} was not compiled within {timeout_s:g} s") from error
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+            said = done.stderr.decode(errors="replace").strip().splitlines()
             raise _ERRORS.get(done.returncode, OpscopeError)(said[-1] if said else f"{request.target} failed")
         return ListingDocument(kind=kind, origin=request.target, kernels=tuple(_kernels(cache, kind)))
 

@@ -21,7 +21,7 @@ from opscope.toolchain.messages import messages, resources
 from opscope.toolchain.programs import program
 
 _SECONDS: Final = 120
-_RELOCATABLE: Final = ("-rdc=true", "--relocatable-device-code=true", "-dc")
+_RELOCATABLE: Final = ("-rdc=true", "--relocatable-device-code=true")
 _STORED: Final = {Kind.CUBIN: "sass", Kind.PTX: "ptx"}
 SUFFIXES: Final = {nvcc.Kind.EXECUTABLE: "", nvcc.Kind.LIBRARY: ".so", nvcc.Kind.EXTENSION: ".so"}
 
@@ -80,7 +80,7 @@ def build_file(
         kernels=tuple(with_occupancy(kernel, block) for kernel in resources(built.text)),
         contents=tuple(contents(output)),
         messages=tuple(found for found in messages(built.text) if found.kind == "warning"),
-        linked_figures=not any(flag in _RELOCATABLE for flag in more),
+        linked_figures=not any(one in " ".join(more).replace(" true", "=true") for one in _RELOCATABLE),
     )
 
 

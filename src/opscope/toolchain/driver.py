@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from opscope.processes import run_within
 from opscope.record.codec import encode
 from opscope.record.driver import Driver, DriverDevice
 
@@ -48,16 +49,13 @@ def driver() -> Driver:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"  # what the driver prints is not mixed with it
         try:
-            done = subprocess.run(
-                [*own_process("opscope.toolchain.driver"), str(answer)],
-                capture_output=True, timeout=_SECONDS, check=False,
-            )  # fmt: skip
+            done = run_within([*own_process("opscope.toolchain.driver"), str(answer)], _SECONDS)
         except subprocess.TimeoutExpired:
-            return _nothing(f"the driver did not answer within {_SECONDS} s")
+            return _nothing(find_library("cuda"), f"the driver did not answer within {_SECONDS} s")
         try:
             return msgspec.json.decode(answer.read_bytes(), type=Driver)
         except (OSError, msgspec.MsgspecError):
-            return _nothing(f"the driver {_how_ended(done)}")
+            return _nothing(find_library("cuda") or "libcuda.so.1", f"the driver {_how_ended(done)}")
 
 
 def own_process(module: str) -> list[str]:
@@ -72,8 +70,8 @@ def _how_ended(done: "subprocess.CompletedProcess[bytes]") -> str:
     return f"ended the process that asked it, with exit code {done.returncode}{f': {said[-1]}' if said else ''}"
 
 
-def _nothing(error: str) -> Driver:
-    return Driver(library=_place(), cuda=None, release=None, visible=_visible(), error=error)
+def _nothing(library: str | None, error: str) -> Driver:
+    return Driver(library=library, cuda=None, release=None, visible=_visible(), error=error)
 
 
 def driver_release() -> str | None:
@@ -157,14 +155,14 @@ def _asked() -> Driver:
     """Ask the driver in this process."""
     place = _place()
     if place is None:
-        return _nothing("there is no CUDA driver: libcuda.so.1 is not found")
+        return _nothing(None, "there is no CUDA driver: libcuda.so.1 is not found")
     library = DriverLibrary()
     try:
         library.call("cuInit", 0)
         version = library.number("cuDriverGetVersion")
         devices = tuple(_device(library, at) for at in range(library.number("cuDeviceGetCount")))
     except DriverFailedError as error:
-        return _nothing(str(error))
+        return _nothing(place, str(error))
     cuda = f"{version // 1000}.{version % 1000 // 10}"
     return Driver(library=place, cuda=cuda, release=driver_release(), devices=devices, visible=_visible())
 

@@ -19,6 +19,7 @@ import msgspec
 
 from opscope.documents.triton_check import KernelRun, TritonCheckDocument
 from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.processes import run_within
 from opscope.record.codec import encode
 from opscope.toolchain.driver import driver
 
@@ -118,9 +119,7 @@ def _asked(request: CheckRequest, device: str, timeout_s: float) -> CheckAnswer:
         environment[INTERPRET] = "1"
     command = [sys.executable, "-m", "opscope.toolchain.probes.interpret"]
     try:
-        done = subprocess.run(
-            command, input=encode(request), stdout=subprocess.PIPE, timeout=timeout_s, check=False, env=environment
-        )
+        done = run_within(command, timeout_s, given=encode(request), environment=environment, errors=None)
     except subprocess.TimeoutExpired:
         return _failed(device, f"it did not end within {timeout_s:g} s")
     if done.returncode:

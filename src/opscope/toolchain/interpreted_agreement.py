@@ -118,7 +118,9 @@ def _compared(result: torch.Tensor, wanted: torch.Tensor, *, tf32: bool) -> _Fou
 
 
 def _of_whole(result: torch.Tensor, wanted: torch.Tensor) -> _Found:
-    differing = int((result.to(wanted.dtype) != wanted).sum())
+    if (result.dtype is torch.bool) != (wanted.dtype is torch.bool):
+        return _Found(f"it returns {_name(result.dtype)}, where {_name(wanted.dtype)} is right")
+    differing = int((result.long() != wanted.long()).sum())
     if not differing:
         return _Found("all elements are equal", right=True, relative_error=0.0)
     return _Found(f"{differing:,} of {wanted.numel():,} elements differ")

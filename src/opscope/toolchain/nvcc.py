@@ -18,6 +18,7 @@ from typing import Final
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.files import cache_folder
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, version_of
+from opscope.processes import run_within
 from opscope.toolchain.messages import first_error
 from opscope.toolchain.programs import host_compiler, program, version_text, wheel_headers
 
@@ -30,6 +31,7 @@ _ELSEWHERE: Final = (
     *("-fatbin", "--fatbin", "-dlink", "--device-link", "-lib", "--lib", "-E", "--preprocess", "-M", "-MM", "-cuda"),
     *("-dryrun", "--dryrun", "-odir", "--output-directory", "-optix-ir", "--optix-ir"),
 )
+_HOST_FLAGS: Final = ("-ccbin", "--compiler-bindir")
 _LIBRARY_FLAGS: Final = ("-shared", "-Xcompiler=-fPIC")
 
 
@@ -174,7 +176,7 @@ def run(source: Path, output: Path, kind: Kind, numbers: Sequence[str], more: It
         BuildFailedError: the source cannot be compiled.
     """
     nvcc, more = installed(), tuple(more)
-    if host_compiler() is None:
+    if host_compiler() is None and not any(flag.startswith(_HOST_FLAGS) for flag in more):
         named = os.environ.get("NVCC_CCBIN")
         where = f"NVCC_CCBIN names {named}, which is not there" if named else "there is no g++ on the path"
         raise EnvironmentLacksError(f"nvcc needs a C++ compiler of the host: {where}")
@@ -190,12 +192,12 @@ def run(source: Path, output: Path, kind: Kind, numbers: Sequence[str], more: It
     ]
     began = time.perf_counter()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, errors="replace")
+        done = run_within(command, _SECONDS)
     except subprocess.TimeoutExpired as error:
         raise BuildFailedError(f"nvcc did not end within {_SECONDS} s") from error
     except OSError as error:
         raise EnvironmentLacksError(f"{nvcc.path} does not run: {error}") from error
-    text = done.stdout + done.stderr
+    text = (done.stdout + done.stderr).decode(errors="replace")
     if done.returncode:
         raise BuildFailedError(f"nvcc cannot build {source.name}: {first_error(text)}")
     if not output.is_file():

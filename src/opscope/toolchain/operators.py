@@ -17,8 +17,7 @@ import torch
 from opscope.errors import EnvironmentLacksError, UsageError
 from opscope.files import cache_folder, write_whole
 from opscope.toolchain.messages import first_error
-from opscope.toolchain.nvcc import BuildFailedError
-from opscope.toolchain.programs import find_program, version_text
+from opscope.toolchain.nvcc import BuildFailedError, installed
 
 Function = Callable[..., object]
 _TYPES: Final = {torch.Tensor: "torch::Tensor", int: "int64_t", float: "double", bool: "bool"}
@@ -202,9 +201,8 @@ def _built(
     if is_cuda and torch.version.cuda is None:
         raise EnvironmentLacksError("a CUDA source needs a PyTorch with CUDA; this one is built for the CPU")
     capability = torch.cuda.get_device_capability() if is_cuda and torch.cuda.is_available() else None
-    compiler = find_program("nvcc") if is_cuda else None
     parts = [text, *declarations.values(), *flags, torch.__version__, str(capability)]
-    parts.append(version_text(compiler) if compiler else "")
+    parts.append(installed().version if is_cuda else "")
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     folder = cache_folder() / "operators" / f"{name}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -285,7 +283,11 @@ def _registered(
         bound.apply_defaults()
         if (problem := check_arguments(bound.arguments, requires, is_cuda=is_cuda)) is not None:
             raise UsageError(f"{qualified}: {problem}")
-        return built(*bound.args)
+        device = next((one.device for one in bound.args if isinstance(one, torch.Tensor) and one.is_cuda), None)
+        if device is None:
+            return built(*bound.args)
+        with torch.cuda.device(device):  # launches go to the current device
+            return built(*bound.args)
 
     call.__name__, call.__doc__ = fake.__name__, fake.__doc__
     call.__signature__ = signature  # type: ignore[attr-defined]

@@ -71,5 +71,9 @@ def version_text(path: Path) -> str:
 
 
 def host_compiler() -> str | None:
-    """Return the C++ compiler that nvcc uses: ``$NVCC_CCBIN``, else ``g++``; None where there is none."""
-    return shutil.which(os.environ.get("NVCC_CCBIN") or "g++")
+    """Return the C++ compiler that nvcc uses; None where there is none.
+
+    It is that of ``$NVCC_CCBIN``, a program or its folder, else ``g++``.
+    """
+    named = os.environ.get("NVCC_CCBIN") or "g++"
+    return shutil.which(str(Path(named) / "g++") if Path(named).is_dir() else named)

@@ -83,18 +83,23 @@ def torch_in_wheel(wheel: Path) -> Iterator[InstalledTorch]:
     """
     if not wheel.is_file():
         raise BadInputError(f"there is no wheel {wheel}")
+    with tempfile.TemporaryDirectory() as folder:
+        yield _read_wheel(wheel, Path(folder))
+
+
+def _read_wheel(wheel: Path, folder: Path) -> InstalledTorch:
     try:
-        with zipfile.ZipFile(regular(wheel)) as archive, tempfile.TemporaryDirectory() as folder:
+        with zipfile.ZipFile(regular(wheel)) as archive:
             text = archive.read("torch/version.py").decode("utf-8", "replace")
-            libraries = tuple(_unpacked(archive, Path(folder)))
-            if not libraries:
-                raise BadInputError(f"{wheel} holds no libraries with CUDA kernels")
-            described = _described(text, libraries)
-            if described is None:
-                raise BadInputError(f"{wheel} does not say which PyTorch it holds")
-            yield described
+            libraries = tuple(_unpacked(archive, folder))
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError) as error:
         raise BadInputError(f"{wheel} is no wheel of PyTorch: {error}") from error
+    if not libraries:
+        raise BadInputError(f"{wheel} holds no libraries with CUDA kernels")
+    described = _described(text, libraries)
+    if described is None:
+        raise BadInputError(f"{wheel} does not say which PyTorch it holds")
+    return described
 
 
 def _unpacked(archive: zipfile.ZipFile, folder: Path) -> Iterator[Path]:

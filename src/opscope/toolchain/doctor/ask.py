@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from opscope.errors import EnvironmentLacksError, OpscopeError
+from opscope.processes import run_within
 from opscope.record.driver import Driver
 from opscope.record.probes import Computed, Probes, ToolProbe, TorchProbe
 from opscope.toolchain import nvcc
@@ -102,7 +103,7 @@ def _installed(package: str) -> str | None:
 def _probe(name: str, kind: type[T]) -> T:
     command = own_process(f"opscope.toolchain.probes.{name}")
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
+        done = run_within(command, _SECONDS)
     except subprocess.TimeoutExpired as error:
         raise _ProbeFailedError(f"it did not answer within {_SECONDS} s") from error
     if done.returncode:
@@ -161,12 +162,12 @@ def _nvcc(drivers: "Future[Driver]") -> tuple[ToolProbe, tuple[str, ...]]:
 def _run_failed(command: "list[Path | str]") -> str | None:
     """Run a program; return what it said where it failed."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, errors="replace")
+        done = run_within(command, _SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode == 0:
         return None
-    said = (done.stdout + done.stderr).strip().splitlines()
+    said = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
     return said[-1][:300] if said else f"it ended with exit code {done.returncode}"
 
 
@@ -177,10 +178,10 @@ def _ncu(drivers: "Future[Driver]") -> ToolProbe:
         return found
     command = [found.path, "--metrics", _COUNTER, "--csv", *own_process("opscope.toolchain.probes.launch")]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, errors="replace")
+        done = run_within(command, _SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return _failed(found, str(error))
-    lines = (done.stdout + done.stderr).splitlines()
+    lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()
     refused = next((line.strip() for line in lines if "ERR_NV" in line or "==ERROR==" in line), None)
     if refused is None and not any(_COUNTER in line and "opscope_probe" in line for line in lines):
         refused = "it read no counter"

@@ -47,7 +47,7 @@ def _driver(probes: Probes) -> Iterator[Check]:
 
 def _driver_fix(probes: Probes) -> str:
     driver, said = probes.driver, probes.driver.error or ""
-    if not said and driver.visible is not None:
+    if driver.visible is not None and (not said or "error 100" in said):
         return f"CUDA_VISIBLE_DEVICES is {driver.visible!r}: unset it"
     if "error 803" in said:
         return "the library and the kernel's module are of different drivers: restart after installing a driver"
@@ -103,7 +103,7 @@ def _pytorch(probes: Probes) -> Iterator[Check]:
 def _why_no_gpu(probes: Probes, torch: TorchProbe) -> tuple[str, str] | None:
     """Say why PyTorch sees no GPU though the driver has some, and what to do."""
     driver = probes.driver
-    if not driver.devices or torch.available or torch.hip is not None:
+    if not driver.devices or torch.available:
         return None
     newest = f"a PyTorch for CUDA {_newest_cuda(probes)} (pytorch.org has the command)"
     if torch.cuda is None:

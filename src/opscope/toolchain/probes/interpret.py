@@ -213,26 +213,6 @@ def _unwritten(results: list[torch.Tensor], memory: WatchedMemory) -> list[Memor
     return found
 
 
-def _compared(
-    module: ModuleType, inputs: tuple[Any, ...], results: list[torch.Tensor], request: CheckRequest
-) -> tuple[Agreement | None, str | None]:
-    """Compare with the reference, else the GPU's results with the interpreter's; or say why that failed."""
-    reference = getattr(module, "reference", None)
-    if reference is not None:
-        try:
-            right = right_of(reference, inputs)
-        except Exception as error:
-            return None, f"its reference raises {type(error).__name__}: {error}"[:_LONGEST] + _where(error)
-        return agreement_of(results, right, tf32=not request.interpreted), None
-    if request.interpreted:
-        torch.save([result.clone() for result in results], request.results)
-        return None, None
-    if not Path(request.results).exists():
-        return None, None
-    right = Right(tuple(torch.load(request.results, weights_only=True)), "the interpreter's results")
-    return agreement_of(results, right, tf32=True), None
-
-
 # ---------------------------------------------------------------- the user's file
 
 
