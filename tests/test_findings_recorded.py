@@ -97,3 +97,12 @@ def test_an_optimizer_of_several_kernels_per_parameter_is_found_beside_launching
     assert found.index(own) <= 1
     assert "fused=True" in own.action
     assert own.saving_ns.low <= wall - fixed <= own.saving_ns.high
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"), [("communication_step", "exposed_communication"), ("recompiled_step", "recompilation")]
+)
+def test_steps_of_longer_recordings(name: str, rule: str) -> None:
+    found = Measured(analyze(read(DATA / f"{name}.json.xz")), None, None).findings
+    assert found[0].rule == rule
+    assert 0 <= found[0].saving_ns.low <= found[0].saving_ns.high <= (found[0].of_step_ns or 0)
