@@ -148,8 +148,7 @@ def _why(number: str) -> str:
     known = compute_capabilities().get(number)
     if known is None:
         return ""
-    until = f"to {known.cuda_max}" if known.cuda_max else "on"
-    return f" ({known.architecture}): CUDA {known.cuda_min} {until} does"
+    return f" ({known.architecture}): {known.toolkits} does"
 
 
 def target_flags(numbers: Sequence[str]) -> tuple[str, ...]:

@@ -234,8 +234,7 @@ def _other_toolkit(number: str) -> str:
     known = compute_capabilities().get(number)
     if known is None:
         return "a newer CUDA toolkit may"
-    until = f"to {known.cuda_max}" if known.cuda_max else "on"
-    return f"CUDA {known.cuda_min} {until} builds for {known.architecture}"
+    return f"{known.toolkits} builds for {known.architecture}"
 
 
 def _host(probes: Probes) -> str:
