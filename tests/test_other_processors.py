@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from opscope.errors import BadInputError
 from opscope.knowledge.binaries.elf import open_elf
-from opscope.knowledge.binaries.fatbins import Image, Kind, fat_binaries, units_of_fat_binaries
+from opscope.knowledge.binaries.fatbins import Image, Kind, fat_binaries
 from opscope.knowledge.binaries.registrations import read_cuda_library
 from opscope.knowledge.kernels.index import IndexedKernel, build_index
 from opscope.knowledge.kernels.installed import torch_in, torch_in_wheel, torch_index
@@ -57,13 +57,6 @@ def test_fat_binaries_by_what_they_were_built_for() -> None:
     assert {image.compression for image in images(TARGETS)} == {"zstd"}
     assert {image.target for image in images(X86)} == {"sm_90", "compute_90"}
     assert all(image.version == "9.0" for image in images(TARGETS) if image.kind is Kind.PTX)
-
-
-def test_each_unit_has_its_own_fat_binary() -> None:
-    with open_elf(TARGETS) as elf:
-        found = fat_binaries(elf)
-        units = units_of_fat_binaries(elf, elf.symbols(), found)
-    assert len(found) == len(units) == 2
 
 
 @given(st.data())

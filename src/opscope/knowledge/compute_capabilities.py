@@ -53,11 +53,6 @@ class ComputeCapability:
         """The CUDA toolkits that build for it, as text: ``CUDA 9.0 to 12.9``."""
         return f"CUDA {self.cuda_min} {f'to {self.cuda_max}' if self.cuda_max else 'on'}"
 
-    def builds_with(self, cuda: tuple[int, ...]) -> bool:
-        """Tell whether a CUDA toolkit of a version, (12, 8), builds for it."""
-        at_most = version_of(self.cuda_max)[:2] if self.cuda_max else (99,)
-        return version_of(self.cuda_min)[:2] <= cuda[:2] <= at_most
-
 
 @cache
 def compute_capabilities() -> Mapping[str, ComputeCapability]:

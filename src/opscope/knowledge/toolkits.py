@@ -9,6 +9,7 @@ from typing import Final
 
 from opscope.knowledge.compute_capabilities import version_of
 
+# CUDA release notes 13.2, tables 2 and 3: the first driver of each major version runs what any toolkit of it built.
 _FIRST_DRIVER: Final = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 
@@ -18,13 +19,11 @@ class Toolkit:
 
     Attributes:
         version: ``12.8``.
-        driver: the Linux driver that came with it; None where it came without.
         gcc: the newest that its nvcc accepts.
     """
 
     version: str
     gcc: int
-    driver: str | None = None
 
 
 @cache

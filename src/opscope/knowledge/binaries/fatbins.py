@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-import numpy as np
-
-from opscope.knowledge.binaries.elf import Elf, ElfSection, Symbols
+from opscope.knowledge.binaries.elf import Elf, ElfSection
 
 _SECTIONS = (".nv_fatbin", "__nv_relfatbin")  # the second for relocatable device code
 _MAGIC, _WRAPPER_MAGIC = 0xBA55ED50, 0x466243B1
@@ -23,7 +21,6 @@ _CONTAINER = struct.Struct("<IHHQ")  # magic, version, size of this header, size
 # reserved, size when unpacked
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _DEBUG, _LZ4, _ARCHITECTURE_SPECIFIC, _FAMILY_SPECIFIC, _ZSTD = 0x2, 0x2000, 0x100000, 0x200000, 0x8000
-_WRAPPER = "_ZL15__fatDeviceText"
 
 
 class Kind(StrEnum):
@@ -92,21 +89,6 @@ def fat_binaries(elf: Elf) -> list[FatBinary]:
     ]
 
 
-def units_of_fat_binaries(elf: Elf, symbols: Symbols, binaries: list[FatBinary]) -> dict[int, FatBinary]:
-    """Return translation unit (its number among the symbol table's file entries) -> its fat binary."""
-    files = elf.source_files(symbols)
-    by_address = {binary.address: binary for binary in binaries}
-    moved = _moved(elf)
-    found = {}
-    for index in elf.named(symbols, _WRAPPER):
-        unit = int(np.searchsorted(files, index)) - 1
-        wrapper = int(symbols.table["value"][index])
-        pointed = moved.get(wrapper + 8) or _pointer(elf, wrapper + 8)
-        if unit >= 0 and pointed in by_address:
-            found[unit] = by_address[pointed]
-    return found
-
-
 def _containers(elf: Elf, section: ElfSection) -> Iterator[FatBinary]:
     place, end = section.offset, section.offset + section.size
     while place + _CONTAINER.size <= end:
@@ -144,22 +126,3 @@ def _images(elf: Elf, place: int, end: int) -> Iterator[Image]:
         place += header + size
     if place != end:
         raise elf.damaged("a fat binary ends within an image")
-
-
-def _moved(elf: Elf) -> dict[int, int]:
-    """Return place -> address for the pointers of the wrappers that the loader writes."""
-    segment = elf.sections.get(".nvFatBinSegment")
-    if segment is None:
-        return {}
-    entries = elf.relocations(".rela.dyn")
-    inside = (entries["offset"] >= segment.address) & (entries["offset"] < segment.address + segment.size)
-    return {int(entry["offset"]): int(entry["addend"]) for entry in entries[inside]}
-
-
-def _pointer(elf: Elf, address: int) -> int | None:
-    """Return the pointer at an address of the wrappers' section, for packed relocations, which keep it in place."""
-    segment = elf.sections.get(".nvFatBinSegment")
-    if segment is None or not segment.address <= address <= segment.address + segment.size - 8:
-        return None
-    (value,) = struct.unpack_from("<Q", elf.data, segment.offset + address - segment.address)
-    return int(value)
