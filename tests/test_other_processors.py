@@ -1,6 +1,6 @@
 """Libraries of another processor, what fat binaries hold, and a PyTorch of another platform."""
 
-import os
+import tempfile
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -67,14 +67,13 @@ def test_damaged_fat_binaries_are_refused_or_read(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         place = section.offset + data.draw(st.integers(0, section.size - 1))
         content[place] = data.draw(st.integers(0, 255))
-    path = Path(f"/tmp/opscope-test-{os.getpid()}.so")
-    path.write_bytes(content)
-    try:
-        assert len(images(path)) <= 100_000
-    except BadInputError:
-        pass
-    finally:
-        path.unlink()
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(content)
+        file.flush()
+        try:
+            assert len(images(Path(file.name))) <= 100_000
+        except BadInputError:
+            pass
 
 
 def wheel(tmp_path: Path, *, version: str = "__version__ = '2.14.1+cu130'\ngit_version = 'abc'\n") -> Path:
