@@ -1,5 +1,6 @@
 """Libraries of another processor, what fat binaries hold, and a PyTorch of another platform."""
 
+import contextlib
 import tempfile
 import zipfile
 from collections import Counter
@@ -70,10 +71,8 @@ def test_damaged_fat_binaries_are_refused_or_read(data: st.DataObject) -> None:
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         file.write(content)
         file.flush()
-        try:
+        with contextlib.suppress(BadInputError):
             assert len(images(Path(file.name))) <= 100_000
-        except BadInputError:
-            pass
 
 
 def wheel(tmp_path: Path, *, version: str = "__version__ = '2.14.1+cu130'\ngit_version = 'abc'\n") -> Path:
