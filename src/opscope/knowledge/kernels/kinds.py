@@ -199,9 +199,18 @@ WORD_RULES: Final[tuple[WordRule, ...]] = (
         Category.ELEMENTWISE,
         "position or gating",
         NameRule(
-            r"rope|rotary|temperature|penalt(y|ies)|bitmask|(^|_)min_p_|gating|elementwise|operator_",
+            r"rope|rotary|temperature|penalt(y|ies)|bitmask|(^|_)min_p_|gating",
             "_min_p_kernel",
             "vllm/v1/worker/gpu/sample/min_p.py:9 (vllm 0.33.0, @triton.jit)",
+        ),
+    ),
+    WordRule(
+        Category.ELEMENTWISE,
+        "elementwise",
+        NameRule(
+            r"elementwise|operator_",
+            "kernel_batched_elementwise",
+            "include/ck/tensor_operation/gpu/grid/gridwise_elementwise_dynamic_vector_dims.hpp (composable_kernel)",
         ),
     ),
     WordRule(
