@@ -29,7 +29,8 @@
     COLUMN(start_ns, INT64, "when the call began") \
     COLUMN(duration_ns, INT64, "how long it took on the host") \
     COLUMN(correlation, INT64, "the number that its activities share") \
-    COLUMN(external_id, INT64, "the number of the operator around it")
+    COLUMN(external_id, INT64, "the number of the operator around it") \
+    COLUMN(status, INT32, "what it returned, where that was recorded: 0 is success")
 
 #define OPSCOPE_ACTIVITIES(COLUMN) /* kernels, copies and fills: the work of the devices, one row each */ \
     COLUMN(kind, KIND, "kernel, memcpy or memset") \
@@ -75,6 +76,32 @@
     COLUMN(start_ns, INT64, "when it began") \
     COLUMN(duration_ns, INT64, "how long it took")
 
+#define OPSCOPE_RANGES(COLUMN) /* named host ranges that begin and end anywhere (nvtxRangeStart), one row each */ \
+    COLUMN(thread, THREAD, "the thread that began it") \
+    COLUMN(name, NAME, "the range's name") \
+    COLUMN(start_ns, INT64, "when it began") \
+    COLUMN(duration_ns, INT64, "how long it lasted")
+
+#define OPSCOPE_SYNCHRONIZATIONS(COLUMN) /* waits of the host and of streams, where recorded, one row each */ \
+    COLUMN(name, NAME, "for what: a stream, an event, a context") \
+    COLUMN(device, INT32, "the device") \
+    COLUMN(stream, INT64, "the stream, where one was meant") \
+    COLUMN(event, INT64, "the event, where one was meant") \
+    COLUMN(start_ns, INT64, "when it began") \
+    COLUMN(duration_ns, INT64, "how long it took on the host") \
+    COLUMN(correlation, INT64, "the number of the call that waited")
+
+#define OPSCOPE_MIGRATIONS(COLUMN) /* what the driver did to unified memory, one row each */ \
+    COLUMN(name, NAME, "what: a transfer and its direction, a page fault, thrashing") \
+    COLUMN(thread, THREAD, "the process (its first thread)") \
+    COLUMN(device, INT32, "the device") \
+    COLUMN(start_ns, INT64, "when it began") \
+    COLUMN(duration_ns, INT64, "how long it took; 0 where only a moment is known") \
+    COLUMN(address, INT64, "the first address") \
+    COLUMN(bytes, INT64, "how much was moved; null for what moves nothing") \
+    COLUMN(faults, INT64, "how many page faults it stands for") \
+    COLUMN(cause, TEXT, "why, or by which access, where recorded")
+
 // In the order in which their numbers stand in the interface.
 #define OPSCOPE_TABLES(TABLE) \
     TABLE(Operators, OPSCOPE_OPERATORS) \
@@ -83,4 +110,7 @@
     TABLE(Annotations, OPSCOPE_ANNOTATIONS) \
     TABLE(Frames, OPSCOPE_FRAMES) \
     TABLE(Allocations, OPSCOPE_ALLOCATIONS) \
-    TABLE(Overheads, OPSCOPE_OVERHEADS)
+    TABLE(Overheads, OPSCOPE_OVERHEADS) \
+    TABLE(Ranges, OPSCOPE_RANGES) \
+    TABLE(Synchronizations, OPSCOPE_SYNCHRONIZATIONS) \
+    TABLE(Migrations, OPSCOPE_MIGRATIONS)

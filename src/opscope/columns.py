@@ -47,7 +47,7 @@ class TableOfTrace:
 
 
 _TABLE: Final = re.compile(
-    r"#define OPSCOPE_(?P<name>[A-Z]+)\(COLUMN\) /\* (?P<meaning>.*?) \*/(?P<columns>(?:[^\n]*\\\n)*[^\n]*)"
+    r"#define OPSCOPE_(?P<name>[A-Z_]+)\(COLUMN\) /\* (?P<meaning>.*?) \*/(?P<columns>(?:[^\n]*\\\n)*[^\n]*)"
 )
 _COLUMN: Final = re.compile(r'COLUMN\((?P<name>\w+), (?P<kind>\w+), "(?P<meaning>[^"]*)"\)')
 _ORDER: Final = re.compile(r"TABLE\(\w+, OPSCOPE_(\w+)\)")

@@ -5,11 +5,26 @@ Times are integer nanoseconds. An unknown is ``None``, never 0.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import polars as pl
 
+from opscope.columns import TABLES
 from opscope.summary import Summarised, Summary
 from opscope.units import format_bytes, format_count
+
+
+class Migration(StrEnum):
+    """The names of rows of `Trace.migrations`: what the driver did to unified memory."""
+
+    TO_DEVICE = "Unified memory HtoD"
+    TO_HOST = "Unified memory DtoH"
+    BETWEEN_DEVICES = "Unified memory DtoD"
+    CPU_FAULT = "CPU page fault"
+    GPU_FAULT = "GPU page fault"
+    THRASHING = "Thrashing"
+    THROTTLING = "Throttling"
+    REMOTE_MAPPING = "Remote mapping"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +52,8 @@ class TraceSource:
     ``metadata`` holds the entries of the file's header that are known to be harmless, as text (schema version, driver,
     what opscope's own captures write). ``not_understood`` counts the slices of every category that no reader knows:
     work of devices of another kind may be among them. ``failed_checks`` holds what failed before the trace was exported
-    and does not show in its events: the checks' names, with their sentences.
+    and does not show in its events: the checks' names, with their sentences. ``not_recorded`` says in sentences what
+    the recording lacks by its own account, ``dropped_records`` how many records were lost meanwhile.
     """
 
     path: str
@@ -51,6 +67,8 @@ class TraceSource:
     metadata: Mapping[str, str]
     not_understood: Mapping[str, int] = field(default_factory=dict)
     failed_checks: Mapping[str, str] = field(default_factory=dict)
+    not_recorded: tuple[str, ...] = ()
+    dropped_records: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -68,6 +86,9 @@ class Trace(Summarised):
         frames: one row per Python frame slice; empty unless stacks were recorded.
         allocations: one row per allocation or release; empty unless memory was recorded.
         overheads: one row per profiler or driver overhead record, such as lazy module loading.
+        ranges: one row per named host range that need not nest (NVTX's start and end).
+        synchronizations: one row per wait of the host or of a stream; empty unless these were recorded.
+        migrations: one row per transfer, page fault or other event of unified memory; empty unless recorded.
     """
 
     source: TraceSource
@@ -80,11 +101,13 @@ class Trace(Summarised):
     frames: pl.DataFrame
     allocations: pl.DataFrame
     overheads: pl.DataFrame
+    ranges: pl.DataFrame
+    synchronizations: pl.DataFrame
+    migrations: pl.DataFrame
 
     def summary(self) -> Summary:
         """Return the file, its devices, and how many rows each table has."""
-        tables = ("operators", "launches", "activities", "annotations", "frames", "allocations", "overheads")
-        sizes = {name: getattr(self, name).height for name in tables}
+        sizes = {name: getattr(self, name).height for name in TABLES}
         rows = [
             ("file", f"{self.source.path} ({format_bytes(self.source.size_bytes)}, {self.source.format})"),
             ("devices", ", ".join(f"{device.index}: {device.name}" for device in self.devices) or "none listed"),

@@ -82,6 +82,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     trace, links = evidence.trace, evidence.links
     yield _anything(evidence)
     yield check_file(trace.source)
+    yield check_recording(trace.source)
     yield _impossible_durations(evidence.implausible)
     yield _self_times(links)
     yield _one_process(trace)
@@ -101,6 +102,20 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     yield _cold_launches(trace)
     yield _profiler_interruptions(trace)
     yield _graph_replays(trace)
+
+
+def check_recording(source: TraceSource) -> Check:
+    """Judge by what the recording says of itself: which records were lost, and when it did not record."""
+    name = CheckName.RECORDING_COMPLETE
+    if source.dropped_records:
+        sentence = (
+            f"{source.dropped_records:,} records were lost while recording: counts and times are too small. "
+            + " ".join(source.not_recorded)
+        )
+        return Check(name, Verdict.FAIL, source.dropped_records, sentence.rstrip())
+    if source.not_recorded:
+        return Check(name, Verdict.WARN, len(source.not_recorded), " ".join(source.not_recorded))
+    return Check(name, Verdict.PASS, 0, "The recording does not say that it lacks anything.")
 
 
 def check_overhead(percent: float, *, has_device: bool) -> Check:

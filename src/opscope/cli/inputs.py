@@ -13,6 +13,7 @@ import click
 from opscope.errors import BadInputError, UsageError
 from opscope.readers import Reading
 from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST, TRACE_ENDINGS
+from opscope.record.execution import EXECUTION, RAW, Execution
 from opscope.text import printable
 from opscope.units import NS_PER_MS
 
@@ -100,6 +101,8 @@ def _inside(folder: Path) -> Iterator[TraceFile]:
     directory = RunDirectory(folder)
     if directory.manifest.is_file():
         yield from _of_run(directory)
+    elif (folder / EXECUTION).is_file():
+        yield from _of_execution(folder)
     elif (folder / STORE_MANIFEST).is_file():
         yield TraceFile(folder)
     else:
@@ -114,6 +117,17 @@ def _of_run(directory: "RunDirectory") -> Iterator[TraceFile]:
         record = directory.read_record(entry)
         for cycle, trace in enumerate(record.traces):
             yield TraceFile(directory.trace_path(trace.file), Capture(directory, record, cycle))
+
+
+def _of_execution(folder: Path) -> Iterator[TraceFile]:
+    """Yield the recordings of a command's processes, in the order in which they began."""
+    from opscope.record.codec import decode
+
+    record = decode(folder / EXECUTION, Execution)
+    if not record.recordings:
+        raise BadInputError(f"{folder} holds no recording: no process of {record.command[0]} used CUDA")
+    for name in record.recordings:
+        yield TraceFile(folder / RAW / Path(name).name)
 
 
 def _of_folder(folder: Path) -> Iterator[TraceFile]:

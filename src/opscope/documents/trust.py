@@ -18,6 +18,7 @@ class CheckName(StrEnum):
 
     DEVICE_WORK_RECORDED = "device_work_recorded"
     FILE_IS_VALID = "file_is_valid"
+    RECORDING_COMPLETE = "recording_complete"
     IMPOSSIBLE_DURATIONS = "impossible_durations"
     OPERATORS_NEST = "operators_nest"
     ONE_PROCESS = "one_process"

@@ -126,6 +126,15 @@ def api_call(name: str) -> ApiCall:
     return next((call for pattern, call in _COMPILED if pattern.search(name)), _OTHER)
 
 
+_EARLIER_ERROR: Final = re.compile(_PREFIX + r"(GetLastError|PeekAtLastError)")
+_NOT_READY: Final = 600  # cudaErrorNotReady, CUDA_ERROR_NOT_READY: what a query was asked for is still going on
+
+
+def returns_earlier_error(name: str, status: int) -> bool:
+    """Tell whether a call that returned an error did not fail itself: it reports another's, or that work goes on."""
+    return _EARLIER_ERROR.search(name) is not None or status == _NOT_READY
+
+
 def loads_code(name: str) -> bool:
     """Tell whether a call, or one of the profiler's own records, is of code being loaded to a device."""
     return api_call(name).kind is ApiKind.MODULE_LOAD or _LOADING_RECORD.search(name) is not None

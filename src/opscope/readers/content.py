@@ -6,7 +6,7 @@ from typing import Any
 
 from opscope.errors import BadInputError
 from opscope.readers import native
-from opscope.readers.formats import EventReader, Format, format_of
+from opscope.readers.formats import ContentReader, Format, format_of
 from opscope.readers.odd import BETWEEN, LONGEST_EVENT, decode_event
 from opscope.readers.source import MAX_UNPACKED_BYTES, Source
 
@@ -30,7 +30,7 @@ class Content:
 
     source: Source
     format: Format
-    reader: EventReader
+    reader: ContentReader
     events: list[Mapping[str, Any]] = field(default_factory=list)
     replaced_bytes: int = 0
     unreadable_bytes: int = 0
@@ -75,10 +75,10 @@ class _Reading:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._chosen: tuple[Format, EventReader] | None = None
+        self._chosen: tuple[Format, ContentReader] | None = None
 
     @property
-    def chosen(self) -> tuple[Format, EventReader]:
+    def chosen(self) -> tuple[Format, ContentReader]:
         """The format and its reader; of a file without any content, those that say so."""
         if self._chosen is None:
             self._choose(b"")
@@ -90,7 +90,7 @@ class _Reading:
         yield from self._source.feed(self._choose)
         yield from self.chosen[1].finish()
 
-    def _choose(self, beginning: bytes) -> EventReader:
+    def _choose(self, beginning: bytes) -> ContentReader:
         form = format_of(beginning, self._source.path)
         self._chosen = form, form.reader()
         return self._chosen[1]

@@ -36,7 +36,8 @@ class ExportedFrom:
         schema: the version.
         threads: as `Trace.threads`; the lanes of number N have the thread ids from N times `LANES` on.
         devices: all that the trace says of its devices.
-        replaced_bytes, odd_events, unreadable_bytes, damage, not_understood, failed_checks: as in `TraceSource`.
+        replaced_bytes, odd_events, unreadable_bytes, damage, not_understood, failed_checks, not_recorded,
+            dropped_records: as in `TraceSource`.
     """
 
     schema: Literal["opscope.export/1"] = "opscope.export/1"
@@ -48,6 +49,8 @@ class ExportedFrom:
     damage: Sentence | None = None
     not_understood: dict[str, Count] = field(default_factory=dict)
     failed_checks: Annotated[dict[str, Sentence], msgspec.Meta(max_length=100)] = field(default_factory=dict)
+    not_recorded: Annotated[tuple[Sentence, ...], msgspec.Meta(max_length=1_000)] = ()
+    dropped_records: Count = 0
 
 
 def restored(trace: Trace, header: Mapping[str, Any]) -> Trace:
@@ -98,4 +101,6 @@ def _source(source: TraceSource, origin: ExportedFrom, part: Any) -> TraceSource
         damage=source.damage or origin.damage or split,
         not_understood=dict(sorted(not_understood.items())),
         failed_checks=origin.failed_checks,
+        not_recorded=origin.not_recorded,
+        dropped_records=origin.dropped_records,
     )

@@ -13,12 +13,16 @@ from opscope.errors import BadInputError
 from opscope.readers import native
 from opscope.readers.scan import PythonReader
 from opscope.readers.source import Takes
+from opscope.readers.whole import OpenedReader, WholeReader
 
-EXPECTED: Final = "Expected a Chrome trace from torch.profiler (.json, also packed with gzip, xz or Zstandard)."
+EXPECTED: Final = (
+    "Expected a Chrome trace from torch.profiler (.json, also packed with gzip, xz or Zstandard), a recording of "
+    "opscope exec, or an SQLite export of Nsight Systems."
+)
 
 
-class EventReader(Takes, Protocol):
-    """What the compiled reader of Kineto's events and the one in Python have in common."""
+class ContentReader(Takes, Protocol):
+    """What takes a file's content, of any format."""
 
     def finish(self) -> list[bytes]:
         """Say that there is no more; return what was left that is no plain event."""
@@ -26,6 +30,10 @@ class EventReader(Takes, Protocol):
     @property
     def plain_count(self) -> int:
         """How many events it understood by itself and did not hand back."""
+
+
+class EventReader(ContentReader, Protocol):
+    """What the compiled reader of Kineto's events and the one in Python have in common."""
 
     @property
     def truncated(self) -> bool:
@@ -61,7 +69,7 @@ class Format:
 
     name: str
     recognises: Callable[[bytes], bool]
-    reader: Callable[[], EventReader]
+    reader: Callable[[], ContentReader]
     module: str
 
 
@@ -72,9 +80,14 @@ def _kineto_reader() -> EventReader:
 
 # Kineto's is JSON text, which may be damaged at its beginning: it says itself what is wrong with a file that is none.
 KINETO: Final = Format("kineto", lambda _: True, _kineto_reader, "opscope.readers.kineto")
-FORMATS: Final = (KINETO,)
+CUDA: Final = Format(
+    "opscope exec", lambda text: text.startswith(b"opscope.cuda/"), WholeReader, "opscope.readers.cuda"
+)
+NSYS: Final = Format(
+    "Nsight Systems", lambda text: text.startswith(b"SQLite format 3\0"), OpenedReader, "opscope.readers.nsys"
+)
+FORMATS: Final = (CUDA, NSYS, KINETO)
 _OTHER_KINDS: Final[tuple[tuple[bytes, str], ...]] = (
-    (b"SQLite format 3", "an SQLite database, such as Nsight Systems exports"),
     (b"PK\x03\x04", "a ZIP archive"),
     (b"PAR1", "a Parquet file"),
     (b"\x7fELF", "a program or library"),

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -67,7 +67,7 @@ def parse(content: Content) -> Trace:
     Raises:
         BadInputError: it is no trace.
     """
-    source, reader = content.source, content.reader
+    source, reader = content.source, _reader_of(content)
     if not reader.found_events or (content.unreadable_bytes and not content.event_count):
         raise BadInputError(_no_trace(source, reader))
     oddities = _Oddities(replaced_bytes=content.replaced_bytes, unreadable_bytes=content.unreadable_bytes)
@@ -80,8 +80,12 @@ def parse(content: Content) -> Trace:
     return restored(build(_described(content, oddities, header), devices, rows.threads(), frames), header)
 
 
+def _reader_of(content: Content) -> EventReader:
+    return cast("EventReader", content.reader)  # the format has made it
+
+
 def _described(content: Content, oddities: _Oddities, header: Mapping[str, Any]) -> TraceSource:
-    source, reader, damage = content.source, content.reader, content.source.damage
+    source, reader, damage = content.source, _reader_of(content), content.source.damage
     if damage is None and reader.truncated:
         damage = "it ends in the middle of its events"
     return TraceSource(

@@ -5,7 +5,7 @@
     DIRECTORY/
         store.json           what it holds and where it came from (schema opscope.store/1)
         operators.parquet, launches.parquet, activities.parquet, annotations.parquet, frames.parquet,
-        allocations.parquet, overheads.parquet
+        allocations.parquet, overheads.parquet, ranges.parquet, synchronizations.parquet, migrations.parquet
 """
 
 import hashlib
@@ -38,6 +38,9 @@ _ROW_BYTES: Final = {
 _RATIO: Final = 100  # tables of traces take ten to thirty times as much as their files
 _LOWEST: Final[dict[Any, int]] = {pl.Int32: -(1 << 31), pl.Int64: -(1 << 63)}
 _ALWAYS_KNOWN: Final = frozenset({"name", "kind", "thread", "start_ns", "duration_ns", "time_ns"})
+# Tables and columns that earlier versions did not write.
+_ADDED_LATER: Final = frozenset({"ranges", "synchronizations", "migrations"})
+_COLUMNS_ADDED_LATER: Final = frozenset({("launches", "status")})
 _LISTS: Final = frozenset({"input_dims", "input_types", "input_strides", "concrete_inputs"})
 
 
@@ -131,9 +134,11 @@ def read(directory: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
         files = {
             name: _Table(regular(directory / f"{name}.parquet"), name, manifest.rows[name], manifest.digests.get(name))
             for name in SCHEMAS
+            if name in manifest.rows or name not in _ADDED_LATER
         }
         _check_size(directory, files.values(), max_bytes)
-        frames = {name: file.read(len(manifest.threads)) for name, file in files.items()}
+        frames = {name: pl.DataFrame(schema=SCHEMAS[name]) for name in _ADDED_LATER}
+        frames |= {name: file.read(len(manifest.threads)) for name, file in files.items()}
         _check_counts(directory, manifest.source)
     except (OSError, KeyError, msgspec.DecodeError, pl.exceptions.PolarsError) as error:
         raise BadInputError(f"{directory} is no whole Parquet store of opscope: {error}") from error
@@ -174,9 +179,16 @@ class _Table:
             raise self._unlike("content than its manifest says")
         content = self.path if path_text(self.path) == str(self.path) else io.BytesIO(self.path.read_bytes())
         lazy = pl.scan_parquet(content)
-        if dict(lazy.collect_schema()) != dict(SCHEMAS[self.name]) or self._counted(lazy) != self.rows:
-            raise self._unlike("columns or rows than its manifest says")
-        frame = lazy.collect()
+        schema, found = dict(SCHEMAS[self.name]), dict(lazy.collect_schema())
+        lacking = {name: schema[name] for name in schema.keys() - found.keys()}
+        if any((self.name, name) not in _COLUMNS_ADDED_LATER for name in lacking) or list(found.items()) != [
+            (name, dtype) for name, dtype in schema.items() if name not in lacking
+        ]:
+            raise self._unlike("columns than its manifest says")
+        if self._counted(lazy) != self.rows:
+            raise self._unlike("rows than its manifest says")
+        added = [pl.lit(None, dtype).alias(name) for name, dtype in lacking.items()]
+        frame = lazy.collect().with_columns(added).select(list(schema))
         for name in _ALWAYS_KNOWN & set(frame.columns):
             if frame[name].null_count():
                 raise self._unlike(f"values than a trace has: {name} is missing in some rows")

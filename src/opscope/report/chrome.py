@@ -132,6 +132,8 @@ def _head(trace: Trace, failed: Sequence[Check]) -> bytes:
         damage=source.damage,
         not_understood=dict(source.not_understood),
         failed_checks={**source.failed_checks, **{check.name: check.sentence for check in shown_by_nothing}},
+        not_recorded=source.not_recorded,
+        dropped_records=source.dropped_records,
     )
     header: dict[str, object] = {
         **{key: _object_or_text(text) for key, text in known_metadata(source.metadata).items()},

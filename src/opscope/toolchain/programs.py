@@ -26,13 +26,14 @@ def folders() -> Iterator[Path]:
             yield Path(home) / "bin"
     yield from (Path(place) for place in os.environ.get("PATH", "").split(os.pathsep) if place)
     yield _USUAL
-    for package in _package_folders("nvidia"):
+    for package in package_folders("nvidia"):
         yield from sorted(package.glob("*/bin"), reverse=True)  # cu13/bin, cuda_nvcc/bin
-    for package in _package_folders("triton"):
+    for package in package_folders("triton"):
         yield package / "backends" / "nvidia" / "bin"
 
 
-def _package_folders(name: str) -> list[Path]:
+def package_folders(name: str) -> list[Path]:
+    """Return where an installed package lies, in which there may be several folders; none where it is not installed."""
     found = importlib.util.find_spec(name)
     return [Path(place) for place in (found.submodule_search_locations or ())] if found else []
 
@@ -41,7 +42,7 @@ def wheel_headers(name: str) -> list[str]:
     """Return the folders of NVIDIA's wheels that hold a header: PyTorch's need those of libraries."""
     return [
         str(folder)
-        for package in _package_folders("nvidia")
+        for package in package_folders("nvidia")
         for folder in sorted(package.glob("*/include"), reverse=True)
         if (folder / name).is_file()
     ]

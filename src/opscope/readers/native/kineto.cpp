@@ -953,7 +953,8 @@ private:
                               .start_ns = start,
                               .duration_ns = duration,
                               .correlation = correlation,
-                              .external_id = external});
+                              .external_id = external,
+                              .status = kNull});
         return true;
     }
 
@@ -1618,7 +1619,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 8; }
+int32_t opscope_kineto_version() { return 9; }
 Reader* opscope_kineto_new(size_t threads, size_t block_size) {
     try {
         return new Reader(threads, block_size);

@@ -1,0 +1,122 @@
+"""``opscope exec COMMAND...``: records what any program does with CUDA, and sums it up. Needs no PyTorch."""
+
+import itertools
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opscope.cli.options import format_option
+from opscope.cli.stats_output import print_stats, stats_options
+from opscope.documents.stats import Report
+from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.record.execution import EXECUTION, RAW
+from opscope.text import printable
+
+if TYPE_CHECKING:
+    from opscope.record.execution import Execution
+
+_PARENT = Path("profiling_results")
+
+
+@click.command(
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "ignore_unknown_options": False,
+        "allow_interspersed_args": False,
+    }
+)
+@click.argument("arguments", metavar="[--] COMMAND [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "-o",
+    "--output-dir",
+    type=click.Path(path_type=Path),
+    help=f"Where the recording goes.  [default: {_PARENT}/exec_PROGRAM, with a number]",
+)
+@stats_options
+@format_option
+def command(
+    arguments: tuple[str, ...],
+    output_dir: Path | None,
+    reports: tuple[Report, ...],
+    top: int | None,
+    output_format: str,
+) -> None:
+    r"""Run a program and record what it does with CUDA, in every process that it starts.
+
+    Any program will do: C++, Fortran, Python, a script, torchrun. It runs as without opscope, with its own input,
+    output and exit code; then tables are printed. The recording is kept: opscope stats, analyze, sql, convert and
+    export read it.
+
+    \b
+    Examples:
+      opscope exec ./add
+      opscope exec --stats cuda_api_sum,um_sum -- ./add 1000
+      opscope exec -o run torchrun --nproc-per-node 2 train.py
+    """
+    from opscope.collect.cuda.command import Command, CudaCollector
+
+    wanted = Command(arguments)
+    wanted.found()
+    if output_format == "csv" and len(reports) > 1:
+        raise UsageError("--format csv writes one table: name it with --stats")
+    collector = CudaCollector.here()
+    folder = _folder(output_dir, arguments[0])
+    try:
+        (folder / RAW).mkdir(parents=True)
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot write to {folder}: {error.strerror or error}") from error
+    record = collector.collect(wanted, folder / RAW).record
+    if not record.recordings and output_dir is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        _keep(folder, record)
+    _print(folder, record, reports, top, output_format)
+    sys.exit(record.exit_code)
+
+
+def _folder(given: Path | None, program: str) -> Path:
+    if given is not None:
+        if given.exists() and (not given.is_dir() or any(given.iterdir())):
+            raise UsageError(f"{given} is there already: name another folder, or remove it")
+        return given
+    begin = _PARENT / f"exec_{Path(program).name}"
+    candidates = itertools.chain([begin], (begin.with_name(f"{begin.name}_{number}") for number in itertools.count(2)))
+    return next(folder for folder in candidates if not folder.exists())
+
+
+def _keep(folder: Path, record: "Execution") -> None:
+    from opscope.files import write_whole
+    from opscope.record.codec import encode
+
+    write_whole(folder / EXECUTION, encode(record))
+
+
+def _print(folder: Path, record: "Execution", reports: tuple[Report, ...], top: int | None, output_format: str) -> None:
+    from opscope.readers import read
+
+    sys.stdout.flush()
+    for line in _said(record):
+        click.echo(printable(f"opscope: {line}"), err=True)
+    traces = [read(folder / RAW / name) for name in record.recordings]
+    if not traces:
+        return
+    print_stats(traces, reports, top, output_format)
+    click.echo(printable(f"opscope: the recording is in {folder}"), err=True)
+
+
+def _said(record: "Execution") -> Iterator[str]:
+    """Yield what is to be said of the command, beside its recordings."""
+    for tool in record.other_tools:
+        yield (
+            f"{tool.program} was started after {tool.after_seconds:.1f} s. It does not work beside another collector: "
+            "what ran under it was not recorded, and its own results are whole."
+        )
+    if not record.recordings and not record.other_tools:
+        yield (
+            f"no process of {record.command[0]} used CUDA or NVTX: nothing was recorded (it ran for "
+            f"{record.seconds:.1f} s and ended with exit code {record.exit_code})"
+        )

@@ -1,0 +1,93 @@
+"""How sums of CUDA activities are chosen and printed: by ``opscope stats``, and by ``opscope exec`` at its end."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from opscope.documents.stats import Report
+from opscope.errors import UsageError
+from opscope.text import printable
+
+if TYPE_CHECKING:
+    from opscope.documents.stats import Stats
+    from opscope.model import Trace
+
+F = TypeVar("F", bound=Callable[..., Any])
+_ALL: Final = "all"
+_SHOWN: Final = 20  # rows of a table on a screen
+
+
+class _Reports(click.ParamType[tuple[Report, ...]]):
+    name = "reports"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Report, ...]:
+        """Read ``cuda_api_sum,um_sum``, or ``all``."""
+        if isinstance(value, tuple):
+            return value
+        names = [name.strip() for name in str(value).split(",") if name.strip()]
+        if names == [_ALL]:
+            return tuple(Report)
+        known = {str(report): report for report in Report}
+        if not names or (unknown := [name for name in names if name not in known]):
+            wrong = f"there is no table {unknown[0]}" if names else "no table is named"
+            self.fail(f"{wrong}; there are {', '.join(known)}, or {_ALL}", param, ctx)
+        return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def stats_options(function: F) -> F:
+    """Add ``--stats`` and ``--top``."""
+    for option in (
+        click.option(
+            "--top", type=click.IntRange(min=0), help=f"Rows of each table; 0 for all.  [default: {_SHOWN} in tables]"
+        ),
+        click.option(
+            "--stats",
+            "reports",
+            type=_Reports(),
+            default=str(Report.GPU),
+            show_default=True,
+            help=f"Which tables: {', '.join(Report)}; or {_ALL}.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def print_stats(traces: "Sequence[Trace]", reports: Sequence[Report], top: int | None, output_format: str) -> "Stats":
+    """Print tables over all traces together.
+
+    Raises:
+        UsageError: several tables are wanted as CSV, which holds one.
+    """
+    from opscope.cli.terminal import echo_lines, echo_table
+    from opscope.record.codec import encode
+    from opscope.report.stats_document import after_table, build_stats, process_lines, table_of, title_of
+    from opscope.report.tables import as_csv, as_markdown
+
+    if output_format == "csv" and len(reports) > 1:
+        raise UsageError("--format csv writes one table: name it with --stats")
+    stats = build_stats(traces, reports)
+    if output_format == "json":
+        click.echo(encode(stats), nl=False)
+        return stats
+    shown = (_SHOWN if output_format == "table" else None) if top is None else top or None
+    for entry in stats.reports:
+        if output_format == "csv":
+            click.echo(as_csv(table_of(entry, shown)))
+        elif output_format == "md":
+            click.echo(as_markdown(table_of(entry, shown), title_of(entry.name)))
+        else:
+            click.echo(f"\n{title_of(entry.name)}")
+            if entry.rows:
+                echo_table(table_of(entry, shown))
+            else:
+                click.echo(f"  {entry.empty}")
+            echo_lines(after_table(entry, shown))
+    lines = list(process_lines(stats))
+    if output_format == "table" and lines:
+        click.echo()
+        echo_lines(lines)
+    elif lines:
+        click.echo("\n".join(printable(line) for line in lines), err=True)
+    return stats

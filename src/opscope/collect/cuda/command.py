@@ -1,0 +1,185 @@
+"""Runs a command with the collector in every process of it that uses CUDA or NVTX."""
+
+import datetime
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from opscope._version import __version__
+from opscope.collect.collector import Collected
+from opscope.collect.cuda.building import built_collector
+from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.record.execution import RECORDING_ENDING, Execution, OtherTool
+from opscope.toolchain.cupti import Cupti, find_cupti
+from opscope.toolchain.driver import driver_release
+
+# The driver loads this library in cuInit, a program's NVTX that one.
+_INJECTION, _NVTX_INJECTION = "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"
+_FOLDER, _CUPTI = "OPSCOPE_CUDA_FOLDER", "OPSCOPE_CUPTI"
+# Tools that use what the collector uses, and end with an error or record nothing while it is there.
+_OTHER_TOOLS: Final = (
+    *("ncu", "nsys", "nv-nsight-cu-cli", "nvprof", "compute-sanitizer", "cuda-memcheck", "cuda-gdb"),
+    *("rocprof", "rocprofv3"),
+)
+_ASIDE: Final = "aside"
+# A program of the same name, found first: it says that the tool begins, and lets it run as if we were not there.
+_STAND_IN: Final = """#!/bin/sh
+printf '%s %s\\n' "$(date +%s.%N)" {program} >> {log}
+unset {variables}
+PATH={path}
+export PATH
+exec {program} "$@"
+"""
+_SIGNALLED: Final = 128  # and the signal's number, as shells have it
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program with its arguments."""
+
+    arguments: tuple[str, ...]
+
+    def found(self) -> str:
+        """Return the program's path.
+
+        Raises:
+            UsageError: there is no such program.
+        """
+        program = self.arguments[0]
+        path = shutil.which(program)
+        if path is None:
+            what = "is not executable" if Path(program).is_file() else "is not there"
+            hint = f"; ./{program} is: name it so" if "/" not in program and os.access(program, os.X_OK) else ""
+            raise UsageError(f"{program} {what}, and cannot be run{hint}")
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class CudaCollector:
+    """Records the CUDA activities of every process that a command starts.
+
+    Attributes:
+        cupti: the CUPTI to use.
+        library: the collector, built for it.
+    """
+
+    cupti: Cupti
+    library: Path
+
+    @classmethod
+    def here(cls) -> "CudaCollector":
+        """Return the one for this machine, built where need be.
+
+        Raises:
+            EnvironmentLacksError: CUPTI or a compiler is missing, or the driver is too old.
+        """
+        cupti = find_cupti(driver_release())
+        return cls(cupti, built_collector(cupti))
+
+    def collect(self, subject: Command, folder: Path) -> Collected[Execution]:
+        """Run a command, whose standard streams are those of this process; the raw files go into the folder.
+
+        Raises:
+            UsageError: there is no such program, or another tool is to be injected already.
+            EnvironmentLacksError: it cannot be started.
+        """
+        program = subject.found()
+        if other := os.environ.get(_INJECTION):
+            raise UsageError(f"{_INJECTION} is set to {other}: another tool is to be loaded in its place. Unset it")
+        folder = folder.absolute()
+        stand_ins = folder / _ASIDE
+        log = folder / f"{_ASIDE}.txt"
+        variables = self._variables(folder)
+        _write_stand_ins(stand_ins, log, sorted(variables))
+        if (named := stand_ins / Path(program).name).is_file():
+            program = str(named)
+        path = os.pathsep.join(filter(None, (str(stand_ins), os.environ.get("PATH"))))
+        created, began = datetime.datetime.now(datetime.UTC), time.time()
+        try:
+            code = _run(subject.arguments, program, {**os.environ, **variables, "PATH": path})
+        except OSError as error:
+            raise EnvironmentLacksError(f"{program} cannot be run: {error.strerror or error}") from error
+        seconds = time.time() - began
+        tools = tuple(_other_tools(log, began))
+        shutil.rmtree(stand_ins, ignore_errors=True)
+        files = sorted(folder.glob(f"*{RECORDING_ENDING}"), key=lambda file: file.stem.rpartition("-")[2])
+        record = Execution(
+            command=subject.arguments,
+            folder=str(Path.cwd()),
+            created=created.isoformat(timespec="seconds"),
+            seconds=seconds,
+            exit_code=code,
+            opscope=__version__,
+            cupti=str(self.cupti.api_version),
+            cupti_library=str(self.cupti.library),
+            recordings=tuple(file.name for file in files),
+            other_tools=tools,
+        )
+        return Collected(tuple(files), record)
+
+    def _variables(self, folder: Path) -> dict[str, str]:
+        variables = {_INJECTION: str(self.library), _FOLDER: str(folder), _CUPTI: str(self.cupti.library)}
+        if not os.environ.get(_NVTX_INJECTION):  # another tool's listener stays
+            variables[_NVTX_INJECTION] = str(self.library)
+        return variables
+
+
+def _write_stand_ins(folder: Path, log: Path, variables: Sequence[str]) -> None:
+    folder.mkdir(parents=True)
+    for name in _OTHER_TOOLS:
+        real = shutil.which(name)
+        if real is None:
+            continue
+        text = _STAND_IN.format(
+            program=shlex.quote(real),
+            log=shlex.quote(str(log)),
+            variables=" ".join(variables),
+            path=shlex.quote(os.environ.get("PATH", "")),
+        )
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+
+def _other_tools(log: Path, began: float) -> Iterator[OtherTool]:
+    if not log.is_file():
+        return
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        moment, _, program = line.partition(" ")
+        if program:
+            yield OtherTool(program, float(moment) - began)
+    log.unlink()
+
+
+def _run(arguments: Sequence[str], program: str, environment: dict[str, str]) -> int:
+    """Run a program and return its exit code. It hears of signals itself, or they are passed on."""
+    with _signals_for_child() as children:
+        child = subprocess.Popen(arguments, executable=program, env=environment)
+        children.append(child)
+        code = child.wait()
+    return code if code >= 0 else _SIGNALLED - code
+
+
+@contextmanager
+def _signals_for_child() -> "Iterator[list[subprocess.Popen[bytes]]]":
+    """Leave an interrupt from the terminal to the child, which gets it too; pass other requests to end on."""
+    children: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: object) -> None:
+        for child in children:
+            child.send_signal(number)
+
+    handlers = {signal.SIGINT: lambda *_: None, signal.SIGQUIT: lambda *_: None, signal.SIGTERM: pass_on}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield children
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,452 @@
+"""What opscope's collector of CUDA activities recorded of one process (``opscope exec``) -> `Trace`.
+
+Numbers of CUPTI's enumerations are those of its headers (cupti_activity.h, the same from CUDA 12.0 on).
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from opscope.errors import BadInputError
+from opscope.files import path_text
+from opscope.model import DeviceProperties, Migration, Trace, TraceSource
+from opscope.readers.content import Content
+from opscope.readers.cuda_file import CudaFile, Rows, read_cuda_file
+from opscope.readers.events import LATEST_NS
+from opscope.readers.tables import build
+from opscope.readers.whole import whole
+from opscope.schema import SCHEMAS
+from opscope.units import NS_PER_S
+
+Ints = npt.NDArray[np.int64]
+
+_NONE: Final = 0xFFFFFFFF  # CUPTI's number of no stream and no event
+_DRIVER_CALL: Final = 0x8000
+_VERSION_SUFFIX: Final = re.compile(r"_v\d{4,5}$")  # cudaLaunchKernel_v7000; of the driver's, _v2 is part of the name
+_SAME_CLOCK_NS: Final = 10_000  # reading two clocks one after the other takes less
+_MEMORY: Final = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
+_DIRECTION: Final = ("Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
+_WAITS: Final = ("Synchronize", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
+_MIGRATIONS: Final[Mapping[int, Migration]] = {
+    1: Migration.TO_DEVICE,
+    2: Migration.TO_HOST,
+    3: Migration.CPU_FAULT,
+    4: Migration.GPU_FAULT,
+    5: Migration.THRASHING,
+    6: Migration.THROTTLING,
+    7: Migration.REMOTE_MAPPING,
+    8: Migration.BETWEEN_DEVICES,
+}
+_TRANSFERS: Final = (1, 2, 8)
+_CAUSES: Final = (None, "user", "coherence", "prefetch", "eviction", "access counters")
+_ACCESSES: Final = (None, "read", "write", "atomic", "prefetch")
+_MAPPING_CAUSES: Final = (None, "coherence", "thrashing", "policy", "out of memory", "eviction")
+_OVERHEADS: Final[Mapping[int, str]] = {
+    1: "Driver Compiler",
+    1 << 16: "Buffer Flush",
+    2 << 16: "Instrumentation",
+    3 << 16: "Resource",
+    4 << 16: "Runtime Triggered Module Loading",
+    5 << 16: "Lazy Function Loading",
+    6 << 16: "Command Buffer Full",
+    7 << 16: "Activity Buffer Request",
+    8 << 16: "CUPTI Unified Memory Initialisation",
+}
+_STARTED, _FINISHED, _FAILED, _STEPPED_ASIDE, _REFUSED = range(1, 6)
+_PUSH_POP: Final = 1
+_THREAD, _STREAM = 2, 5  # kinds of objects that NVTX names
+# Libraries of other clients of CUPTI, by how their names begin.
+_CLIENTS: Final = (
+    ("libtorch", "torch.profiler"),
+    ("libkineto", "torch.profiler"),
+    ("libproton", "Triton's Proton"),
+    ("libtriton", "Triton's Proton"),
+    ("xla_extension", "XLA's profiler"),
+    ("libtensorflow", "TensorFlow's profiler"),
+)
+# Who a process is among those of a job: the variables that launchers set, each with those of its kind.
+_RANKS: Final = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("PMIX_RANK", None),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+
+def parse(content: Content) -> Trace:
+    """Turn a collector's file into a trace.
+
+    Raises:
+        BadInputError: it is no such file, or holds other columns.
+    """
+    source, path = content.source, path_text(content.source.path)
+    file = read_cuda_file(whole(content.reader).content(), path)
+    try:
+        return _Reading(file).trace(path, source.size_bytes, source.damage or file.damage)
+    except (KeyError, ValueError, IndexError) as error:
+        raise BadInputError(f"{path} does not hold what opscope exec writes: {error}") from error
+
+
+class _Reading:
+    def __init__(self, file: CudaFile) -> None:
+        self._file = file
+        self._facts = {file.text(row["key"]): file.text(row["value"]) for row in file.tables["facts"]}
+        self._process = self._facts.get("process", "0")
+        pairs = {(self._process, self._process)}
+        self._thread_ids = {int(row["number"]): str(row["id"]) for row in file.tables["threads"]}
+        pairs.update((self._process, thread) for thread in self._thread_ids.values())
+        self._threads = tuple(sorted(pairs))
+        self._shift_ns = self._clock_shift()
+        self._odd = 0
+        # Texts as categories: columns refer to them by number, the last stands for what is not there.
+        self._texts = pl.Series([*file.texts, ""], dtype=pl.Categorical)
+
+    def trace(self, path: str, size_bytes: int, damage: str | None) -> Trace:
+        annotations, ranges = self._named_ranges()
+        frames = {
+            **{name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()},
+            "launches": self._launches(),
+            "activities": pl.concat([self._kernels(), self._copies(), self._fills()]),
+            "annotations": annotations,
+            "ranges": ranges,
+            "synchronizations": self._synchronizations(),
+            "migrations": self._migrations(),
+            "overheads": self._overheads(),
+        }
+        source = TraceSource(
+            path=path,
+            format="opscope exec",
+            size_bytes=size_bytes,
+            event_count=sum(len(rows) for rows in self._file.tables.values()),
+            replaced_bytes=0,
+            odd_events=self._odd,
+            unreadable_bytes=0,
+            damage=damage,
+            metadata=self._metadata(),
+            not_recorded=tuple(self._not_recorded()),
+            dropped_records=int(self._file.tables["dropped"]["records"].sum()),
+        )
+        return build(source, tuple(self._devices()), self._threads, frames)
+
+    # ------------------------------------------------------------ what is said of the recording
+
+    def _metadata(self) -> dict[str, str]:
+        facts = self._facts
+        found = {
+            "program": PurePath(facts.get("executable", "")).name,
+            "process": facts.get("process", ""),
+            "parent": facts.get("parent", ""),
+            "host": facts.get("host", ""),
+            "cupti_version": facts.get("cupti", ""),
+        }
+        if (rank := self._rank()) is not None:
+            found["distributedInfo"] = json.dumps(rank)
+        names = {
+            f"{'thread' if row['object_kind'] == _THREAD else 'stream'} {row['object']}": self._file.text(row["name"])
+            for row in self._file.tables["names"]
+            if row["object_kind"] in (_THREAD, _STREAM)
+        }
+        return {**{key: value for key, value in found.items() if value}, **names}
+
+    def _rank(self) -> dict[str, int] | None:
+        for number, size in _RANKS:
+            rank = self._facts.get(f"environment {number}", "")
+            if rank.isdecimal():
+                world = self._facts.get(f"environment {size}", "")
+                return {"rank": int(rank), **({"world_size": int(world)} if world.isdecimal() else {})}
+        return None
+
+    def _not_recorded(self) -> Iterator[str]:
+        """Say what the recording lacks, by what happened to the collector."""
+        events = [(int(row["time_ns"]), int(row["event"]), row["text"]) for row in self._file.tables["events"]]
+        began = next((time for time, event, _ in events if event == _STARTED), None)
+        for time, event, number in events:
+            text = self._file.text(number)
+            if event == _FAILED:
+                yield f"Not recorded: {text}."
+            elif event == _REFUSED:
+                yield f"Another client of CUPTI was there before ({text}): no CUDA activity was recorded."
+            elif event == _STEPPED_ASIDE:
+                after = "" if began is None else f" {(time - began) / NS_PER_S:.3f} s after recording began"
+                yield (
+                    f"{_client(text)} began to use CUPTI{after}, which serves one client: nothing was recorded from "
+                    "then on. Its own results are whole."
+                )
+        if began is not None and not any(event in (_FINISHED, _STEPPED_ASIDE) for _, event, _ in events):
+            yield self._cut_off(began)
+        untimed = sum(int((self._file.tables[name]["start_ns"] == 0).sum()) for name in ("kernels", "nodes", "copies"))
+        if untimed:
+            yield f"{untimed:,} activities have no times, as CUPTI could collect none: they are left out."
+
+    def _cut_off(self, began: int) -> str:
+        flushes = self._file.tables["flushes"]
+        last = int(flushes["time_ns"][-1]) if len(flushes) else began
+        kept = bool(len(flushes) and flushes["kept_buffers"][-1])
+        return (
+            "The process ended without a last flush: it crashed, was killed, called _exit or became another program. "
+            f"What came later than {(last - began) / NS_PER_S:.3f} s after recording began is lost"
+            + (", and what had not ended by then." if kept else ".")
+        )
+
+    def _clock_shift(self) -> int:
+        """Return what to add to CUPTI's times to get those of the system's real-time clock."""
+        clocks = self._file.tables["clocks"]
+        known = clocks[clocks["cupti_ns"] > 0]
+        if not len(known):
+            return 0
+        shift = int(known["realtime_ns"][0]) - int(known["cupti_ns"][0])
+        return shift if abs(shift) > _SAME_CLOCK_NS else 0
+
+    def _devices(self) -> Iterator[DeviceProperties]:
+        for row in self._file.tables["devices"]:
+            yield DeviceProperties(
+                index=int(row["device"]),
+                name=self._file.text(row["name"]),
+                compute_capability=f"{row['major']}.{row['minor']}",
+                multiprocessors=int(row["multiprocessors"]),
+                memory_bytes=int(row["memory_bytes"]),
+                threads_per_multiprocessor=int(row["warps_per_multiprocessor"]) * int(row["threads_per_warp"]),
+                registers_per_multiprocessor=int(row["registers_per_multiprocessor"]),
+                shared_memory_per_multiprocessor_bytes=int(row["shared_bytes_per_multiprocessor"]),
+            )
+
+    # ------------------------------------------------------------ tables
+
+    def _timed(self, name: str, end: str | None = None) -> tuple[Rows, Ints, Ints]:
+        """Return a table's rows whose times can be true, with when they began and how long they took."""
+        rows = self._file.tables[name]
+        start = rows["start_ns"].astype(np.int64)
+        duration = (rows[end].astype(np.int64) - start) if end else rows["duration_ns"].astype(np.int64)
+        untimed = start == 0
+        possible = (start > 0) & (start < LATEST_NS) & (duration >= 0) & (duration < LATEST_NS)
+        self._odd += int((~possible & ~untimed).sum())
+        return rows[possible], start[possible] + self._shift_ns, duration[possible]
+
+    def _text_of(self, numbers: npt.NDArray[Any]) -> pl.Series:
+        return self._texts.gather(np.minimum(numbers.astype(np.int64), len(self._file.texts)))
+
+    def _thread_of(self, numbers: npt.NDArray[Any]) -> Ints:
+        """Return the numbers of threads in the trace, for the collector's."""
+        places = {pair: number for number, pair in enumerate(self._threads)}
+        main = places[self._process, self._process]
+        found = {
+            number: places[self._process, self._thread_ids[number]] if number in self._thread_ids else main
+            for number in np.unique(numbers).tolist()
+        }
+        return np.array([found[number] for number in numbers.tolist()], np.int64)
+
+    def _launches(self) -> pl.DataFrame:
+        rows, start, duration = self._timed("api")
+        names = {int(row["call"]): self._file.text(row["name"]) for row in self._file.tables["calls"]}
+        short = {call: name if call & _DRIVER_CALL else _VERSION_SUFFIX.sub("", name) for call, name in names.items()}
+        failures = self._file.tables["failures"]
+        failed = pl.DataFrame(
+            {name: failures[name].astype(np.int64) for name in ("correlation", "call", "status")}
+        ).unique(("correlation", "call"), keep="first")
+        table = pl.DataFrame(
+            {
+                "thread": self._thread_of(rows["thread"]),
+                "name": _mapped(rows["call"], lambda call: short.get(call, f"call {call}")),
+                "start_ns": start,
+                "duration_ns": duration,
+                "correlation": rows["correlation"].astype(np.int64),
+                "call": rows["call"].astype(np.int64),
+            }
+        ).join(failed, on=("correlation", "call"), how="left", maintain_order="left")
+        return _shaped("launches", table.with_columns(pl.col("status").fill_null(0)))
+
+    def _kernels(self) -> pl.DataFrame:
+        return pl.concat([self._kernels_of("kernels"), self._kernels_of("nodes")])
+
+    def _kernels_of(self, name: str) -> pl.DataFrame:
+        rows, start, duration = self._timed(name)
+        ways = self._file.tables["launches"]
+        if (ways["number"] != np.arange(len(ways))).any() or (len(rows) and int(rows["launch"].max()) >= len(ways)):
+            raise ValueError("a kernel refers to no launch")
+        of = rows["launch"].astype(np.int64)
+        columns: dict[str, Any] = {
+            "kind": _constant("kernel", len(rows)),
+            "name": self._text_of(ways["name"]).gather(of) if len(rows) else [],
+            "device": ways["device"][of],
+            "stream": ways["stream"][of],
+            "start_ns": start,
+            "duration_ns": duration,
+            "correlation": rows["correlation"],
+            "grid": _dimensions(ways, "grid").gather(of) if len(rows) else [],
+            "block": _dimensions(ways, "block").gather(of) if len(rows) else [],
+            "registers_per_thread": ways["registers"][of],
+            "shared_memory_bytes": (ways["static_shared_bytes"] + ways["dynamic_shared_bytes"])[of],
+        }
+        if name == "nodes":
+            columns |= {"graph_id": rows["graph"], "graph_node_id": rows["node"]}
+        return _shaped("activities", pl.DataFrame(columns))
+
+    def _copies(self) -> pl.DataFrame:
+        rows, start, duration = self._timed("copies")
+        code = rows["direction"].astype(np.int64) << 16 | rows["source"].astype(np.int64) << 8 | rows["destination"]
+        return self._transfers("memcpy", rows, start, duration, _mapped(code, _copy_name))
+
+    def _fills(self) -> pl.DataFrame:
+        rows, start, duration = self._timed("fills")
+        names = _mapped(rows["memory"], lambda memory: f"Memset ({_at(_MEMORY, memory)})")
+        return self._transfers("memset", rows, start, duration, names)
+
+    def _transfers(self, kind: str, rows: Rows, start: Ints, duration: Ints, names: pl.Series) -> pl.DataFrame:
+        table = pl.DataFrame(
+            {
+                "kind": _constant(kind, len(rows)),
+                "name": names,
+                "device": rows["device"],
+                "stream": rows["stream"],
+                "start_ns": start,
+                "duration_ns": duration,
+                "correlation": rows["correlation"],
+                "graph_id": rows["graph"].astype(np.int64),
+                "graph_node_id": rows["node"].astype(np.int64),
+                "bytes": np.minimum(rows["bytes"], np.uint64(LATEST_NS)),
+            }
+        )
+        in_graph = pl.col("graph_node_id") != 0
+        return _shaped("activities", table.with_columns(pl.when(in_graph).then(pl.col("graph_id", "graph_node_id"))))
+
+    def _synchronizations(self) -> pl.DataFrame:
+        rows, start, duration = self._timed("synchronizations")
+        contexts = self._file.tables["contexts"]
+        devices = dict(zip(contexts["context"].tolist(), contexts["device"].tolist(), strict=True))
+        table = pl.DataFrame(
+            {
+                "name": _mapped(rows["kind"], lambda kind: _at(_WAITS, kind)),
+                "device": pl.Series([devices.get(context) for context in rows["context"].tolist()], dtype=pl.Int32),
+                "stream": rows["stream"].astype(np.int64),
+                "event": rows["event"].astype(np.int64),
+                "start_ns": start,
+                "duration_ns": duration,
+                "correlation": rows["correlation"],
+            }
+        )
+        return _shaped("synchronizations", table.with_columns(pl.col("stream", "event").replace(_NONE, None)))
+
+    def _migrations(self) -> pl.DataFrame:
+        rows = self._file.tables["unified_memory"]
+        rows = rows[np.isin(rows["kind"], list(_MIGRATIONS))]
+        start, end = rows["start_ns"].astype(np.int64), rows["end_ns"].astype(np.int64)
+        kind = rows["kind"].astype(np.int64)
+        # Only these have an end that means something; of others it may be anything.
+        lasts = np.isin(kind, (1, 2, 4, 6, 8)) & (end >= start)
+        value = np.minimum(rows["value"], np.uint64(LATEST_NS)).astype(np.int64)
+        table = pl.DataFrame(
+            {
+                "name": _mapped(kind, lambda number: _MIGRATIONS[number]),
+                "thread": self._thread_of(np.full(len(rows), -1)),
+                "device": np.where(kind == 2, rows["source"], rows["destination"]),
+                "start_ns": start + self._shift_ns,
+                "duration_ns": np.where(lasts, end - start, 0),
+                "address": np.minimum(rows["address"], np.uint64(LATEST_NS)),
+                "bytes": pl.Series(value).set(pl.Series(~np.isin(kind, (*_TRANSFERS, 5, 7))), None),
+                "faults": pl.Series(np.where(kind == 3, 1, value)).set(pl.Series(~np.isin(kind, (3, 4))), None),
+                "cause": _mapped(kind << 32 | rows["flags"], _cause),
+            }
+        )
+        return _shaped("migrations", table)
+
+    def _overheads(self) -> pl.DataFrame:
+        rows, start, duration = self._timed("overheads")
+        names = _mapped(rows["kind"], lambda kind: _OVERHEADS.get(kind, f"Overhead {kind}"))
+        return _shaped("overheads", pl.DataFrame({"name": names, "start_ns": start, "duration_ns": duration}))
+
+    def _named_ranges(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the ranges of NVTX: those that nest on their thread, and those that need not."""
+        begins, ends = self._file.tables["ranges"], self._file.tables["range_ends"]
+        domains = [self._file.text(number) for number in begins["domain"].tolist()]
+        names = [self._file.text(number) for number in begins["name"].tolist()]
+        ended = dict(zip(ends["number"].tolist(), ends["time_ns"].tolist(), strict=True))
+        # One that was never ended lasts as long as the recording, as far as that is known.
+        last = max(
+            [0, *begins["time_ns"].tolist(), *ends["time_ns"].tolist(), *self._file.tables["clocks"]["realtime_ns"]]
+        )
+        start = begins["time_ns"].astype(np.int64)
+        end = np.array([ended.get(number, last) for number in begins["number"].tolist()], np.int64)
+        table = pl.DataFrame(
+            {
+                "thread": self._thread_of(begins["thread"]),
+                "name": pl.Series(
+                    [f"{domain}:{name}" if domain else name for domain, name in zip(domains, names, strict=True)],
+                    dtype=pl.String,
+                ),
+                "start_ns": start,
+                "duration_ns": np.maximum(end - start, 0),
+                "style": begins["style"],
+            }
+        )
+        nested = pl.col("style") == _PUSH_POP
+        return _shaped("annotations", table.filter(nested)), _shaped("ranges", table.filter(~nested))
+
+
+def _device_of(kind: Ints, rows: Rows) -> pl.Series:
+    """Return the device of each row; of faults of the processor, none is recorded."""
+    named = (Migration.TO_HOST, Migration.GPU_FAULT, Migration.THROTTLING)
+    from_device = np.isin(kind, [number for number, name in _MIGRATIONS.items() if name in named])
+    devices = np.where(from_device, rows["source"], rows["destination"]).astype(np.int64)
+    unknown = np.isin(
+        kind, [n for n, name in _MIGRATIONS.items() if name in (Migration.CPU_FAULT, Migration.THRASHING)]
+    )
+    return pl.Series(devices).set(pl.Series(unknown), None)
+
+
+def _client(path: str) -> str:
+    """Name the client of CUPTI whose library called it."""
+    name = PurePath(path).name
+    known = next((client for begin, client in _CLIENTS if name.startswith(begin)), None)
+    return f"{known} ({name})" if known else name or "Another client"
+
+
+def _at(names: Sequence[str], number: int) -> str:
+    return names[number] if number < len(names) else names[0]
+
+
+def _copy_name(code: int) -> str:
+    direction, source, destination = code >> 16, code >> 8 & 0xFF, code & 0xFF
+    return f"Memcpy {_at(_DIRECTION, direction)} ({_at(_MEMORY, source)} -> {_at(_MEMORY, destination)})"
+
+
+def _cause(code: int) -> str | None:
+    kind, flags = code >> 32, code & 0xFFFFFFFF
+    causes: Sequence[str | None] = ()
+    if kind in _TRANSFERS:
+        causes = _CAUSES
+    elif _MIGRATIONS[kind] is Migration.GPU_FAULT:
+        causes = _ACCESSES
+    elif _MIGRATIONS[kind] is Migration.REMOTE_MAPPING:
+        causes = _MAPPING_CAUSES
+    return causes[flags] if flags < len(causes) else None
+
+
+def _mapped(codes: npt.NDArray[Any], name_of: Callable[[int], str | None]) -> pl.Series:
+    """Return a column of names for a column of few numbers."""
+    found, places = np.unique(codes, return_inverse=True)
+    names = pl.Series([name_of(int(code)) for code in found], dtype=pl.String)
+    return names.gather(places) if len(codes) else pl.Series([], dtype=pl.String)
+
+
+def _constant(value: str, count: int) -> pl.Series:
+    return pl.repeat(value, count, dtype=pl.String, eager=True)
+
+
+def _dimensions(ways: Rows, name: str) -> pl.Series:
+    columns = [ways[f"{name}_{axis}"].tolist() for axis in "xyz"]
+    return pl.Series([",".join(map(str, one)) for one in zip(*columns, strict=True)], dtype=pl.String)
+
+
+def _shaped(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame with all columns of a table, those that it lacks unknown."""
+    return frame.select(
+        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype).alias(name)
+        for name, dtype in SCHEMAS[table].items()
+    )

@@ -1,0 +1,117 @@
+"""The blocks of a file that opscope's collector of CUDA activities wrote, as tables.
+
+The file lists its tables and their columns itself (``collect/cuda/native/tables.h``), so the reader need not know them
+all.
+"""
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from opscope.errors import BadInputError
+
+_MAGIC: Final = "opscope.cuda/"
+_VERSION: Final = "1"
+_LONGEST_HEADER: Final = 1 << 16
+_COLUMN: Final = re.compile(r"([a-z_]{1,60}):([ui][1248])")
+_BLOCK: Final = struct.Struct("<II")  # the table's number, and how many bytes follow
+_TEXT: Final = struct.Struct("<II")  # the text's number, and how many bytes follow
+_STRINGS: Final = "strings"
+_LONGEST_TEXT: Final = 1 << 20
+
+Rows = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CudaFile:
+    """What a file holds.
+
+    Attributes:
+        tables: structured arrays by the table's name; empty where it has no rows.
+        texts: what columns of texts refer to by number.
+        damage: why the file ended before its end; None where it is whole.
+    """
+
+    tables: Mapping[str, Rows]
+    texts: tuple[str, ...]
+    damage: str | None
+
+    def text(self, number: int) -> str:
+        """Return a text; an empty one where the file does not hold it."""
+        return self.texts[number] if 0 <= number < len(self.texts) else ""
+
+
+def read_cuda_file(content: bytes, path: str) -> CudaFile:
+    """Read all whole blocks.
+
+    Raises:
+        BadInputError: the header is of a later version, or cannot be understood.
+    """
+    end = content.find(b"\n\n", 0, _LONGEST_HEADER)
+    if end < 0:
+        raise BadInputError(f"{path} is cut off in its header: it holds no record")
+    layouts = _layouts(content[:end].decode("utf-8", "replace").split("\n"), path)
+    names = list(layouts)
+    parts: dict[str, list[Rows]] = {name: [] for name in names if name != _STRINGS}
+    texts: list[str] = []
+    damage, at = None, end + 2
+    while at < len(content):
+        if at + _BLOCK.size > len(content):
+            damage = "it ends in the middle of a block"
+            break
+        number, size = _BLOCK.unpack_from(content, at)
+        at += _BLOCK.size
+        if number >= len(names) or at + size > len(content):
+            damage = "it ends in the middle of a block" if number < len(names) else "a block is of no known table"
+            break
+        name = names[number]
+        layout = layouts[name]
+        if name == _STRINGS:
+            if not _take_texts(content[at : at + size], texts):
+                damage = "a block of texts is damaged"
+                break
+        elif layout is None or size % layout.itemsize:
+            damage = "a block holds no whole rows"
+            break
+        else:
+            parts[name].append(np.frombuffer(content, layout, size // layout.itemsize, at))
+        at += size
+    tables = {name: np.concatenate(found) if found else np.zeros(0, layouts[name]) for name, found in parts.items()}
+    return CudaFile(tables, tuple(texts), damage)
+
+
+def _layouts(lines: list[str], path: str) -> dict[str, np.dtype[Any] | None]:
+    """Return the columns of every table, in the order of their numbers."""
+    if lines[0] != _MAGIC + _VERSION:
+        raise BadInputError(f"{path} was written by another version of opscope ({lines[0][:40]}): it is not understood")
+    layouts: dict[str, np.dtype[Any] | None] = {}
+    for line in lines[1:]:
+        name, *columns = line.split(" ")
+        matches = [_COLUMN.fullmatch(column) for column in columns]
+        if name in layouts or None in matches or (not columns and name != _STRINGS):
+            raise BadInputError(f"{path} has a header that is not understood: {line[:80]!r}")
+        fields = [(match[1], f"<{match[2]}") for match in matches if match]
+        layouts[name] = np.dtype(fields) if fields else None
+    if _STRINGS not in layouts:
+        raise BadInputError(f"{path} has a header that is not understood: it lists no texts")
+    return layouts
+
+
+def _take_texts(block: bytes, texts: list[str]) -> bool:
+    """Add the texts of a block; return whether it is whole, and they are numbered in order."""
+    at = 0
+    while at < len(block):
+        if at + _TEXT.size > len(block):
+            return False
+        number, size = _TEXT.unpack_from(block, at)
+        at += _TEXT.size
+        if number != len(texts) or size > _LONGEST_TEXT or at + size > len(block):
+            return False
+        texts.append(block[at : at + size].decode("utf-8", "replace"))
+        at += size
+    return True

@@ -1,0 +1,51 @@
+"""What ``opscope exec`` leaves beside what it recorded: which command ran, and what became of it."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+EXECUTION: Final = "exec.json"  # of a run directory
+RAW: Final = "raw"  # the folder of its recordings
+RECORDING_ENDING: Final = ".cudarec"
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTool:
+    """A profiler or debugger that the command started, which the collector made way for.
+
+    Attributes:
+        program: its path.
+        after_seconds: when, from the command's start on.
+    """
+
+    program: str
+    after_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One command that ran under the collector.
+
+    Attributes:
+        command: the program and its arguments.
+        folder: where it ran.
+        created: when, UTC, ISO 8601.
+        seconds: how long it ran.
+        exit_code: its own; 128 and the signal's number where a signal ended it, as shells have it.
+        opscope: the version that collected.
+        cupti: the CUPTI that the collector was built for, and was to load: its version and its path.
+        cupti_library: the path.
+        recordings: the files of the processes that used CUDA or NVTX, in the order in which they began.
+        other_tools: what the collector made way for.
+    """
+
+    schema: Literal["opscope.exec/1"] = "opscope.exec/1"
+    command: tuple[str, ...]
+    folder: str
+    created: str
+    seconds: float
+    exit_code: int
+    opscope: str
+    cupti: str
+    cupti_library: str
+    recordings: tuple[str, ...]
+    other_tools: tuple[OtherTool, ...] = ()

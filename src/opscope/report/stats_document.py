@@ -1,0 +1,236 @@
+"""Traces -> `Stats`, and its tables as text, under the headings that ``nsys stats`` has."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+
+import polars as pl
+
+from opscope.analysis.checks import check_file, check_recording
+from opscope.analysis.columns import end_of
+from opscope.analysis.cuda_stats import report_of
+from opscope.analysis.plausible import plausible
+from opscope.columns import TABLES
+from opscope.documents.stats import (
+    Distribution,
+    ProcessEntry,
+    Report,
+    ReportEntry,
+    SizeRow,
+    Stats,
+    TimeRow,
+    UnifiedMemoryRow,
+)
+from opscope.documents.trust import Verdict
+from opscope.knowledge.api_calls import returns_earlier_error
+from opscope.model import Trace, TraceSource
+from opscope.report.blocks import Name, Table
+from opscope.units import NS_PER_S, format_count, format_ns
+
+_TITLES = {
+    Report.API: "CUDA API",
+    Report.KERNELS: "CUDA GPU kernels",
+    Report.MEMORY_TIME: "CUDA GPU memory operations, by time",
+    Report.MEMORY_SIZE: "CUDA GPU memory operations, by size",
+    Report.GPU: "CUDA GPU: kernels and memory operations",
+    Report.UNIFIED_MEMORY: "Unified memory",
+    Report.NVTX: "NVTX ranges",
+}
+# How the first column after the share counts, and what the last one names.
+_COUNTED = {Report.API: "Num Calls", Report.MEMORY_TIME: "Count", Report.MEMORY_SIZE: "Count"}
+_NAMED = {
+    Report.MEMORY_TIME: "Operation",
+    Report.MEMORY_SIZE: "Operation",
+    Report.GPU: "Operation",
+    Report.NVTX: "Range",
+}
+_BYTES_PER_MB = 1e6
+
+
+def build_stats(traces: Sequence[Trace], reports: Sequence[Report]) -> Stats:
+    """Build the document, over all traces together."""
+    cleaned = [plausible(trace)[0] for trace in traces]
+    return Stats(
+        processes=tuple(_process(trace) for trace in cleaned),
+        reports=tuple(report_of(report, cleaned) for report in reports),
+    )
+
+
+def process_name(source: TraceSource) -> str:
+    """Return what a process is called: its rank, program and number, as far as the file says; else the file's path."""
+    metadata = source.metadata
+    rank = _rank(metadata.get("distributedInfo"))
+    parts = [
+        "" if rank is None else rank,
+        metadata.get("program", ""),
+        f"(process {metadata['process']})" if "process" in metadata else "",
+    ]
+    return " ".join(filter(None, parts)) or source.path
+
+
+def _rank(text: str | None) -> str | None:
+    try:
+        found = json.loads(text) if text else None
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("rank"), int):
+        return None
+    size = found.get("world_size")
+    return f"rank {found['rank']}{f' of {size}' if isinstance(size, int) else ''}:"
+
+
+def _process(trace: Trace) -> ProcessEntry:
+    spans = [_span(getattr(trace, name)) for name in TABLES if getattr(trace, name).height]
+    names = {device.index: device.name for device in trace.devices}
+    used = sorted(number for number in trace.activities["device"].unique().to_list() if number is not None)
+    checks = (check_file(trace.source), check_recording(trace.source))
+    return ProcessEntry(
+        name=process_name(trace.source),
+        trace=trace.source.path,
+        format=trace.source.format,
+        devices=tuple(f"{number}: {names.get(number, 'unknown')}" for number in used),
+        kernels=trace.activities.filter(pl.col("kind").cast(pl.String) == "kernel").height,
+        device_ns=int(trace.activities["duration_ns"].sum()),
+        first_ns=min((first for first, _ in spans), default=None),
+        last_ns=max((last for _, last in spans), default=None),
+        checks=tuple(check.sentence for check in checks if check.verdict is not Verdict.PASS),
+        failed_calls=tuple(_failed_calls(trace)),
+    )
+
+
+def _span(table: pl.DataFrame) -> tuple[int, int]:
+    if "time_ns" in table.columns:
+        return int(table["time_ns"].min()), int(table["time_ns"].max())  # type: ignore[arg-type]
+    return int(table["start_ns"].min()), int(end_of(table).max())  # type: ignore[arg-type]
+
+
+def _failed_calls(trace: Trace) -> Iterator[tuple[str, int, int]]:
+    failed = (
+        trace.launches.filter(pl.col("status") != 0)
+        .group_by(pl.col("name").cast(pl.String), "status")
+        .agg(count=pl.len())
+        .sort("count", "name", "status", descending=[True, False, False])
+    )
+    for name, status, count in failed.iter_rows():
+        if not returns_earlier_error(name, status):
+            yield name, status, count
+
+
+# ---------------------------------------------------------------- text
+
+
+def title_of(report: Report) -> str:
+    """Return a table's heading."""
+    return f"{_TITLES[report]} ({report})"
+
+
+def table_of(entry: ReportEntry, top: int | None) -> Table:
+    """Return a table's first rows; all of them where ``top`` is None."""
+    rows = entry.rows if top is None else entry.rows[:top]
+    if entry.name is Report.UNIFIED_MEMORY:
+        return _unified_memory([row for row in rows if isinstance(row, UnifiedMemoryRow)])
+    if entry.name is Report.MEMORY_SIZE:
+        return _sizes(entry.name, [row for row in rows if isinstance(row, SizeRow)])
+    return _times(entry.name, [row for row in rows if isinstance(row, TimeRow)])
+
+
+def _times(report: Report, rows: Sequence[TimeRow]) -> Table:
+    further = [column for column, on in (("Category", Report.GPU), ("Style", Report.NVTX)) if report is on]
+    columns = (
+        *("Time (%)", "Total Time (ns)", _COUNTED.get(report, "Instances"), "Avg (ns)", "Med (ns)"),
+        *("Min (ns)", "Max (ns)", "StdDev (ns)", *further, _NAMED.get(report, "Name")),
+    )
+    cells = tuple(
+        (
+            f"{row.time_percent:.1f}",
+            *_cells(row.duration_ns, lambda value: f"{value:,.0f}", lambda value: f"{value:,.1f}"),
+            *((row.category or row.style or "",) if further else ()),
+            Name(row.name),
+        )
+        for row in rows
+    )
+    return Table(columns, cells, frozenset(range(8)), frozenset({3, 5, 6, 7}))
+
+
+def _sizes(report: Report, rows: Sequence[SizeRow]) -> Table:
+    columns = (
+        *(
+            "Total (MB)",
+            _COUNTED[report],
+            "Avg (MB)",
+            "Med (MB)",
+            "Min (MB)",
+            "Max (MB)",
+            "StdDev (MB)",
+            _NAMED[report],
+        ),
+    )
+    megabytes = _megabytes
+    cells = tuple((*_cells(row.bytes, megabytes, megabytes), Name(row.name)) for row in rows)
+    return Table(columns, cells, frozenset(range(7)), frozenset({2, 4, 5, 6}))
+
+
+def _cells(found: Distribution, whole: Callable[[float], str], fraction: Callable[[float], str]) -> tuple[str, ...]:
+    return (
+        whole(found.total),
+        format_count(found.count),
+        fraction(found.mean),
+        fraction(found.median),
+        whole(found.min),
+        whole(found.max),
+        fraction(found.stddev),
+    )
+
+
+def _megabytes(value: float) -> str:
+    return f"{value / _BYTES_PER_MB:,.3f}"
+
+
+def _unified_memory(rows: Sequence[UnifiedMemoryRow]) -> Table:
+    columns = (
+        *("Virtual Address", "HtoD Migration Size (MB)", "DtoH Migration Size (MB)", "CPU Page Faults"),
+        *("GPU Page Faults", "Migration Throughput (MB/s)"),
+    )
+    cells = tuple(
+        (
+            f"{row.address:#x}",
+            _megabytes(row.to_device_bytes),
+            _megabytes(row.to_host_bytes),
+            format_count(row.cpu_faults),
+            format_count(row.gpu_faults),
+            "" if row.bytes_per_s is None else f"{row.bytes_per_s / _BYTES_PER_MB:,.0f}",
+        )
+        for row in rows
+    )
+    return Table(columns, cells, frozenset(range(1, 6)), frozenset({5}))
+
+
+def after_table(entry: ReportEntry, top: int | None) -> Iterator[str]:
+    """Yield what a table's rows do not say: how many are not shown, totals of unified memory."""
+    if top is not None and len(entry.rows) > top:
+        yield f"({len(entry.rows) - top:,} more rows: --top 0 shows all)"
+    if entry.totals is not None:
+        totals = entry.totals
+        yield (
+            f"In all: {_megabytes(totals.to_device_bytes)} MB to devices, {_megabytes(totals.to_host_bytes)} MB to the "
+            f"host; {totals.cpu_faults:,} page faults of the CPU, {totals.gpu_faults:,} of GPUs."
+        )
+
+
+def process_lines(stats: Stats) -> Iterator[str]:
+    """Yield a line per process, and what is to be known of it; of a single one without doubts, nothing."""
+    if not stats.processes:
+        return
+    begin = min((one.first_ns for one in stats.processes if one.first_ns is not None), default=0)
+    for one in stats.processes:
+        if len(stats.processes) > 1:
+            since = "" if one.first_ns is None else f", from {(one.first_ns - begin) / NS_PER_S:.3f} s on"
+            devices = f" on {', '.join(one.devices)}" if one.devices else ""
+            yield (
+                f"{one.name}: {format_count(one.kernels)} {'kernel' if one.kernels == 1 else 'kernels'}, {format_ns(one.device_ns)} of device time"
+                f"{devices}{since}"
+            )
+        named = "" if len(stats.processes) > 1 else f"{one.name}: "
+        yield from (f"  {named}{sentence}" for sentence in one.checks)
+        for name, status, count in one.failed_calls:
+            times = "once" if count == 1 else f"{count:,} times"
+            yield f"  {named}{name} failed {times} with error {status}."
