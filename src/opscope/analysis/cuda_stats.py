@@ -4,6 +4,7 @@ Definitions are those of Nsight Systems' reports: shares are of the table's own 
 names are grouped as text. Every sum is over all traces that are given.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -22,7 +23,9 @@ from opscope.knowledge.copies import Direction, direction_of
 from opscope.model import Migration, Trace
 from opscope.units import NS_PER_S
 
-_DIRECTIONS: Final = {
+_COPY: Final = re.compile(r"\b([HDAP])to([HDAP])\b")
+_PLACES: Final = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
+_DIRECTIONS: Final = {  # of names that do not say it so, as HIP's
     Direction.TO_DEVICE: "Host-to-Device",
     Direction.TO_HOST: "Device-to-Host",
     Direction.WITHIN: "Device-to-Device",
@@ -167,8 +170,9 @@ def _memory_operations(trace: Trace) -> pl.DataFrame:
 
 
 def _operation(name: str) -> str:
-    direction = direction_of(name)
-    if direction is not None:
+    if name.startswith("Memcpy") and (found := _COPY.search(name)):
+        return f"[CUDA memcpy {_PLACES[found[1]]}-to-{_PLACES[found[2]]}]"
+    if (direction := direction_of(name)) is not None:
         return f"[CUDA memcpy {_DIRECTIONS[direction]}]"
     return "[CUDA memset]" if name.startswith("Memset") else f"[CUDA {name.partition(' (')[0]}]"
 

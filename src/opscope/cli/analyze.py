@@ -6,6 +6,7 @@ from threading import Event
 
 import click
 
+from opscope.cli.counters_output import is_counters_file, print_counters
 from opscope.cli.inputs import input_option, measured_of, traces_of
 from opscope.cli.options import format_option
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
@@ -61,12 +62,18 @@ def command(
     """Analyse traces of torch.profiler (.json or .json.gz), of any PyTorch from 1.13 on, NVIDIA or AMD.
 
     INPUT may also be a run directory of opscope profile (then the step times that were measured beside the trace count
-    too), a folder of traces, a directory that opscope convert made, or - for standard input.
+    too) or of opscope exec, an SQLite export of Nsight Systems, a folder of traces, a directory that opscope convert
+    made, or - for standard input. With a CSV file of Nsight Compute (ncu --csv), alone or beside one of these, its
+    counters are shown, joined to the launches by kernel and order.
 
     Shows what bounds the step, the accounting of the device time, the trust checks that do not pass, and a table.
     --format json prints everything, by the schema opscope.analysis/1.
     """
     tune_for_one_analysis()
+    counters = tuple(path for path in inputs if is_counters_file(path))
+    if counters:
+        print_counters(counters, tuple(path for path in inputs if path not in counters), max_input, top, output_format)
+        return
     libraries_imported = Event()
     unreadable: list[str] = []
     traces = traces_of(inputs, max_input, unreadable, libraries_imported)

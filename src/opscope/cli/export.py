@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from opscope.cli.inputs import Size, TraceFile, files_of, input_option, measured_of
+from opscope.cli.inputs import Size, TraceFile, files_of, input_option, is_execution, measured_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
 from opscope.files import written_whole
-from opscope.readers import Reading
+from opscope.readers import Reading, read
 from opscope.text import printable
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def command(
 
     Viewers silently drop slices that overlap without nesting; here they get lanes of their own. Names are escaped,
     operators and kernels carry opscope's categories, and arrows lead from launches to kernels. Parts after the first
-    are named OUT.part2.json and so on.
+    are named OUT.part2.json and so on. Of a run of opscope exec, all processes are written, on one clock.
     """
     files = list(files_of([input_path]))
-    if len(files) > 1:
+    if len(files) > 1 and not is_execution(input_path):
         raise UsageError(f"{input_path} holds {len(files)} traces: name one, such as {files[0]}")
     file = files[0]
     if os.path.realpath(output) == os.path.realpath(file.path):
@@ -61,11 +61,13 @@ def command(
     libraries_imported = Event()
     reading = Reading(file.path, max_input, libraries_imported)
     import_libraries(libraries_imported)
+    from opscope.analysis.merged import merged
     from opscope.knowledge.categories import Classifier
     from opscope.knowledge.native_functions import NativeFunctions
     from opscope.report.chrome import chrome_parts, select_steps
 
-    trace, functions = reading.trace(), NativeFunctions.shipped()
+    further = [read(other.path, max_bytes=max_input) for other in files[1:]]
+    trace, functions = merged([reading.trace(), *further]), NativeFunctions.shipped()
     doubted = _doubted(file, trace, functions)
     if steps is not None:
         trace = select_steps(trace, *_range(steps))

@@ -101,7 +101,7 @@ def _inside(folder: Path) -> Iterator[TraceFile]:
     directory = RunDirectory(folder)
     if directory.manifest.is_file():
         yield from _of_run(directory)
-    elif (folder / EXECUTION).is_file():
+    elif is_execution(folder):
         yield from _of_execution(folder)
     elif (folder / STORE_MANIFEST).is_file():
         yield TraceFile(folder)
@@ -117,6 +117,11 @@ def _of_run(directory: "RunDirectory") -> Iterator[TraceFile]:
         record = directory.read_record(entry)
         for cycle, trace in enumerate(record.traces):
             yield TraceFile(directory.trace_path(trace.file), Capture(directory, record, cycle))
+
+
+def is_execution(folder: Path) -> bool:
+    """Tell whether a folder is a run of ``opscope exec``."""
+    return (folder / EXECUTION).is_file()
 
 
 def _of_execution(folder: Path) -> Iterator[TraceFile]:

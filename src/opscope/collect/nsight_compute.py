@@ -1,13 +1,11 @@
 """Hardware counters of single operators, through Nsight Compute (``ncu``)."""
 
-import csv
-import io
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +14,7 @@ import msgspec
 
 from opscope.collect.collector import Collected
 from opscope.errors import EnvironmentLacksError
+from opscope.readers.ncu import read_kernel_counters
 from opscope.record.counters import Counters, OperatorCall
 
 _TIMEOUT_S = 180
@@ -38,11 +37,6 @@ _STALLS: Final = (
     "tex_throttle", "wait", "not_selected", "no_instruction", "branch_resolving", "dispatch_stall", "drain", "sleeping",
     "imc_miss", "gmma",
 )  # fmt: skip
-# What ncu writes beside a number, as a factor to the unit that the fields have.
-_UNITS: Final[Mapping[str, float]] = {
-    "nsecond": 1, "ns": 1, "usecond": 1e3, "us": 1e3, "msecond": 1e6, "ms": 1e6, "second": 1e9, "s": 1e9,
-    "byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9,
-}  # fmt: skip
 
 
 def find_ncu() -> str:
@@ -118,31 +112,15 @@ def _why(log: str, stderr: bytes) -> str:
 
 
 def read_counters(text: str) -> Iterator[Counters]:
-    """Read what ``ncu --csv --page raw`` printed: a line of names, a line of units, a line per kernel."""
-    lines = [line for line in text.splitlines() if line.startswith('"')]
-    rows = list(csv.reader(io.StringIO("\n".join(lines))))
-    if len(rows) < 3 or "Kernel Name" not in rows[0]:
-        return
-    names, units = rows[0], rows[1]
-    for row in rows[2:]:
-        values = dict(zip(names, zip(row, units, strict=False), strict=False))
+    """Read what ``ncu --csv --page raw`` printed of the metrics that `NsightCompute` asks for."""
+    for found in read_kernel_counters(text):
         yield Counters(
-            kernel=values["Kernel Name"][0],
-            **{field: _number(values.get(metric)) for field, metric in _METRICS.items()},
-            stalls=_stalls(values),
+            kernel=found.kernel,
+            **{field: found.metrics.get(metric) for field, metric in _METRICS.items()},
+            stalls=_stalls(found.metrics),
         )
 
 
-def _number(cell: Sequence[str] | None) -> float | None:
-    if cell is None:
-        return None
-    try:
-        return float(cell[0].replace(",", "")) * _UNITS.get(cell[1], 1)
-    except ValueError:  # "n/a" where a kernel made no such access
-        return None
-
-
-def _stalls(values: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    found = {reason: _number(values.get(_STALL.format(reason))) for reason in _STALLS}
-    known = {reason: value for reason, value in found.items() if value}
+def _stalls(metrics: Mapping[str, float]) -> dict[str, float]:
+    known = {reason: value for reason in _STALLS if (value := metrics.get(_STALL.format(reason)))}
     return dict(sorted(known.items(), key=lambda item: -item[1]))

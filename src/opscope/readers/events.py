@@ -34,6 +34,7 @@ _SLICES: Final = (*_OPERATOR, *_LAUNCH, *_ACTIVITY_KIND, _ANNOTATION, *_FRAME, *
 # Slices that are no work and repeat what others say: known, and left out.
 _LEFT_OUT: Final = frozenset(
     {"gpu_user_annotation", "cuda_sync", "Trace", "fwdbwd", "forward_backward", "ac2g", "async_cpu_to_gpu", "async_gpu"}
+    | {"nvtx_range", "unified_memory"}  # of opscope's exports, for viewers
     | {"cuda_profiler_range", "cpu_instant_event", "collective_comm", "gpu_pm_counter", "external_correlation"}
 )
 _STEP: Final = "ProfilerStep#"  # recorded as an operator by old versions

@@ -19,7 +19,8 @@ from opscope.model import DeviceProperties, Trace, TraceSource
 
 HEADER: Final = "opscope_export"  # the key before the events
 PART: Final = "opscope_part"  # the key after the events, in files that were split: which part (from 1) it is
-HOST, OVERHEAD, DEVICE = 1, 2, 1_000  # process ids: of the host, of the profiler, and of device 0
+# Process ids: of the host, of the profiler, of unified memory, and of device 0.
+HOST, OVERHEAD, UNIFIED_MEMORY, DEVICE = 1, 2, 3, 1_000
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 LANES: Final = 1_000_000  # the thread ids of a track's lanes are apart from the next track's
 

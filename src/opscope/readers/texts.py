@@ -27,7 +27,7 @@ _READINGS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     **dict.fromkeys(("input_dims", "input_strides"), list_text),
     **dict.fromkeys(("input_types", "concrete_inputs"), _list_of_text),
     **dict.fromkeys(("grid", "block"), dim3),
-    **dict.fromkeys(("collective", "kernel_file"), _file_or_name),
+    **dict.fromkeys(("collective", "kernel_file", "cause"), _file_or_name),
 }
 
 

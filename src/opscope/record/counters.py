@@ -36,6 +36,24 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelCounters:
+    """One launch of a kernel under Nsight Compute, with all that was measured of it.
+
+    Attributes:
+        kernel: its name, as Nsight Compute spells it.
+        process: the process's number.
+        grid, block: thread blocks and threads of a block, x,y,z; None where the version did not say.
+        metrics: by their names; times in nanoseconds, sizes in bytes, others in the unit that they are in.
+    """
+
+    kernel: str
+    process: str
+    grid: str | None
+    block: str | None
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Precision:
     """PyTorch's settings that decide whether float32 is multiplied as TF32."""
 

@@ -27,14 +27,14 @@ from opscope.analysis.window import step_table
 from opscope.documents.trust import Check, Verdict
 from opscope.errors import UsageError
 from opscope.knowledge.categories import Classifier
-from opscope.model import Trace
-from opscope.readers.exported import DEVICE, HEADER, HOST, LANES, OVERHEAD, PART, ExportedFrom
+from opscope.model import Migration, Trace
+from opscope.readers.exported import DEVICE, HEADER, HOST, LANES, OVERHEAD, PART, UNIFIED_MEMORY, ExportedFrom
 from opscope.readers.metadata import known_metadata
 from opscope.report.chrome_events import SEPARATOR, Events, Tracks, events_of
 from opscope.text import printable
 from opscope.threads import ahead
 
-_HOST_TABLES = ("frames", "annotations", "operators", "launches")  # outer before inner where times are equal
+_HOST_TABLES = ("ranges", "frames", "annotations", "operators", "launches")  # outer before inner where times are equal
 _TAIL, _PART_TAIL = b"\n]}\n", '\n], "{}": {:10}}}\n'  # of the same length for every part
 _EVENTS_AT_ONCE = 16_384
 _SMALL_OPENING = 64 << 10
@@ -80,6 +80,9 @@ def select_steps(trace: Trace, first: int, last: int) -> Trace:
         annotations=within(trace.annotations),
         frames=within(trace.frames),
         overheads=within(trace.overheads),
+        ranges=within(trace.ranges),
+        migrations=within(trace.migrations),
+        synchronizations=within(trace.synchronizations),
         allocations=within(trace.allocations, "time_ns"),
         activities=trace.activities[activities_of_steps(trace, link(trace), chosen)],
     )
@@ -244,10 +247,27 @@ def _events(trace: Trace, classifier: Classifier) -> tuple[list[bytes], list[Eve
     device_start, device_end = column(trace.activities, "start_ns"), end_of(trace.activities)
     device_tid = stream_track * LANES + lanes_of(stream_track, device_start, device_end)
     names = [*_host_names(trace, host_tid), *_device_names(trace, device, device_tid, streams)]
-    frames, annotations, operators, launches = np.split(host_tid, ends[:-1])
+    ranges, frames, annotations, operators, launches = np.split(host_tid, ends[:-1])
     allocations = column(trace.allocations, "thread") * LANES
-    tracks = Tracks(frames, annotations, operators, launches, allocations, device, device_tid)
+    migrations = _migration_tracks(trace.migrations)
+    names += _migration_names(migrations)
+    tracks = Tracks(ranges, frames, annotations, operators, launches, allocations, device, device_tid, migrations)
     return names, events_of(trace, tracks, classifier)
+
+
+def _migration_tracks(migrations: pl.DataFrame) -> Ints:
+    """Number what happens to unified memory: a track for every kind, in lanes where some overlap."""
+    kinds = {str(kind): number for number, kind in enumerate(Migration)}
+    track = migrations["name"].cast(pl.String).replace_strict(kinds, return_dtype=pl.Int64, default=0).to_numpy()
+    return track * LANES + lanes_of(track, column(migrations, "start_ns"), end_of(migrations))
+
+
+def _migration_names(tids: Ints) -> list[bytes]:
+    if not len(tids):
+        return []
+    kinds = [str(kind) for kind in Migration]
+    process = _name("process_name", UNIFIED_MEMORY, 0, "unified memory")
+    return [process, *_lane_names(UNIFIED_MEMORY, tids, lambda track: kinds[track])]
 
 
 def _streams(activities: pl.DataFrame) -> tuple[Ints, Ints, list[str]]:

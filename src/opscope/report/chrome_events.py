@@ -17,7 +17,7 @@ from opscope.analysis.links import link
 from opscope.analysis.nesting import Ints
 from opscope.knowledge.categories import Classifier
 from opscope.model import Trace
-from opscope.readers.exported import DEVICE, HOST, OVERHEAD
+from opscope.readers.exported import DEVICE, HOST, OVERHEAD, UNIFIED_MEMORY
 
 SEPARATOR: Final = ",\n"  # before every event
 _DIMENSIONS = r"^-?\d+(,-?\d+)*$"
@@ -60,6 +60,7 @@ _ALLOCATION_NUMBERS = {
 class Tracks:
     """The thread ids under which the rows of each table are drawn, and the activities' devices."""
 
+    ranges: Ints
     frames: Ints
     annotations: Ints
     operators: Ints
@@ -67,6 +68,7 @@ class Tracks:
     allocations: Ints
     device: Ints
     activities: Ints
+    migrations: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +111,13 @@ def events_of(trace: Trace, tracks: Tracks, classifier: Classifier) -> list[Even
     launch, owner = links.activity_launch, pl.Series(links.activity_operator).replace(-1, None)
     del links  # the rest of it takes as much as the operators do
     return [
+        _slices(trace.ranges, tracks.ranges, "nvtx_range", []),
         _slices(trace.frames, tracks.frames, "python_function", []),
         _slices(trace.annotations, tracks.annotations, "user_annotation", []),
         _operators(trace.operators, tracks.operators, classifier),
         _slices(trace.launches, tracks.launches, "cuda_runtime", _listed(_numbers(trace.launches, _LAUNCH_NUMBERS))),
         _overheads(trace),
+        _migrations(trace, tracks.migrations),
         _allocations(trace, tracks.allocations),
         _activities(trace, owner, tracks, classifier),
         _flows(trace, launch, tracks),
@@ -250,6 +254,12 @@ def _overheads(trace: Trace) -> Events:
     """Return the profiler's own records on a track of their own; they name no thread."""
     tids = np.zeros(trace.overheads.height, np.int64)
     return _slices(trace.overheads, tids, "overhead", [], [_fixed(str(OVERHEAD))])
+
+
+def _migrations(trace: Trace, tids: Ints) -> Events:
+    """Return what happened to unified memory, on a track of each kind."""
+    numbers = _listed(_numbers(trace.migrations, {"device": "device", "bytes": "bytes", "faults": "faults"}))
+    return _slices(trace.migrations, tids, "unified_memory", numbers, [_fixed(str(UNIFIED_MEMORY))])
 
 
 def _allocations(trace: Trace, tids: Ints) -> Events:

@@ -187,8 +187,8 @@ def _megabytes(value: float) -> str:
 
 def _unified_memory(rows: Sequence[UnifiedMemoryRow]) -> Table:
     columns = (
-        *("Virtual Address", "HtoD Migration Size (MB)", "DtoH Migration Size (MB)", "CPU Page Faults"),
-        *("GPU Page Faults", "Migration Throughput (MB/s)"),
+        *("Virtual Address", "HtoD Migration size (MB)", "DtoH Migration size (MB)", "CPU Page Faults"),
+        *("GPU Page Faults", "Migration Throughput (MBps)"),
     )
     cells = tuple(
         (
@@ -225,10 +225,8 @@ def process_lines(stats: Stats) -> Iterator[str]:
         if len(stats.processes) > 1:
             since = "" if one.first_ns is None else f", from {(one.first_ns - begin) / NS_PER_S:.3f} s on"
             devices = f" on {', '.join(one.devices)}" if one.devices else ""
-            yield (
-                f"{one.name}: {format_count(one.kernels)} {'kernel' if one.kernels == 1 else 'kernels'}, {format_ns(one.device_ns)} of device time"
-                f"{devices}{since}"
-            )
+            kernels = "1 kernel" if one.kernels == 1 else f"{format_count(one.kernels)} kernels"
+            yield f"{one.name}: {kernels}, {format_ns(one.device_ns)} of device time{devices}{since}"
         named = "" if len(stats.processes) > 1 else f"{one.name}: "
         yield from (f"  {named}{sentence}" for sentence in one.checks)
         for name, status, count in one.failed_calls:

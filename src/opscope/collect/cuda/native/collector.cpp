@@ -283,7 +283,7 @@ private:
     }
 
     // Another client of CUPTI comes: recording ends. It would get our buffers back, so none may be out then.
-    static void hear(const char* library) {
+    static void hear(const char* library, std::uintptr_t copy) {
         Collector* collector = the;
         if (!collector || !collector->recording_.exchange(false)) return;
         CuptiApi& cupti = collector->cupti_;
@@ -291,6 +291,9 @@ private:
         if (collector->unified_memory_) cupti.cuptiActivityDisable(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER);
         collector->flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
         cupti.cuptiUnsubscribe(collector->subscriber_);
+        // The driver serves one copy of CUPTI, and ours has to let go of it for another.
+        const bool another = copy != OtherClients::baseOf(reinterpret_cast<void*>(cupti.cuptiSubscribe));
+        if (another && cupti.finalize) cupti.finalize();
         collector->say(Happened::stepped_aside, library);
     }
 
@@ -334,7 +337,7 @@ private:
 
     void addClock() {
         uint64_t cupti = 0;
-        if (cupti_.isLoaded) cupti_.cuptiGetTimestamp(&cupti);
+        if (recording_) cupti_.cuptiGetTimestamp(&cupti);  // later, another client may have set its own clock
         file_.add(Clock{cupti, now(CLOCK_REALTIME), now(CLOCK_MONOTONIC)});
     }
 

@@ -40,6 +40,7 @@ public:
 
     // Since CUDA 12.5: whether a call of the driver's API is recorded.
     CUptiResult (*enableDriverApi)(CUpti_CallbackId id, std::uint8_t enable) = nullptr;
+    CUptiResult (*finalize)() = nullptr;
 
     std::string path;  // of the library
     bool isLoaded = false;
@@ -54,6 +55,7 @@ public:
     if (!name) return std::string("CUPTI has no function ") + #name;
         OPSCOPE_CUPTI_FUNCTIONS(OPSCOPE_LOOK_UP)
         enableDriverApi = reinterpret_cast<decltype(enableDriverApi)>(dlsym(library, "cuptiActivityEnableDriverApi"));
+        finalize = reinterpret_cast<decltype(finalize)>(dlsym(library, "cuptiFinalize"));
         Dl_info info;
         if (dladdr(reinterpret_cast<void*>(cuptiSubscribe), &info) && info.dli_fname) path = info.dli_fname;
         isLoaded = true;

@@ -27,7 +27,8 @@ namespace opscope {
 
 class OtherClients {
 public:
-    using Hear = void (*)(const char* library);
+    // Hears which library begins to use CUPTI, and whether that is the copy of CUPTI in which a function lies.
+    using Hear = void (*)(const char* library, std::uintptr_t copy);
 
     // Redirects the functions of all copies of CUPTI that are loaded; to be called again when more may be.
     static void watch(Hear hear) {
@@ -40,6 +41,12 @@ public:
         const std::uintptr_t loader = baseOf(reinterpret_cast<void*>(dlsym_));
         dl_iterate_phdr(&OtherClients::redirectLookUp, const_cast<std::uintptr_t*>(&loader));
         dl_iterate_phdr(&OtherClients::redirectUses, nullptr);
+    }
+
+    // Where the library that holds an address begins; 0 where none does.
+    static std::uintptr_t baseOf(const void* address) {
+        Dl_info info;
+        return dladdr(address, &info) ? reinterpret_cast<std::uintptr_t>(info.dli_fbase) : 0;
     }
 
     // Whether one of CUPTI's functions is being called further up, on this thread's stack.
@@ -71,7 +78,8 @@ private:
         void* caller = __builtin_return_address(0);
         Dl_info info;
         const bool known = dladdr(caller, &info) && info.dli_fname;
-        if (!isOfCupti(caller)) hear_(known ? info.dli_fname : "");
+        if (!isOfCupti(caller))
+            hear_(known ? info.dli_fname : "", copies_of_cupti_[static_cast<std::size_t>(copy)].base);
         return copies_of_cupti_[static_cast<std::size_t>(copy)].real[function](a, b, c, d, e, f);
     }
 
@@ -84,11 +92,6 @@ private:
         static constexpr std::array<std::array<Any, kFunctions.size()>, kCopies> all = {
             row<0>(Numbers()), row<1>(Numbers()), row<2>(Numbers()), row<3>(Numbers())};
         return all[static_cast<std::size_t>(copy)][function];
-    }
-
-    static std::uintptr_t baseOf(const void* address) {
-        Dl_info info;
-        return dladdr(address, &info) ? reinterpret_cast<std::uintptr_t>(info.dli_fbase) : 0;
     }
 
     static bool isOfCupti(const void* address) { return isCopy(baseOf(address)); }

@@ -1,0 +1,75 @@
+"""Several processes of one run as one trace, on the clock that they share.
+
+Numbers that are unique within a process only are made unique: of calls and their activities, of streams, of graphs. A
+device is one wherever it was used, by its number; processes that see other devices under the same number (through
+CUDA_VISIBLE_DEVICES) keep them apart only where their names differ.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import polars as pl
+
+from opscope.columns import TABLES
+from opscope.model import DeviceProperties, Trace, TraceSource
+from opscope.readers.tables import sorted_by_start
+
+_STREAMS: Final = 1_000_000  # streams of a process are numbered below; the second one's begin here
+_CORRELATION: Final = ("correlation", "external_id")
+_BITS: Final = 40  # for numbers within a process
+_MOST: Final = 1 << (62 - _BITS)
+
+
+def merged(traces: Sequence[Trace]) -> Trace:
+    """Return one trace of all processes; of a single one, itself.
+
+    Raises:
+        ValueError: there is no trace, or there are more than any run has.
+    """
+    if not 0 < len(traces) < _MOST:
+        raise ValueError(f"{len(traces)} traces cannot be made one")
+    if len(traces) == 1:
+        return traces[0]
+    threads = sorted({pair for trace in traces for pair in trace.threads})
+    places = {pair: number for number, pair in enumerate(threads)}
+    tables = {
+        name: sorted_by_start(name, pl.concat([_own(name, trace, at, places) for at, trace in enumerate(traces)]))
+        for name in TABLES
+    }
+    return Trace(source=_source(traces), devices=_devices(traces), threads=tuple(threads), **tables)
+
+
+def _own(name: str, trace: Trace, number: int, places: Mapping[tuple[str, str], int]) -> pl.DataFrame:
+    table: pl.DataFrame = getattr(trace, name)
+    if "thread" in table.columns and table.height:
+        numbers = pl.Series([places[pair] for pair in trace.threads], dtype=pl.Int32)
+        table = table.with_columns(thread=numbers.gather(table["thread"]))
+    of_process = [column for column in (*_CORRELATION, "graph_id", "graph_node_id") if column in table.columns]
+    shifted = [(pl.col(column) + (number << _BITS)).alias(column) for column in of_process]
+    if "stream" in table.columns:
+        shifted.append(pl.col("stream") + number * _STREAMS)
+    return table.with_columns(shifted)
+
+
+def _devices(traces: Sequence[Trace]) -> tuple[DeviceProperties, ...]:
+    found = {device.index: device for trace in reversed(traces) for device in trace.devices}
+    return tuple(found[index] for index in sorted(found))
+
+
+def _source(traces: Sequence[Trace]) -> TraceSource:
+    sources = [trace.source for trace in traces]
+    first = sources[0]
+    return replace(
+        first,
+        path=", ".join(source.path for source in sources),
+        size_bytes=sum(source.size_bytes for source in sources),
+        event_count=sum(source.event_count for source in sources),
+        replaced_bytes=sum(source.replaced_bytes for source in sources),
+        odd_events=sum(source.odd_events for source in sources),
+        unreadable_bytes=sum(source.unreadable_bytes for source in sources),
+        damage=next((source.damage for source in sources if source.damage), None),
+        metadata=dict(set.intersection(*(set(source.metadata.items()) for source in sources))),
+        not_recorded=tuple(sentence for source in sources for sentence in source.not_recorded),
+        dropped_records=sum(source.dropped_records for source in sources),
+    )

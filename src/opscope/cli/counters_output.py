@@ -1,0 +1,74 @@
+"""How ``opscope analyze`` shows counters of Nsight Compute, alone or joined to a trace."""
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opscope.errors import BadInputError, UsageError
+
+if TYPE_CHECKING:
+    from opscope.record.counters import KernelCounters
+
+_BEGINNING = 1 << 16
+_ENDING = ".csv"
+_MOST = 1 << 30
+
+
+def is_counters_file(path: Path) -> bool:
+    """Tell whether an input is a table that Nsight Compute printed, by its name and its beginning."""
+    if path.suffix != _ENDING:
+        return False
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        with path.open("rb") as file:
+            beginning = file.read(_BEGINNING)
+    except OSError:
+        return False
+    from opscope.readers.ncu import is_counters
+
+    return is_counters(beginning.decode("utf-8", "replace"))
+
+
+def print_counters(
+    files: tuple[Path, ...], inputs: tuple[Path, ...], max_input: int, top: int | None, output_format: str
+) -> None:
+    """Print counters, joined to the trace that is given beside them.
+
+    Raises:
+        UsageError: several traces are given.
+        BadInputError: a file holds no kernel.
+    """
+    from opscope.cli.inputs import traces_of
+    from opscope.cli.terminal import echo_lines, echo_table
+    from opscope.readers.ncu import read_kernel_counters
+    from opscope.record.codec import encode
+    from opscope.report.counters_document import build_counters, counters_lines, counters_table
+    from opscope.report.tables import as_csv, as_markdown
+
+    counters: list[KernelCounters] = []
+    for file in files:
+        if file.stat().st_size > _MOST:
+            raise BadInputError(f"{file} is larger than {_MOST:,} bytes, as tables of Nsight Compute are not")
+        found = read_kernel_counters(file.read_text(encoding="utf-8", errors="replace"))
+        if not found:
+            raise BadInputError(f"{file} is a table of Nsight Compute without any kernel")
+        counters.extend(found)
+    traces = [trace for _, trace in traces_of(inputs, max_input, [])] if inputs else []
+    if len(traces) > 1:
+        raise UsageError("counters are joined to one trace: name the file of one process")
+    document = build_counters([str(file) for file in files], counters, traces[0] if traces else None)
+    table = counters_table(document, top or None)
+    if output_format == "json":
+        click.echo(encode(document), nl=False)
+    elif output_format == "csv":
+        click.echo(as_csv(table))
+    elif output_format == "md":
+        click.echo(as_markdown(table, "Counters"))
+    else:
+        echo_table(table)
+        click.echo()
+        echo_lines(counters_lines(document))

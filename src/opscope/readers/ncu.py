@@ -1,0 +1,102 @@
+"""What Nsight Compute printed as CSV (``ncu --csv``), of either page: a row per metric, or a row per kernel."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from opscope.record.counters import KernelCounters
+
+_BEGIN: Final = re.compile(r'^"ID","Process ID",', re.MULTILINE)
+_DETAILS: Final = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
+# What stands in every row beside the metrics, in one version or another.
+_IDENTITY: Final = frozenset(
+    {
+        *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream"),
+        *("Block Size", "Grid Size", "Device", "CC"),
+    }
+)
+# What ncu writes beside a number, as a factor to the unit that is kept: nanoseconds, bytes.
+_FACTORS: Final[Mapping[str, tuple[float, str]]] = {
+    **dict.fromkeys(("nsecond", "ns"), (1, "ns")),
+    **dict.fromkeys(("usecond", "us"), (1e3, "ns")),
+    **dict.fromkeys(("msecond", "ms"), (1e6, "ns")),
+    **dict.fromkeys(("second", "s"), (1e9, "ns")),
+    **{f"{prefix}byte": (factor, "byte") for prefix, factor in (("", 1), ("K", 1e3), ("M", 1e6), ("G", 1e9))},
+}
+_DIMENSIONS: Final = re.compile(r"\(?\s*(\d+),\s*(\d+),\s*(\d+)\s*\)?")
+
+
+def is_counters(beginning: str) -> bool:
+    """Tell by its beginning whether a text is such a table; the program's own output may stand before it."""
+    return _BEGIN.search(beginning) is not None
+
+
+def read_kernel_counters(text: str) -> tuple[KernelCounters, ...]:
+    """Read all kernels, in the order in which they were launched; none where the text holds no table."""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    rows = list(csv.reader(io.StringIO("\n".join(lines))))
+    begin = next((at for at, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
+    if begin is None:
+        return ()
+    names, found = rows[begin], rows[begin + 1 :]
+    of_page = _details if all(name in names for name in _DETAILS) else _raw
+    return tuple(of_page(names, found))
+
+
+def _raw(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[KernelCounters]:
+    """Read a line of units, and a line per kernel."""
+    if not rows:
+        return
+    units, kernels = rows[0], rows[1:]
+    metrics = [at for at, name in enumerate(names) if name not in _IDENTITY]
+    for row in kernels:
+        cells = dict(zip(names, row, strict=False))
+        values = {
+            names[at]: number
+            for at in metrics
+            if at < len(row) and (number := number_of(row[at], units[at] if at < len(units) else "")) is not None
+        }
+        yield _kernel(cells, values)
+
+
+def _details(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[KernelCounters]:
+    """Read a line per metric; lines of rules have none."""
+    cells: Mapping[str, str] | None = None
+    values: dict[str, float] = {}
+    for row in rows:
+        current = dict(zip(names, row, strict=False))
+        if cells is not None and current["ID"] != cells["ID"]:
+            yield _kernel(cells, values)
+            values = {}
+        cells = current
+        number = number_of(current.get("Metric Value", ""), current.get("Metric Unit", ""))
+        if current.get("Metric Name") and number is not None:
+            # Two sections may have a metric of one name in different units: the first one's stays.
+            values.setdefault(current["Metric Name"], number)
+    if cells is not None:
+        yield _kernel(cells, values)
+
+
+def _kernel(cells: Mapping[str, str], values: Mapping[str, float]) -> KernelCounters:
+    return KernelCounters(
+        kernel=cells.get("Kernel Name", ""),
+        process=cells.get("Process ID", ""),
+        grid=_dimensions(cells.get("Grid Size", "")),
+        block=_dimensions(cells.get("Block Size", "")),
+        metrics=dict(values),
+    )
+
+
+def number_of(cell: str, unit: str) -> float | None:
+    """Return a cell as a number, times in nanoseconds and sizes in bytes; None for what is none, as ``n/a``."""
+    try:
+        return float(cell.replace(",", "")) * _FACTORS.get(unit, (1, unit))[0]
+    except ValueError:
+        return None
+
+
+def _dimensions(cell: str) -> str | None:
+    found = _DIMENSIONS.fullmatch(cell.strip())
+    return ",".join(found.groups()) if found else None

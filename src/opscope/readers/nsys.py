@@ -1,0 +1,448 @@
+"""Nsight Systems' SQLite exports (``nsys export --type sqlite``), versions 2021 to now -> `Trace`.
+
+The schema is that of NVIDIA's Nsight Systems User Guide, "SQLite Schema Reference". It changes from version to version,
+and tables without rows are left out: so every table and column is looked for, and what is not there is unknown. One
+file may hold several processes; correlation ids are unique within one only, so they are made unique here.
+"""
+
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
+from urllib.parse import quote
+
+import polars as pl
+
+from opscope.errors import BadInputError
+from opscope.files import path_text
+from opscope.model import DeviceProperties, Migration, Trace, TraceSource
+from opscope.readers.content import Content
+from opscope.readers.events import LATEST_NS
+from opscope.readers.tables import build
+from opscope.readers.whole import OpenedReader, whole
+from opscope.schema import SCHEMAS
+
+_KERNELS, _COPIES, _FILLS = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET"))
+_CALLS, _WAITS, _GRAPHS = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE"))
+_CPU_FAULTS, _GPU_FAULTS = (f"CUDA_UM_{name}_PAGE_FAULT_EVENTS" for name in ("CPU", "GPU"))
+_RANGES: Final = "NVTX_EVENTS"
+_USED: Final = (_KERNELS, _COPIES, _FILLS, _CALLS, _WAITS, _GRAPHS, _CPU_FAULTS, _GPU_FAULTS, _RANGES)
+_API_CLASSES: Final = (0, 1)  # of the runtime and of the driver; others in the table repeat calls, with their stacks
+_VERSION_SUFFIX: Final = re.compile(r"_v\d{4,5}$")
+_DIRECTIONS: Final = ("Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
+_UNIFIED: Final = {11: Migration.TO_DEVICE, 12: Migration.TO_HOST, 13: Migration.BETWEEN_DEVICES}
+_MEMORY: Final = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
+_CAUSES: Final = (None, "user", "coherence", "prefetch", "eviction", "access counters")
+_ACCESSES: Final = (None, "read", "write", "atomic", "prefetch")
+_WAIT_NAMES: Final = ("Synchronize", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
+_NOT_MEANT: Final = 0xFFFFFFFF
+_PUSH_POP, _START_END, _DOMAIN = (59, 70), (60, 71), 75
+_WARNING: Final = 2
+_SHOWN_WARNINGS: Final = 5
+_LONGEST_TEXT: Final = 1 << 20
+
+Row = tuple[Any, ...]
+
+
+def parse(content: Content) -> Trace:
+    """Turn an export into a trace.
+
+    Raises:
+        BadInputError: it is no SQLite database that can be read, or not one of Nsight Systems.
+    """
+    path = path_text(content.source.path)
+    try:
+        with closing(_opened(content)) as connection:
+            return _Export(connection, path).trace(content.source.size_bytes, content.source.damage)
+    except (sqlite3.Error, OverflowError) as error:
+        raise BadInputError(f"{path} is no whole SQLite export of Nsight Systems: {error}") from error
+
+
+def _opened(content: Content) -> sqlite3.Connection:
+    reader = whole(content.reader)
+    if isinstance(reader, OpenedReader) and reader.left_unread:
+        content.source.size_bytes = content.source.path.stat().st_size
+        place = quote(str(content.source.path.absolute()))
+        connection = sqlite3.connect(f"file:{place}?mode=ro&immutable=1", uri=True)
+    else:
+        connection = sqlite3.connect(":memory:")
+        connection.deserialize(reader.content())
+    connection.text_factory = lambda text: text[:_LONGEST_TEXT].decode("utf-8", "replace")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+class _Export:
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self._connection, self._path = connection, path
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        self._columns = {
+            str(name): {str(row[1]) for row in connection.execute("SELECT * FROM pragma_table_info(?)", (name,))}
+            for (name,) in tables
+        }
+        if "StringIds" not in self._columns or not any(name in self._columns for name in (*_USED, "TARGET_INFO_GPU")):
+            raise BadInputError(
+                f"{path} is an SQLite database, and none that Nsight Systems exported: it has no table StringIds, or "
+                "none of CUDA or NVTX"
+            )
+        self._texts = dict(connection.execute("SELECT CAST(id AS INTEGER), CAST(value AS TEXT) FROM StringIds"))
+        self._begin_ns = self._one("TARGET_INFO_SESSION_START_TIME", "utcEpochNs") or 0
+        self._pairs: dict[tuple[str, str], int] = {}
+        self._processes: dict[int, int] = {}
+        self._odd = self._count = 0
+
+    def trace(self, size_bytes: int, damage: str | None) -> Trace:
+        annotations, ranges = self._named_ranges()
+        frames = {
+            **{name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()},
+            "launches": self._launches(),
+            "activities": pl.concat([self._kernels(), self._copies(), self._fills(), self._graphs()]),
+            "annotations": annotations,
+            "ranges": ranges,
+            "synchronizations": self._synchronizations(),
+            "migrations": self._migrations(),
+        }
+        ordered = {pair: number for number, pair in enumerate(sorted(self._pairs))}
+        numbers = pl.Series([ordered[pair] for pair in self._pairs], dtype=pl.Int32)
+        frames = {
+            name: frame.with_columns(thread=numbers.gather(frame["thread"])) if _has_threads(frame) else frame
+            for name, frame in frames.items()
+        }
+        source = TraceSource(
+            path=self._path,
+            format="Nsight Systems",
+            size_bytes=size_bytes,
+            event_count=self._count,
+            replaced_bytes=0,
+            odd_events=self._odd,
+            unreadable_bytes=0,
+            damage=damage,
+            metadata=self._metadata(),
+            not_recorded=tuple(self._warnings()),
+        )
+        return build(source, tuple(self._devices()), tuple(ordered), frames)
+
+    # ------------------------------------------------------------ what is said of the recording
+
+    def _metadata(self) -> dict[str, str]:
+        rows = self._rows("META_DATA_EXPORT", ("name", "value"), texts=True)
+        found = {str(name): str(value) for name, value in rows if value is not None}
+        version = found.get("EXPORT_PRODUCT_VERSION") or found.get("EXPORT_SCHEMA_VERSION")
+        return {} if version is None else {"profiler_version": version[:60]}
+
+    def _warnings(self) -> Iterator[str]:
+        rows = self._rows("DIAGNOSTIC_EVENT", ("severity", "text"), texts=True)
+        texts = list(dict.fromkeys(str(text) for severity, text in rows if _whole(severity) >= _WARNING and text))
+        yield from (f"Nsight Systems says: {text.strip()}" for text in texts[:_SHOWN_WARNINGS])
+        if len(texts) > _SHOWN_WARNINGS:
+            yield f"It has {len(texts) - _SHOWN_WARNINGS} more warnings."
+        if _GRAPHS in self._columns:
+            yield (
+                "CUDA graphs were recorded as wholes: their kernels are unknown (nsys profile --cuda-graph-trace=node "
+                "records them)."
+            )
+
+    def _devices(self) -> Iterator[DeviceProperties]:
+        wanted = ("id", "computeMajor", "computeMinor", "smCount", "totalMemory", "maxWarpsPerSm", "threadsPerWarp",
+                  "maxRegistersPerSm", "maxShmemPerSm")  # fmt: skip
+        names: dict[Any, Any] = dict(self._rows("TARGET_INFO_GPU", ("id", "name"), texts=True))
+        for index, major, minor, count, memory, warps, threads, registers, shared in self._rows(
+            "TARGET_INFO_GPU", wanted
+        ):
+            if index is not None:
+                yield DeviceProperties(
+                    index=index,
+                    name=str(names.get(str(index)) or "unknown"),
+                    compute_capability=None if major is None else f"{major}.{minor or 0}",
+                    multiprocessors=count,
+                    memory_bytes=memory,
+                    threads_per_multiprocessor=warps * threads if warps and threads else None,
+                    registers_per_multiprocessor=registers,
+                    shared_memory_per_multiprocessor_bytes=shared,
+                )
+
+    # ------------------------------------------------------------ tables
+
+    def _launches(self) -> pl.DataFrame:
+        rows = self._rows(_CALLS, ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"))
+        return self._frame(
+            "launches",
+            (
+                {
+                    "thread": self._thread(thread),
+                    "name": _VERSION_SUFFIX.sub("", self._text(name)),
+                    "correlation": self._correlation(correlation, thread),
+                    "status": None if status is None or abs(status) >> 31 else status,
+                    **times,
+                }
+                for start, end, kind, thread, correlation, name, status in rows
+                if (kind is None or kind in _API_CLASSES) and (times := self._times(start, end))
+            ),
+        )
+
+    def _kernels(self) -> pl.DataFrame:
+        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName", "shortName",
+                  "registersPerThread", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "staticSharedMemory",
+                  "dynamicSharedMemory", "graphNodeId", "graphId")  # fmt: skip
+
+        def row(values: Row) -> Mapping[str, object] | None:
+            start, end, device, stream, correlation, process, name, short, registers = values[:9]
+            grid, block, (static, dynamic, node, graph) = values[9:12], values[12:15], values[15:]
+            times = self._times(start, end)
+            return times and {
+                "kind": "kernel",
+                "name": self._text(name if name is not None else short),
+                "device": device,
+                "stream": stream,
+                "correlation": self._correlation(correlation, process),
+                "graph_id": graph or None,
+                "graph_node_id": node or None,
+                "grid": None if None in grid else ",".join(map(str, grid)),
+                "block": None if None in block else ",".join(map(str, block)),
+                "registers_per_thread": registers,
+                "shared_memory_bytes": None if static is None or dynamic is None else static + dynamic,
+                **times,
+            }
+
+        return self._frame("activities", filter(None, map(row, self._rows(_KERNELS, wanted))))
+
+    def _copies(self) -> pl.DataFrame:
+        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind", "srcKind",
+                  "dstKind", "graphNodeId")  # fmt: skip
+        return self._frame(
+            "activities",
+            (
+                {
+                    "kind": "memcpy",
+                    "name": f"Memcpy {_at(_DIRECTIONS, kind)} ({_at(_MEMORY, from_)} -> {_at(_MEMORY, to)})",
+                    "device": device,
+                    "stream": stream,
+                    "correlation": self._correlation(correlation, process),
+                    "graph_node_id": node or None,
+                    "bytes": size,
+                    **times,
+                }
+                for start, end, device, stream, correlation, process, size, kind, from_, to, node in self._rows(
+                    _COPIES, wanted
+                )
+                if kind not in _UNIFIED and (times := self._times(start, end))
+            ),
+        )
+
+    def _fills(self) -> pl.DataFrame:
+        wanted = (
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+            "globalPid",
+            "bytes",
+            "memKind",
+            "graphNodeId",
+        )
+        return self._frame(
+            "activities",
+            (
+                {
+                    "kind": "memset",
+                    "name": f"Memset ({_at(_MEMORY, memory)})",
+                    "device": device,
+                    "stream": stream,
+                    "correlation": self._correlation(correlation, process),
+                    "graph_node_id": node or None,
+                    "bytes": size,
+                    **times,
+                }
+                for start, end, device, stream, correlation, process, size, memory, node in self._rows(_FILLS, wanted)
+                if (times := self._times(start, end))
+            ),
+        )
+
+    def _graphs(self) -> pl.DataFrame:
+        """Return launches of graphs that were recorded as wholes: their device time, under a name that says so."""
+        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
+        return self._frame(
+            "activities",
+            (
+                {
+                    "kind": "kernel",
+                    "name": "(a CUDA graph as a whole)",
+                    "device": device,
+                    "stream": stream,
+                    "correlation": self._correlation(correlation, process),
+                    "graph_id": graph,
+                    **times,
+                }
+                for start, end, device, stream, correlation, process, graph in self._rows(_GRAPHS, wanted)
+                if (times := self._times(start, end))
+            ),
+        )
+
+    def _synchronizations(self) -> pl.DataFrame:
+        wanted = ("start", "end", "deviceId", "streamId", "eventId", "syncType", "correlationId", "globalPid")
+        return self._frame(
+            "synchronizations",
+            (
+                {
+                    "name": _at(_WAIT_NAMES, kind, 0),
+                    "device": device,
+                    "stream": None if stream == _NOT_MEANT else stream,
+                    "event": None if event == _NOT_MEANT else event,
+                    "correlation": self._correlation(correlation, process),
+                    **times,
+                }
+                for start, end, device, stream, event, kind, correlation, process in self._rows(_WAITS, wanted)
+                if (times := self._times(start, end))
+            ),
+        )
+
+    def _migrations(self) -> pl.DataFrame:
+        return self._frame("migrations", (*self._moved(), *self._faults_of_cpu(), *self._faults_of_gpu()))
+
+    def _moved(self) -> Iterator[Mapping[str, object]]:
+        wanted = ("start", "end", "deviceId", "globalPid", "bytes", "copyKind", "virtualAddress", "migrationCause")
+        for start, end, device, process, size, kind, address, cause in self._rows(_COPIES, wanted):
+            times = self._times(start, end) if kind in _UNIFIED else None
+            if times:
+                yield {
+                    "name": str(_UNIFIED[kind]),
+                    "thread": self._thread(process, main=True),
+                    "device": device,
+                    "address": _bounded(address),
+                    "bytes": size,
+                    "cause": _CAUSES[cause] if cause is not None and 0 <= cause < len(_CAUSES) else None,
+                    **times,
+                }
+
+    def _faults_of_cpu(self) -> Iterator[Mapping[str, object]]:
+        for start, process, address in self._rows(_CPU_FAULTS, ("start", "globalPid", "address")):
+            if times := self._times(start, start):
+                thread = self._thread(process, main=True)
+                yield {
+                    "name": str(Migration.CPU_FAULT),
+                    "thread": thread,
+                    "address": _bounded(address),
+                    "faults": 1,
+                    **times,
+                }
+
+    def _faults_of_gpu(self) -> Iterator[Mapping[str, object]]:
+        wanted = ("start", "end", "globalPid", "deviceId", "address", "numberOfPageFaults", "faultAccessType")
+        for start, end, process, device, address, faults, access in self._rows(_GPU_FAULTS, wanted):
+            if times := self._times(start, end):
+                yield {
+                    "name": str(Migration.GPU_FAULT),
+                    "thread": self._thread(process, main=True),
+                    "device": device,
+                    "address": _bounded(address),
+                    "faults": faults,
+                    "cause": _ACCESSES[access] if access is not None and 0 <= access < len(_ACCESSES) else None,
+                    **times,
+                }
+
+    def _named_ranges(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the ranges of NVTX: those that nest on their thread, and those that need not."""
+        wanted = ("start", "end", "eventType", "globalTid", "textId", "domainId")
+        numbers = self._rows(_RANGES, wanted)
+        texts = [row[0] for row in self._rows(_RANGES, ("text",), texts=True)]
+        known = [time for row in numbers for time in row[:2] if time is not None]
+        last = max(known, default=0)  # one that was never ended lasts as long as the recording
+
+        def name_of(text_id: int | None, text: object) -> str:
+            return self._text(text_id) if text_id is not None else str(text or "")
+
+        domains = {
+            (domain, _process_of(thread)): name_of(text_id, text)
+            for (_, _, kind, thread, text_id, domain), text in zip(numbers, texts, strict=True)
+            if kind == _DOMAIN
+        }
+        found: dict[tuple[int, ...], list[Mapping[str, object]]] = {_PUSH_POP: [], _START_END: []}
+        for (start, end, kind, thread, text_id, domain), text in zip(numbers, texts, strict=True):
+            kinds = next((kinds for kinds in found if kind in kinds), None)
+            times = self._times(start, last if end is None else end) if kinds else None
+            if kinds and times:
+                named = domains.get((domain, _process_of(thread)), "")
+                name = name_of(text_id, text)
+                full = f"{named}:{name}" if named else name
+                found[kinds].append({"thread": self._thread(thread), "name": full, **times})
+        return self._frame("annotations", found[_PUSH_POP]), self._frame("ranges", found[_START_END])
+
+    # ------------------------------------------------------------ values
+
+    def _rows(self, table: str, wanted: Sequence[str], *, texts: bool = False) -> list[Row]:
+        """Return some columns of a table, as numbers (or as texts) or None; no rows where there is no such table."""
+        if table not in self._columns:
+            return []
+        kind = "TEXT" if texts else "INTEGER"
+        columns = ", ".join(f'CAST("{name}" AS {kind})' if name in self._columns[table] else "NULL" for name in wanted)
+        return self._connection.execute(f'SELECT {columns} FROM "{table}"').fetchall()
+
+    def _one(self, table: str, column: str) -> int | None:
+        rows = self._rows(table, (column,))
+        value = rows[0][0] if rows else None
+        return value if isinstance(value, int) and 0 <= value < LATEST_NS else None
+
+    def _times(self, start: int | None, end: int | None) -> dict[str, int] | None:
+        """Return when something began and how long it took; None, and counted, where that cannot be true."""
+        self._count += 1
+        if start is None or end is None or not -LATEST_NS < start + self._begin_ns <= end + self._begin_ns < LATEST_NS:
+            self._odd += 1
+            return None
+        return {"start_ns": start + self._begin_ns, "duration_ns": end - start}
+
+    def _text(self, number: int | None) -> str:
+        return str(self._texts.get(number) or "") if number is not None else ""
+
+    def _thread(self, number: int | None, *, main: bool = False) -> int:
+        """Return a number for a thread of a process, or for the process's first thread; they are ordered later."""
+        process = _process_of(number)
+        thread = process if main or number is None else number & 0xFFFFFF
+        return self._pairs.setdefault((str(process), str(thread)), len(self._pairs))
+
+    def _correlation(self, number: int | None, process: int | None) -> int | None:
+        if number is None or not 0 <= number <= _NOT_MEANT:
+            return None
+        return number | self._processes.setdefault(_process_of(process), len(self._processes)) << 32
+
+    def _frame(self, table: str, rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
+        schema = SCHEMAS[table]
+        columns: dict[str, list[object]] = {name: [] for name in schema}
+        for row in rows:
+            for name, values in columns.items():
+                values.append(row.get(name))
+        return pl.DataFrame(
+            {name: pl.Series(name, _fitting(columns[name], dtype), dtype=dtype) for name, dtype in schema.items()}
+        )
+
+
+def _has_threads(frame: pl.DataFrame) -> bool:
+    return "thread" in frame.columns and frame.height > 0
+
+
+def _process_of(number: int | None) -> int:
+    """Return the process in a global number: of hardware and virtual machine 8 bits each, of process and thread 24."""
+    return 0 if number is None else number >> 24 & 0xFFFFFF
+
+
+def _at(names: Sequence[str], number: int | None, other: int = -1) -> str:
+    """Return a name by its number; the one for what is unknown where there is no such number."""
+    return names[number] if number is not None and 0 <= number < len(names) else names[other]
+
+
+def _whole(value: object) -> int:
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else 0
+
+
+def _bounded(address: int | None) -> int | None:
+    return None if address is None else min(address & 0xFFFFFFFFFFFFFFFF, LATEST_NS)
+
+
+def _fitting(values: list[object], dtype: Any) -> list[object]:
+    """Leave out numbers that the column cannot hold."""
+    if dtype not in (pl.Int32, pl.Int64):
+        return values
+    most = (1 << 31) - 1 if dtype == pl.Int32 else LATEST_NS
+    return [value if isinstance(value, int) and -most <= value <= most else None for value in values]

@@ -1,0 +1,62 @@
+"""Counters of Nsight Compute, and a trace -> `CountersDocument`, and that as a table."""
+
+from collections.abc import Iterator, Sequence
+
+from opscope.analysis.counters import counter_rows, joined_launches, kernels_without
+from opscope.documents.counters import CountersDocument
+from opscope.model import Trace
+from opscope.record.counters import KernelCounters
+from opscope.report.blocks import Name, Table
+from opscope.report.figures import percent
+from opscope.units import format_bytes, format_count, format_ns
+
+
+def build_counters(files: Sequence[str], counters: Sequence[KernelCounters], trace: Trace | None) -> CountersDocument:
+    """Build the document."""
+    launches = joined_launches(counters, trace)
+    return CountersDocument(
+        files=tuple(files),
+        trace=None if trace is None else trace.source.path,
+        kernels=counter_rows(counters, launches),
+        launches=launches,
+        unmatched_launches=0 if trace is None else sum(one.run_ns is None for one in launches),
+        kernels_of_run_without=0 if trace is None else kernels_without(counters, trace),
+    )
+
+
+def counters_table(document: CountersDocument, top: int | None) -> Table:
+    """Return the kernels, those of the largest time first."""
+    columns = ("Kernel", "Grid", "Block", "Launches", "In the run", "Under ncu", "SM %", "Memory %", "DRAM %",
+               "DRAM bytes", "Occupancy %")  # fmt: skip
+    rows = tuple(
+        (
+            Name(row.kernel),
+            row.grid or "-",
+            row.block or "-",
+            format_count(row.measured),
+            "-" if row.run_ns is None else format_ns(row.run_ns),
+            "-" if row.ncu_ns is None else format_ns(row.ncu_ns),
+            *(percent(share) for share in (row.sm_percent, row.memory_percent, row.dram_percent)),
+            "-" if row.dram_bytes is None else format_bytes(row.dram_bytes),
+            percent(row.occupancy_percent),
+        )
+        for row in (document.kernels if top is None else document.kernels[:top])
+    )
+    return Table(columns, rows, frozenset(range(3, 11)), frozenset({1, 2, 9}))
+
+
+def counters_lines(document: CountersDocument) -> Iterator[str]:
+    """Yield what the table does not say."""
+    yield (
+        "Durations are medians. Nsight Compute sets the clocks to their base and empties the caches before each "
+        "kernel, unless it was told otherwise (--clock-control none --cache-control none)."
+    )
+    if document.trace is None:
+        return
+    joined = len(document.launches) - document.unmatched_launches
+    yield (
+        f"{joined:,} of {len(document.launches):,} measured launches are those of {document.trace}: the n-th of a name "
+        "and geometry is taken for the n-th there."
+    )
+    if document.kernels_of_run_without:
+        yield f"{document.kernels_of_run_without:,} kernels of the run were not measured."
