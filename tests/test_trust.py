@@ -31,7 +31,7 @@ def test_a_healthy_trace_passes_every_check(analyzed: Analyze) -> None:
     analysis = analyzed(healthy())
     assert {check.verdict for check in analysis.trust.checks} == {Verdict.PASS}
     assert analysis.trust.verdict is Verdict.PASS
-    assert len(analysis.trust.checks) == 17
+    assert len(analysis.trust.checks) == 18
 
 
 def rounded(kernels: int, duration: int) -> KinetoTrace:

@@ -23,6 +23,7 @@ from opscope.documents.limits import LimitRow
 from opscope.documents.trust import Check, CheckName, Trust, Verdict
 from opscope.knowledge.api_calls import ApiKind, is_profilers_own
 from opscope.model import Trace, TraceSource
+from opscope.readers.formats import KINETO
 from opscope.units import NS_PER_US, format_ns, format_share
 
 # Up to this share of the device sum a defect leaves the totals usable, and is a warning.
@@ -388,6 +389,9 @@ def queued_before(trace: Trace, links: Links) -> Bools:
 
 
 def _operator_recorded(trace: Trace, links: Links) -> Check:
+    if trace.source.format != KINETO.name and not trace.operators.height:
+        sentence = "The recording is of CUDA's activities alone: there are no operators that they could belong to."
+        return Check(CheckName.OPERATOR_RECORDED, Verdict.PASS, 0, sentence)
     check = _timed(
         trace,
         CheckName.OPERATOR_RECORDED,

@@ -110,7 +110,7 @@ def _summary(one: Analysed) -> Iterator[Inline]:
         )
     windows = {device.device: device.window.duration_ns for device in analysis.devices}
     light = measured.light is not None and measured.light.analysis is not None
-    gap = longest_gap(analysis.gaps, windows, with_names=light)
+    gap = longest_gap(analysis.gaps, windows, with_names=light, may_have_stacks=analysis.trace.operators.height > 0)
     if gap is not None:
         yield gap
     if analysis.has_device_times:

@@ -183,7 +183,7 @@ class _Reading:
             yield self._cut_off(began)
         untimed = sum(int((self._file.tables[name]["start_ns"] == 0).sum()) for name in ("kernels", "nodes", "copies"))
         if untimed:
-            yield f"{untimed:,} activities have no times, as CUPTI could collect none: they are left out."
+            yield f"CUPTI could collect no times of {untimed:,} activities: they are left out."
 
     def _cut_off(self, began: int) -> str:
         flushes = self._file.tables["flushes"]

@@ -13,13 +13,16 @@ _WORTH_TELLING: Final = 0.01  # of the window
 _STACKS: Final = "the line of Python was not recorded: record stacks (with_stack=True, opscope profile --with-stack)"
 
 
-def longest_gap(gaps: Sequence[GapRow], windows_ns: Mapping[int, int], *, with_names: bool) -> Inline | None:
+def longest_gap(
+    gaps: Sequence[GapRow], windows_ns: Mapping[int, int], *, with_names: bool, may_have_stacks: bool
+) -> Inline | None:
     """Say what the longest gap is due to, if it is worth telling.
 
     Args:
         gaps: the longest first.
         windows_ns: of the devices, by their numbers, in the pass that the gaps are of.
         with_names: whether other figures beside it are of a light pass, and the gaps of the one with names.
+        may_have_stacks: whether the profiler could have recorded lines of Python.
     """
     own = ((gap, windows_ns.get(NO_DEVICE if gap.device is None else gap.device, 0)) for gap in gaps)
     found = next(((gap, window) for gap, window in own if gap.duration_ns >= _WORTH_TELLING * window), None)
@@ -32,10 +35,10 @@ def longest_gap(gaps: Sequence[GapRow], windows_ns: Mapping[int, int], *, with_n
     mostly = f"{format_ns(gap.causes[gap.cause])} of it {gap.cause}"
     window = f"the {format_ns(window_ns)} of the pass with names" if with_names else "the window"
     said = f"Longest gap{device}: {time} ({share} of {window}){step}, {gap.position}; {mostly}"
-    return (said, *_where(gap), ".")
+    return (said, *_where(gap, may_have_stacks=may_have_stacks), ".")
 
 
-def _where(gap: GapRow) -> Iterator[str]:
+def _where(gap: GapRow, *, may_have_stacks: bool) -> Iterator[str]:
     """Say in which call and where the host was, as far as it was recorded."""
     if gap.call and gap.cause == IdleCause.BLOCKING:
         yield from (" (", Name(gap.call), ")")
@@ -48,5 +51,5 @@ def _where(gap: GapRow) -> Iterator[str]:
         return
     for place in filter(None, (gap.operator, gap.annotation, gap.module, gap.python)):
         yield from (", in ", Name(place))
-    if gap.cause in (IdleCause.BLOCKING, IdleCause.HOST_WORK) and gap.python is None:
+    if may_have_stacks and gap.cause in (IdleCause.BLOCKING, IdleCause.HOST_WORK) and gap.python is None:
         yield f"; {_STACKS}"

@@ -130,7 +130,8 @@ def _devices(document: TraceDocument) -> Iterator[Block]:
         if causes:
             yield Paragraph.of(f"Idle time of device {device.device} by cause: {', '.join(parts)}.")
     light = document.timed_devices != document.devices
-    gap = longest_gap(document.gaps, {device.device: device.window_ns for device in document.devices}, with_names=light)
+    windows = {device.device: device.window_ns for device in document.devices}
+    gap = longest_gap(document.gaps, windows, with_names=light, may_have_stacks=bool(document.operators))
     if gap is not None:
         yield Paragraph(gap)
 

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from opscope.analysis.api import names_that
 from opscope.analysis.autograd import BackwardPass
 from opscope.analysis.bounds import DEVICE_ONLY, STACKS, StepEvidence, busiest, waiting_per_step
 from opscope.analysis.columns import column, end_of
@@ -25,6 +26,7 @@ from opscope.documents.findings import Fact, Rule, StepKind, Where
 from opscope.documents.limits import LimitRow
 from opscope.documents.statements import Basis
 from opscope.model import DeviceProperties, Trace
+from opscope.readers.formats import KINETO
 
 LEAST_SHARE: Final = 0.02  # of the step: what could save less is not worth a line
 _SIDE_BY_SIDE: Final = 1.02  # of the time in which anything runs: from here on streams run at once
@@ -184,6 +186,13 @@ class Context:
     @property
     def _profiled_ns(self) -> float:
         return max(self.device.window.duration_ns - self.waits.profiler_ns, 1) / self.steps
+
+    @cached_property
+    def runs_pytorch(self) -> bool:
+        """Whether PyTorch is known to run, by its operators or by kernels of its own: else no advice names it."""
+        if self.trace.operators.height or self.trace.source.format == KINETO.name:
+            return True
+        return bool(names_that(self.trace.activities["name"], lambda name: "at::native" in name).any())
 
     @property
     def busy_ns(self) -> float:

@@ -50,7 +50,9 @@ def _seen(context: Context, where: Where) -> tuple[Fact, ...]:
     places = [place for place in (where.python, where.module, where.annotation, where.operator) if place]
     if places:
         return (measured(f"the host was in {', '.join(places)}"),)
-    return () if context.cost is STACKS else (general(f"where was not recorded: {_STACKS}"),)
+    if context.cost is STACKS or not context.runs_pytorch:
+        return ()
+    return (general(f"where was not recorded: {_STACKS}"),)
 
 
 def dispatch_bound(context: Context) -> Iterator[Draft]:
@@ -80,7 +82,9 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
             measured(f"{launches:,.0f} launches a step, {format_ns(context.busy_ns / max(launches, 1))} of work each"),
             derived(f"{format_share(idle.high, context.step_ns)} of the step the device waits for them"),
         ),
-        action="step = torch.compile(step, mode='reduce-overhead')  # or capture a CUDA graph: torch.cuda.graph",
+        action="step = torch.compile(step, mode='reduce-overhead')  # or capture a CUDA graph: torch.cuda.graph"
+        if context.runs_pytorch
+        else "capture the launches once in a CUDA graph (cudaStreamBeginCapture) and replay it, or launch fewer kernels",
         wrong_if="shapes or control flow change from step to step, so that no graph can be replayed",
         claims=idle_claim(BoundKind.DISPATCH) | (idle_claim(BoundKind.HOST_WORK) if pauses.any() else frozenset()),
     )
@@ -88,29 +92,35 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Why the host waits for the device, and what to do about it."""
+    """Why the host waits for the device, and what to do about it: in PyTorch, and in CUDA without it."""
 
     why: str
     action: str
+    of_cuda: str
     wrong_if: str
 
 
 _PIN: Final = "x = x.pin_memory().to(device, non_blocking=True)  # DataLoader(pin_memory=True)"
+_PINNED: Final = "pin the host's memory (cudaHostAlloc, cudaHostRegister) and copy with cudaMemcpyAsync"
 _WAITING: Final = {
     Rule.BLOCKING_READ: _Waiting(
         "to read a value ",
         "keep the value on the device and read it once, after the loop (losses.append(loss.detach()))",
+        "keep the value on the device, or copy it with cudaMemcpyAsync into pinned memory and wait where it is used",
         "what the host does next depends on the value",
     ),
     Rule.BLOCKING_COPY: _Waiting(
         "until it has copied pageable memory ",
         f"{_PIN}; make what is small on the device (device=...)",
+        _PINNED,
         "the memory is written to again before the copy is done",
     ),
     Rule.EXPLICIT_SYNC: _Waiting(
         "",
         "remove torch.cuda.synchronize() and event.synchronize() from the loop; time with events that are read "
         "afterwards",
+        "remove cudaDeviceSynchronize, cudaStreamSynchronize and cudaEventSynchronize from the loop; time with events "
+        "that are read afterwards",
         "something outside needs the result",
     ),
 }
@@ -145,7 +155,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
                         f"a step, the device's work {format_ns(context.busy_ns)}"),
                 *_seen(context, where),
             ),
-            action=matter.action,
+            action=matter.action if context.runs_pytorch else matter.of_cuda,
             wrong_if=matter.wrong_if,
             claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(pieces),
         )  # fmt: skip
@@ -280,19 +290,24 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
                      f"{rate:.1f} GB/s, longest {activities['name'][longest]}"),
             *_seen(context, where),
         ),
-        action=_copying(pageable_to_host=directions == {Direction.TO_HOST})
+        action=_copying(context, pageable_to_host=directions == {Direction.TO_HOST})
         if pageable
         else taking_turns
         if waits
         else "copy on a stream of its own while the step before computes, or keep it on the device"
-        + ("" if pinned else "; from pinned memory (x.pin_memory(), non_blocking=True)"),
+        + ("" if pinned else f"; from pinned memory ({_PINNING if context.runs_pytorch else 'cudaHostAlloc'})"),
         wrong_if="the data exist only just before they are needed",
         claims=frozenset({f"copies: {kind}"}),
     )  # fmt: skip
 
 
-def _copying(*, pageable_to_host: bool) -> str:
+_PINNING: Final = "x.pin_memory(), non_blocking=True"
+
+
+def _copying(context: Context, *, pageable_to_host: bool) -> str:
     """Say how copies of pageable memory are made faster."""
+    if not context.runs_pytorch:
+        return f"{_PINNED}; keep on the device what does not change"
     if not pageable_to_host:
         return f"{_PIN}; keep on the device what does not change"
     return (
@@ -369,17 +384,24 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
     busiest = launches["name"].gather(calls).cast(pl.String).value_counts(sort=True)["name"][0]
     yield Draft(
         rule=Rule.ALLOCATOR_CHURN,
-        title=f"Memory is allocated and freed {len(calls) / context.steps:,.1f} times a step ({busiest})",
+        title=f"Memory is allocated or freed {len(calls) / context.steps:,.1f} times a step ({busiest})",
         where=where,
         saving=Range(0.7 * certain, max(time, certain)).within(context.step_ns),
         derivation="the idle time in these calls (70 % of it: low), and after them until launches catch up (high)",
         evidence=(
             measured(f"the device waits {format_ns(time)} of a step for that"),
-            general("PyTorch's allocator keeps freed memory: once it has enough, no such call is needed"),
+            general(
+                "PyTorch's allocator keeps freed memory: once it has enough, no such call is needed"
+                if context.runs_pytorch
+                else "memory that is kept and used again needs no such call"
+            ),
             *_seen(context, where),
         ),
         action="remove torch.cuda.empty_cache() from the loop; allocate what grows once, at its largest size; else "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        if context.runs_pytorch
+        else "allocate once, before the loop; or cudaMallocAsync from a pool that keeps freed memory "
+        "(cudaMemPoolAttrReleaseThreshold)",
         wrong_if="memory is needed by another process",
         claims=idle_claim(BoundKind.ALLOCATION) | context.claims_of_pieces(pieces),
     )
@@ -425,8 +447,9 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
                              "rank waits for others")] if late else []),
                   general("a rank that waits for the others spends that time in the same kernels")),
         action="overlap it with the backward pass (DistributedDataParallel's buckets: bucket_cap_mb, "
-        "gradient_as_bucket_view"
-        "=True), or communicate less (no_sync() while gradients accumulate, bf16 compression)",
+        "gradient_as_bucket_view=True), or communicate less (no_sync() while gradients accumulate, bf16 compression)"
+        if context.runs_pytorch
+        else "overlap it with computation on another stream, or communicate less",
         wrong_if="the ranks wait for a slower one",
         claims=frozenset({"communication"}),
     )  # fmt: skip
@@ -496,9 +519,8 @@ def cold_start(context: Context) -> Iterator[Draft]:
         saving=Range(0.7 * certain, time, 0.8 * time).within(context.step_ns),
         derivation="the idle time of gaps in which code is loaded (high), 70 % of the loading itself (low)",
         evidence=(measured(f"{int(pieces.sum())} such waits in the recording"), *_seen(context, where)),
-        action="run each shape and operator once before the steps that count (warm-up); "
-        "CUDA_MODULE_LOADING=EAGER loads "
-        "all code at the start",
+        action=f"run {'each shape and operator' if context.runs_pytorch else 'each kernel'} once before the steps that "
+        "count (warm-up); CUDA_MODULE_LOADING=EAGER loads all code at the start",
         wrong_if="these are the first steps: then it happens once",
         claims=idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(around),
     )

@@ -1,0 +1,276 @@
+"""``opscope exec`` and what reads its recordings: real ones of an H200, and programs that play one with CUDA here."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from opscope.analysis.merged import merged
+from opscope.cli.inputs import files_of
+from opscope.collect.cuda import building
+from opscope.collect.cuda.command import Command, CudaCollector
+from opscope.documents.stats import Stats
+from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
+from opscope.model import Trace
+from opscope.readers import read
+from opscope.record.codec import decode
+from opscope.record.execution import Execution
+from opscope.toolchain.cupti import Cupti, find_cupti
+from tests import collector
+from tests.cli import fresh_opscope
+from tests.collector import FakeCuda
+from tests.conftest import DATA
+
+RECORDED = DATA / "exec"
+
+
+def _recorded(name: str) -> Trace:
+    return read(RECORDED / f"{name}.cudarec.xz")
+
+
+# ---------------------------------------------------------------- recordings of an H200
+
+
+def test_a_graph_is_recorded_by_node() -> None:
+    trace = _recorded("graph")
+    kernels = trace.activities.filter(pl.col("kind").cast(pl.String) == "kernel")
+    nodes = kernels.filter(pl.col("graph_node_id").is_not_null())
+    assert (kernels.height, nodes.height) == (16, 15)  # five replays of three kernels, and one launched alone
+    assert nodes.group_by("graph_node_id").len()["len"].to_list() == [5, 5, 5]
+    assert nodes["correlation"].n_unique() == 5
+    fills = trace.activities.filter(pl.col("kind").cast(pl.String) == "memset")
+    assert fills["bytes"].sum() == 1_024 + 5 * 512
+    failed = trace.launches.filter(pl.col("status") != 0).select(pl.col("name").cast(pl.String), "status")
+    assert failed.rows() == [("cudaMalloc", 2), ("cudaGetLastError", 2)]
+    (device,) = trace.devices
+    assert (device.name, device.compute_capability, device.multiprocessors) == ("NVIDIA H200", "9.0", 132)
+
+
+def test_unified_memory_moves_what_the_program_touches() -> None:
+    """Two arrays of 4 MiB go to the device, and the one that the host looks at comes back."""
+    moved = (
+        _recorded("seed_add").migrations.group_by(pl.col("name").cast(pl.String)).agg(pl.col("bytes", "faults").sum())
+    )
+    sums = {name: (size, faults) for name, size, faults in moved.iter_rows()}
+    assert sums["Unified memory HtoD"][0] == 2 * 4 * 2**20
+    assert sums["Unified memory DtoH"][0] == 4 * 2**20
+    assert sums["CPU page fault"][1] > 0
+    assert sums["GPU page fault"][1] > 0
+
+
+def test_names_of_streams_and_threads_are_kept() -> None:
+    metadata = _recorded("nvtx").source.metadata
+    assert metadata["stream 13"] == "copies"
+    assert "main thread" in metadata.values()
+
+
+def test_a_killed_program_says_what_is_lost() -> None:
+    trace = _recorded("kill")
+    assert trace.activities.height == 1_000  # of 1,010
+    assert trace.source.not_recorded[0].startswith("The process ended without a last flush")
+
+
+def test_torch_profiler_is_named() -> None:
+    trace = _recorded("torchlater")
+    assert trace.activities.height == 81
+    assert trace.source.not_recorded[0].startswith("torch.profiler (libtorch_cpu.so) began to use CUPTI ")
+
+
+def test_processes_of_a_run_become_one_trace_on_one_clock() -> None:
+    first, second = _recorded("two0"), _recorded("two1")
+    whole = merged([first, second])
+    assert whole.activities.height == first.activities.height + second.activities.height
+    assert whole.activities["start_ns"].is_sorted()
+    assert len(whole.threads) == len(first.threads) + len(second.threads)
+    # Calls of one process never launch activities of another, though both count from 1.
+    launched = whole.activities.join(whole.launches, on="correlation", how="left")
+    assert launched.height == whole.activities.height
+    assert launched["name_right"].null_count() == 0
+    own = {trace.source.metadata["process"]: trace for trace in (first, second)}
+    for (process, _), launches in zip(whole.threads, range(len(whole.threads)), strict=True):
+        mine = whole.launches.filter(pl.col("thread") == launches)
+        assert mine.height == own[process].launches.height
+    assert json.loads(second.source.metadata.get("distributedInfo", "{}")) in ({"rank": 1, "world_size": 2}, {})
+    assert merged([first]) is first
+
+
+def test_a_recording_travels(tmp_path: Path) -> None:
+    """Converted, nothing is lost; exported, all processes stand in one file that says what each lacks."""
+    source = tmp_path / "kill.cudarec.xz"
+    shutil.copy(RECORDED / "kill.cudarec.xz", source)
+    assert fresh_opscope("convert", str(source), "--output-dir", str(tmp_path / "store")).returncode == 0
+    before, after = read(source), read(tmp_path / "store")
+    assert after.source.not_recorded == before.source.not_recorded
+    assert after.launches.equals(before.launches)
+    assert fresh_opscope("export", str(source), "--chrome", str(tmp_path / "out.json")).returncode == 0
+    exported = read(tmp_path / "out.json")
+    assert exported.source.not_recorded == before.source.not_recorded
+    assert exported.activities["duration_ns"].sum() == before.activities["duration_ns"].sum()
+    found = fresh_opscope(
+        "sql", "select count(*) as n, sum(status) as failed from launches", str(source), "--format", "json"
+    )
+    assert json.loads(found.stdout)["rows"] == [[before.launches.height, 0]]
+
+
+# ---------------------------------------------------------------- broken recordings
+
+
+@pytest.mark.parametrize("kept", [0, 13, 40, 700, 1_900, 2_500, 5_000])
+def test_a_recording_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path: Path, kept: int) -> None:
+    import lzma
+
+    whole = lzma.decompress((RECORDED / "graph.cudarec.xz").read_bytes())
+    path = tmp_path / "cut.cudarec"
+    path.write_bytes(whole[:kept])
+    header = whole.index(b"\n\n") + 2
+    if kept < header:
+        with pytest.raises(BadInputError):
+            read(path)
+        return
+    trace = read(path)
+    assert trace.source.damage is not None or kept >= len(whole)
+    assert trace.activities.height <= 24
+
+
+def test_any_damage_is_refused_or_said(tmp_path: Path) -> None:
+    """Every byte of the second thousand is overwritten once: no other error comes out."""
+    import lzma
+
+    whole = bytearray(lzma.decompress((RECORDED / "nvtx.cudarec.xz").read_bytes()))
+    path = tmp_path / "damaged.cudarec"
+    for at in range(0, len(whole), 37):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0xA5
+        path.write_bytes(damaged)
+        try:
+            trace = read(path)
+        except BadInputError:
+            continue
+        assert trace.launches["duration_ns"].min() is None or trace.launches["duration_ns"].min() >= 0  # type: ignore[operator]
+
+
+def test_files_of_a_later_version_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "later.cudarec"
+    path.write_bytes(b"opscope.cuda/2\nstrings\n\n")
+    with pytest.raises(BadInputError, match="another version"):
+        read(path)
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture(scope="module")
+def cuda(tmp_path_factory: pytest.TempPathFactory) -> FakeCuda:
+    return collector.build(tmp_path_factory.mktemp("fake"), sanitized=False)
+
+
+@pytest.fixture
+def collecting(cuda: FakeCuda) -> CudaCollector:
+    return CudaCollector(find_cupti(None), cuda.collector)
+
+
+def test_a_command_runs_as_it_would_and_is_recorded(cuda: FakeCuda, collecting: CudaCollector, tmp_path: Path) -> None:
+    script = (
+        f"RANK=0 WORLD_SIZE=2 {cuda.program} launches 3 & RANK=1 WORLD_SIZE=2 {cuda.program} launches 4; wait; exit 9"
+    )
+    found = collecting.collect(Command(("sh", "-c", script)), tmp_path / "raw_new")
+    assert found.record.exit_code == 9
+    traces = [read(file) for file in found.files]
+    ranks = {json.loads(trace.source.metadata["distributedInfo"])["rank"]: trace.activities.height for trace in traces}
+    assert ranks == {0: 3, 1: 4}
+    assert found.record.recordings == tuple(file.name for file in found.files)
+
+
+def test_signals_and_codes_are_the_programs(cuda: FakeCuda, collecting: CudaCollector, tmp_path: Path) -> None:
+    assert collecting.collect(Command((str(cuda.program), "without CUDA")), tmp_path / "a").record.exit_code == 7
+    assert collecting.collect(Command((str(cuda.program), "kill")), tmp_path / "b").record.exit_code == 128 + 9
+
+
+def test_other_tools_run_without_the_collector_and_are_named(
+    cuda: FakeCuda, collecting: CudaCollector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "ncu").write_text('#!/bin/sh\necho "injection: $CUDA_INJECTION64_PATH $NVTX_INJECTION64_PATH"\n"$@"\n')
+    (tools / "ncu").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    said = tmp_path / "said"
+    script = f"ncu {cuda.program} 'without CUDA' > {said}; {cuda.program} launches 2"
+    for number, wanted in enumerate(
+        (Command(("sh", "-c", script)), Command(("ncu", str(cuda.program), "launches", "2")))
+    ):
+        found = collecting.collect(wanted, tmp_path / f"raw{number}")
+        assert [tool.program for tool in found.record.other_tools] == [str(tools / "ncu")]
+        assert len(found.files) == (1 if number == 0 else 0)
+    assert said.read_text() == "injection:  \n"
+
+
+def test_what_cannot_be_run_is_said_before_anything_runs(collecting: CudaCollector, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not there"):
+        collecting.collect(Command(("no-such-program",)), tmp_path / "a")
+    plain = tmp_path / "plain"
+    plain.write_text("no program")
+    with pytest.raises(UsageError, match="is not executable"):
+        collecting.collect(Command((str(plain),)), tmp_path / "b")
+
+
+def test_a_tool_that_is_injected_already_is_not_replaced(
+    collecting: CudaCollector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/other.so")
+    with pytest.raises(UsageError, match="another tool"):
+        collecting.collect(Command(("true",)), tmp_path / "raw")
+
+
+def test_without_a_compiler_or_cupti_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cupti = find_cupti(None)
+    monkeypatch.setenv("OPSCOPE_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(EnvironmentLacksError, match="is not there"):
+        building.built_collector(cupti)
+    monkeypatch.delenv("CXX")
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(EnvironmentLacksError, match="no C\\+\\+ compiler"):
+        building.built_collector(cupti)
+    monkeypatch.setattr("opscope.toolchain.cupti._all", lambda: iter(()))
+    with pytest.raises(EnvironmentLacksError, match="CUPTI is not installed"):
+        find_cupti(None)
+
+
+def test_an_old_driver_gets_the_cupti_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    twelve, thirteen = (Cupti((Path("include"),), Path(f"libcupti.so.{n}"), v) for n, v in ((12, 26), (13, 130001)))
+    monkeypatch.setattr("opscope.toolchain.cupti._all", lambda: iter((thirteen, twelve)))
+    assert find_cupti("580.159.04") is thirteen
+    assert find_cupti("550.54.15") is twelve
+    assert find_cupti(None) is thirteen
+    with pytest.raises(EnvironmentLacksError, match="too old for the CUPTI here"):
+        find_cupti("470.82.01")
+
+
+def test_the_command_line(cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = fresh_opscope(
+        "exec", "--stats", "cuda_api_sum,cuda_gpu_sum", "-o", "run", "--", str(cuda.program), "everything"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CUDA API (cuda_api_sum)" in done.stdout
+    assert "cudaMalloc failed once with error 2." in done.stdout
+    record = decode(tmp_path / "run" / "exec.json", Execution)
+    assert record.command == (str(cuda.program), "everything")
+    assert len(list(files_of([tmp_path / "run"]))) == 1
+    again = fresh_opscope("stats", "run", "--stats", "all", "--format", "json")
+    stats = json.loads(again.stdout)
+    assert stats["schema"] == Stats(processes=(), reports=()).schema
+    assert stats["reports"][0]["name"] == "cuda_api_sum"
+    assert fresh_opscope("analyze", "run").returncode == 0
+    taken = fresh_opscope("exec", "-o", "run", str(cuda.program))
+    assert (taken.returncode, "is there already" in taken.stderr) == (2, True)
+    nothing = fresh_opscope("exec", sys.executable, "-c", "print('hello'); raise SystemExit(4)")
+    assert (nothing.returncode, nothing.stdout) == (4, "hello\n")
+    assert "used CUDA or NVTX: nothing was recorded" in nothing.stderr
+    assert not (tmp_path / "profiling_results" / f"exec_{Path(sys.executable).name}").exists()
+    assert fresh_opscope("exec", "--stats", "no_such_sum", "true").returncode == 2
