@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 
-.PHONY: help setup demo test static sanitize fuzz wheel check format schemas clean
+.PHONY: help setup demo test static sanitize fuzz wheel check format schemas collector clean
 
 MINUTES ?= 60
 CPP := src/opscope/readers/native/kineto.cpp src/opscope/analysis/native/nesting.cpp
-ALL_CPP := $(CPP) fuzz/coverage.cpp
+COLLECTOR := $(wildcard src/opscope/collect/cuda/native/*)
+ALL_CPP := $(CPP) $(COLLECTOR) fuzz/coverage.cpp $(wildcard tests/data/collector/*)
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,6 +56,9 @@ format: setup  ## Format the code and fix what can be fixed
 
 schemas: setup  ## Write the JSON schemas of docs/schema anew
 	$(BIN)/python tools/build_schemas.py docs/schema
+
+collector: setup  ## Build what opscope exec loads into programs (it builds it itself when it is first needed)
+	$(BIN)/python -m opscope.collect.cuda.building
 
 clean:  ## Remove the environment and all caches
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,6 +1,7 @@
 """The collector's own code, under the sanitizers, against a CUPTI that hands it records of known figures."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,9 +87,11 @@ def test_none_of_many_launches_is_lost(cuda: FakeCuda, tmp_path: Path) -> None:
     assert trace.source.size_bytes < 100 * 300_000
 
 
-@pytest.mark.parametrize("how", ["client", "client that looks up"])
+@pytest.mark.parametrize("how", ["client", "client that looks up", "client with a copy"])
 def test_another_client_gets_all_and_is_named(cuda: FakeCuda, tmp_path: Path, how: str) -> None:
-    played = cuda.play(tmp_path, how)
+    """Whether it is linked to CUPTI, looks its functions up, or brings a copy: it is led to the one in use."""
+    copy = shutil.copy(cuda.program.with_name("libcupti.so.13"), tmp_path / "libcupti.so.13")
+    played = cuda.play(tmp_path, how, OTHER_CUPTI=str(copy))
     # Its subscription succeeds, no kind of ours is left on, no buffer of ours is out, and it gets its record.
     assert played.out.strip() == "subscribe 0, kinds 0, buffers 0, records of the client 1"
     trace = _one(played.traces)
@@ -96,6 +99,13 @@ def test_another_client_gets_all_and_is_named(cuda: FakeCuda, tmp_path: Path, ho
     check = check_recording(trace.source)
     assert (check.verdict, check.count) == (Verdict.WARN, 1)
     assert check.sentence.startswith("program began to use CUPTI ")
+
+
+def test_a_client_that_is_refused_all_the_same_is_told_of(cuda: FakeCuda, tmp_path: Path) -> None:
+    trace = _one(cuda.play(tmp_path, "client", FAKE_REFUSES_LATER="1").traces)
+    stepped, refused = trace.source.not_recorded
+    assert "results are whole" not in stepped
+    assert refused == "program could not use CUPTI (error 39): run it without opscope exec."
 
 
 def test_a_client_that_was_there_before_keeps_cupti(cuda: FakeCuda, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis.cuda_stats import report_of
-from opscope.documents.stats import Report, SizeRow, TimeRow, UnifiedMemoryRow
+from opscope.documents.stats import Report, TimeRow, UnifiedMemoryRow
 from opscope.model import Migration, Trace
 from opscope.readers import read
 from opscope.readers.tables import Rows, build, empty_trace
@@ -37,14 +37,14 @@ def _kernel(name: str, duration: int, start: int = 0) -> dict[str, object]:
 
 
 def _times(report: Report, *traces: Trace) -> dict[str, TimeRow]:
-    return {row.name: row for row in report_of(report, traces).rows if isinstance(row, TimeRow)}
+    return {row.name: row for row in report_of(report, traces).times}
 
 
 def test_kernels_by_hand() -> None:
     """Two kernels: 10, 20 and 60 ns, and one of 10: shares 90 and 10 %; deviations of a sample, 0 of a single value."""
     trace = _trace(activities=[_kernel("a", 10), _kernel("b", 10), _kernel("a", 60), _kernel("a", 20)])
     entry = report_of(Report.KERNELS, [trace])
-    assert [row.name for row in entry.rows if isinstance(row, TimeRow)] == ["a", "b"]
+    assert [row.name for row in entry.times] == ["a", "b"]
     found = _times(Report.KERNELS, trace)
     first, second = found["a"], found["b"]
     assert (first.time_percent, second.time_percent) == (90.0, 10.0)
@@ -107,7 +107,7 @@ def test_kernels_and_memory_operations_in_one_table() -> None:
         "[CUDA memset]": ("MEMORY_OPER", 5.0),
     }
     sizes = report_of(Report.MEMORY_SIZE, [trace])
-    assert [row.name for row in sizes.rows if isinstance(row, SizeRow)] == [
+    assert [row.name for row in sizes.sizes] == [
         "[CUDA memcpy Host-to-Device]", "[CUDA memset]", "[CUDA memcpy Unified Device-to-Host]"
     ]  # fmt: skip
     # As nsys prints 128 MiB and 8 MiB: in millions of bytes.

@@ -215,8 +215,8 @@ def test_its_own_warnings_are_passed_on(export: Path) -> None:
 
 def test_sums_are_those_of_nsys(export: Path) -> None:
     trace = read(export)
-    kernels = report_of(Report.KERNELS, [trace]).rows
-    assert [(row.name, row.duration_ns.total, row.duration_ns.count) for row in kernels] == [  # type: ignore[union-attr]
+    kernels = report_of(Report.KERNELS, [trace]).times
+    assert [(row.name, row.duration_ns.total, row.duration_ns.count) for row in kernels] == [
         ("add(int, float *, float *)", 1_600, 2)
     ]
     assert fresh_opscope("stats", str(export), "--stats", "all").returncode == 0

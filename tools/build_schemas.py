@@ -14,16 +14,19 @@ from opscope.cli.sql import QueryResult
 from opscope.documents.bench import BenchDocument, ChangesDocument
 from opscope.documents.build import BuildDocument, ListingDocument
 from opscope.documents.comparison import Comparison, Comparisons
+from opscope.documents.counters import CountersDocument
 from opscope.documents.doctor import DoctorDocument
 from opscope.documents.dossier import DossierDocument
 from opscope.documents.explain import ExplainDocument
 from opscope.documents.gpus import GpusDocument
 from opscope.documents.launch import LaunchDocument
 from opscope.documents.limits import LimitsDocument, LimitsDocuments
+from opscope.documents.stats import Stats
 from opscope.documents.trace import TraceDocument, TraceDocuments
 from opscope.documents.triton_check import TritonCheckDocument
 from opscope.readers.parquet import StoreManifest
 from opscope.record.capture import CaptureRecord
+from opscope.record.execution import Execution
 from opscope.record.peaks import MeasuredPeaks, PeaksList
 from opscope.record.sweep import Manifest
 
@@ -50,6 +53,9 @@ DOCUMENTS: dict[str, type] = {
     "launch-1.json": LaunchDocument,
     "bench-1.json": BenchDocument,
     "compare-1.json": ChangesDocument,
+    "stats-1.json": Stats,
+    "counters-1.json": CountersDocument,
+    "exec-1.json": Execution,
 }
 
 

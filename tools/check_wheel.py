@@ -14,7 +14,10 @@ NEEDED = (
     "opscope/columns.h",
     "opscope/readers/native/libkineto.so",
     "opscope/analysis/native/libnesting.so",
+    "opscope/collect/cuda/native/collector.cpp",
+    "opscope/collect/cuda/native/tables.h",
 )
+RECORDING = ROOT / "tests" / "data" / "exec" / "graph.cudarec.xz"
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -41,6 +44,7 @@ def main() -> None:
         assert document["schema"] == "opscope.analysis/1", document["schema"]
         run(opscope, "analyze", TRACE, "--by", "kernel", cwd=folder)
         run(opscope, "explain", "aten::softmax", cwd=folder)
+        run(opscope, "stats", RECORDING, "--stats", "all", cwd=folder)
         run(opscope, "convert", TRACE, "-o", folder / "store", cwd=folder)
         assert "activities" in run(opscope, "sql", "--schema", cwd=folder)
         run(opscope, "sql", "SELECT count(*) FROM activities", folder / "store", cwd=folder)

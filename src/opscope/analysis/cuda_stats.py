@@ -51,7 +51,7 @@ _EMPTY: Final = {
 def report_of(report: Report, traces: Sequence[Trace]) -> ReportEntry:
     """Return one of the tables, over some traces."""
     entry = _REPORTS[report](traces)
-    return entry if entry.rows else ReportEntry(report, (), None, _EMPTY[report])
+    return entry if entry.rows else ReportEntry(report, empty=_EMPTY[report])
 
 
 def _api(traces: Sequence[Trace]) -> ReportEntry:
@@ -69,7 +69,7 @@ def _memory_time(traces: Sequence[Trace]) -> ReportEntry:
 def _memory_size(traces: Sequence[Trace]) -> ReportEntry:
     sizes = _all(traces, _memory_operations).filter(pl.col("bytes").is_not_null())
     rows = tuple(SizeRow(name, one) for (name, *_), one in _distributions(sizes, "bytes", ["name"]))
-    return ReportEntry(Report.MEMORY_SIZE, rows)
+    return ReportEntry(Report.MEMORY_SIZE, sizes=rows)
 
 
 def _gpu(traces: Sequence[Trace]) -> ReportEntry:
@@ -106,7 +106,7 @@ def _unified_memory(traces: Sequence[Trace]) -> ReportEntry:
         )
         for address, to_device, to_host, cpu, gpu, moving in table.iter_rows()
     )
-    return ReportEntry(Report.UNIFIED_MEMORY, rows, _totals(rows))
+    return ReportEntry(Report.UNIFIED_MEMORY, addresses=rows, totals=_totals(rows))
 
 
 def _totals(rows: Sequence[UnifiedMemoryRow]) -> UnifiedMemoryTotals | None:

@@ -97,19 +97,28 @@ class UnifiedMemoryTotals:
 
 @dataclass(frozen=True, slots=True)
 class ReportEntry:
-    """One table; only the rows of its kind are there.
+    """One table; the largest total comes first. Only the rows of its kind are there.
 
     Attributes:
         name: which.
-        rows: the rows, the largest total first.
-        totals: of unified memory.
-        empty: why there is none.
+        times: of calls, kernels, memory operations, ranges.
+        sizes: of memory operations.
+        addresses: of unified memory.
+        totals: over all addresses.
+        empty: why there is no row.
     """
 
     name: Report
-    rows: tuple[TimeRow | SizeRow | UnifiedMemoryRow, ...]
+    times: tuple[TimeRow, ...] = ()
+    sizes: tuple[SizeRow, ...] = ()
+    addresses: tuple[UnifiedMemoryRow, ...] = ()
     totals: UnifiedMemoryTotals | None = None
     empty: str | None = None
+
+    @property
+    def rows(self) -> "tuple[TimeRow, ...] | tuple[SizeRow, ...] | tuple[UnifiedMemoryRow, ...]":
+        """The rows, of whatever kind they are."""
+        return self.times or self.sizes or self.addresses
 
 
 @dataclass(frozen=True, slots=True)

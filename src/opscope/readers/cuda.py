@@ -58,7 +58,7 @@ _OVERHEADS: Final[Mapping[int, str]] = {
     7 << 16: "Activity Buffer Request",
     8 << 16: "CUPTI Unified Memory Initialisation",
 }
-_STARTED, _FINISHED, _FAILED, _STEPPED_ASIDE, _REFUSED = range(1, 6)
+_STARTED, _FINISHED, _FAILED, _STEPPED_ASIDE, _REFUSED, _HINDERED = range(1, 7)
 _PUSH_POP: Final = 1
 _THREAD, _STREAM = 2, 5  # kinds of objects that NVTX names
 # Libraries of other clients of CUPTI, by how their names begin.
@@ -175,10 +175,14 @@ class _Reading:
                 yield f"Another client of CUPTI was there before ({text}): no CUDA activity was recorded."
             elif event == _STEPPED_ASIDE:
                 after = "" if began is None else f" {(time - began) / NS_PER_S:.3f} s after recording began"
+                whole = "" if any(other == _HINDERED for _, other, _ in events) else " Its own results are whole."
                 yield (
                     f"{_client(text)} began to use CUPTI{after}, which serves one client: nothing was recorded from "
-                    "then on. Its own results are whole."
+                    f"then on.{whole}"
                 )
+            elif event == _HINDERED:
+                library, _, code = text.rpartition(" ")
+                yield f"{_client(library)} could not use CUPTI (error {code}): run it without opscope exec."
         if began is not None and not any(event in (_FINISHED, _STEPPED_ASIDE) for _, event, _ in events):
             yield self._cut_off(began)
         untimed = sum(int((self._file.tables[name]["start_ns"] == 0).sum()) for name in ("kernels", "nodes", "copies"))

@@ -55,7 +55,7 @@ def parse(content: Content) -> Trace:
     try:
         with closing(_opened(content)) as connection:
             return _Export(connection, path).trace(content.source.size_bytes, content.source.damage)
-    except (sqlite3.Error, OverflowError) as error:
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path} is no whole SQLite export of Nsight Systems: {error}") from error
 
 

@@ -125,12 +125,11 @@ def title_of(report: Report) -> str:
 
 def table_of(entry: ReportEntry, top: int | None) -> Table:
     """Return a table's first rows; all of them where ``top`` is None."""
-    rows = entry.rows if top is None else entry.rows[:top]
     if entry.name is Report.UNIFIED_MEMORY:
-        return _unified_memory([row for row in rows if isinstance(row, UnifiedMemoryRow)])
+        return _unified_memory(entry.addresses[:top])
     if entry.name is Report.MEMORY_SIZE:
-        return _sizes(entry.name, [row for row in rows if isinstance(row, SizeRow)])
-    return _times(entry.name, [row for row in rows if isinstance(row, TimeRow)])
+        return _sizes(entry.name, entry.sizes[:top])
+    return _times(entry.name, entry.times[:top])
 
 
 def _times(report: Report, rows: Sequence[TimeRow]) -> Table:

@@ -79,7 +79,11 @@ int fake_enabled() { return static_cast<int>(enabled.size()); }
 int fake_buffer_is_out() { return buffer != nullptr; }
 
 CUptiResult cuptiSubscribe(CUpti_SubscriberHandle* handle, CUpti_CallbackFunc callback, void*) {
-    if (number("FAKE_TAKEN") || subscribed) return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+    static bool before = false;
+    const bool later = before;
+    before = true;
+    if (number("FAKE_TAKEN") || (later && number("FAKE_REFUSES_LATER")) || subscribed)
+        return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
     subscribed = true;
     subscriber = callback;
     *handle = reinterpret_cast<CUpti_SubscriberHandle>(&subscribed);

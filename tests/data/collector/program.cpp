@@ -177,10 +177,13 @@ void client_completes(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_
     std::free(buffer);
 }
 
-int client(bool looked_up) {
+int client(const std::string& how) {
     launches(10);
-    auto* subscribe = looked_up ? reinterpret_cast<decltype(&cuptiSubscribe)>(dlsym(RTLD_DEFAULT, "cuptiSubscribe"))
-                                : &cuptiSubscribe;
+    // Linked to CUPTI, or looked up in the copy that is there, or in one that the client brings.
+    void* place = how == "client" ? nullptr : RTLD_DEFAULT;
+    if (how == "client with a copy" && !(place = dlopen(std::getenv("OTHER_CUPTI"), RTLD_NOW))) return 22;
+    auto* subscribe =
+        how == "client" ? &cuptiSubscribe : reinterpret_cast<decltype(&cuptiSubscribe)>(dlsym(place, "cuptiSubscribe"));
     CUpti_SubscriberHandle handle;
     const CUptiResult result = subscribe(&handle, nullptr, nullptr);
     const int left = fake_enabled(), out = fake_buffer_is_out();
@@ -270,8 +273,7 @@ int main(int count, char** arguments) {
     if (mode == "everything") everything();
     if (mode == "launches") launches(static_cast<std::uint32_t>(std::atoi(arguments[2])));
     if (mode == "fork first") launches(5);
-    if (mode == "client") return client(false);
-    if (mode == "client that looks up") return client(true);
+    if (mode.rfind("client", 0) == 0) return client(mode);
     if (mode == "dropped") {
         launches(2);
         fake_drop(41);

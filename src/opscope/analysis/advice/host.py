@@ -84,7 +84,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
         ),
         action="step = torch.compile(step, mode='reduce-overhead')  # or capture a CUDA graph: torch.cuda.graph"
         if context.runs_pytorch
-        else "capture the launches once in a CUDA graph (cudaStreamBeginCapture) and replay it, or launch fewer kernels",
+        else "capture the launches in a CUDA graph (cudaStreamBeginCapture) and replay it, or launch fewer kernels",
         wrong_if="shapes or control flow change from step to step, so that no graph can be replayed",
         claims=idle_claim(BoundKind.DISPATCH) | (idle_claim(BoundKind.HOST_WORK) if pauses.any() else frozenset()),
     )

@@ -50,7 +50,7 @@ constexpr u2 kDriverCall = 0x8000;  // added to the number of a call of the driv
 constexpr std::size_t kLongestText = 16384;
 
 // What may happen to the collector; the reader knows these numbers.
-enum class Happened : u4 { started = 1, finished = 2, failed = 3, stepped_aside = 4, refused = 5 };
+enum class Happened : u4 { started = 1, finished = 2, failed = 3, stepped_aside = 4, refused = 5, hindered = 6 };
 
 // What is recorded. What a device or driver does not offer is left out, and said.
 constexpr CUpti_ActivityKind kKinds[] = {
@@ -187,7 +187,8 @@ public:
             fact("cupti library", cupti_.path);
             file_.write();
         }
-        OtherClients::watch(&Collector::hear);
+        OtherClients::use(cupti_.library);
+        OtherClients::watch(kHear);
         if (calledByCupti()) return say(Happened::refused, "another client of CUPTI was there before");
         start();
     }
@@ -283,7 +284,7 @@ private:
     }
 
     // Another client of CUPTI comes: recording ends. It would get our buffers back, so none may be out then.
-    static void hear(const char* library, std::uintptr_t copy) {
+    static void makeWay(const char* library) {
         Collector* collector = the;
         if (!collector || !collector->recording_.exchange(false)) return;
         CuptiApi& cupti = collector->cupti_;
@@ -291,11 +292,15 @@ private:
         if (collector->unified_memory_) cupti.cuptiActivityDisable(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER);
         collector->flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
         cupti.cuptiUnsubscribe(collector->subscriber_);
-        // The driver serves one copy of CUPTI, and ours has to let go of it for another.
-        const bool another = copy != OtherClients::baseOf(reinterpret_cast<void*>(cupti.cuptiSubscribe));
-        if (another && cupti.finalize) cupti.finalize();
         collector->say(Happened::stepped_aside, library);
     }
+
+    // It was refused all the same, which it would perhaps not have been without us.
+    static void hinder(const char* library, long result) {
+        if (Collector* collector = the) collector->say(Happened::hindered, library + (" " + std::to_string(result)));
+    }
+
+    static constexpr OtherClients::Hear kHear = {&Collector::makeWay, &Collector::hinder};
 
     // Whether CUPTI itself initialises CUDA, for a client that was there before us.
     static bool calledByCupti() {
@@ -346,7 +351,7 @@ private:
         while (!ended_.wait_for(lock, kFlushEvery, [this] { return ends_; })) {
             lock.unlock();
             if (recording_) {
-                OtherClients::watch(&Collector::hear);
+                OtherClients::watch(kHear);
                 flush(0);
             } else {
                 std::lock_guard writing(writing_);

@@ -40,14 +40,14 @@ public:
 
     // Since CUDA 12.5: whether a call of the driver's API is recorded.
     CUptiResult (*enableDriverApi)(CUpti_CallbackId id, std::uint8_t enable) = nullptr;
-    CUptiResult (*finalize)() = nullptr;
 
+    void* library = nullptr;
     std::string path;  // of the library
     bool isLoaded = false;
 
     // Loads it; returns why that failed, or nothing.
     std::string load(const char* given) {
-        void* library = loaded();
+        library = loaded();
         if (!library && given && *given) library = dlopen(given, RTLD_LAZY | RTLD_LOCAL);
         if (!library) return std::string("CUPTI cannot be loaded: ") + (given && *given ? dlerror() : "no path of it");
 #define OPSCOPE_LOOK_UP(name)                                       \
@@ -55,7 +55,6 @@ public:
     if (!name) return std::string("CUPTI has no function ") + #name;
         OPSCOPE_CUPTI_FUNCTIONS(OPSCOPE_LOOK_UP)
         enableDriverApi = reinterpret_cast<decltype(enableDriverApi)>(dlsym(library, "cuptiActivityEnableDriverApi"));
-        finalize = reinterpret_cast<decltype(finalize)>(dlsym(library, "cuptiFinalize"));
         Dl_info info;
         if (dladdr(reinterpret_cast<void*>(cuptiSubscribe), &info) && info.dli_fname) path = info.dli_fname;
         isLoaded = true;

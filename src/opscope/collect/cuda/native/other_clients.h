@@ -4,8 +4,8 @@
 // get mixed, and both end with nothing. So the functions with which a client begins are redirected, in the symbol
 // table of CUPTI (for whoever looks them up later, by the dynamic linker or dlsym) and in the tables of libraries that
 // have looked them up before. The redirected function hears of the client, and goes on to the real one. Clients that
-// bring a copy of CUPTI look its functions up with dlsym right after they loaded it; so that is redirected too, to one
-// that looks for new copies first.
+// bring a copy of CUPTI look its functions up with dlsym. The driver would refuse a second copy, so that is redirected
+// too: it finds the functions of the copy that is in use.
 #pragma once
 
 #include <dlfcn.h>
@@ -27,12 +27,15 @@ namespace opscope {
 
 class OtherClients {
 public:
-    // Hears which library begins to use CUPTI, and whether that is the copy of CUPTI in which a function lies.
-    using Hear = void (*)(const char* library, std::uintptr_t copy);
+    // Hears which library begins to use CUPTI, and then what its first call returned.
+    struct Hear {
+        void (*comes)(const char* library);
+        void (*refused)(const char* library, long result);
+    };
 
     // Redirects the functions of all copies of CUPTI that are loaded; to be called again when more may be.
-    static void watch(Hear hear) {
-        hear_ = hear;
+    static void watch(const Hear& hear) {
+        hear_ = &hear;
         own_ = baseOf(reinterpret_cast<void*>(&OtherClients::watch));
         std::lock_guard lock(watching_);
         std::vector<std::string> found;  // opened later: the loader's locks are held while it lists its libraries
@@ -43,11 +46,8 @@ public:
         dl_iterate_phdr(&OtherClients::redirectUses, nullptr);
     }
 
-    // Where the library that holds an address begins; 0 where none does.
-    static std::uintptr_t baseOf(const void* address) {
-        Dl_info info;
-        return dladdr(address, &info) ? reinterpret_cast<std::uintptr_t>(info.dli_fbase) : 0;
-    }
+    // Says which copy of CUPTI is in use: its handle.
+    static void use(void* library) { in_use_ = library; }
 
     // Whether one of CUPTI's functions is being called further up, on this thread's stack.
     static bool within(void* const* stack, int depth) {
@@ -76,11 +76,14 @@ private:
     template <int copy, std::size_t function>
     static long redirected(long a, long b, long c, long d, long e, long f) {
         void* caller = __builtin_return_address(0);
+        const auto real = copies_of_cupti_[static_cast<std::size_t>(copy)].real[function];
+        if (isOfCupti(caller)) return real(a, b, c, d, e, f);
         Dl_info info;
-        const bool known = dladdr(caller, &info) && info.dli_fname;
-        if (!isOfCupti(caller))
-            hear_(known ? info.dli_fname : "", copies_of_cupti_[static_cast<std::size_t>(copy)].base);
-        return copies_of_cupti_[static_cast<std::size_t>(copy)].real[function](a, b, c, d, e, f);
+        const char* library = dladdr(caller, &info) && info.dli_fname ? info.dli_fname : "";
+        hear_->comes(library);
+        const long result = real(a, b, c, d, e, f);
+        if (static_cast<int>(result) != 0) hear_->refused(library, static_cast<int>(result));
+        return result;
     }
 
     template <int copy, std::size_t... functions>
@@ -92,6 +95,11 @@ private:
         static constexpr std::array<std::array<Any, kFunctions.size()>, kCopies> all = {
             row<0>(Numbers()), row<1>(Numbers()), row<2>(Numbers()), row<3>(Numbers())};
         return all[static_cast<std::size_t>(copy)][function];
+    }
+
+    static std::uintptr_t baseOf(const void* address) {
+        Dl_info info;
+        return dladdr(address, &info) ? reinterpret_cast<std::uintptr_t>(info.dli_fbase) : 0;
     }
 
     static bool isOfCupti(const void* address) { return isCopy(baseOf(address)); }
@@ -222,12 +230,16 @@ private:
     // Stands for dlsym. That answers by who calls it, so it has to be called as if its caller did: by a jump.
     __attribute__((optimize("O2"), no_sanitize("address", "undefined"))) static void* lookedUp(void* library,
                                                                                                const char* name) {
-        if (name && std::strncmp(name, "cupti", 5) == 0) lookAgain();
+        if (name && std::strncmp(name, "cupti", 5) == 0)
+            if (void* found = inUse(name)) return found;
         return dlsym_(library, name);
     }
 
-    __attribute__((noinline)) static void lookAgain() {
-        if (hear_) watch(hear_);
+    // Returns a function of the copy of CUPTI that is in use; none before one is, or where it has no such function.
+    __attribute__((noinline)) static void* inUse(const char* name) {
+        if (!hear_) return nullptr;
+        watch(*hear_);
+        return in_use_ ? dlsym_(in_use_, name) : nullptr;
     }
 
     // Writes a word of a library, if it is its own; its page stays writable, as other words of it may have to be.
@@ -246,7 +258,8 @@ private:
         return 0;
     }
 
-    static inline Hear hear_ = nullptr;
+    static inline const Hear* hear_ = nullptr;
+    static inline std::atomic<void*> in_use_{nullptr};
     static inline std::uintptr_t own_ = 0;
     static inline LookUp dlsym_ = &::dlsym;
     static inline std::recursive_mutex watching_;

@@ -1,0 +1,95 @@
+"""What ``opscope exec`` costs a program: time a launch, memory, bytes on the disk.
+
+Usage: python benchmarks/exec_cost.py FILE.json [ROUNDS]
+
+Programs run with and without it in turn, in one session, on a machine with a GPU and nvcc. Figures are medians over the
+rounds; the time is that between the first launch and the end of the last kernel.
+"""
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from opscope.collect.cuda.command import Command, CudaCollector
+from opscope.record.driver import Driver
+from opscope.toolchain.building import build_file
+from opscope.toolchain.driver import driver
+from opscope.toolchain.nvcc import Kind
+
+_SOURCE = Path(__file__).parents[1] / "tests" / "data" / "exec" / "programs.cu"
+_CASES = {"kernels of 20 us": (100_000, 36_000), "empty kernels": (1_000_000, 0)}
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[float, int]:
+    """Run a program; return the seconds that it prints, and its peak resident set in bytes."""
+    with tempfile.TemporaryFile() as out:
+        child = subprocess.Popen(command, stdout=out, env=environment)
+        _, status, usage = os.wait4(child.pid, 0)
+        out.seek(0)
+        if status:
+            raise RuntimeError(f"{command} ended with {status}")
+        return float(out.read()), usage.ru_maxrss * 1024
+
+
+def _case(program: Path, launches: int, cycles: int, rounds: int, collector: CudaCollector) -> dict[str, float]:
+    command = [str(program), "launches", str(launches), str(cycles)]
+    plain, recorded, plain_bytes, recorded_bytes, size = [], [], [], [], 0
+    for _ in range(rounds):
+        seconds, memory = _run(command, dict(os.environ))
+        plain.append(seconds)
+        plain_bytes.append(memory)
+        with tempfile.TemporaryDirectory() as folder:
+            given = {
+                "CUDA_INJECTION64_PATH": str(collector.library),
+                "OPSCOPE_CUPTI": str(collector.cupti.library),
+                "OPSCOPE_CUDA_FOLDER": folder,
+            }
+            seconds, memory = _run(command, {**os.environ, **given})
+            size = sum(file.stat().st_size for file in Path(folder).iterdir())
+        recorded.append(seconds)
+        recorded_bytes.append(memory)
+    without, with_it = median(plain) / launches, median(recorded) / launches
+    return {
+        "launches": launches,
+        "us_per_launch_without": without * 1e6,
+        "us_per_launch_recorded": with_it * 1e6,
+        "added_us_per_launch": (with_it - without) * 1e6,
+        "added_percent": 100 * (with_it / without - 1),
+        "added_memory_mib": (median(recorded_bytes) - median(plain_bytes)) / 2**20,
+        "bytes_on_disk_per_launch": size / launches,
+    }
+
+
+def _described(found: Driver) -> dict[str, object]:
+    return {"device": found.devices[0].name, "driver": found.release, "cuda": found.cuda}
+
+
+def main() -> None:
+    target, rounds = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    collector = CudaCollector.here()
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "programs"
+        capability = ".".join(map(str, torch.cuda.get_device_capability()))
+        build_file(_SOURCE, program, Kind.EXECUTABLE, [capability], 256)
+        Command((str(program),)).found()
+        cases = {name: _case(program, *case, rounds, collector) for name, case in _CASES.items()}
+    result = {
+        **_described(driver()),
+        "cupti": collector.cupti.api_version,
+        "cores": os.cpu_count(),
+        "rounds": rounds,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "cases": cases,
+    }
+    target.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
