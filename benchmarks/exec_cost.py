@@ -27,15 +27,22 @@ _SOURCE = Path(__file__).parents[1] / "tests" / "data" / "exec" / "programs.cu"
 _CASES = {"kernels of 20 us": (100_000, 36_000), "empty kernels": (1_000_000, 0)}
 
 
+# A small process of its own starts the program: the peak of a child is at least what its parent had when it began.
+_SMALL = """
+import os, subprocess, sys
+child = subprocess.Popen(sys.argv[1:])
+_, status, usage = os.wait4(child.pid, 0)
+print(usage.ru_maxrss * 1024)
+sys.exit(bool(status))
+"""
+
+
 def _run(command: list[str], environment: dict[str, str]) -> tuple[float, int]:
     """Run a program; return the seconds that it prints, and its peak resident set in bytes."""
-    with tempfile.TemporaryFile() as out:
-        child = subprocess.Popen(command, stdout=out, env=environment)
-        _, status, usage = os.wait4(child.pid, 0)
-        out.seek(0)
-        if status:
-            raise RuntimeError(f"{command} ended with {status}")
-        return float(out.read()), usage.ru_maxrss * 1024
+    small = [sys.executable, "-S", "-E", "-c", _SMALL, *command]
+    done = subprocess.run(small, capture_output=True, text=True, check=True, env=environment)
+    seconds, peak = done.stdout.split()
+    return float(seconds), int(peak)
 
 
 def _case(program: Path, launches: int, cycles: int, rounds: int, collector: CudaCollector) -> dict[str, float]:

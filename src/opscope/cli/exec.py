@@ -111,9 +111,10 @@ def _print(folder: Path, record: "Execution", reports: tuple[Report, ...], top: 
 def _said(record: "Execution") -> Iterator[str]:
     """Yield what is to be said of the command, beside its recordings."""
     for tool in record.other_tools:
+        when = "" if tool.after_seconds is None else f" after {tool.after_seconds:.1f} s"
         yield (
-            f"{tool.program} was started after {tool.after_seconds:.1f} s. It does not work beside another collector: "
-            "what ran under it was not recorded, and its own results are whole."
+            f"{tool.program} was started{when}. It does not work beside another collector: what ran under it was not "
+            "recorded, and its own results are whole."
         )
     if not record.recordings and not record.other_tools:
         yield (

@@ -14,11 +14,11 @@ class OtherTool:
 
     Attributes:
         program: its path.
-        after_seconds: when, from the command's start on.
+        after_seconds: when, from the command's start on; None where the system has no ``date`` that tells.
     """
 
     program: str
-    after_seconds: float
+    after_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -32,12 +33,15 @@ _OTHER_TOOLS: Final = (
 _ASIDE: Final = "aside"
 # A program of the same name, found first: it says that the tool begins, and lets it run as if we were not there.
 _STAND_IN: Final = """#!/bin/sh
-printf '%s %s\\n' "$(date +%s.%N)" {program} >> {log}
+printf '%s %s\\n' "$(date +%s.%N 2> /dev/null)" {program} >> {log}
 unset {variables}
 PATH={path}
 export PATH
 exec {program} "$@"
 """
+_MOMENT: Final = re.compile(
+    r"\d{1,12}(\.\d+)?"
+)  # where there is no date, or one without fractions, it is something else
 _SIGNALLED: Final = 128  # and the signal's number, as shells have it
 
 
@@ -154,14 +158,15 @@ def _other_tools(log: Path, began: float) -> Iterator[OtherTool]:
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         moment, _, program = line.partition(" ")
         if program:
-            yield OtherTool(program, float(moment) - began)
+            yield OtherTool(program, float(moment) - began if _MOMENT.fullmatch(moment) else None)
     log.unlink()
 
 
 def _run(arguments: Sequence[str], program: str, environment: dict[str, str]) -> int:
     """Run a program and return its exit code. It hears of signals itself, or they are passed on."""
     with _signals_for_child() as children:
-        child = subprocess.Popen(arguments, executable=program, env=environment)
+        # With all descriptors that it was to inherit, as `cat <(echo x)` needs.
+        child = subprocess.Popen(arguments, executable=program, env=environment, close_fds=False)
         children.append(child)
         code = child.wait()
     return code if code >= 0 else _SIGNALLED - code

@@ -8,6 +8,7 @@
 #include <cxxabi.h>
 #include <execinfo.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include <fstream>
 #include <iterator>
 #include <mutex>
+#include <new>
 #include <set>
 #include <string>
 #include <thread>
@@ -46,6 +48,9 @@ constexpr std::size_t kMostBuffers = 64;
 constexpr std::uint32_t kMayRefuse = 27;  // CUPTI 12.9: earlier ones crash if they get no buffer
 constexpr std::size_t kBufferAlignment = 8;
 constexpr auto kFlushEvery = std::chrono::milliseconds(250);
+constexpr auto kPatience = std::chrono::seconds(10);
+constexpr u8 kWriteEveryNs = 250'000'000;
+constexpr std::size_t kMostWaiting = 1 << 16;
 constexpr u2 kDriverCall = 0x8000;  // added to the number of a call of the driver's API
 constexpr std::size_t kLongestText = 16384;
 
@@ -150,8 +155,7 @@ class Collector {
 public:
     // Returns this process's collector, which is made when it is first needed; none where nothing is to be recorded.
     static Collector* made() {
-        static std::mutex making;
-        std::lock_guard lock(making);
+        std::lock_guard lock(making_);
         const char* folder = std::getenv("OPSCOPE_CUDA_FOLDER");
         if (the || !folder) return the;
         const std::string name = std::to_string(getpid()) + "-" + std::to_string(now(CLOCK_REALTIME));
@@ -167,11 +171,12 @@ public:
             pthread_atfork(nullptr, nullptr, [] {
                 if (the) the.load()->file_.abandon();
                 the = nullptr;
+                new (&making_) std::mutex;
+                OtherClients::forget();
             });
         }
         known = true;
         collector->describe();
-        collector->flusher_ = std::thread(&Collector::flushRegularly, collector);
         return collector;
     }
 
@@ -195,14 +200,17 @@ public:
 
     void beginRange(u8 number, nvtx::Style style, const std::string& name, const std::string& domain) {
         std::lock_guard lock(writing_);
-        file_.add(Range{now(CLOCK_REALTIME), number, threadOf(static_cast<u4>(syscall(SYS_gettid))), file_.string(name),
+        const u8 time = now(CLOCK_REALTIME);
+        file_.add(Range{time, number, threadOf(static_cast<u4>(syscall(SYS_gettid))), file_.string(name),
                         file_.string(domain), static_cast<u1>(style)});
+        writeSometimes(time);
     }
 
     void endRange(u8 number) {
         const u8 time = now(CLOCK_REALTIME);
         std::lock_guard lock(writing_);
         file_.add(RangeEnd{time, number});
+        writeSometimes(time);
     }
 
     void name(CUpti_ActivityObjectKind kind, u4 object, const std::string& name) {
@@ -258,6 +266,17 @@ private:
         cupti_.cuptiEnableCallback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_CONTEXT_CREATED);
         recording_ = true;
         say(Happened::started, "");
+        startFlushing();
+    }
+
+    // Ranges of NVTX alone need no thread, which would keep a process alive whose first thread has ended.
+    void startFlushing() {
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+        flushes_ = true;
+        std::thread(&Collector::flushRegularly, this).detach();
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 
     void leaveOutQueries() {
@@ -271,14 +290,18 @@ private:
                 }
     }
 
-    // The process ends, and says so.
+    // The process ends, and says so. It may end in a handler of a signal, or while a library is loaded: what a thread
+    // holds then is never given back, so nothing here waits for long.
     void finish() {
+        if (getpid() != process_) return;
         {
-            std::lock_guard lock(ending_);
+            std::unique_lock lock(ending_);
             ends_ = true;
+            ended_.notify_all();
+            if (flushes_) ended_.wait_for(lock, kPatience, [this] { return !flushes_; });
         }
-        ended_.notify_all();
-        if (flusher_.joinable() && flusher_.get_id() != std::this_thread::get_id()) flusher_.join();
+        if (!writing_.try_lock_for(kPatience)) return;
+        writing_.unlock();
         if (recording_) flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
         say(Happened::finished, "");
     }
@@ -359,6 +382,15 @@ private:
             }
             lock.lock();
         }
+        flushes_ = false;
+        ended_.notify_all();
+    }
+
+    // Writes ranges now and then where no thread does; the caller holds the lock.
+    void writeSometimes(u8 time) {
+        if (flushes_ || (file_.waiting() < kMostWaiting && time - written_ < kWriteEveryNs)) return;
+        written_ = time;
+        file_.write();
     }
 
     void flush(std::uint32_t how) {
@@ -556,13 +588,16 @@ private:
     CUpti_SubscriberHandle subscriber_ = nullptr;
     Buffers buffers_;
     std::atomic<bool> recording_{false}, unified_memory_{false};
-    std::thread flusher_;
+    const pid_t process_ = getpid();
+    static inline std::mutex making_;
     std::mutex ending_;
     std::condition_variable ended_;
     bool ends_ = false;
+    std::atomic<bool> flushes_{false};  // whether the thread is there
 
-    std::mutex writing_;  // holds what follows
+    std::timed_mutex writing_;  // holds what follows
     File file_;
+    u8 written_ = 0;  // when that was done without a thread
     std::unordered_map<std::string, u4> launches_;
     std::unordered_map<u4, u2> threads_;
     std::set<u2> known_calls_, left_out_;

@@ -5,6 +5,8 @@
 // CUDA is used; and its version 13.0.0 crashes on names of threads.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -95,10 +97,22 @@ inline std::uint64_t next() {
     return ++last;
 }
 
-// The open ranges of a thread, per domain, as push and pop nest within one.
-inline std::vector<std::pair<const Named*, std::uint64_t>>& open() {
-    thread_local std::vector<std::pair<const Named*, std::uint64_t>> ranges;
-    return ranges;
+using Ranges = std::vector<std::pair<const Named*, std::uint64_t>>;
+
+// The open ranges of a thread, per domain, as push and pop nest within one. A thread's own destructors may still open
+// some, so they are not an object with a destructor of its own, and are made again after they were freed.
+inline Ranges& open() {
+    static thread_local Ranges* ranges = nullptr;
+    static pthread_key_t key;
+    static const bool made = pthread_key_create(&key, [](void*) {
+                                 delete ranges;
+                                 ranges = nullptr;
+                             }) == 0;
+    if (!ranges) {
+        ranges = new Ranges();
+        if (made) pthread_setspecific(key, ranges);
+    }
+    return *ranges;
 }
 
 inline int push(const Named* domain, const std::string& name) {

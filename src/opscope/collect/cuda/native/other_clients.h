@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,6 +45,12 @@ public:
         const std::uintptr_t loader = baseOf(reinterpret_cast<void*>(dlsym_));
         dl_iterate_phdr(&OtherClients::redirectLookUp, const_cast<std::uintptr_t*>(&loader));
         dl_iterate_phdr(&OtherClients::redirectUses, nullptr);
+    }
+
+    // Forgets all in a child process, where another thread may have held the lock.
+    static void forget() {
+        hear_ = nullptr;
+        new (&watching_) std::recursive_mutex;
     }
 
     // Says which copy of CUPTI is in use: its handle.
@@ -80,9 +87,10 @@ private:
         if (isOfCupti(caller)) return real(a, b, c, d, e, f);
         Dl_info info;
         const char* library = dladdr(caller, &info) && info.dli_fname ? info.dli_fname : "";
-        hear_->comes(library);
+        const Hear* hear = hear_;
+        if (hear) hear->comes(library);
         const long result = real(a, b, c, d, e, f);
-        if (static_cast<int>(result) != 0) hear_->refused(library, static_cast<int>(result));
+        if (hear && static_cast<int>(result) != 0) hear->refused(library, static_cast<int>(result));
         return result;
     }
 
@@ -237,8 +245,9 @@ private:
 
     // Returns a function of the copy of CUPTI that is in use; none before one is, or where it has no such function.
     __attribute__((noinline)) static void* inUse(const char* name) {
-        if (!hear_) return nullptr;
-        watch(*hear_);
+        const Hear* hear = hear_;
+        if (!hear) return nullptr;
+        watch(*hear);
         return in_use_ ? dlsym_(in_use_, name) : nullptr;
     }
 
@@ -258,7 +267,7 @@ private:
         return 0;
     }
 
-    static inline const Hear* hear_ = nullptr;
+    static inline std::atomic<const Hear*> hear_{nullptr};
     static inline std::atomic<void*> in_use_{nullptr};
     static inline std::uintptr_t own_ = 0;
     static inline LookUp dlsym_ = &::dlsym;
