@@ -1,11 +1,10 @@
 """What opscope's collector of CUDA activities recorded of one process (``opscope exec``) -> `Trace`.
 
-Numbers of CUPTI's enumerations are those of its headers (cupti_activity.h, the same from CUDA 12.0 on).
+What CUPTI's numbers mean is in ``cupti_names.py``.
 """
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -18,6 +17,20 @@ from opscope.files import path_text
 from opscope.model import DeviceProperties, Migration, Trace, TraceSource
 from opscope.readers.content import Content
 from opscope.readers.cuda_file import CudaFile, Rows, read_cuda_file
+from opscope.readers.cupti_names import (
+    ACCESSES,
+    CAUSES,
+    DIRECTIONS,
+    MAPPING_CAUSES,
+    MEMORY,
+    NOT_MEANT,
+    WAITS,
+    call_name,
+    cause,
+    copy_name,
+    fill_name,
+    named,
+)
 from opscope.readers.events import LATEST_NS
 from opscope.readers.tables import build
 from opscope.readers.whole import whole
@@ -26,13 +39,8 @@ from opscope.units import NS_PER_S
 
 Ints = npt.NDArray[np.int64]
 
-_NONE: Final = 0xFFFFFFFF  # CUPTI's number of no stream and no event
 _DRIVER_CALL: Final = 0x8000
-_VERSION_SUFFIX: Final = re.compile(r"_v\d{4,5}$")  # cudaLaunchKernel_v7000; of the driver's, _v2 is part of the name
 _SAME_CLOCK_NS: Final = 10_000  # reading two clocks one after the other takes less
-_MEMORY: Final = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
-_DIRECTION: Final = ("Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
-_WAITS: Final = ("Synchronize", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
 _MIGRATIONS: Final[Mapping[int, Migration]] = {
     1: Migration.TO_DEVICE,
     2: Migration.TO_HOST,
@@ -44,9 +52,6 @@ _MIGRATIONS: Final[Mapping[int, Migration]] = {
     8: Migration.BETWEEN_DEVICES,
 }
 _TRANSFERS: Final = (1, 2, 8)
-_CAUSES: Final = (None, "user", "coherence", "prefetch", "eviction", "access counters")
-_ACCESSES: Final = (None, "read", "write", "atomic", "prefetch")
-_MAPPING_CAUSES: Final = (None, "coherence", "thrashing", "policy", "out of memory", "eviction")
 _OVERHEADS: Final[Mapping[int, str]] = {
     1: "Driver Compiler",
     1 << 16: "Buffer Flush",
@@ -249,7 +254,7 @@ class _Reading:
     def _launches(self) -> pl.DataFrame:
         rows, start, duration = self._timed("api")
         names = {int(row["call"]): self._file.text(row["name"]) for row in self._file.tables["calls"]}
-        short = {call: name if call & _DRIVER_CALL else _VERSION_SUFFIX.sub("", name) for call, name in names.items()}
+        short = {call: name if call & _DRIVER_CALL else call_name(name) for call, name in names.items()}
         failures = self._file.tables["failures"]
         failed = pl.DataFrame(
             {name: failures[name].astype(np.int64) for name in ("correlation", "call", "status")}
@@ -299,7 +304,7 @@ class _Reading:
 
     def _fills(self) -> pl.DataFrame:
         rows, start, duration = self._timed("fills")
-        names = _mapped(rows["memory"], lambda memory: f"Memset ({_at(_MEMORY, memory)})")
+        names = _mapped(rows["memory"], lambda memory: fill_name(named(MEMORY, memory)))
         return self._transfers("memset", rows, start, duration, names)
 
     def _transfers(self, kind: str, rows: Rows, start: Ints, duration: Ints, names: pl.Series) -> pl.DataFrame:
@@ -326,7 +331,7 @@ class _Reading:
         devices = dict(zip(contexts["context"].tolist(), contexts["device"].tolist(), strict=True))
         table = pl.DataFrame(
             {
-                "name": _mapped(rows["kind"], lambda kind: _at(_WAITS, kind)),
+                "name": _mapped(rows["kind"], lambda kind: named(WAITS, kind, WAITS[0])),
                 "device": pl.Series([devices.get(context) for context in rows["context"].tolist()], dtype=pl.Int32),
                 "stream": rows["stream"].astype(np.int64),
                 "event": rows["event"].astype(np.int64),
@@ -335,7 +340,7 @@ class _Reading:
                 "correlation": rows["correlation"],
             }
         )
-        return _shaped("synchronizations", table.with_columns(pl.col("stream", "event").replace(_NONE, None)))
+        return _shaped("synchronizations", table.with_columns(pl.col("stream", "event").replace(NOT_MEANT, None)))
 
     def _migrations(self) -> pl.DataFrame:
         rows = self._file.tables["unified_memory"]
@@ -411,25 +416,18 @@ def _client(path: str) -> str:
     return f"{known} ({name})" if known else name or "Another client"
 
 
-def _at(names: Sequence[str], number: int) -> str:
-    return names[number] if number < len(names) else names[0]
-
-
 def _copy_name(code: int) -> str:
     direction, source, destination = code >> 16, code >> 8 & 0xFF, code & 0xFF
-    return f"Memcpy {_at(_DIRECTION, direction)} ({_at(_MEMORY, source)} -> {_at(_MEMORY, destination)})"
+    return copy_name(named(DIRECTIONS, direction), named(MEMORY, source), named(MEMORY, destination))
 
 
 def _cause(code: int) -> str | None:
     kind, flags = code >> 32, code & 0xFFFFFFFF
-    causes: Sequence[str | None] = ()
     if kind in _TRANSFERS:
-        causes = _CAUSES
-    elif _MIGRATIONS[kind] is Migration.GPU_FAULT:
-        causes = _ACCESSES
-    elif _MIGRATIONS[kind] is Migration.REMOTE_MAPPING:
-        causes = _MAPPING_CAUSES
-    return causes[flags] if flags < len(causes) else None
+        return cause(CAUSES, flags)
+    if _MIGRATIONS[kind] is Migration.GPU_FAULT:
+        return cause(ACCESSES, flags)
+    return cause(MAPPING_CAUSES, flags) if _MIGRATIONS[kind] is Migration.REMOTE_MAPPING else None
 
 
 def _mapped(codes: npt.NDArray[Any], name_of: Callable[[int], str | None]) -> pl.Series:

@@ -5,7 +5,6 @@ and tables without rows are left out: so every table and column is looked for, a
 file may hold several processes; correlation ids are unique within one only, so they are made unique here.
 """
 
-import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -18,6 +17,19 @@ from opscope.errors import BadInputError
 from opscope.files import path_text
 from opscope.model import DeviceProperties, Migration, Trace, TraceSource
 from opscope.readers.content import Content
+from opscope.readers.cupti_names import (
+    ACCESSES,
+    CAUSES,
+    DIRECTIONS,
+    MEMORY,
+    NOT_MEANT,
+    WAITS,
+    call_name,
+    cause,
+    copy_name,
+    fill_name,
+    named,
+)
 from opscope.readers.events import LATEST_NS
 from opscope.readers.tables import build
 from opscope.readers.whole import OpenedReader, whole
@@ -29,14 +41,9 @@ _CPU_FAULTS, _GPU_FAULTS = (f"CUDA_UM_{name}_PAGE_FAULT_EVENTS" for name in ("CP
 _RANGES: Final = "NVTX_EVENTS"
 _USED: Final = (_KERNELS, _COPIES, _FILLS, _CALLS, _WAITS, _GRAPHS, _CPU_FAULTS, _GPU_FAULTS, _RANGES)
 _API_CLASSES: Final = (0, 1)  # of the runtime and of the driver; others in the table repeat calls, with their stacks
-_VERSION_SUFFIX: Final = re.compile(r"_v\d{4,5}$")
-_DIRECTIONS: Final = ("Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 _UNIFIED: Final = {11: Migration.TO_DEVICE, 12: Migration.TO_HOST, 13: Migration.BETWEEN_DEVICES}
-_MEMORY: Final = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
-_CAUSES: Final = (None, "user", "coherence", "prefetch", "eviction", "access counters")
-_ACCESSES: Final = (None, "read", "write", "atomic", "prefetch")
-_WAIT_NAMES: Final = ("Synchronize", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
-_NOT_MEANT: Final = 0xFFFFFFFF
+# Its own numbers for kinds of memory: one less than CUPTI's, and the last for what is unknown.
+_MEMORY: Final = MEMORY[1:]
 _PUSH_POP, _START_END, _DOMAIN = (59, 70), (60, 71), 75
 _WARNING: Final = 2
 _SHOWN_WARNINGS: Final = 5
@@ -172,7 +179,7 @@ class _Export:
             (
                 {
                     "thread": self._thread(thread),
-                    "name": _VERSION_SUFFIX.sub("", self._text(name)),
+                    "name": call_name(self._text(name)),
                     "correlation": self._correlation(correlation, thread),
                     "status": None if status is None or abs(status) >> 31 else status,
                     **times,
@@ -216,7 +223,7 @@ class _Export:
             (
                 {
                     "kind": "memcpy",
-                    "name": f"Memcpy {_at(_DIRECTIONS, kind)} ({_at(_MEMORY, from_)} -> {_at(_MEMORY, to)})",
+                    "name": copy_name(named(DIRECTIONS, kind), named(_MEMORY, from_), named(_MEMORY, to)),
                     "device": device,
                     "stream": stream,
                     "correlation": self._correlation(correlation, process),
@@ -248,7 +255,7 @@ class _Export:
             (
                 {
                     "kind": "memset",
-                    "name": f"Memset ({_at(_MEMORY, memory)})",
+                    "name": fill_name(named(_MEMORY, memory)),
                     "device": device,
                     "stream": stream,
                     "correlation": self._correlation(correlation, process),
@@ -287,10 +294,10 @@ class _Export:
             "synchronizations",
             (
                 {
-                    "name": _at(_WAIT_NAMES, kind, 0),
+                    "name": named(WAITS, kind, WAITS[0]),
                     "device": device,
-                    "stream": None if stream == _NOT_MEANT else stream,
-                    "event": None if event == _NOT_MEANT else event,
+                    "stream": None if stream == NOT_MEANT else stream,
+                    "event": None if event == NOT_MEANT else event,
                     "correlation": self._correlation(correlation, process),
                     **times,
                 }
@@ -304,7 +311,7 @@ class _Export:
 
     def _moved(self) -> Iterator[Mapping[str, object]]:
         wanted = ("start", "end", "deviceId", "globalPid", "bytes", "copyKind", "virtualAddress", "migrationCause")
-        for start, end, device, process, size, kind, address, cause in self._rows(_COPIES, wanted):
+        for start, end, device, process, size, kind, address, why in self._rows(_COPIES, wanted):
             times = self._times(start, end) if kind in _UNIFIED else None
             if times:
                 yield {
@@ -313,7 +320,7 @@ class _Export:
                     "device": device,
                     "address": _bounded(address),
                     "bytes": size,
-                    "cause": _CAUSES[cause] if cause is not None and 0 <= cause < len(_CAUSES) else None,
+                    "cause": cause(CAUSES, why),
                     **times,
                 }
 
@@ -339,7 +346,7 @@ class _Export:
                     "device": device,
                     "address": _bounded(address),
                     "faults": faults,
-                    "cause": _ACCESSES[access] if access is not None and 0 <= access < len(_ACCESSES) else None,
+                    "cause": cause(ACCESSES, access),
                     **times,
                 }
 
@@ -403,7 +410,7 @@ class _Export:
         return self._pairs.setdefault((str(process), str(thread)), len(self._pairs))
 
     def _correlation(self, number: int | None, process: int | None) -> int | None:
-        if number is None or not 0 <= number <= _NOT_MEANT:
+        if number is None or not 0 <= number <= NOT_MEANT:
             return None
         return number | self._processes.setdefault(_process_of(process), len(self._processes)) << 32
 
@@ -425,11 +432,6 @@ def _has_threads(frame: pl.DataFrame) -> bool:
 def _process_of(number: int | None) -> int:
     """Return the process in a global number: of hardware and virtual machine 8 bits each, of process and thread 24."""
     return 0 if number is None else number >> 24 & 0xFFFFFF
-
-
-def _at(names: Sequence[str], number: int | None, other: int = -1) -> str:
-    """Return a name by its number; the one for what is unknown where there is no such number."""
-    return names[number] if number is not None and 0 <= number < len(names) else names[other]
 
 
 def _whole(value: object) -> int:

@@ -174,7 +174,9 @@ inline void fillDomains(Function** table, unsigned size) {
     put(table, size, 13, +[](const wchar_t* name) { return new Named{narrow(name)}; });
 }
 
-inline void fillDriver(Function** table, unsigned size) {
+// The modules of the driver and of the runtime name devices alike, and streams from a number on.
+template <unsigned stream>
+void fillNames(Function** table, unsigned size) {
     put(
         table, size, 1,
         +[](int device, const char* name) { listener.nameDevice(static_cast<std::uint32_t>(device), text(name)); });
@@ -182,20 +184,8 @@ inline void fillDriver(Function** table, unsigned size) {
         table, size, 2, +[](int device, const wchar_t* name) {
             listener.nameDevice(static_cast<std::uint32_t>(device), narrow(name));
         });
-    put(table, size, 5, +[](void* stream, const char* name) { listener.nameStream(stream, text(name)); });
-    put(table, size, 6, +[](void* stream, const wchar_t* name) { listener.nameStream(stream, narrow(name)); });
-}
-
-inline void fillRuntime(Function** table, unsigned size) {
-    put(
-        table, size, 1,
-        +[](int device, const char* name) { listener.nameDevice(static_cast<std::uint32_t>(device), text(name)); });
-    put(
-        table, size, 2, +[](int device, const wchar_t* name) {
-            listener.nameDevice(static_cast<std::uint32_t>(device), narrow(name));
-        });
-    put(table, size, 3, +[](void* stream, const char* name) { listener.nameStream(stream, text(name)); });
-    put(table, size, 4, +[](void* stream, const wchar_t* name) { listener.nameStream(stream, narrow(name)); });
+    put(table, size, stream, +[](void* given, const char* name) { listener.nameStream(given, text(name)); });
+    put(table, size, stream + 1, +[](void* given, const wchar_t* name) { listener.nameStream(given, narrow(name)); });
 }
 
 struct Callbacks {  // NvtxExportTableCallbacks
@@ -218,7 +208,7 @@ inline bool listen(ExportTable tables, const Listener& listener) {
     constexpr struct {
         int module;
         void (*fill)(Function** table, unsigned size);
-    } modules[] = {{1, fillCore}, {2, fillDriver}, {4, fillRuntime}, {5, fillDomains}};
+    } modules[] = {{1, fillCore}, {2, fillNames<5>}, {4, fillNames<3>}, {5, fillDomains}};
     for (const auto& one : modules) {
         Function** table = nullptr;
         unsigned size = 0;

@@ -1,0 +1,47 @@
+"""What CUPTI's numbers mean, of its own records and of Nsight Systems' exports, which have most of them.
+
+The numbers are those of CUPTI's headers (cupti_activity.h, the same from CUDA 12.0 on).
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+UNKNOWN: Final = "Unknown"
+DIRECTIONS: Final = (UNKNOWN, "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
+MEMORY: Final = (UNKNOWN, "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
+WAITS: Final = ("Synchronize", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
+# Why unified memory moved, how a GPU accessed what was not there, why memory was mapped from afar.
+CAUSES: Final = (None, "user", "coherence", "prefetch", "eviction", "access counters")
+ACCESSES: Final = (None, "read", "write", "atomic", "prefetch")
+MAPPING_CAUSES: Final = (None, "coherence", "thrashing", "policy", "out of memory", "eviction")
+NOT_MEANT: Final = 0xFFFFFFFF  # the number of no stream and no event
+_VERSION: Final = re.compile(r"_v\d{4,5}$")
+
+
+def call_name(name: str) -> str:
+    """Return a call of the runtime without the version of its interface: ``cudaLaunchKernel_v7000``.
+
+    Of the driver's calls, ``_v2`` is a part of the name, and stays.
+    """
+    return _VERSION.sub("", name)
+
+
+def copy_name(direction: str, source: str, destination: str) -> str:
+    """Return what a copy is called, as torch.profiler calls it."""
+    return f"Memcpy {direction} ({source} -> {destination})"
+
+
+def fill_name(memory: str) -> str:
+    """Return what a fill is called, as torch.profiler calls it."""
+    return f"Memset ({memory})"
+
+
+def named(names: Sequence[str], number: int | None, other: str = UNKNOWN) -> str:
+    """Return a name by its number; the one for what is unknown where there is no such number."""
+    return names[number] if number is not None and 0 <= number < len(names) else other
+
+
+def cause(causes: Sequence[str | None], number: int | None) -> str | None:
+    """Return a cause by its number; None where it is not told."""
+    return causes[number] if number is not None and 0 <= number < len(causes) else None
