@@ -47,7 +47,12 @@ class FakeCuda:
         records.mkdir()
         given = {"CUDA_INJECTION64_PATH": str(self.collector), "OPSCOPE_CUDA_FOLDER": str(records), **environment}
         done = subprocess.run(
-            [self.program, *arguments], capture_output=True, text=True, check=False, env={**os.environ, **given}
+            [self.program, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **given},
+            timeout=100,
         )
         files = sorted(records.iterdir(), key=lambda file: file.stem.rpartition("-")[2])
         return Played(done.returncode, done.stdout, done.stderr, tuple(read(file) for file in files))

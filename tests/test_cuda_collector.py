@@ -189,3 +189,29 @@ def test_older_cupti_always_gets_a_buffer(cuda: FakeCuda, tmp_path: Path) -> Non
     """Before CUDA 12.9 it crashes without."""
     trace = _one(cuda.play(tmp_path, "launches", "2000", FAKE_VERSION="18").traces)
     assert (trace.activities.height, trace.source.dropped_records) == (2_000, 0)
+
+
+def test_a_program_that_closes_all_descriptors_keeps_its_own_file(cuda: FakeCuda, tmp_path: Path) -> None:
+    """The collector's number is then that of the program's file, and it writes to its own all the same."""
+    own = tmp_path / "own"
+    played = cuda.play(tmp_path, "descriptors", str(own))
+    assert (played.code, own.read_text()) == (0, "mine")
+    assert _one(played.traces).activities.height == 3
+
+
+def test_signals_are_for_the_program(cuda: FakeCuda, tmp_path: Path) -> None:
+    assert cuda.play(tmp_path, "signals").out == "got 15\n"
+
+
+def test_ranges_in_destructors_and_after_the_first_thread(cuda: FakeCuda, tmp_path: Path) -> None:
+    """The program ends when its last thread does: nothing of the collector's keeps it."""
+    played = cuda.play(tmp_path, "destructors")
+    assert played.code == 0, played.errors
+    names = _one(played.traces).annotations["name"].cast(pl.String).to_list()
+    assert {"of a thread", "late"} <= set(names)
+
+
+@pytest.mark.parametrize("how", ["forks by itself", "looks elsewhere"])
+def test_what_goes_around_the_library_goes_on(cuda: FakeCuda, tmp_path: Path, how: str) -> None:
+    """A child without the library's fork handlers ends; CUPTI is found nowhere but where it is."""
+    assert cuda.play(tmp_path, how).code == 0

@@ -1,8 +1,10 @@
 """``opscope exec`` and what reads its recordings: real ones of an H200, and programs that play one with CUDA here."""
 
 import json
+import lzma
 import os
 import shutil
+import struct
 import sys
 from pathlib import Path
 
@@ -121,8 +123,6 @@ def test_a_recording_travels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [0, 13, 40, 700, 1_900, 2_500, 5_000])
 def test_a_recording_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path: Path, kept: int) -> None:
-    import lzma
-
     whole = lzma.decompress((RECORDED / "graph.cudarec.xz").read_bytes())
     path = tmp_path / "cut.cudarec"
     path.write_bytes(whole[:kept])
@@ -138,8 +138,6 @@ def test_a_recording_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path: Path,
 
 def test_any_damage_is_refused_or_said(tmp_path: Path) -> None:
     """Every byte of the second thousand is overwritten once: no other error comes out."""
-    import lzma
-
     whole = bytearray(lzma.decompress((RECORDED / "nvtx.cudarec.xz").read_bytes()))
     path = tmp_path / "damaged.cudarec"
     for at in range(0, len(whole), 37):
@@ -158,6 +156,55 @@ def test_files_of_a_later_version_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"opscope.cuda/2\nstrings\n\n")
     with pytest.raises(BadInputError, match="another version"):
         read(path)
+
+
+_LISTED = "facts key:u4 value:u4"
+
+
+def _file(header: str, *blocks: tuple[int, bytes]) -> bytes:
+    body = b"".join(struct.pack("<II", number, len(content)) + content for number, content in blocks)
+    return b"opscope.cuda/1\n" + header.encode() + b"\n\n" + body
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _file(f"strings\n{_LISTED} key:u4"),  # a column twice
+        _file(f"strings\nstrings\n{_LISTED}"),
+        _file(_LISTED),  # no texts
+        _file(f"strings\n{_LISTED}"),  # none of the tables
+        _file("strings\nfacts key:f8"),
+        b"opscope.cuda/1\nstrings\n" + b"x" * 70_000,
+    ],
+)
+def test_files_of_odd_columns_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "odd.cudarec"
+    path.write_bytes(content)
+    with pytest.raises(BadInputError):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "table", ["clocks", "api", "kernels", "copies", "unified_memory", "devices", "range_ends", "events"]
+)
+def test_numbers_that_cannot_be_are_refused_or_left_out(tmp_path: Path, table: str) -> None:
+    """All bits of a table's rows set: times of the year 2554, devices that nobody has."""
+    whole = bytearray(lzma.decompress((RECORDED / "nvtx.cudarec.xz").read_bytes()))
+    header, at = whole.index(b"\n\n") + 2, 0
+    names = [line.split(" ")[0] for line in whole[: header - 2].decode().split("\n")[1:]]
+    at = header
+    while at < len(whole):
+        number, size = struct.unpack_from("<II", whole, at)
+        if names[number] == table:
+            whole[at + 8 : at + 8 + size] = b"\xff" * size
+        at += 8 + size
+    path = tmp_path / "odd.cudarec"
+    path.write_bytes(whole)
+    try:
+        trace = read(path)
+    except BadInputError:
+        return
+    assert trace.activities.height <= 3
 
 
 # ---------------------------------------------------------------- the command
@@ -230,7 +277,7 @@ def test_without_a_compiler_or_cupti_it_says_so(monkeypatch: pytest.MonkeyPatch,
     cupti = find_cupti(None)
     monkeypatch.setenv("OPSCOPE_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(EnvironmentLacksError, match="is not there"):
+    with pytest.raises(EnvironmentLacksError, match="cannot be run"):
         building.built_collector(cupti)
     monkeypatch.delenv("CXX")
     monkeypatch.setattr(shutil, "which", lambda _: None)
@@ -249,6 +296,24 @@ def test_an_old_driver_gets_the_cupti_that_it_serves(monkeypatch: pytest.MonkeyP
     assert find_cupti(None) is thirteen
     with pytest.raises(EnvironmentLacksError, match="too old for the CUPTI here"):
         find_cupti("470.82.01")
+
+
+def test_descriptors_and_odd_scripts_are_passed_on(collecting: CudaCollector, tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.set_inheritable(read_end, True)
+    os.write(write_end, b"given")
+    os.close(write_end)
+    out = tmp_path / "out"
+    script = tmp_path / "script"
+    script.write_text(f"cat /dev/fd/{read_end} > {out}\nexit 3\n")  # says not by what it is run
+    script.chmod(0o755)
+    assert collecting.collect(Command((str(script),)), tmp_path / "raw").record.exit_code == 3
+    assert out.read_text() == "given"
+
+
+def test_a_request_to_end_reaches_the_program(collecting: CudaCollector, tmp_path: Path) -> None:
+    script = "trap 'exit 6' TERM HUP; kill -TERM $PPID; sleep 5 & wait"
+    assert collecting.collect(Command(("sh", "-c", script)), tmp_path / "raw").record.exit_code == 6
 
 
 def test_the_command_line(cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,10 +50,27 @@ def test_older_versions_have_fewer_columns() -> None:
 
 @pytest.mark.parametrize(
     ("cell", "unit", "number"),
-    [("1,234.5", "ns", 1_234.5), ("2", "Kbyte", 2_000), ("n/a", "", None), ("", "%", None), ("3", "inst", 3)],
+    [
+        ("1,234.5", "ns", 1_234.5),
+        ("2", "Kbyte", 2_000),
+        ("n/a", "", None),
+        ("", "%", None),
+        ("3", "inst", 3),
+        ("1,5", "us", None),
+        ("inf", "s", None),
+        ("1", "Tbyte", 1e12),
+        ("1_000", "", None),
+    ],
 )
 def test_numbers(cell: str, unit: str, number: float | None) -> None:
     assert number_of(cell, unit) == number
+
+
+def test_runs_and_processes_are_told_apart() -> None:
+    names = "ID|Process ID|Process Name|Host Name|Kernel Name|Section Name|Metric Name|Metric Unit|Metric Value"
+    head = '"' + names.replace("|", '","') + '"\n'
+    rows = '"0","1","p","h","k()","S","Duration","ns","5"\n"0","2","p","h","k()","S","Duration","ns","7"\n'
+    assert [one.metrics["Duration"] for one in read_kernel_counters(head + rows + head + rows)] == [5, 7, 5, 7]
 
 
 def test_other_tables_are_none() -> None:

@@ -89,7 +89,8 @@ def _unified_memory(traces: Sequence[Trace]) -> ReportEntry:
     named = pl.col("name")
     moves = named.is_in([Migration.TO_DEVICE, Migration.TO_HOST])
     table = (
-        events.filter(moves | named.is_in([Migration.CPU_FAULT, Migration.GPU_FAULT]))
+        events.filter(pl.col("address").is_not_null())
+        .filter(moves | named.is_in([Migration.CPU_FAULT, Migration.GPU_FAULT]))
         .group_by("address")
         .agg(
             to_device=pl.col("bytes").filter(named == Migration.TO_DEVICE).sum(),

@@ -17,7 +17,7 @@ from opscope.readers.tables import sorted_by_start
 
 _STREAMS: Final = 1_000_000  # streams of a process are numbered below; the second one's begin here
 _CORRELATION: Final = ("correlation", "external_id")
-_BITS: Final = 40  # for numbers within a process
+_BITS: Final = 48  # for numbers within a process: those of a graph's nodes have the graph's above 32 bits
 _MOST: Final = 1 << (62 - _BITS)
 
 

@@ -1,5 +1,6 @@
 """How ``opscope analyze`` shows counters of Nsight Compute, alone or joined to a trace."""
 
+import csv
 import os
 import stat
 from pathlib import Path
@@ -53,7 +54,10 @@ def print_counters(
     for file in files:
         if file.stat().st_size > _MOST:
             raise BadInputError(f"{file} is larger than {_MOST:,} bytes, as tables of Nsight Compute are not")
-        found = read_kernel_counters(file.read_text(encoding="utf-8", errors="replace"))
+        try:
+            found = read_kernel_counters(file.read_text(encoding="utf-8", errors="replace"))
+        except csv.Error as error:
+            raise BadInputError(f"{file} is no whole table of Nsight Compute: {error}") from error
         if not found:
             raise BadInputError(f"{file} is a table of Nsight Compute without any kernel")
         counters.extend(found)

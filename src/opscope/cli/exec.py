@@ -5,14 +5,14 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from opscope.cli.options import format_option
 from opscope.cli.stats_output import print_stats, stats_options
 from opscope.documents.stats import Report
-from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.record.execution import EXECUTION, RAW
 from opscope.text import printable
 
@@ -22,12 +22,27 @@ if TYPE_CHECKING:
 _PARENT = Path("profiling_results")
 
 
+_HELP: Final = """Run a program and record what it does with CUDA, in every process that it starts.
+
+Any program will do: C++, Fortran, Python, a script, torchrun. It runs as without opscope, with its own input, output
+and exit code; when it ends, tables are printed. The recording is kept: opscope stats, analyze, sql, convert and export
+read it.
+
+\b
+Examples:
+  opscope exec ./add
+  opscope exec --stats cuda_api_sum,um_sum -- ./add 1000
+  opscope exec -o run torchrun --nproc-per-node 2 train.py
+"""
+
+
 @click.command(
+    help=_HELP,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "ignore_unknown_options": False,
         "allow_interspersed_args": False,
-    }
+    },
 )
 @click.argument("arguments", metavar="[--] COMMAND [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
@@ -45,18 +60,7 @@ def command(
     top: int | None,
     output_format: str,
 ) -> None:
-    r"""Run a program and record what it does with CUDA, in every process that it starts.
-
-    Any program will do: C++, Fortran, Python, a script, torchrun. It runs as without opscope, with its own input,
-    output and exit code; then tables are printed. The recording is kept: opscope stats, analyze, sql, convert and
-    export read it.
-
-    \b
-    Examples:
-      opscope exec ./add
-      opscope exec --stats cuda_api_sum,um_sum -- ./add 1000
-      opscope exec -o run torchrun --nproc-per-node 2 train.py
-    """
+    """Run a program; see ``_HELP``."""
     from opscope.collect.cuda.command import Command, CudaCollector
 
     wanted = Command(arguments)
@@ -69,12 +73,21 @@ def command(
         (folder / RAW).mkdir(parents=True)
     except OSError as error:
         raise EnvironmentLacksError(f"cannot write to {folder}: {error.strerror or error}") from error
-    record = collector.collect(wanted, folder / RAW).record
-    if not record.recordings and output_dir is None:
+    try:
+        record = collector.collect(wanted, folder / RAW).record
+    except OpscopeError:
         shutil.rmtree(folder, ignore_errors=True)
-    else:
-        _keep(folder, record)
-    _print(folder, record, reports, top, output_format)
+        raise
+    try:
+        if record.recordings or output_dir is not None:
+            _keep(folder, record)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        _print(folder, record, reports, top, output_format)
+    except (OpscopeError, OSError) as error:  # what the program ended with comes first
+        if not record.exit_code:
+            raise
+        click.echo(printable(f"opscope: {error}"), err=True)
     sys.exit(record.exit_code)
 
 
@@ -98,7 +111,8 @@ def _keep(folder: Path, record: "Execution") -> None:
 def _print(folder: Path, record: "Execution", reports: tuple[Report, ...], top: int | None, output_format: str) -> None:
     from opscope.readers import read
 
-    sys.stdout.flush()
+    if sys.stdout is not None:  # it may have been closed
+        sys.stdout.flush()
     for line in _said(record):
         click.echo(printable(f"opscope: {line}"), err=True)
     traces = [read(folder / RAW / name) for name in record.recordings]

@@ -4,6 +4,7 @@ What CUPTI's numbers mean is in ``cupti_names.py``.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, Final
@@ -39,6 +40,7 @@ from opscope.units import NS_PER_S
 
 Ints = npt.NDArray[np.int64]
 
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _DRIVER_CALL: Final = 0x8000
 _SAME_CLOCK_NS: Final = 10_000  # reading two clocks one after the other takes less
 _MIGRATIONS: Final[Mapping[int, Migration]] = {
@@ -92,10 +94,10 @@ def parse(content: Content) -> Trace:
         BadInputError: it is no such file, or holds other columns.
     """
     source, path = content.source, path_text(content.source.path)
-    file = read_cuda_file(whole(content.reader).content(), path)
     try:
+        file = read_cuda_file(whole(content.reader).content(), path)
         return _Reading(file).trace(path, source.size_bytes, source.damage or file.damage)
-    except (KeyError, ValueError, IndexError) as error:
+    except (KeyError, ValueError, IndexError, OverflowError, TypeError, pl.exceptions.PolarsError) as error:
         raise BadInputError(f"{path} does not hold what opscope exec writes: {error}") from error
 
 
@@ -163,9 +165,9 @@ class _Reading:
     def _rank(self) -> dict[str, int] | None:
         for number, size in _RANKS:
             rank = self._facts.get(f"environment {number}", "")
-            if rank.isdecimal():
+            if _NUMBER.fullmatch(rank):
                 world = self._facts.get(f"environment {size}", "")
-                return {"rank": int(rank), **({"world_size": int(world)} if world.isdecimal() else {})}
+                return {"rank": int(rank), **({"world_size": int(world)} if _NUMBER.fullmatch(world) else {})}
         return None
 
     def _not_recorded(self) -> Iterator[str]:
@@ -188,6 +190,8 @@ class _Reading:
             elif event == _HINDERED:
                 library, _, code = text.rpartition(" ")
                 yield f"{_client(library)} could not use CUPTI (error {code}): run it without opscope exec."
+        if began is None and "cupti" in self._facts and not events:
+            yield "The collector did not begin to record what CUDA did."
         if began is not None and not any(event in (_FINISHED, _STEPPED_ASIDE) for _, event, _ in events):
             yield self._cut_off(began)
         untimed = sum(int((self._file.tables[name]["start_ns"] == 0).sum()) for name in ("kernels", "nodes", "copies"))
@@ -199,7 +203,8 @@ class _Reading:
         last = int(flushes["time_ns"][-1]) if len(flushes) else began
         kept = bool(len(flushes) and flushes["kept_buffers"][-1])
         return (
-            "The process ended without a last flush: it crashed, was killed, called _exit or became another program. "
+            "The process ended without a last flush: it crashed, was killed, called _exit or became another program, "
+            "or its recording could not be written on. "
             f"What came later than {(last - began) / NS_PER_S:.3f} s after recording began is lost"
             + (", and what had not ended by then." if kept else ".")
         )

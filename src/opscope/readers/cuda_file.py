@@ -57,7 +57,7 @@ def read_cuda_file(content: bytes, path: str) -> CudaFile:
         raise BadInputError(f"{path} is cut off in its header: it holds no record")
     layouts = _layouts(content[:end].decode("utf-8", "replace").split("\n"), path)
     names = list(layouts)
-    parts: dict[str, list[Rows]] = {name: [] for name in names if name != _STRINGS}
+    parts: dict[str, list[bytes]] = {name: [] for name in names if name != _STRINGS}
     texts: list[str] = []
     damage, at = None, end + 2
     while at < len(content):
@@ -75,13 +75,13 @@ def read_cuda_file(content: bytes, path: str) -> CudaFile:
             if not _take_texts(content[at : at + size], texts):
                 damage = "a block of texts is damaged"
                 break
-        elif layout is None or size % layout.itemsize:
+        elif layout is None or not size or size % layout.itemsize:
             damage = "a block holds no whole rows"
             break
         else:
-            parts[name].append(np.frombuffer(content, layout, size // layout.itemsize, at))
+            parts[name].append(content[at : at + size])
         at += size
-    tables = {name: np.concatenate(found) if found else np.zeros(0, layouts[name]) for name, found in parts.items()}
+    tables = {name: np.frombuffer(b"".join(found), layouts[name]) for name, found in parts.items()}
     return CudaFile(tables, tuple(texts), damage)
 
 
@@ -93,7 +93,8 @@ def _layouts(lines: list[str], path: str) -> dict[str, np.dtype[Any] | None]:
     for line in lines[1:]:
         name, *columns = line.split(" ")
         matches = [_COLUMN.fullmatch(column) for column in columns]
-        if name in layouts or None in matches or (not columns and name != _STRINGS):
+        columns = [column.partition(":")[0] for column in columns]
+        if name in layouts or None in matches or len(set(columns)) < len(columns) or (not columns and name != _STRINGS):
             raise BadInputError(f"{path} has a header that is not understood: {line[:80]!r}")
         fields = [(match[1], f"<{match[2]}") for match in matches if match]
         layouts[name] = np.dtype(fields) if fields else None

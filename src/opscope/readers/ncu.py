@@ -23,8 +23,12 @@ _FACTORS: Final[Mapping[str, tuple[float, str]]] = {
     **dict.fromkeys(("usecond", "us"), (1e3, "ns")),
     **dict.fromkeys(("msecond", "ms"), (1e6, "ns")),
     **dict.fromkeys(("second", "s"), (1e9, "ns")),
-    **{f"{prefix}byte": (factor, "byte") for prefix, factor in (("", 1), ("K", 1e3), ("M", 1e6), ("G", 1e9))},
+    **{
+        f"{prefix}byte": (factor, "byte")
+        for prefix, factor in (("", 1), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
+    },
 }
+_NUMBER: Final = re.compile(r"-?(\d{1,3}(,\d{3})+|\d{1,300})(\.\d+)?([eE][+-]?\d{1,2})?")
 _DIMENSIONS: Final = re.compile(r"\(?\s*(\d+),\s*(\d+),\s*(\d+)\s*\)?")
 
 
@@ -40,9 +44,12 @@ def read_kernel_counters(text: str) -> tuple[KernelCounters, ...]:
     begin = next((at for at, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
     if begin is None:
         return ()
-    names, found = rows[begin], rows[begin + 1 :]
+    names = rows[begin]
     of_page = _details if all(name in names for name in _DETAILS) else _raw
-    return tuple(of_page(names, found))
+    # Files of several runs may stand one after the other.
+    begins = [at for at, row in enumerate(rows) if row == names]
+    parts = (rows[at + 1 : end] for at, end in zip(begins, [*begins[1:], len(rows)], strict=True))
+    return tuple(one for part in parts for one in of_page(names, part) if one.kernel)
 
 
 def _raw(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[KernelCounters]:
@@ -67,7 +74,7 @@ def _details(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Ke
     values: dict[str, float] = {}
     for row in rows:
         current = dict(zip(names, row, strict=False))
-        if cells is not None and current["ID"] != cells["ID"]:
+        if cells is not None and _launch(current) != _launch(cells):
             yield _kernel(cells, values)
             values = {}
         cells = current
@@ -77,6 +84,10 @@ def _details(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Ke
             values.setdefault(current["Metric Name"], number)
     if cells is not None:
         yield _kernel(cells, values)
+
+
+def _launch(cells: Mapping[str, str]) -> tuple[str, str]:
+    return cells.get("ID", ""), cells.get("Process ID", "")
 
 
 def _kernel(cells: Mapping[str, str], values: Mapping[str, float]) -> KernelCounters:
@@ -90,11 +101,13 @@ def _kernel(cells: Mapping[str, str], values: Mapping[str, float]) -> KernelCoun
 
 
 def number_of(cell: str, unit: str) -> float | None:
-    """Return a cell as a number, times in nanoseconds and sizes in bytes; None for what is none, as ``n/a``."""
-    try:
-        return float(cell.replace(",", "")) * _FACTORS.get(unit, (1, unit))[0]
-    except ValueError:
+    """Return a cell as a number, times in nanoseconds and sizes in bytes; None for what is none, as ``n/a``.
+
+    A comma before other than three digits is no separator of thousands, as in other languages' ``1,5``: no number then.
+    """
+    if not _NUMBER.fullmatch(cell.strip()):
         return None
+    return float(cell.replace(",", "")) * _FACTORS.get(unit, (1, unit))[0]
 
 
 def _dimensions(cell: str) -> str | None:

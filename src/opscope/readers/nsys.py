@@ -48,6 +48,7 @@ _PUSH_POP, _START_END, _DOMAIN = (59, 70), (60, 71), 75
 _WARNING: Final = 2
 _SHOWN_WARNINGS: Final = 5
 _LONGEST_TEXT: Final = 1 << 20
+_LONGEST_VALUE: Final = 1 << 24
 
 Row = tuple[Any, ...]
 
@@ -70,12 +71,15 @@ def _opened(content: Content) -> sqlite3.Connection:
     reader = whole(content.reader)
     if isinstance(reader, OpenedReader) and reader.left_unread:
         content.source.size_bytes = content.source.path.stat().st_size
-        place = quote(str(content.source.path.absolute()))
-        connection = sqlite3.connect(f"file:{place}?mode=ro&immutable=1", uri=True)
+        place = content.source.path.absolute()
+        # What a program that still writes has in a file of its own beside it belongs to the database.
+        alone = "" if place.with_name(f"{place.name}-wal").exists() else "&immutable=1"
+        connection = sqlite3.connect(f"file:{quote(str(place))}?mode=ro{alone}", uri=True)
     else:
         connection = sqlite3.connect(":memory:")
         connection.deserialize(reader.content())
     connection.text_factory = lambda text: text[:_LONGEST_TEXT].decode("utf-8", "replace")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA query_only = ON")
     return connection
@@ -89,7 +93,9 @@ class _Export:
             str(name): {str(row[1]) for row in connection.execute("SELECT * FROM pragma_table_info(?)", (name,))}
             for (name,) in tables
         }
-        if "StringIds" not in self._columns or not any(name in self._columns for name in (*_USED, "TARGET_INFO_GPU")):
+        if not {"id", "value"} <= self._columns.get("StringIds", set()) or not any(
+            name in self._columns for name in (*_USED, "TARGET_INFO_GPU")
+        ):
             raise BadInputError(
                 f"{path} is an SQLite database, and none that Nsight Systems exported: it has no table StringIds, or "
                 "none of CUDA or NVTX"

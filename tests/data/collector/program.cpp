@@ -1,6 +1,8 @@
 // Plays a program that uses CUDA, on a machine without: it loads the collector as the driver does, and makes CUPTI's
 // records itself. Its argument says what happens; every time and number is one that the tests know.
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -260,6 +262,53 @@ int nvtx() {
     return 0;
 }
 
+// Closes all descriptors that it does not know, as daemons do, and opens a file of its own.
+int descriptors(const char* path) {
+    launches(2);
+    for (int at = 3; at < 1024; ++at) close(at);
+    const int own = open(path, O_WRONLY | O_CREAT, 0644);
+    for (int at = own + 1; at < 1024; ++at) dup2(own, at);
+    launches(1);
+    usleep(700'000);  // the collector writes meanwhile
+    return write(own, "mine", 4) == 4 ? 0 : 1;
+}
+
+// Waits for a signal that no thread of its own may get otherwise.
+int signals() {
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &wanted, nullptr);
+    load("InitializeInjection");
+    launches(1);
+    std::thread([] {
+        usleep(100'000);
+        kill(getpid(), SIGTERM);
+    }).detach();
+    int got = 0;
+    sigwait(&wanted, &got);
+    std::printf("got %d\n", got);
+    return 0;
+}
+
+// Ranges in a destructor of a thread, and of the first thread, which ends before the last one.
+struct AtThreadsEnd {
+    ~AtThreadsEnd() {
+        function<int(const char*)>(core[9])("late");
+        function<int()>(core[11])();
+    }
+};
+int destructors() {
+    nvtx();
+    std::thread([] {
+        static thread_local AtThreadsEnd late;
+        (void)&late;
+        function<int(const char*)>(core[9])("of a thread");
+    }).join();
+    std::thread([] { usleep(100'000); }).detach();
+    pthread_exit(nullptr);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -268,12 +317,27 @@ int main(int count, char** arguments) {
     const std::string mode = count > 1 ? arguments[1] : "everything";
     if (mode == "nvtx") return nvtx();
     if (mode == "without CUDA") return 7;
+    if (mode == "signals") return signals();
+    if (mode == "destructors") return destructors();
     if (mode == "fork first" && fork() != 0) wait(nullptr);
     if (!load("InitializeInjection")) return 20;
     if (mode == "everything") everything();
     if (mode == "launches") launches(static_cast<std::uint32_t>(std::atoi(arguments[2])));
     if (mode == "fork first") launches(5);
     if (mode.rfind("client", 0) == 0) return client(mode);
+    if (mode == "descriptors") return descriptors(arguments[2]);
+    if (mode == "looks elsewhere") {
+        void* mathematics = dlopen("libm.so.6", RTLD_NOW);
+        return dlsym(mathematics, "cuptiSubscribe") ? 1 : 0;
+    }
+    if (mode == "forks by itself") {
+        launches(1);
+        const long child = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+        if (child == 0) std::exit(5);
+        int status = 0;
+        waitpid(static_cast<pid_t>(child), &status, 0);
+        return WEXITSTATUS(status) == 5 ? 0 : 1;
+    }
     if (mode == "dropped") {
         launches(2);
         fake_drop(41);

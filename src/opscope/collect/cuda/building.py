@@ -46,7 +46,10 @@ def built_collector(cupti: Cupti) -> Path:
 
 
 def _compiler() -> list[str]:
-    named = shlex.split(os.environ.get("CXX", ""))
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise EnvironmentLacksError(f"$CXX is no command: {error}") from error
     if named:
         return named
     found = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
@@ -68,8 +71,8 @@ def _digest(command: list[str]) -> str:
 def _compile(command: list[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    except FileNotFoundError as error:
-        raise EnvironmentLacksError(f"the C++ compiler {command[0]} is not there") from error
+    except OSError as error:
+        raise EnvironmentLacksError(f"the C++ compiler {command[0]} cannot be run: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise EnvironmentLacksError(f"the collector could not be compiled in {_SECONDS} s") from error
     if done.returncode:

@@ -1,12 +1,14 @@
 """Runs a command with the collector in every process of it that uses CUDA or NVTX."""
 
 import datetime
+import errno
 import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,12 +32,16 @@ _OTHER_TOOLS: Final = (
     *("ncu", "nsys", "nv-nsight-cu-cli", "nvprof", "compute-sanitizer", "cuda-memcheck", "cuda-gdb"),
     *("rocprof", "rocprofv3"),
 )
-_ASIDE: Final = "aside"
+_ASIDE: Final = "aside.txt"
 # A program of the same name, found first: it says that the tool begins, and lets it run as if we were not there.
 _STAND_IN: Final = """#!/bin/sh
 printf '%s %s\\n' "$(date +%s.%N 2> /dev/null)" {program} >> {log}
 unset {variables}
-PATH={path}
+aside={aside}
+PATH=":$PATH:"
+PATH="${{PATH%%":$aside:"*}}:${{PATH#*":$aside:"}}"
+PATH=${{PATH#:}}
+PATH=${{PATH%:}}
 export PATH
 exec {program} "$@"
 """
@@ -60,7 +66,8 @@ class Command:
         program = self.arguments[0]
         path = shutil.which(program)
         if path is None:
-            what = "is not executable" if Path(program).is_file() else "is not there"
+            is_folder = Path(program).is_dir() and "/" in program
+            what = "is a folder" if is_folder else "is not executable" if Path(program).is_file() else "is not there"
             hint = f"; ./{program} is: name it so" if "/" not in program and os.access(program, os.X_OK) else ""
             raise UsageError(f"{program} {what}, and cannot be run{hint}")
         return path
@@ -99,8 +106,11 @@ class CudaCollector:
         if other := os.environ.get(_INJECTION):
             raise UsageError(f"{_INJECTION} is set to {other}: another tool is to be loaded in its place. Unset it")
         folder = folder.absolute()
-        stand_ins = folder / _ASIDE
-        log = folder / f"{_ASIDE}.txt"
+        folder.mkdir(parents=True, exist_ok=True)
+        stand_ins = Path(
+            tempfile.mkdtemp(prefix="opscope-")
+        )  # the folder's own path may hold colons, as none in a PATH
+        log = folder / _ASIDE
         variables = self._variables(folder)
         _write_stand_ins(stand_ins, log, sorted(variables))
         if (named := stand_ins / Path(program).name).is_file():
@@ -111,9 +121,10 @@ class CudaCollector:
             code = _run(subject.arguments, program, {**os.environ, **variables, "PATH": path})
         except OSError as error:
             raise EnvironmentLacksError(f"{program} cannot be run: {error.strerror or error}") from error
+        finally:
+            shutil.rmtree(stand_ins, ignore_errors=True)
         seconds = time.time() - began
         tools = tuple(_other_tools(log, began))
-        shutil.rmtree(stand_ins, ignore_errors=True)
         files = sorted(folder.glob(f"*{RECORDING_ENDING}"), key=lambda file: file.stem.rpartition("-")[2])
         record = Execution(
             command=subject.arguments,
@@ -137,7 +148,6 @@ class CudaCollector:
 
 
 def _write_stand_ins(folder: Path, log: Path, variables: Sequence[str]) -> None:
-    folder.mkdir(parents=True)
     for name in _OTHER_TOOLS:
         real = shutil.which(name)
         if real is None:
@@ -146,7 +156,7 @@ def _write_stand_ins(folder: Path, log: Path, variables: Sequence[str]) -> None:
             program=shlex.quote(real),
             log=shlex.quote(str(log)),
             variables=" ".join(variables),
-            path=shlex.quote(os.environ.get("PATH", "")),
+            aside=shlex.quote(str(folder)),
         )
         (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o755)
@@ -166,7 +176,13 @@ def _run(arguments: Sequence[str], program: str, environment: dict[str, str]) ->
     """Run a program and return its exit code. It hears of signals itself, or they are passed on."""
     with _signals_for_child() as children:
         # With all descriptors that it was to inherit, as `cat <(echo x)` needs.
-        child = subprocess.Popen(arguments, executable=program, env=environment, close_fds=False)
+        try:
+            child = subprocess.Popen(arguments, executable=program, env=environment, close_fds=False)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            # A script that does not say by what it is run: as shells do.
+            child = subprocess.Popen(["/bin/sh", program, *arguments[1:]], env=environment, close_fds=False)
         children.append(child)
         code = child.wait()
     return code if code >= 0 else _SIGNALLED - code
@@ -174,17 +190,38 @@ def _run(arguments: Sequence[str], program: str, environment: dict[str, str]) ->
 
 @contextmanager
 def _signals_for_child() -> "Iterator[list[subprocess.Popen[bytes]]]":
-    """Leave an interrupt from the terminal to the child, which gets it too; pass other requests to end on."""
+    """Pass requests to end on to the child, but for those of the terminal, which it gets too."""
     children: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _: object) -> None:
         for child in children:
             child.send_signal(number)
 
-    handlers = {signal.SIGINT: lambda *_: None, signal.SIGQUIT: lambda *_: None, signal.SIGTERM: pass_on}
+    def unless_of_terminal(number: int, frame: object) -> None:
+        if not _in_foreground():
+            pass_on(number, frame)
+
+    handlers = {
+        **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), unless_of_terminal),
+        **dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2), pass_on),
+    }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield children
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    """Tell whether a terminal sends its signals to this process and what it started."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

@@ -25,6 +25,7 @@
 #include <new>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -33,6 +34,7 @@
 #include "file.h"
 #include "nvtx.h"
 #include "other_clients.h"
+#include "signals.h"
 
 // Where the driver looks for it.
 extern "C" __attribute__((visibility("default"))) int InitializeInjection();
@@ -48,10 +50,11 @@ constexpr std::size_t kMostBuffers = 64;
 constexpr std::uint32_t kMayRefuse = 27;  // CUPTI 12.9: earlier ones crash if they get no buffer
 constexpr std::size_t kBufferAlignment = 8;
 constexpr auto kFlushEvery = std::chrono::milliseconds(250);
-constexpr auto kPatience = std::chrono::seconds(10);
+constexpr auto kPatience = std::chrono::seconds(5);
 constexpr u8 kWriteEveryNs = 250'000'000;
 constexpr std::size_t kMostWaiting = 1 << 16;
-constexpr u2 kDriverCall = 0x8000;  // added to the number of a call of the driver's API
+constexpr std::size_t kMostRemembered = 1 << 16;  // ways of launching
+constexpr u2 kDriverCall = 0x8000;                // added to the number of a call of the driver's API
 constexpr std::size_t kLongestText = 16384;
 
 // What may happen to the collector; the reader knows these numbers.
@@ -271,12 +274,15 @@ private:
 
     // Ranges of NVTX alone need no thread, which would keep a process alive whose first thread has ended.
     void startFlushing() {
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+        const SignalsBlocked blocked;  // the thread inherits that: signals are for the program's own
         flushes_ = true;
-        std::thread(&Collector::flushRegularly, this).detach();
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        try {
+            std::thread(&Collector::flushRegularly, this).detach();
+        } catch (const std::system_error& error) {
+            flushes_ = false;
+            say(Happened::failed,
+                std::string("what is in unfinished buffers, as no thread can be made that writes it: ") + error.what());
+        }
     }
 
     void leaveOutQueries() {
@@ -295,21 +301,23 @@ private:
     void finish() {
         if (getpid() != process_) return;
         {
-            std::unique_lock lock(ending_);
+            std::lock_guard lock(ending_);
             ends_ = true;
-            ended_.notify_all();
-            if (flushes_) ended_.wait_for(lock, kPatience, [this] { return !flushes_; });
         }
-        if (!writing_.try_lock_for(kPatience)) return;
+        ended_.notify_all();
+        std::unique_lock flushing(making_way_, kPatience);
+        if (!flushing || !writing_.try_lock_for(kPatience)) return;
         writing_.unlock();
-        if (recording_) flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+        if (recording_.exchange(false)) flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
         say(Happened::finished, "");
     }
 
     // Another client of CUPTI comes: recording ends. It would get our buffers back, so none may be out then.
     static void makeWay(const char* library) {
         Collector* collector = the;
-        if (!collector || !collector->recording_.exchange(false)) return;
+        if (!collector) return;
+        std::lock_guard lock(collector->making_way_);  // a second one waits until the first one has its way
+        if (!collector->recording_.exchange(false)) return;
         CuptiApi& cupti = collector->cupti_;
         for (const CUpti_ActivityKind kind : kKinds) cupti.cuptiActivityDisable(kind);
         if (collector->unified_memory_) cupti.cuptiActivityDisable(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER);
@@ -347,6 +355,7 @@ private:
 
     static void CUPTIAPI completed(CUcontext context, std::uint32_t stream, std::uint8_t* buffer, std::size_t,
                                    std::size_t valid) {
+        const SignalsBlocked blocked;
         if (Collector* collector = the) {
             collector->take(context, stream, buffer, valid);
             collector->buffers_.giveBack(buffer);
@@ -375,15 +384,14 @@ private:
             lock.unlock();
             if (recording_) {
                 OtherClients::watch(kHear);
-                flush(0);
+                std::lock_guard making_way(making_way_);
+                if (recording_) flush(0);
             } else {
                 std::lock_guard writing(writing_);
                 file_.write();
             }
             lock.lock();
         }
-        flushes_ = false;
-        ended_.notify_all();
     }
 
     // Writes ranges now and then where no thread does; the caller holds the lock.
@@ -508,9 +516,10 @@ private:
                          kernel.staticSharedMemory,
                          kernel.dynamicSharedMemory};
         const std::string_view bytes(reinterpret_cast<const char*>(&launch), sizeof launch);
-        auto [found, is_new] = launches_.try_emplace(std::string(bytes), static_cast<u4>(launches_.size()));
+        if (launches_.size() >= kMostRemembered) launches_.clear();  // those that come again are written again
+        auto [found, is_new] = launches_.try_emplace(std::string(bytes), next_launch_);
         if (is_new) {
-            launch.number = found->second;
+            launch.number = next_launch_++;
             launch.name = file_.string(demangled(mangled));
             file_.add(launch);
         }
@@ -555,8 +564,8 @@ private:
     }
 
     // Returns the number of a thread, whose name is looked up while it lives.
-    u2 threadOf(u4 id) {
-        auto [found, is_new] = threads_.try_emplace(id, static_cast<u2>(threads_.size()));
+    u4 threadOf(u4 id) {
+        auto [found, is_new] = threads_.try_emplace(id, static_cast<u4>(threads_.size()));
         if (is_new) {
             std::string name = contentOf(("/proc/self/task/" + std::to_string(id) + "/comm").c_str());
             if (!name.empty() && name.back() == '\n') name.pop_back();
@@ -590,6 +599,7 @@ private:
     std::atomic<bool> recording_{false}, unified_memory_{false};
     const pid_t process_ = getpid();
     static inline std::mutex making_;
+    std::timed_mutex making_way_;  // whoever flushes, or ends recording
     std::mutex ending_;
     std::condition_variable ended_;
     bool ends_ = false;
@@ -599,7 +609,8 @@ private:
     File file_;
     u8 written_ = 0;  // when that was done without a thread
     std::unordered_map<std::string, u4> launches_;
-    std::unordered_map<u4, u2> threads_;
+    u4 next_launch_ = 0;
+    std::unordered_map<u4, u4> threads_;
     std::set<u2> known_calls_, left_out_;
 };
 

@@ -40,8 +40,14 @@ public:
     u4 string(std::string_view text) {
         text = text.substr(0, kLongestText);
         if (auto found = numbers_.find(text); found != numbers_.end()) return found->second;
+        if (remembered_ > kMostRemembered) {  // those that come again are written again
+            numbers_.clear();
+            texts_.clear();
+            remembered_ = 0;
+        }
+        remembered_ += text.size() + kEntry;
         texts_.emplace_back(text);
-        u4 number = static_cast<u4>(texts_.size() - 1), size = static_cast<u4>(text.size());
+        u4 number = next_++, size = static_cast<u4>(text.size());
         numbers_.emplace(texts_.back(), number);
         append(TableNumber::strings, &number, sizeof number);
         append(TableNumber::strings, &size, sizeof size);
@@ -77,7 +83,9 @@ public:
 
 private:
     static constexpr std::size_t kLongestText = 1 << 16;
-    static constexpr int kHigh = 900;  // programs expect the lowest numbers for files of their own
+    static constexpr std::size_t kMostRemembered = 8 << 20;
+    static constexpr std::size_t kEntry = 100;  // what remembering takes beside the text
+    static constexpr int kHigh = 900;           // programs expect the lowest numbers for files of their own
 
     void open(int how) {
         const int low = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | how, 0644);
@@ -144,6 +152,8 @@ private:
     bool whole_ = true;  // whether everything could be written: a disk may be full
     std::size_t waiting_ = 0;
     std::array<std::vector<char>, static_cast<std::size_t>(TableNumber::count)> rows_;
+    u4 next_ = 0;
+    std::size_t remembered_ = 0;
     std::deque<std::string> texts_;  // never moved: the map's keys point into them
     std::unordered_map<std::string_view, u4> numbers_;
 };

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "signals.h"
+
 namespace opscope::nvtx {
 
 // Which style a range has; the reader knows these numbers.
@@ -115,16 +117,19 @@ inline Ranges& open() {
     return *ranges;
 }
 
-inline int push(const Named* domain, const std::string& name) {
+template <typename Name>
+int push(const Named* domain, Name name) {
+    const SignalsBlocked blocked;
     const std::uint64_t number = next();
     int depth = 0;
     for (const auto& range : open()) depth += range.first == domain;
     open().emplace_back(domain, number);
-    listener.begin(number, Style::push_pop, name, nameOf(domain));
+    listener.begin(number, Style::push_pop, name(), nameOf(domain));
     return depth;
 }
 
 inline int pop(const Named* domain) {
+    const SignalsBlocked blocked;
     auto& ranges = open();
     int depth = -1;
     for (const auto& range : ranges) depth += range.first == domain;
@@ -137,10 +142,17 @@ inline int pop(const Named* domain) {
     return -1;  // nothing was open
 }
 
-inline std::uint64_t start(const Named* domain, const std::string& name) {
+template <typename Name>
+std::uint64_t start(const Named* domain, Name name) {
+    const SignalsBlocked blocked;
     const std::uint64_t number = next();
-    listener.begin(number, Style::start_end, name, nameOf(domain));
+    listener.begin(number, Style::start_end, name(), nameOf(domain));
     return number;
+}
+
+inline void end(std::uint64_t range) {
+    const SignalsBlocked blocked;
+    listener.end(range);
 }
 
 using Function = void (*)();
@@ -151,22 +163,26 @@ void put(Function** table, unsigned size, unsigned number, F* function) {
 }
 
 inline void fillCore(Function** table, unsigned size) {
-    put(table, size, 4, +[](const Attributes* given) { return start(nullptr, message(given)); });
-    put(table, size, 5, +[](const char* given) { return start(nullptr, text(given)); });
-    put(table, size, 6, +[](const wchar_t* given) { return start(nullptr, narrow(given)); });
-    put(table, size, 7, +[](std::uint64_t range) { listener.end(range); });
-    put(table, size, 8, +[](const Attributes* given) { return push(nullptr, message(given)); });
-    put(table, size, 9, +[](const char* given) { return push(nullptr, text(given)); });
-    put(table, size, 10, +[](const wchar_t* given) { return push(nullptr, narrow(given)); });
+    put(table, size, 4, +[](const Attributes* given) { return start(nullptr, [=] { return message(given); }); });
+    put(table, size, 5, +[](const char* given) { return start(nullptr, [=] { return text(given); }); });
+    put(table, size, 6, +[](const wchar_t* given) { return start(nullptr, [=] { return narrow(given); }); });
+    put(table, size, 7, +[](std::uint64_t range) { end(range); });
+    put(table, size, 8, +[](const Attributes* given) { return push(nullptr, [=] { return message(given); }); });
+    put(table, size, 9, +[](const char* given) { return push(nullptr, [=] { return text(given); }); });
+    put(table, size, 10, +[](const wchar_t* given) { return push(nullptr, [=] { return narrow(given); }); });
     put(table, size, 11, +[]() { return pop(nullptr); });
     put(table, size, 14, +[](std::uint32_t id, const char* name) { listener.nameThread(id, text(name)); });
     put(table, size, 15, +[](std::uint32_t id, const wchar_t* name) { listener.nameThread(id, narrow(name)); });
 }
 
 inline void fillDomains(Function** table, unsigned size) {
-    put(table, size, 2, +[](const Named* domain, const Attributes* given) { return start(domain, message(given)); });
-    put(table, size, 3, +[](const Named*, std::uint64_t range) { listener.end(range); });
-    put(table, size, 4, +[](const Named* domain, const Attributes* given) { return push(domain, message(given)); });
+    put(
+        table, size, 2,
+        +[](const Named* domain, const Attributes* given) { return start(domain, [=] { return message(given); }); });
+    put(table, size, 3, +[](const Named*, std::uint64_t range) { end(range); });
+    put(
+        table, size, 4,
+        +[](const Named* domain, const Attributes* given) { return push(domain, [=] { return message(given); }); });
     put(table, size, 5, +[](const Named* domain) { return pop(domain); });
     put(table, size, 10, +[](const Named*, const char* given) { return new Named{text(given)}; });
     put(table, size, 11, +[](const Named*, const wchar_t* given) { return new Named{narrow(given)}; });

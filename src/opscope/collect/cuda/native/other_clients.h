@@ -235,20 +235,22 @@ private:
 
     using LookUp = void* (*)(void* library, const char* name);
 
-    // Stands for dlsym. That answers by who calls it, so it has to be called as if its caller did: by a jump.
+    // Stands for dlsym. That answers by who calls it where a name's next definition is wanted, so then it has to be
+    // called as if its caller did: by a jump.
     __attribute__((optimize("O2"), no_sanitize("address", "undefined"))) static void* lookedUp(void* library,
                                                                                                const char* name) {
-        if (name && std::strncmp(name, "cupti", 5) == 0)
-            if (void* found = inUse(name)) return found;
+        if (name && std::strncmp(name, "cupti", 5) == 0 && library != RTLD_NEXT) return ofCupti(library, name);
         return dlsym_(library, name);
     }
 
-    // Returns a function of the copy of CUPTI that is in use; none before one is, or where it has no such function.
-    __attribute__((noinline)) static void* inUse(const char* name) {
-        const Hear* hear = hear_;
-        if (!hear) return nullptr;
-        watch(*hear);
-        return in_use_ ? dlsym_(in_use_, name) : nullptr;
+    // Returns what is found; where that is a function of a copy of CUPTI, the one of the copy that is in use.
+    __attribute__((noinline)) static void* ofCupti(void* library, const char* name) {
+        if (const Hear* hear = hear_) watch(*hear);
+        void* found = dlsym_(library, name);
+        void* in_use = in_use_;
+        if (!found || !in_use || !(isOfCupti(found) || baseOf(found) == own_)) return found;
+        void* used = dlsym_(in_use, name);
+        return used ? used : found;
     }
 
     // Writes a word of a library, if it is its own; its page stays writable, as other words of it may have to be.
@@ -269,7 +271,7 @@ private:
 
     static inline std::atomic<const Hear*> hear_{nullptr};
     static inline std::atomic<void*> in_use_{nullptr};
-    static inline std::uintptr_t own_ = 0;
+    static inline std::atomic<std::uintptr_t> own_{0};
     static inline LookUp dlsym_ = &::dlsym;
     static inline std::recursive_mutex watching_;
     static inline std::atomic<int> copies_{0};

@@ -66,7 +66,7 @@
     COLUMN(u8, start_ns)    \
     COLUMN(u8, duration_ns) \
     COLUMN(u4, correlation) \
-    COLUMN(u2, thread)      \
+    COLUMN(u4, thread)      \
     COLUMN(u2, call)
 
 #define OPSCOPE_FAILURES(COLUMN) /* calls that returned an error */ \
