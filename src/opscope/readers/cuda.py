@@ -33,7 +33,7 @@ from opscope.readers.cupti_names import (
     named,
 )
 from opscope.readers.events import LATEST_NS
-from opscope.readers.tables import build
+from opscope.readers.tables import build, shaped
 from opscope.readers.whole import whole
 from opscope.schema import SCHEMAS
 from opscope.units import NS_PER_S
@@ -274,7 +274,7 @@ class _Reading:
                 "call": rows["call"].astype(np.int64),
             }
         ).join(failed, on=("correlation", "call"), how="left", maintain_order="left")
-        return _shaped("launches", table.with_columns(pl.col("status").fill_null(0)))
+        return shaped("launches", table.with_columns(pl.col("status").fill_null(0)))
 
     def _kernels(self) -> pl.DataFrame:
         return pl.concat([self._kernels_of("kernels"), self._kernels_of("nodes")])
@@ -300,7 +300,7 @@ class _Reading:
         }
         if name == "nodes":
             columns |= {"graph_id": rows["graph"], "graph_node_id": rows["node"]}
-        return _shaped("activities", pl.DataFrame(columns))
+        return shaped("activities", pl.DataFrame(columns))
 
     def _copies(self) -> pl.DataFrame:
         rows, start, duration = self._timed("copies")
@@ -328,7 +328,7 @@ class _Reading:
             }
         )
         in_graph = pl.col("graph_node_id") != 0
-        return _shaped("activities", table.with_columns(pl.when(in_graph).then(pl.col("graph_id", "graph_node_id"))))
+        return shaped("activities", table.with_columns(pl.when(in_graph).then(pl.col("graph_id", "graph_node_id"))))
 
     def _synchronizations(self) -> pl.DataFrame:
         rows, start, duration = self._timed("synchronizations")
@@ -345,7 +345,7 @@ class _Reading:
                 "correlation": rows["correlation"],
             }
         )
-        return _shaped("synchronizations", table.with_columns(pl.col("stream", "event").replace(NOT_MEANT, None)))
+        return shaped("synchronizations", table.with_columns(pl.col("stream", "event").replace(NOT_MEANT, None)))
 
     def _migrations(self) -> pl.DataFrame:
         rows = self._file.tables["unified_memory"]
@@ -368,12 +368,12 @@ class _Reading:
                 "cause": _mapped(kind << 32 | rows["flags"], _cause),
             }
         )
-        return _shaped("migrations", table)
+        return shaped("migrations", table)
 
     def _overheads(self) -> pl.DataFrame:
         rows, start, duration = self._timed("overheads")
         names = _mapped(rows["kind"], lambda kind: _OVERHEADS.get(kind, f"Overhead {kind}"))
-        return _shaped("overheads", pl.DataFrame({"name": names, "start_ns": start, "duration_ns": duration}))
+        return shaped("overheads", pl.DataFrame({"name": names, "start_ns": start, "duration_ns": duration}))
 
     def _named_ranges(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return the ranges of NVTX: those that nest on their thread, and those that need not."""
@@ -400,7 +400,7 @@ class _Reading:
             }
         )
         nested = pl.col("style") == _PUSH_POP
-        return _shaped("annotations", table.filter(nested)), _shaped("ranges", table.filter(~nested))
+        return shaped("annotations", table.filter(nested)), shaped("ranges", table.filter(~nested))
 
 
 def _device_of(kind: Ints, rows: Rows) -> pl.Series:
@@ -449,11 +449,3 @@ def _constant(value: str, count: int) -> pl.Series:
 def _dimensions(ways: Rows, name: str) -> pl.Series:
     columns = [ways[f"{name}_{axis}"].tolist() for axis in "xyz"]
     return pl.Series([",".join(map(str, one)) for one in zip(*columns, strict=True)], dtype=pl.String)
-
-
-def _shaped(table: str, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a frame with all columns of a table, those that it lacks unknown."""
-    return frame.select(
-        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype).alias(name)
-        for name, dtype in SCHEMAS[table].items()
-    )

@@ -6,7 +6,7 @@ file may hold several processes; correlation ids are unique within one only, so 
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 from urllib.parse import quote
@@ -31,7 +31,7 @@ from opscope.readers.cupti_names import (
     named,
 )
 from opscope.readers.events import LATEST_NS
-from opscope.readers.tables import build
+from opscope.readers.tables import build, shaped
 from opscope.readers.whole import OpenedReader, whole
 from opscope.schema import SCHEMAS
 
@@ -45,6 +45,7 @@ _UNIFIED: Final = {11: Migration.TO_DEVICE, 12: Migration.TO_HOST, 13: Migration
 # Its own numbers for kinds of memory: one less than CUPTI's, and the last for what is unknown.
 _MEMORY: Final = MEMORY[1:]
 _PUSH_POP, _START_END, _DOMAIN = (59, 70), (60, 71), 75
+_NO_NAME: Final = 255  # beyond the numbers that have one
 _WARNING: Final = 2
 _SHOWN_WARNINGS: Final = 5
 _LONGEST_TEXT: Final = 1 << 20
@@ -179,138 +180,80 @@ class _Export:
     # ------------------------------------------------------------ tables
 
     def _launches(self) -> pl.DataFrame:
-        rows = self._rows(_CALLS, ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"))
-        return self._frame(
-            "launches",
-            (
-                {
-                    "thread": self._thread(thread),
-                    "name": call_name(self._text(name)),
-                    "correlation": self._correlation(correlation, thread),
-                    "status": None if status is None or abs(status) >> 31 else status,
-                    **times,
-                }
-                for start, end, kind, thread, correlation, name, status in rows
-                if (kind is None or kind in _API_CLASSES) and (times := self._times(start, end))
-            ),
-        )
+        wanted = ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue")
+        kind = pl.col("eventClass")
+        frame = self._timed(_CALLS, wanted, kind.is_null() | kind.is_in(_API_CLASSES))
+        columns = {
+            "thread": self._threads_of(frame["globalTid"]),
+            "name": _mapped(frame["nameId"], lambda number: call_name(self._text(number))),
+            "correlation": self._correlations(frame, "globalTid"),
+            "status": frame["returnValue"],
+        }
+        return shaped("launches", frame.select("start_ns", "duration_ns").with_columns(**columns))
 
     def _kernels(self) -> pl.DataFrame:
         wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName", "shortName",
                   "registersPerThread", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "staticSharedMemory",
                   "dynamicSharedMemory", "graphNodeId", "graphId")  # fmt: skip
-
-        def row(values: Row) -> Mapping[str, object] | None:
-            start, end, device, stream, correlation, process, name, short, registers = values[:9]
-            grid, block, (static, dynamic, node, graph) = values[9:12], values[12:15], values[15:]
-            times = self._times(start, end)
-            return times and {
-                "kind": "kernel",
-                "name": self._text(name if name is not None else short),
-                "device": device,
-                "stream": stream,
-                "correlation": self._correlation(correlation, process),
-                "graph_id": graph or None,
-                "graph_node_id": node or None,
-                "grid": None if None in grid else ",".join(map(str, grid)),
-                "block": None if None in block else ",".join(map(str, block)),
-                "registers_per_thread": registers,
-                "shared_memory_bytes": None if static is None or dynamic is None else static + dynamic,
-                **times,
-            }
-
-        return self._frame("activities", filter(None, map(row, self._rows(_KERNELS, wanted))))
+        frame = self._timed(_KERNELS, wanted)
+        names = frame.select(pl.coalesce("demangledName", "shortName")).to_series()
+        return self._activities(
+            frame,
+            "kernel",
+            _mapped(names, self._text),
+            grid=pl.concat_str("gridX", "gridY", "gridZ", separator=","),
+            block=pl.concat_str("blockX", "blockY", "blockZ", separator=","),
+            registers_per_thread=pl.col("registersPerThread"),
+            shared_memory_bytes=pl.col("staticSharedMemory") + pl.col("dynamicSharedMemory"),
+        )
 
     def _copies(self) -> pl.DataFrame:
         wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind", "srcKind",
                   "dstKind", "graphNodeId")  # fmt: skip
-        return self._frame(
-            "activities",
-            (
-                {
-                    "kind": "memcpy",
-                    "name": copy_name(named(DIRECTIONS, kind), named(_MEMORY, from_), named(_MEMORY, to)),
-                    "device": device,
-                    "stream": stream,
-                    "correlation": self._correlation(correlation, process),
-                    "graph_node_id": node or None,
-                    "bytes": size,
-                    **times,
-                }
-                for start, end, device, stream, correlation, process, size, kind, from_, to, node in self._rows(
-                    _COPIES, wanted
-                )
-                if kind not in _UNIFIED and (times := self._times(start, end))
-            ),
-        )
+        kind = pl.col("copyKind")
+        frame = self._timed(_COPIES, wanted, kind.is_null() | ~kind.is_in(list(_UNIFIED)))
+        # Three small numbers as one; what is unknown, or none of them, is beyond all that have a name.
+        parts = [pl.col(name).fill_null(_NO_NAME).clip(0, _NO_NAME) for name in ("copyKind", "srcKind", "dstKind")]
+        code = frame.select((parts[0] * 256 + parts[1]) * 256 + parts[2]).to_series()
+        return self._activities(frame, "memcpy", _mapped(code, _copy_name), bytes=pl.col("bytes"))
 
     def _fills(self) -> pl.DataFrame:
-        wanted = (
-            "start",
-            "end",
-            "deviceId",
-            "streamId",
-            "correlationId",
-            "globalPid",
-            "bytes",
-            "memKind",
-            "graphNodeId",
-        )
-        return self._frame(
-            "activities",
-            (
-                {
-                    "kind": "memset",
-                    "name": fill_name(named(_MEMORY, memory)),
-                    "device": device,
-                    "stream": stream,
-                    "correlation": self._correlation(correlation, process),
-                    "graph_node_id": node or None,
-                    "bytes": size,
-                    **times,
-                }
-                for start, end, device, stream, correlation, process, size, memory, node in self._rows(_FILLS, wanted)
-                if (times := self._times(start, end))
-            ),
-        )
+        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "memKind",
+                  "graphNodeId")  # fmt: skip
+        frame = self._timed(_FILLS, wanted)
+        names = _mapped(frame["memKind"], lambda memory: fill_name(named(_MEMORY, memory)))
+        return self._activities(frame, "memset", names, bytes=pl.col("bytes"))
 
     def _graphs(self) -> pl.DataFrame:
         """Return launches of graphs that were recorded as wholes: their device time, under a name that says so."""
         wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
-        return self._frame(
-            "activities",
-            (
-                {
-                    "kind": "kernel",
-                    "name": "(a CUDA graph as a whole)",
-                    "device": device,
-                    "stream": stream,
-                    "correlation": self._correlation(correlation, process),
-                    "graph_id": graph,
-                    **times,
-                }
-                for start, end, device, stream, correlation, process, graph in self._rows(_GRAPHS, wanted)
-                if (times := self._times(start, end))
-            ),
+        frame = self._timed(_GRAPHS, wanted)
+        names = pl.repeat("(a CUDA graph as a whole)", frame.height, dtype=pl.String, eager=True)
+        return self._activities(frame, "kernel", names)
+
+    def _activities(self, frame: pl.DataFrame, kind: str, names: pl.Series, **own: pl.Expr) -> pl.DataFrame:
+        """Return work of the devices: what all of it has, and what one kind has of its own."""
+        numbers = {"graph_id": "graphId", "graph_node_id": "graphNodeId"}
+        graph = {to: pl.col(of).replace(0, None) for to, of in numbers.items() if of in frame.columns}
+        columns = frame.select(
+            "start_ns", "duration_ns", device=pl.col("deviceId"), stream=pl.col("streamId"), **graph, **own
         )
+        correlation = self._correlations(frame, "globalPid")
+        return shaped("activities", columns.with_columns(kind=pl.lit(kind), name=names, correlation=correlation))
 
     def _synchronizations(self) -> pl.DataFrame:
         wanted = ("start", "end", "deviceId", "streamId", "eventId", "syncType", "correlationId", "globalPid")
-        return self._frame(
-            "synchronizations",
-            (
-                {
-                    "name": named(WAITS, kind, WAITS[0]),
-                    "device": device,
-                    "stream": None if stream == NOT_MEANT else stream,
-                    "event": None if event == NOT_MEANT else event,
-                    "correlation": self._correlation(correlation, process),
-                    **times,
-                }
-                for start, end, device, stream, event, kind, correlation, process in self._rows(_WAITS, wanted)
-                if (times := self._times(start, end))
-            ),
+        frame = self._timed(_WAITS, wanted)
+        columns = frame.select(
+            "start_ns",
+            "duration_ns",
+            device=pl.col("deviceId"),
+            stream=pl.col("streamId").replace(NOT_MEANT, None),
+            event=pl.col("eventId").replace(NOT_MEANT, None),
         )
+        names = _mapped(frame["syncType"], lambda kind: named(WAITS, kind, WAITS[0]))
+        correlation = self._correlations(frame, "globalPid")
+        return shaped("synchronizations", columns.with_columns(name=names, correlation=correlation))
 
     def _migrations(self) -> pl.DataFrame:
         return self._frame("migrations", (*self._moved(), *self._faults_of_cpu(), *self._faults_of_gpu()))
@@ -393,6 +336,31 @@ class _Export:
         columns = ", ".join(f'CAST("{name}" AS {kind})' if name in self._columns[table] else "NULL" for name in wanted)
         return self._connection.execute(f'SELECT {columns} FROM "{table}"').fetchall()
 
+    def _timed(self, table: str, wanted: Sequence[str], only: pl.Expr | None = None) -> pl.DataFrame:
+        """Return columns of the rows that are wanted and whose times can be true, with beginning and duration."""
+        schema = dict.fromkeys(wanted, pl.Int64)
+        found = pl.DataFrame(self._rows(table, wanted), schema=schema, orient="row")
+        found = found if only is None else found.filter(only)
+        begin, end, most = pl.col("start"), pl.col("end"), LATEST_NS - self._begin_ns
+        possible = begin.is_between(-LATEST_NS, most, closed="none") & end.is_between(begin, most, closed="left")
+        kept = found.filter(possible)
+        self._count += found.height
+        self._odd += found.height - kept.height
+        return kept.with_columns(start_ns=begin + self._begin_ns, duration_ns=end - begin)
+
+    def _threads_of(self, numbers: pl.Series) -> pl.Series:
+        return _mapped(numbers, self._thread, pl.Int32)
+
+    def _correlations(self, frame: pl.DataFrame, process: str) -> pl.Series:
+        """Return correlation ids with the number of their process above 32 bits: unique over all processes."""
+        own = frame["correlationId"]
+        numbers = _mapped(frame[process], lambda number: self._process_number(_process_of(number)), pl.Int64)
+        known = own.is_between(0, NOT_MEANT)
+        return (numbers * (1 << 32) + own).set(~known.fill_null(value=False), None)
+
+    def _process_number(self, process: int) -> int:
+        return self._processes.setdefault(process, len(self._processes))
+
     def _one(self, table: str, column: str) -> int | None:
         rows = self._rows(table, (column,))
         value = rows[0][0] if rows else None
@@ -415,11 +383,6 @@ class _Export:
         thread = process if main or number is None else number & 0xFFFFFF
         return self._pairs.setdefault((str(process), str(thread)), len(self._pairs))
 
-    def _correlation(self, number: int | None, process: int | None) -> int | None:
-        if number is None or not 0 <= number <= NOT_MEANT:
-            return None
-        return number | self._processes.setdefault(_process_of(process), len(self._processes)) << 32
-
     def _frame(self, table: str, rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
         schema = SCHEMAS[table]
         columns: dict[str, list[object]] = {name: [] for name in schema}
@@ -429,6 +392,20 @@ class _Export:
         return pl.DataFrame(
             {name: pl.Series(name, _fitting(columns[name], dtype), dtype=dtype) for name, dtype in schema.items()}
         )
+
+
+def _copy_name(code: int | None) -> str:
+    code = 0xFFFFFF if code is None else code
+    return copy_name(named(DIRECTIONS, code >> 16), named(_MEMORY, code >> 8 & 0xFF), named(_MEMORY, code & 0xFF))
+
+
+def _mapped(codes: pl.Series, value_of: Callable[[int | None], Any], dtype: Any = pl.String) -> pl.Series:
+    """Return what few different numbers stand for, row by row."""
+    found = codes.unique()
+    values = pl.Series([value_of(code) for code in found], dtype=dtype)
+    table = pl.DataFrame({"code": found, "value": values})
+    joined = pl.DataFrame({"code": codes}).join(table, on="code", how="left", nulls_equal=True, maintain_order="left")
+    return joined["value"]
 
 
 def _has_threads(frame: pl.DataFrame) -> bool:

@@ -56,6 +56,14 @@ def build(
     return Trace(source=source, devices=devices, threads=threads, **tables)
 
 
+def shaped(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame with all columns of a table: those that it lacks, and numbers that they cannot hold, unknown."""
+    return frame.select(
+        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(name)
+        for name, dtype in SCHEMAS[table].items()
+    )
+
+
 def sorted_by_start(name: str, frame: pl.DataFrame) -> pl.DataFrame:
     """Sort a table by time; what begins at the same time stays in order."""
     by = "time_ns" if name == "allocations" else "start_ns"
