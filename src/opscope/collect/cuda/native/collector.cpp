@@ -69,9 +69,10 @@ constexpr CUpti_ActivityKind kKinds[] = {
     CUPTI_ACTIVITY_KIND_CONTEXT,           CUPTI_ACTIVITY_KIND_OVERHEAD,
 };
 
-// Queries that CUDA's runtime makes at every launch while it is watched. They cost more than they say.
+// Queries that CUDA's runtime makes at every launch while it is watched, which cost more than they say, and one that is
+// made here, for names of streams.
 constexpr const char* kLeftOut[] = {"cuKernelGetName", "cuKernelGetAttribute", "cuDevicePrimaryCtxGetState",
-                                    "cuCtxGetCurrent"};
+                                    "cuCtxGetCurrent", "cuStreamGetCtx"};
 
 // Of which process this is a part, among those of a job.
 constexpr const char* kVariables[] = {
