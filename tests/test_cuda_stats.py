@@ -214,6 +214,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert "rank 1 of 2: nvtx (process " in shown.stdout
     assert "cudaMalloc failed once with error 2." in shown.stdout
     csv = fresh_opscope("stats", both[0], "--stats", "cuda_gpu_kern_sum", "--format", "csv")
-    assert csv.stdout.splitlines()[0].startswith("Time (%),Total Time (ns),Instances,")
+    lines = csv.stdout.splitlines()
+    assert lines[0].startswith("Time (%),Total Time (ns),Instances,")
+    assert all(cell.replace(".", "").isdecimal() for cell in lines[1].split(",")[:8])
     assert fresh_opscope("stats", both[0], "--stats", "all", "--format", "csv").returncode == 2
     assert "## NVTX ranges (nvtx_sum)" in fresh_opscope("stats", *both, "--stats", "nvtx_sum", "--format", "md").stdout

@@ -100,6 +100,21 @@ def test_processes_of_a_run_become_one_trace_on_one_clock() -> None:
     assert merged([first]) is first
 
 
+def test_ranges_come_back_from_an_export(tmp_path: Path) -> None:
+    """Those that nest and those that need not, with their threads; streams have the names that they were given."""
+    target = tmp_path / "out.json"
+    assert fresh_opscope("export", str(RECORDED / "nvtx.cudarec.xz"), "--chrome", str(target)).returncode == 0
+    before, after = _recorded("nvtx"), read(target)
+    for table in ("annotations", "ranges", "launches"):
+        own = getattr(before, table).select(pl.col("name").cast(pl.String), "start_ns", "duration_ns", "thread")
+        assert (
+            getattr(after, table)
+            .select(pl.col("name").cast(pl.String), "start_ns", "duration_ns", "thread")
+            .equals(own)
+        )
+    assert "stream 13 (copies)" in target.read_text()
+
+
 def test_a_recording_travels(tmp_path: Path) -> None:
     """Converted, nothing is lost; exported, all processes stand in one file that says what each lacks."""
     source = tmp_path / "kill.cudarec.xz"

@@ -112,6 +112,9 @@ def test_the_command(tmp_path: Path) -> None:
     joined = json.loads(fresh_opscope("analyze", str(RECORDED / "graph.cudarec.xz"), table, "--format", "json").stdout)
     assert joined["schema"] == "opscope.counters/1"
     assert (joined["unmatched_launches"], len(joined["launches"])) == (0, 16)
+    csv = fresh_opscope("analyze", str(RECORDED / "graph.cudarec.xz"), table, "--format", "csv").stdout.splitlines()
+    assert csv[0].startswith("kernel,grid,block,measured,joined,run_ns,ncu_ns,")
+    assert '"b(float *, int)","1,2,1","32,2,1",5,5,3168,' in csv[1]
     two = fresh_opscope("analyze", table, str(RECORDED / "two0.cudarec.xz"), str(RECORDED / "two1.cudarec.xz"))
     assert (two.returncode, "one trace" in two.stderr) == (2, True)
     empty = tmp_path / "empty.csv"

@@ -47,7 +47,7 @@ def print_counters(
     from opscope.cli.terminal import echo_lines, echo_table
     from opscope.readers.ncu import read_kernel_counters
     from opscope.record.codec import encode
-    from opscope.report.counters_document import build_counters, counters_lines, counters_table
+    from opscope.report.counters_document import build_counters, counters_lines, counters_table, counters_values
     from opscope.report.tables import as_csv, as_markdown
 
     counters: list[KernelCounters] = []
@@ -69,7 +69,7 @@ def print_counters(
     if output_format == "json":
         click.echo(encode(document), nl=False)
     elif output_format == "csv":
-        click.echo(as_csv(table))
+        click.echo(as_csv(counters_values(document, top or None)))
     elif output_format == "md":
         click.echo(as_markdown(table, "Counters"))
     else:

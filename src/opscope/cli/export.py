@@ -49,7 +49,8 @@ def command(
 
     Viewers silently drop slices that overlap without nesting; here they get lanes of their own. Names are escaped,
     operators and kernels carry opscope's categories, and arrows lead from launches to kernels. Parts after the first
-    are named OUT.part2.json and so on. Of a run of opscope exec, all processes are written, on one clock.
+    are named OUT.part2.json and so on. Of a run of opscope exec, all processes are written, on one
+    clock; what happens to unified memory is for viewers alone, opscope does not read it back.
     """
     files = list(files_of([input_path]))
     if len(files) > 1 and not is_execution(input_path):

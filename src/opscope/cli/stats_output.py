@@ -62,7 +62,7 @@ def print_stats(traces: "Sequence[Trace]", reports: Sequence[Report], top: int |
     """
     from opscope.cli.terminal import echo_lines, echo_table
     from opscope.record.codec import encode
-    from opscope.report.stats_document import after_table, build_stats, process_lines, table_of, title_of
+    from opscope.report.stats_document import after_table, build_stats, plain, process_lines, table_of, title_of
     from opscope.report.tables import as_csv, as_markdown
 
     if output_format == "csv" and len(reports) > 1:
@@ -74,7 +74,7 @@ def print_stats(traces: "Sequence[Trace]", reports: Sequence[Report], top: int |
     shown = (_SHOWN if output_format == "table" else None) if top is None else top or None
     for entry in stats.reports:
         if output_format == "csv":
-            click.echo(as_csv(table_of(entry, shown)))
+            click.echo(as_csv(plain(table_of(entry, shown))))
         elif output_format == "md":
             click.echo(as_markdown(table_of(entry, shown), title_of(entry.name)))
         else:

@@ -54,6 +54,20 @@ _MIGRATIONS: Final[Mapping[int, Migration]] = {
     8: Migration.BETWEEN_DEVICES,
 }
 _TRANSFERS: Final = (1, 2, 8)
+_FAILED_KIND: Final = re.compile(r"activities of kind (\d{1,6}): (.*)", re.DOTALL)
+_KINDS: Final[Mapping[int, str]] = {
+    1: "copies",
+    2: "fills",
+    4: "calls of the driver",
+    5: "calls of the runtime",
+    8: "devices",
+    9: "contexts",
+    10: "kernels",
+    17: "what the profiler and the driver do themselves",
+    22: "copies between devices",
+    38: "synchronisations",
+}
+_NOT_ALLOWED: Final = "INSUFFICIENT_PRIVILEGES"
 _OVERHEADS: Final[Mapping[int, str]] = {
     1: "Driver Compiler",
     1 << 16: "Buffer Flush",
@@ -155,12 +169,13 @@ class _Reading:
         }
         if (rank := self._rank()) is not None:
             found["distributedInfo"] = json.dumps(rank)
-        names = {
+        names = {f"thread {row['id']}": self._file.text(row["name"]) for row in self._file.tables["threads"]}
+        names |= {
             f"{'thread' if row['object_kind'] == _THREAD else 'stream'} {row['object']}": self._file.text(row["name"])
             for row in self._file.tables["names"]
             if row["object_kind"] in (_THREAD, _STREAM)
         }
-        return {**{key: value for key, value in found.items() if value}, **names}
+        return {key: value for key, value in {**names, **found}.items() if value}
 
     def _rank(self) -> dict[str, int] | None:
         for number, size in _RANKS:
@@ -177,7 +192,7 @@ class _Reading:
         for time, event, number in events:
             text = self._file.text(number)
             if event == _FAILED:
-                yield f"Not recorded: {text}."
+                yield f"Not recorded: {_failure(text)}."
             elif event == _REFUSED:
                 yield f"Another client of CUPTI was there before ({text}): no CUDA activity was recorded."
             elif event == _STEPPED_ASIDE:
@@ -359,7 +374,7 @@ class _Reading:
             {
                 "name": _mapped(kind, lambda number: _MIGRATIONS[number]),
                 "thread": self._thread_of(np.full(len(rows), -1)),
-                "device": np.where(kind == 2, rows["source"], rows["destination"]),
+                "device": _device_of(kind, rows),
                 "start_ns": start + self._shift_ns,
                 "duration_ns": np.where(lasts, end - start, 0),
                 "address": np.minimum(rows["address"], np.uint64(LATEST_NS)),
@@ -412,6 +427,15 @@ def _device_of(kind: Ints, rows: Rows) -> pl.Series:
         kind, [n for n, name in _MIGRATIONS.items() if name in (Migration.CPU_FAULT, Migration.THRASHING)]
     )
     return pl.Series(devices).set(pl.Series(unknown), None)
+
+
+def _failure(text: str) -> str:
+    """Say what was not recorded, in words, and what may be done about it."""
+    found = _FAILED_KIND.fullmatch(text)
+    what = f"{_KINDS.get(int(found[1]), f'records of kind {found[1]}')} ({found[2]})" if found else text
+    if _NOT_ALLOWED not in text:
+        return what
+    return f"{what}; the driver lets administrators alone profile here (its option NVreg_RestrictProfilingToAdminUsers)"
 
 
 def _client(path: str) -> str:

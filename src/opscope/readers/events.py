@@ -28,13 +28,14 @@ _ACTIVITY_KIND: Final[Mapping[str, str]] = {
 }
 KINDS: Final = ("kernel", "memcpy", "memset")  # by the compiled reader's number
 _ANNOTATION: Final = "user_annotation"
+_RANGE: Final = "nvtx_range"  # of opscope's exports: one that need not nest
 _FRAME: Final = frozenset({"python_function", "python_func"})
 _OVERHEAD: Final = frozenset({"overhead", "Overhead"})
-_SLICES: Final = (*_OPERATOR, *_LAUNCH, *_ACTIVITY_KIND, _ANNOTATION, *_FRAME, *_OVERHEAD)
+_SLICES: Final = (*_OPERATOR, *_LAUNCH, *_ACTIVITY_KIND, _ANNOTATION, _RANGE, *_FRAME, *_OVERHEAD)
 # Slices that are no work and repeat what others say: known, and left out.
 _LEFT_OUT: Final = frozenset(
     {"gpu_user_annotation", "cuda_sync", "Trace", "fwdbwd", "forward_backward", "ac2g", "async_cpu_to_gpu", "async_gpu"}
-    | {"nvtx_range", "unified_memory"}  # of opscope's exports, for viewers
+    | {"unified_memory"}  # of opscope's exports, for viewers
     | {"cuda_profiler_range", "cpu_instant_event", "collective_comm", "gpu_pm_counter", "external_correlation"}
 )
 _STEP: Final = "ProfilerStep#"  # recorded as an operator by old versions
@@ -83,6 +84,8 @@ def _add_slice(
     times = {"name": name, "start_ns": start, "duration_ns": duration}
     if category == _ANNOTATION or (category in _OPERATOR and name.startswith(_STEP)):
         rows.add("annotations", thread=_thread(rows, event), **times)
+    elif category == _RANGE:
+        rows.add("ranges", thread=_thread(rows, event), **times)
     elif category in _OPERATOR:
         file = args.get("kernel_file")
         rows.add(

@@ -67,7 +67,7 @@ def restored(trace: Trace, header: Mapping[str, Any]) -> Trace:
     threads, numbers = _threads(trace.threads, origin.threads)
     tables = {
         name: table.with_columns(thread=numbers.gather(table["thread"]))
-        for name in ("operators", "launches", "annotations", "frames", "allocations")
+        for name in ("operators", "launches", "annotations", "ranges", "frames", "allocations")
         if (table := getattr(trace, name)).height
     }
     source = _source(trace.source, origin, header.get(PART))

@@ -243,7 +243,7 @@ def _events(trace: Trace, classifier: Classifier) -> tuple[list[bytes], list[Eve
     host_end = np.concatenate([end_of(table) for table in host_tables])
     host_tid = host_track * LANES + lanes_of(host_track, host_start, host_end)
     ends = np.cumsum([table.height for table in host_tables])
-    device, stream_track, streams = _streams(trace.activities)
+    device, stream_track, streams = _streams(trace)
     device_start, device_end = column(trace.activities, "start_ns"), end_of(trace.activities)
     device_tid = stream_track * LANES + lanes_of(stream_track, device_start, device_end)
     names = [*_host_names(trace, host_tid), *_device_names(trace, device, device_tid, streams)]
@@ -270,12 +270,19 @@ def _migration_names(tids: Ints) -> list[bytes]:
     return [process, *_lane_names(UNIFIED_MEMORY, tids, lambda track: kinds[track])]
 
 
-def _streams(activities: pl.DataFrame) -> tuple[Ints, Ints, list[str]]:
+def _streams(trace: Trace) -> tuple[Ints, Ints, list[str]]:
     """Number the (device, stream) pairs; return per activity device and number, and per number the stream's name."""
-    pairs = activities.select(pl.col("device").fill_null(-1).cast(pl.Int64), pl.col("stream").fill_null(-1))
+    pairs = trace.activities.select(pl.col("device").fill_null(-1).cast(pl.Int64), pl.col("stream").fill_null(-1))
     known = pairs.unique(maintain_order=True).sort("device", "stream").with_row_index("track")
     track = pairs.join(known, on=["device", "stream"], how="left", maintain_order="left")["track"].cast(pl.Int64)
-    return pairs["device"].to_numpy(), track.to_numpy(), [f"stream {number}" for number in known["stream"]]
+    names = [_with_given_name(f"stream {number}", trace) for number in known["stream"]]
+    return pairs["device"].to_numpy(), track.to_numpy(), names
+
+
+def _with_given_name(name: str, trace: Trace) -> str:
+    """Add the name that the program gave to a stream or a thread."""
+    given = trace.source.metadata.get(name)
+    return f"{name} ({given})" if given else name
 
 
 def _name(what: str, pid: int, tid: int, name: str) -> bytes:
@@ -296,7 +303,7 @@ def _host_names(trace: Trace, tids: Ints) -> Iterator[bytes]:
 
     def thread(number: int) -> str:
         process, name = (text.strip('"') for text in trace.threads[number])
-        return f"process {process}, thread {name}"
+        return f"process {process}, {_with_given_name(f'thread {name}', trace)}"
 
     yield from _lane_names(HOST, tids, thread)
 

@@ -1,9 +1,10 @@
 """Counters of Nsight Compute, and a trace -> `CountersDocument`, and that as a table."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 from opscope.analysis.counters import counter_rows, joined_launches, kernels_without
-from opscope.documents.counters import CountersDocument
+from opscope.documents.counters import CounterRow, CountersDocument
 from opscope.model import Trace
 from opscope.record.counters import KernelCounters
 from opscope.report.blocks import Name, Table
@@ -40,9 +41,19 @@ def counters_table(document: CountersDocument, top: int | None) -> Table:
             "-" if row.dram_bytes is None else format_bytes(row.dram_bytes),
             percent(row.occupancy_percent),
         )
-        for row in (document.kernels if top is None else document.kernels[:top])
+        for row in document.kernels[:top]
     )
     return Table(columns, rows, frozenset(range(3, 11)), frozenset({1, 2, 9}))
+
+
+def counters_values(document: CountersDocument, top: int | None) -> Table:
+    """Return the kernels with the fields' own names and plain numbers, for programs."""
+    names = tuple(field.name for field in dataclasses.fields(CounterRow))
+    rows = tuple(
+        tuple("" if (value := getattr(row, name)) is None else Name(value) for name in names)
+        for row in document.kernels[:top]
+    )
+    return Table(names, rows, frozenset(range(3, len(names))))
 
 
 def counters_lines(document: CountersDocument) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -130,6 +131,15 @@ def table_of(entry: ReportEntry, top: int | None) -> Table:
     if entry.name is Report.MEMORY_SIZE:
         return _sizes(entry.name, entry.sizes[:top])
     return _times(entry.name, entry.times[:top])
+
+
+def plain(table: Table) -> Table:
+    """Return a table whose numbers have no separators, for programs."""
+    rows = tuple(
+        tuple(cell.replace(",", "") if at in table.numeric else cell for at, cell in enumerate(row))
+        for row in table.rows
+    )
+    return replace(table, rows=rows)
 
 
 def _times(report: Report, rows: Sequence[TimeRow]) -> Table:

@@ -112,7 +112,7 @@ class CudaCollector:
         )  # the folder's own path may hold colons, as none in a PATH
         log = folder / _ASIDE
         variables = self._variables(folder)
-        _write_stand_ins(stand_ins, log, sorted(variables))
+        _write_stand_ins(stand_ins, log, sorted(variables), str(Path(program).absolute()))
         if (named := stand_ins / Path(program).name).is_file():
             program = str(named)
         path = os.pathsep.join(filter(None, (str(stand_ins), os.environ.get("PATH"))))
@@ -147,9 +147,10 @@ class CudaCollector:
         return variables
 
 
-def _write_stand_ins(folder: Path, log: Path, variables: Sequence[str]) -> None:
+def _write_stand_ins(folder: Path, log: Path, variables: Sequence[str], program: str) -> None:
+    """Write those of the tools on the path, and of the program itself where it is one."""
     for name in _OTHER_TOOLS:
-        real = shutil.which(name)
+        real = program if Path(program).name == name else shutil.which(name)
         if real is None:
             continue
         text = _STAND_IN.format(

@@ -228,7 +228,18 @@ struct Layout {
 #define OPSCOPE_LAYOUT(table, columns) Layout{kKindsOf##table, std::size(kKindsOf##table)},
 constexpr Layout kLayouts[kTables] = {OPSCOPE_TABLES(OPSCOPE_LAYOUT)};
 
-enum Category : uint8_t { kIgnored, kOperator, kLaunch, kKernel, kMemcpy, kMemset, kAnnotation, kFrame, kOverhead };
+enum Category : uint8_t {
+    kIgnored,
+    kOperator,
+    kLaunch,
+    kKernel,
+    kMemcpy,
+    kMemset,
+    kAnnotation,
+    kRange,
+    kFrame,
+    kOverhead
+};
 
 Category category_of(std::string_view token) {
     struct Known {
@@ -246,6 +257,7 @@ Category category_of(std::string_view token) {
         {"Memset", kMemset},         {"user_annotation", kAnnotation},
         {"python_function", kFrame}, {"python_func", kFrame},
         {"overhead", kOverhead},     {"Overhead", kOverhead},
+        {"nvtx_range", kRange},
     };
     for (const Known& entry : known)
         if (token.size() >= 2 && token.substr(1, token.size() - 2) == entry.text) return entry.category;
@@ -910,6 +922,9 @@ private:
             case kAnnotation:
                 tables_.Annotations.add(
                     {.thread = thread(event), .name = name, .start_ns = start, .duration_ns = duration});
+                return true;
+            case kRange:
+                tables_.Ranges.add({.thread = thread(event), .name = name, .start_ns = start, .duration_ns = duration});
                 return true;
             case kFrame:
                 tables_.Frames.add({.thread = thread(event), .name = name, .start_ns = start, .duration_ns = duration});
@@ -1619,7 +1634,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 9; }
+int32_t opscope_kineto_version() { return 10; }
 Reader* opscope_kineto_new(size_t threads, size_t block_size) {
     try {
         return new Reader(threads, block_size);

@@ -258,12 +258,13 @@ private:
         if (result != CUPTI_SUCCESS) return say(Happened::refused, cupti_.text(result));
         cupti_.cuptiSetThreadIdType(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
         result = cupti_.cuptiActivityRegisterCallbacks(&Collector::requested, &Collector::completed);
-        if (result != CUPTI_SUCCESS) return say(Happened::failed, "callbacks: " + cupti_.text(result));
+        if (result != CUPTI_SUCCESS) return giveUp("callbacks: " + cupti_.text(result));
         for (const CUpti_ActivityKind kind : kKinds) {
             result = cupti_.cuptiActivityEnable(kind);
             if (result == CUPTI_SUCCESS) continue;
-            say(Happened::failed, "activities of kind " + std::to_string(kind) + ": " + cupti_.text(result));
-            if (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) return;
+            const std::string what = "activities of kind " + std::to_string(kind) + ": " + cupti_.text(result);
+            if (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) return giveUp(what);
+            say(Happened::failed, what);
         }
         leaveOutQueries();
         // Unified memory is configured per device, which needs a context: earlier it succeeds, and records nothing.
@@ -271,6 +272,12 @@ private:
         recording_ = true;
         say(Happened::started, "");
         startFlushing();
+    }
+
+    // Without kernels the rest is worth nothing, and another client may do better.
+    void giveUp(const std::string& why) {
+        cupti_.cuptiUnsubscribe(subscriber_);
+        say(Happened::failed, why);
     }
 
     // Ranges of NVTX alone need no thread, which would keep a process alive whose first thread has ended.
