@@ -58,6 +58,7 @@ def command(
     output_dir: Path | None,
     reports: tuple[Report, ...],
     top: int | None,
+    full_names: bool,
     output_format: str,
 ) -> None:
     """Run a program; see ``_HELP``."""
@@ -83,7 +84,7 @@ def command(
             _keep(folder, record)
         else:
             shutil.rmtree(folder, ignore_errors=True)
-        _print(folder, record, reports, top, output_format)
+        _print(folder, record, reports, top, output_format, full_names=full_names)
     except (OpscopeError, OSError) as error:  # what the program ended with comes first
         if not record.exit_code:
             raise
@@ -108,7 +109,15 @@ def _keep(folder: Path, record: "Execution") -> None:
     write_whole(folder / EXECUTION, encode(record))
 
 
-def _print(folder: Path, record: "Execution", reports: tuple[Report, ...], top: int | None, output_format: str) -> None:
+def _print(
+    folder: Path,
+    record: "Execution",
+    reports: tuple[Report, ...],
+    top: int | None,
+    output_format: str,
+    *,
+    full_names: bool,
+) -> None:
     from opscope.readers import read
 
     if sys.stdout is not None:  # it may have been closed
@@ -118,7 +127,7 @@ def _print(folder: Path, record: "Execution", reports: tuple[Report, ...], top: 
     traces = [read(folder / RAW / name) for name in record.recordings]
     if not traces:
         return
-    print_stats(traces, reports, top, output_format)
+    print_stats(traces, reports, top, output_format, full_names=full_names)
     click.echo(printable(f"opscope: the recording is in {folder}"), err=True)
 
 

@@ -23,6 +23,7 @@ def command(
     inputs: tuple[Path, ...],
     reports: tuple[Report, ...],
     top: int | None,
+    full_names: bool,
     max_input: int,
     allow_damaged: bool,
     output_format: str,
@@ -37,6 +38,6 @@ def command(
     traces = traces_of(inputs, max_input, unreadable, libraries_imported)
     import_libraries(libraries_imported)
     read = list(traces)
-    print_stats([trace for _, trace in read], reports, top, output_format)
+    print_stats([trace for _, trace in read], reports, top, output_format, full_names=full_names)
     doubted = tuple(Doubted.of_file(str(file), trace.source) for file, trace in read)
     end_with(doubted, unreadable, told=output_format == "table", allow_damaged=allow_damaged)

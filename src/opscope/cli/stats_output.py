@@ -36,8 +36,11 @@ class _Reports(click.ParamType[tuple[Report, ...]]):
 
 
 def stats_options(function: F) -> F:
-    """Add ``--stats`` and ``--top``."""
+    """Add ``--stats``, ``--top`` and ``--full-names``."""
     for option in (
+        click.option(
+            "--full-names", is_flag=True, help="Whole kernel names on a terminal too, not what they mean in short."
+        ),
         click.option(
             "--top", type=click.IntRange(min=0), help=f"Rows of each table; 0 for all.  [default: {_SHOWN} in tables]"
         ),
@@ -54,13 +57,15 @@ def stats_options(function: F) -> F:
     return function
 
 
-def print_stats(traces: "Sequence[Trace]", reports: Sequence[Report], top: int | None, output_format: str) -> "Stats":
+def print_stats(
+    traces: "Sequence[Trace]", reports: Sequence[Report], top: int | None, output_format: str, *, full_names: bool
+) -> "Stats":
     """Print tables over all traces together.
 
     Raises:
         UsageError: several tables are wanted as CSV, which holds one.
     """
-    from opscope.cli.terminal import echo_lines, echo_table
+    from opscope.cli.terminal import echo_lines, echo_table, on_terminal
     from opscope.record.codec import encode
     from opscope.report.stats_document import after_table, build_stats, plain, process_lines, table_of, title_of
     from opscope.report.tables import as_csv, as_markdown
@@ -80,7 +85,7 @@ def print_stats(traces: "Sequence[Trace]", reports: Sequence[Report], top: int |
         else:
             click.echo(f"\n{title_of(entry.name)}")
             if entry.rows:
-                echo_table(table_of(entry, shown))
+                echo_table(table_of(entry, shown, short_names=on_terminal() and not full_names))
             else:
                 click.echo(f"  {entry.empty}")
             echo_lines(after_table(entry, shown))

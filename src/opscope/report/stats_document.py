@@ -23,6 +23,7 @@ from opscope.documents.stats import (
 )
 from opscope.documents.trust import Verdict
 from opscope.knowledge.api_calls import returns_earlier_error
+from opscope.knowledge.kernels.kinds import short_name
 from opscope.model import Trace, TraceSource
 from opscope.report.blocks import Name, Table
 from opscope.units import NS_PER_S, format_count, format_ns
@@ -45,6 +46,7 @@ _NAMED = {
     Report.NVTX: "Range",
 }
 _BYTES_PER_MB = 1e6
+_LONG = 60  # characters of a name that has room beside numbers
 
 
 def build_stats(traces: Sequence[Trace], reports: Sequence[Report]) -> Stats:
@@ -124,13 +126,19 @@ def title_of(report: Report) -> str:
     return f"{_TITLES[report]} ({report})"
 
 
-def table_of(entry: ReportEntry, top: int | None) -> Table:
-    """Return a table's first rows; all of them where ``top`` is None."""
+def table_of(entry: ReportEntry, top: int | None, *, short_names: bool = False) -> Table:
+    """Return a table's first rows.
+
+    Args:
+        entry: the table.
+        top: how many; None for all.
+        short_names: whether long names of kernels are told by what they mean.
+    """
     if entry.name is Report.UNIFIED_MEMORY:
         return _unified_memory(entry.addresses[:top])
     if entry.name is Report.MEMORY_SIZE:
         return _sizes(entry.name, entry.sizes[:top])
-    return _times(entry.name, entry.times[:top])
+    return _times(entry.name, entry.times[:top], short_names=short_names)
 
 
 def plain(table: Table) -> Table:
@@ -142,7 +150,7 @@ def plain(table: Table) -> Table:
     return replace(table, rows=rows)
 
 
-def _times(report: Report, rows: Sequence[TimeRow]) -> Table:
+def _times(report: Report, rows: Sequence[TimeRow], *, short_names: bool) -> Table:
     further = [column for column, on in (("Category", Report.GPU), ("Style", Report.NVTX)) if report is on]
     columns = (
         *("Time (%)", "Total Time (ns)", _COUNTED.get(report, "Instances"), "Avg (ns)", "Med (ns)"),
@@ -153,7 +161,7 @@ def _times(report: Report, rows: Sequence[TimeRow]) -> Table:
             f"{row.time_percent:.1f}",
             *_cells(row.duration_ns, lambda value: f"{value:,.0f}", lambda value: f"{value:,.1f}"),
             *((row.category or row.style or "",) if further else ()),
-            Name(row.name),
+            Name(short_name(row.name) if short_names and len(row.name) > _LONG else row.name),
         )
         for row in rows
     )
