@@ -9,6 +9,7 @@ rounds; the time is that between the first launch and the end of the last kernel
 import datetime
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,10 @@ from statistics import median
 
 import torch
 
+from opscope.analysis.counters import counter_rows, joined_launches
 from opscope.collect.cuda.command import Command, CudaCollector
+from opscope.readers import read
+from opscope.readers.ncu import read_kernel_counters
 from opscope.record.driver import Driver
 from opscope.toolchain.building import build_file
 from opscope.toolchain.driver import driver
@@ -74,6 +78,42 @@ def _case(program: Path, launches: int, cycles: int, rounds: int, collector: Cud
     }
 
 
+def _beside_ncu(program: Path, collector: CudaCollector) -> list[dict[str, object]]:
+    """Compare durations of the same launches with Nsight Compute's, clocks and caches left alone; empty without it."""
+    if shutil.which("ncu") is None:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        run = collector.collect(Command((str(program), "shapes")), Path(folder) / "raw")
+        trace = read(run.files[0])
+    alone = [
+        "ncu",
+        "--clock-control",
+        "none",
+        "--cache-control",
+        "none",
+        "--csv",
+        "--page",
+        "raw",
+        "--print-units",
+        "base",
+    ]
+    command = [*alone, "--metrics", "gpu__time_duration.sum", str(program), "shapes"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    counters = read_kernel_counters(printed)
+    rows = counter_rows(counters, joined_launches(counters, [trace]))
+    return [
+        {
+            "grid": row.grid,
+            "block": row.block,
+            "launches": row.joined,
+            "run_ns": row.run_ns,
+            "ncu_ns": row.ncu_ns,
+            "percent": 100 * (row.run_ns / row.ncu_ns - 1) if row.run_ns and row.ncu_ns else None,
+        }
+        for row in rows
+    ]
+
+
 def _described(found: Driver) -> dict[str, object]:
     return {"device": found.devices[0].name, "driver": found.release, "cuda": found.cuda}
 
@@ -87,6 +127,7 @@ def main() -> None:
         build_file(_SOURCE, program, Kind.EXECUTABLE, [capability], 256)
         Command((str(program),)).found()
         cases = {name: _case(program, *case, rounds, collector) for name, case in _CASES.items()}
+        beside_ncu = _beside_ncu(program, collector)
     result = {
         **_described(driver()),
         "cupti": collector.cupti.api_version,
@@ -94,6 +135,7 @@ def main() -> None:
         "rounds": rounds,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "cases": cases,
+        "beside_ncu": beside_ncu,
     }
     target.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 

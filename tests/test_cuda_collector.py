@@ -147,7 +147,7 @@ def test_lost_records_are_a_failure(cuda: FakeCuda, tmp_path: Path) -> None:
 
 
 def test_kinds_that_may_not_be_recorded_are_said(cuda: FakeCuda, tmp_path: Path) -> None:
-    """Without copies (kind 1), and without kernels (kind 10), which nothing is worth without."""
+    """Without copies (kind 1); without kernels (kind 10) nothing is recorded, and another client may."""
     without_copies = _one(cuda.play(tmp_path, "everything", FAKE_REFUSED_KIND="1").traces)
     said = [sentence for sentence in without_copies.source.not_recorded if sentence.startswith("Not recorded")]
     assert said[0].startswith(
@@ -156,6 +156,11 @@ def test_kinds_that_may_not_be_recorded_are_said(cuda: FakeCuda, tmp_path: Path)
     kinds = without_copies.activities["kind"].cast(pl.String).to_list()
     assert kinds.count("kernel") == 3
     assert "memcpy" not in kinds
+    (tmp_path / "second").mkdir()
+    played = cuda.play(tmp_path / "second", "client", FAKE_REFUSED_KIND="10")
+    assert played.out.startswith("subscribe 0")
+    (said, *_) = _one(played.traces).source.not_recorded
+    assert said.startswith("Not recorded: kernels (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES)")
 
 
 def test_threads_are_told_apart(cuda: FakeCuda, tmp_path: Path) -> None:

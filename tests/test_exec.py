@@ -4,8 +4,11 @@ import json
 import lzma
 import os
 import shutil
+import signal
 import struct
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -96,8 +99,29 @@ def test_processes_of_a_run_become_one_trace_on_one_clock() -> None:
     for (process, _), launches in zip(whole.threads, range(len(whole.threads)), strict=True):
         mine = whole.launches.filter(pl.col("thread") == launches)
         assert mine.height == own[process].launches.height
-    assert json.loads(second.source.metadata.get("distributedInfo", "{}")) in ({"rank": 1, "world_size": 2}, {})
     assert merged([first]) is first
+    # The first process's graph is node by node what it was, and no node of the other's.
+    assert whole.activities.filter(pl.col("graph_node_id").is_not_null())["graph_node_id"].n_unique() == 4
+    streams = whole.activities.group_by("stream").len().sort("stream").rows()
+    own_streams = [trace.activities.group_by("stream").len().sort("stream").rows() for trace in (first, second)]
+    assert streams == [*own_streams[0], *((1_000_000 + stream, count) for stream, count in own_streams[1])]
+
+
+def _on(trace: Trace, **changes: object) -> Trace:
+    return replace(trace, devices=tuple(replace(device, **changes) for device in trace.devices))  # type: ignore[arg-type]
+
+
+def test_devices_are_told_apart_by_what_they_are() -> None:
+    """Under CUDA_VISIBLE_DEVICES every rank's device is number 0: the same one, or another."""
+    first, second = _recorded("graph"), _recorded("seed_add")
+    assert len(merged([first, second]).devices) == 1  # recorded on one GPU
+    apart = merged([first, _on(second, uuid="another")])
+    assert [device.index for device in apart.devices] == [0, 1]
+    counts = dict(apart.activities.group_by("device").len().iter_rows())
+    assert counts == {0: first.activities.height, 1: second.activities.height}
+    assert set(apart.migrations["device"].drop_nulls().to_list()) == {1}
+    again = merged([first, _on(second, uuid="another"), _on(_recorded("nvtx"), uuid="another")])
+    assert len(again.devices) == 2
 
 
 def test_ranges_come_back_from_an_export(tmp_path: Path) -> None:
@@ -125,7 +149,8 @@ def test_a_recording_travels(tmp_path: Path) -> None:
     assert after.launches.equals(before.launches)
     assert fresh_opscope("export", str(source), "--chrome", str(tmp_path / "out.json")).returncode == 0
     exported = read(tmp_path / "out.json")
-    assert exported.source.not_recorded == before.source.not_recorded
+    assert exported.source.not_recorded[0] == before.source.not_recorded[0]
+    assert "in the original alone" in exported.source.not_recorded[1]  # what waited for what
     assert exported.activities["duration_ns"].sum() == before.activities["duration_ns"].sum()
     found = fresh_opscope(
         "sql", "select count(*) as n, sum(status) as failed from launches", str(source), "--format", "json"
@@ -152,7 +177,7 @@ def test_a_recording_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path: Path,
 
 
 def test_any_damage_is_refused_or_said(tmp_path: Path) -> None:
-    """Every byte of the second thousand is overwritten once: no other error comes out."""
+    """One byte in 37 is overwritten: no other error comes out."""
     whole = bytearray(lzma.decompress((RECORDED / "nvtx.cudarec.xz").read_bytes()))
     path = tmp_path / "damaged.cudarec"
     for at in range(0, len(whole), 37):
@@ -247,6 +272,25 @@ def test_a_command_runs_as_it_would_and_is_recorded(cuda: FakeCuda, collecting: 
     assert found.record.recordings == tuple(file.name for file in found.files)
 
 
+@pytest.mark.parametrize(
+    ("variables", "rank"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, {"rank": 3, "world_size": 4}),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, {"rank": 1, "world_size": 2}),
+        ({"PMIX_RANK": "5"}, {"rank": 5}),
+        ({"SLURM_PROCID": "7", "SLURM_NTASKS": "8"}, {"rank": 7, "world_size": 8}),
+        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0"}, {"rank": 1, "world_size": 2}),
+        ({"RANK": "9" * 5_000}, None),
+    ],
+)
+def test_ranks_of_every_launcher(
+    cuda: FakeCuda, tmp_path: Path, variables: dict[str, str], rank: dict[str, int] | None
+) -> None:
+    (trace,) = cuda.play(tmp_path, "launches", "1", **variables).traces
+    found = trace.source.metadata.get("distributedInfo")
+    assert (None if found is None else json.loads(found)) == rank
+
+
 def test_signals_and_codes_are_the_programs(cuda: FakeCuda, collecting: CudaCollector, tmp_path: Path) -> None:
     assert collecting.collect(Command((str(cuda.program), "without CUDA")), tmp_path / "a").record.exit_code == 7
     assert collecting.collect(Command((str(cuda.program), "kill")), tmp_path / "b").record.exit_code == 128 + 9
@@ -326,6 +370,21 @@ def test_descriptors_and_odd_scripts_are_passed_on(collecting: CudaCollector, tm
     assert out.read_text() == "given"
 
 
+def test_a_request_that_comes_early_is_not_lost(
+    collecting: CudaCollector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while the program is being started."""
+    start = subprocess.Popen
+
+    def starting(*args: object, **given: object) -> object:
+        child = start(*args, **given)  # type: ignore[call-overload]
+        os.kill(os.getpid(), signal.SIGTERM)
+        return child
+
+    monkeypatch.setattr(subprocess, "Popen", starting)
+    assert collecting.collect(Command(("sleep", "20")), tmp_path / "raw").record.exit_code == 128 + signal.SIGTERM
+
+
 def test_a_request_to_end_reaches_the_program(collecting: CudaCollector, tmp_path: Path) -> None:
     script = "trap 'exit 6' TERM HUP; kill -TERM $PPID; sleep 5 & wait"
     assert collecting.collect(Command(("sh", "-c", script)), tmp_path / "raw").record.exit_code == 6
@@ -351,6 +410,6 @@ def test_the_command_line(cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.Mo
     assert (taken.returncode, "is there already" in taken.stderr) == (2, True)
     nothing = fresh_opscope("exec", sys.executable, "-c", "print('hello'); raise SystemExit(4)")
     assert (nothing.returncode, nothing.stdout) == (4, "hello\n")
-    assert "used CUDA or NVTX: nothing was recorded" in nothing.stderr
+    assert "was seen to use CUDA or NVTX: nothing was recorded" in nothing.stderr
     assert not (tmp_path / "profiling_results" / f"exec_{Path(sys.executable).name}").exists()
     assert fresh_opscope("exec", "--stats", "no_such_sum", "true").returncode == 2

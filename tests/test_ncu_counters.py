@@ -1,8 +1,10 @@
 """Tables of Nsight Compute: both pages as recorded on an H200, older forms by hand, and how they join a run."""
 
 import json
+import lzma
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from opscope.analysis.counters import counter_rows, joined_launches, kernels_without
@@ -83,7 +85,7 @@ def test_counters_join_the_launches_that_they_are_of() -> None:
     """The n-th launch of a name and geometry is the n-th in the run, though the tools spell parameters differently."""
     trace = read(RECORDED / "graph.cudarec.xz")
     counters = read_kernel_counters((RECORDED / "ncu_raw.csv").read_text())
-    launches = joined_launches(counters, trace)
+    launches = joined_launches(counters, [trace])
     assert all(one.run_ns is not None for one in launches)
     assert sum(one.run_ns or 0 for one in launches) == sum(
         duration for kind, duration in trace.activities.select("kind", "duration_ns").iter_rows() if kind == "kernel"
@@ -93,15 +95,36 @@ def test_counters_join_the_launches_that_they_are_of() -> None:
         ("b(float *, int)", 5, 5), ("a(float *)", 6, 6), ("void c<double>(T1 *)", 5, 5)
     ]  # fmt: skip
     assert rows[0].run_ns == 3_168
-    assert kernels_without(counters, trace) == 0
+    assert kernels_without(counters, [trace]) == 0
 
 
 def test_what_the_run_does_not_have_stays_alone() -> None:
     trace = read(RECORDED / "graph.cudarec.xz")
     other = [KernelCounters("a(float *)", "1", "9,1,1", "32,1,1", {}), KernelCounters("z()", "1", None, None, {})]
-    assert [one.run_ns for one in joined_launches(other, trace)] == [None, None]
-    assert kernels_without(other, trace) == 3
-    assert joined_launches(other, None)[0].run_ns is None
+    assert [one.run_ns for one in joined_launches(other, [trace])] == [None, None]
+    assert kernels_without(other, [trace]) == 3
+    assert joined_launches(other, [])[0].run_ns is None
+
+
+def test_processes_are_joined_to_their_own(tmp_path: Path) -> None:
+    """Two processes launch the same kernel: each one's first launch is the first of its own trace."""
+    traces = [read(RECORDED / f"two{number}.cudarec.xz") for number in (0, 1)]
+    counters = [KernelCounters("a(float *)", process, "1,1,1", "32,1,1", {}) for process in ("7", "7", "9")]
+    counters[2] = KernelCounters("a(float *)", "9", "2,1,1", "32,1,1", {})
+    own = [
+        trace.activities.filter(pl.col("name").cast(pl.String) == "a(float*)").sort("start_ns")["duration_ns"].to_list()
+        for trace in traces
+    ]
+    assert [one.run_ns for one in joined_launches(counters, traces)] == [own[0][0], own[0][1], own[1][0]]
+
+
+def test_damage_of_a_run_is_no_success(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.cudarec"
+    cut.write_bytes(lzma.decompress((RECORDED / "graph.cudarec.xz").read_bytes())[:-100])
+    table = str(RECORDED / "ncu_raw.csv")
+    assert fresh_opscope("analyze", str(cut), table).returncode == 4
+    assert fresh_opscope("analyze", str(cut), table, "--allow-damaged").returncode == 0
+    assert fresh_opscope("analyze", table, "--by", "kernel").returncode == 2
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -116,7 +139,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert csv[0].startswith("kernel,grid,block,measured,joined,run_ns,ncu_ns,")
     assert '"b(float *, int)","1,2,1","32,2,1",5,5,3168,' in csv[1]
     two = fresh_opscope("analyze", table, str(RECORDED / "two0.cudarec.xz"), str(RECORDED / "two1.cudarec.xz"))
-    assert (two.returncode, "one trace" in two.stderr) == (2, True)
+    assert (two.returncode, "of 1 processes, and 2 of the run" in two.stderr) == (2, True)
     empty = tmp_path / "empty.csv"
     empty.write_text('"ID","Process ID","Process Name"\n')
     assert fresh_opscope("analyze", str(empty)).returncode == 4

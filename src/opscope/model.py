@@ -39,6 +39,7 @@ class DeviceProperties:
     threads_per_multiprocessor: int | None = None
     registers_per_multiprocessor: int | None = None
     shared_memory_per_multiprocessor_bytes: int | None = None
+    uuid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Counters of Nsight Compute joined to the launches of a trace: by the kernel's name, its geometry, and their order.
 
 Nsight Compute runs kernels one after the other, and a program may launch others then; so the n-th launch of a name and
-geometry is taken for the n-th one of the trace, and what has none there stays alone.
+geometry in a process is taken for the n-th one of the trace, and what has none there stays alone. Processes are paired
+in the order in which they begin.
 """
 
 import re
@@ -29,16 +30,22 @@ _PARAMETERS: Final = re.compile(r"\(.*\)(?: const)?$", re.DOTALL)
 Key = tuple[str, str | None, str | None]
 
 
-def joined_launches(counters: Sequence[KernelCounters], trace: Trace | None) -> tuple[CounterLaunch, ...]:
-    """Return every measured launch with its duration in the trace."""
-    durations = _durations(trace) if trace is not None else {}
-    seen: dict[Key, int] = defaultdict(int)
+def joined_launches(counters: Sequence[KernelCounters], traces: Sequence[Trace]) -> tuple[CounterLaunch, ...]:
+    """Return every measured launch with its duration in the run.
+
+    Args:
+        counters: the launches, in order.
+        traces: the processes of the run that ran kernels, in order: as many as were measured, or none.
+    """
+    processes = processes_of(counters)
+    durations = {process: _durations(trace) for process, trace in zip(processes, traces, strict=False)}
+    seen: dict[tuple[str, Key], int] = defaultdict(int)
     found = []
     for one in counters:
         key = key_of(one.kernel, one.grid, one.block)
-        number = seen[key]
-        seen[key] += 1
-        of_run = durations.get(key, [])
+        number = seen[one.process, key]
+        seen[one.process, key] += 1
+        of_run = durations.get(one.process, {}).get(key, [])
         run_ns = of_run[number] if number < len(of_run) else None
         found.append(CounterLaunch(one.kernel, number, run_ns, one.metrics))
     return tuple(found)
@@ -53,9 +60,15 @@ def counter_rows(counters: Sequence[KernelCounters], launches: Sequence[CounterL
     return tuple(sorted(rows, key=lambda row: -row.measured * (row.run_ns or row.ncu_ns or 0)))
 
 
-def kernels_without(counters: Sequence[KernelCounters], trace: Trace) -> int:
-    """Return how many kernels of a trace, by name and geometry, were not measured."""
-    return len(_durations(trace).keys() - {key_of(one.kernel, one.grid, one.block) for one in counters})
+def processes_of(counters: Sequence[KernelCounters]) -> tuple[str, ...]:
+    """Return the processes that were measured, in the order in which they began to launch."""
+    return tuple(dict.fromkeys(one.process for one in counters))
+
+
+def kernels_without(counters: Sequence[KernelCounters], traces: Sequence[Trace]) -> int:
+    """Return how many kernels of a run, by name and geometry, were not measured."""
+    of_run = {key for trace in traces for key in _durations(trace)}
+    return len(of_run - {key_of(one.kernel, one.grid, one.block) for one in counters})
 
 
 def key_of(name: str, grid: str | None, block: str | None) -> Key:

@@ -1,8 +1,7 @@
 """Several processes of one run as one trace, on the clock that they share.
 
 Numbers that are unique within a process only are made unique: of calls and their activities, of streams, of graphs. A
-device is one wherever it was used, by its number; processes that see other devices under the same number (through
-CUDA_VISIBLE_DEVICES) keep them apart only where their names differ.
+device is one wherever it was used, by its UUID: processes may see others under the same number (CUDA_VISIBLE_DEVICES).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Final
 
 import polars as pl
 
+from opscope.analysis.producer import process_name
 from opscope.columns import TABLES
 from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.tables import sorted_by_start
@@ -33,14 +33,19 @@ def merged(traces: Sequence[Trace]) -> Trace:
         return traces[0]
     threads = sorted({pair for trace in traces for pair in trace.threads})
     places = {pair: number for number, pair in enumerate(threads)}
+    devices = _Devices(traces)
     tables = {
-        name: sorted_by_start(name, pl.concat([_own(name, trace, at, places) for at, trace in enumerate(traces)]))
+        name: sorted_by_start(
+            name, pl.concat([_own(name, trace, at, places, devices.numbers[at]) for at, trace in enumerate(traces)])
+        )
         for name in TABLES
     }
-    return Trace(source=_source(traces), devices=_devices(traces), threads=tuple(threads), **tables)
+    return Trace(source=_source(traces), devices=devices.all(), threads=tuple(threads), **tables)
 
 
-def _own(name: str, trace: Trace, number: int, places: Mapping[tuple[str, str], int]) -> pl.DataFrame:
+def _own(
+    name: str, trace: Trace, number: int, places: Mapping[tuple[str, str], int], devices: Mapping[int, int]
+) -> pl.DataFrame:
     table: pl.DataFrame = getattr(trace, name)
     if "thread" in table.columns and table.height:
         numbers = pl.Series([places[pair] for pair in trace.threads], dtype=pl.Int32)
@@ -49,12 +54,47 @@ def _own(name: str, trace: Trace, number: int, places: Mapping[tuple[str, str], 
     shifted = [(pl.col(column) + (number << _BITS)).alias(column) for column in of_process]
     if "stream" in table.columns:
         shifted.append(pl.col("stream") + number * _STREAMS)
+    if "device" in table.columns:
+        shifted.append(pl.col("device").replace(devices))
     return table.with_columns(shifted)
 
 
-def _devices(traces: Sequence[Trace]) -> tuple[DeviceProperties, ...]:
-    found = {device.index: device for trace in reversed(traces) for device in trace.devices}
-    return tuple(found[index] for index in sorted(found))
+class _Devices:
+    """The devices of all processes, each under one number: its own, or where that is another's, the next that is free.
+
+    Attributes:
+        numbers: per process, its number of a device -> the common one.
+    """
+
+    def __init__(self, traces: Sequence[Trace]) -> None:
+        self._known: dict[int, DeviceProperties] = {}
+        self.numbers = [{device.index: self._number(device) for device in trace.devices} for trace in traces]
+
+    def _number(self, device: DeviceProperties) -> int:
+        for number, known in self._known.items():
+            if replace(known, index=device.index) == device and (device.uuid or number == device.index):
+                return number
+        taken = self._known.keys()
+        number = device.index if device.index not in taken else max(taken) + 1
+        self._known[number] = replace(device, index=number)
+        return number
+
+    def all(self) -> tuple[DeviceProperties, ...]:
+        """Return them in the order of their numbers."""
+        return tuple(self._known[number] for number in sorted(self._known))
+
+
+def _names(traces: Sequence[Trace]) -> dict[str, str]:
+    """Return the names of threads, and of streams by their common numbers: whose each is, and what it was called."""
+    names: dict[str, str] = {}
+    for at, trace in enumerate(traces):
+        given = trace.source.metadata
+        names |= {key: name for key, name in given.items() if key.startswith("thread ")}
+        for stream in trace.activities["stream"].unique().drop_nulls().to_list():
+            own = f"stream {stream} of {process_name(trace.source)}"
+            called = given.get(f"stream {stream}")
+            names[f"stream {stream + at * _STREAMS}"] = f"{own}, {called}" if called else own
+    return names
 
 
 def _source(traces: Sequence[Trace]) -> TraceSource:
@@ -69,7 +109,7 @@ def _source(traces: Sequence[Trace]) -> TraceSource:
         odd_events=sum(source.odd_events for source in sources),
         unreadable_bytes=sum(source.unreadable_bytes for source in sources),
         damage=next((source.damage for source in sources if source.damage), None),
-        metadata=dict(set.intersection(*(set(source.metadata.items()) for source in sources))),
+        metadata={**dict(set.intersection(*(set(source.metadata.items()) for source in sources))), **_names(traces)},
         not_recorded=tuple(sentence for source in sources for sentence in source.not_recorded),
         dropped_records=sum(source.dropped_records for source in sources),
     )

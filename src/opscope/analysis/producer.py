@@ -1,4 +1,4 @@
-"""Which PyTorch wrote a trace, as far as the file says."""
+"""Which PyTorch wrote a trace, and which process it is of, as far as the file says."""
 
 import json
 import re
@@ -30,3 +30,26 @@ def producer_of(source: TraceSource) -> Producer:
         if _VERSION_KEY.fullmatch(key):
             return Producer(text.strip().strip('"'), None)
     return Producer(None, None)
+
+
+def process_name(source: TraceSource) -> str:
+    """Return what a process is called: its rank, program and number, as far as the file says; else the file's path."""
+    metadata = source.metadata
+    rank = _rank(metadata.get("distributedInfo"))
+    parts = [
+        "" if rank is None else rank,
+        metadata.get("program", ""),
+        f"(process {metadata['process']})" if "process" in metadata else "",
+    ]
+    return " ".join(filter(None, parts)) or source.path
+
+
+def _rank(text: str | None) -> str | None:
+    try:
+        found = json.loads(text) if text else None
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("rank"), int):
+        return None
+    size = found.get("world_size")
+    return f"rank {found['rank']}{f' of {size}' if isinstance(size, int) else ''}:"

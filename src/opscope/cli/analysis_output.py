@@ -7,6 +7,7 @@ import click
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
+from opscope.analysis.producer import process_name
 from opscope.cli.terminal import echo_lines, echo_table, on_terminal
 from opscope.documents.trace import TraceDocuments
 from opscope.documents.trust import CheckName
@@ -92,7 +93,9 @@ def _default(analysed: Sequence[Analysed]) -> By:
 def _summary(one: Analysed) -> Iterator[Inline]:
     """Yield what a reader must know before any row of a table."""
     analysis, measured = one.analysis, one.measured
-    yield Name(one.path), f": {analysis.source.event_count:,} events, {measured.step_count} steps"
+    process = process_name(analysis.source)
+    named = f" ({process})" if process != analysis.source.path else ""
+    yield Name(f"{one.path}{named}"), f": {analysis.source.event_count:,} events, {measured.step_count} steps"
     yield (f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}",)
     yield from first_things(measured.findings)
     if analysis.has_device_times and measured.findings_reason and not measured.trust.failed(CheckName.FILE_IS_VALID):

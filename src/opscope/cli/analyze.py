@@ -11,6 +11,7 @@ from opscope.cli.inputs import input_option, measured_of, traces_of
 from opscope.cli.options import format_option
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
+from opscope.errors import UsageError
 from opscope.readers import read
 from opscope.report.by import SHOWN_ROWS, By
 from opscope.report.tables import Format
@@ -72,7 +73,10 @@ def command(
     tune_for_one_analysis()
     counters = tuple(path for path in inputs if is_counters_file(path))
     if counters:
-        print_counters(counters, tuple(path for path in inputs if path not in counters), max_input, top, output_format)
+        if by or sort or graph_capture or step_time or strict:
+            raise UsageError("--by, --sort, --graph-capture, --step-time and --strict do not apply to counters")
+        others = tuple(path for path in inputs if path not in counters)
+        print_counters(counters, others, max_input, top, output_format, allow_damaged=allow_damaged)
         return
     libraries_imported = Event()
     unreadable: list[str] = []

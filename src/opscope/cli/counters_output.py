@@ -35,16 +35,25 @@ def is_counters_file(path: Path) -> bool:
 
 
 def print_counters(
-    files: tuple[Path, ...], inputs: tuple[Path, ...], max_input: int, top: int | None, output_format: str
+    files: tuple[Path, ...],
+    inputs: tuple[Path, ...],
+    max_input: int,
+    top: int | None,
+    output_format: str,
+    *,
+    allow_damaged: bool,
 ) -> None:
-    """Print counters, joined to the trace that is given beside them.
+    """Print counters, joined to the run that is given beside them.
 
     Raises:
-        UsageError: several traces are given.
+        UsageError: the run has another number of processes.
         BadInputError: a file holds no kernel.
+        DamagedInputError: a trace is damaged, and that is not allowed.
     """
+    from opscope.analysis.counters import processes_of
     from opscope.cli.inputs import traces_of
     from opscope.cli.terminal import echo_lines, echo_table
+    from opscope.cli.trust import Doubted, end_with
     from opscope.readers.ncu import read_kernel_counters
     from opscope.record.codec import encode
     from opscope.report.counters_document import build_counters, counters_lines, counters_table, counters_values
@@ -61,10 +70,16 @@ def print_counters(
         if not found:
             raise BadInputError(f"{file} is a table of Nsight Compute without any kernel")
         counters.extend(found)
-    traces = [trace for _, trace in traces_of(inputs, max_input, [])] if inputs else []
-    if len(traces) > 1:
-        raise UsageError("counters are joined to one trace: name the file of one process")
-    document = build_counters([str(file) for file in files], counters, traces[0] if traces else None)
+    unreadable: list[str] = []
+    read = list(traces_of(inputs, max_input, unreadable)) if inputs else []
+    traces = [trace for _, trace in read if trace.activities.height]
+    measured = len(processes_of(counters))
+    if len(traces) > 1 and len(traces) != measured:
+        raise UsageError(
+            f"the counters are of {measured} processes, and {len(traces)} of the run used a device: name the files of "
+            "those"
+        )
+    document = build_counters([str(file) for file in files], counters, traces)
     table = counters_table(document, top or None)
     if output_format == "json":
         click.echo(encode(document), nl=False)
@@ -76,3 +91,5 @@ def print_counters(
         echo_table(table)
         click.echo()
         echo_lines(counters_lines(document))
+    doubted = tuple(Doubted.of_file(str(file), trace.source) for file, trace in read)
+    end_with(doubted, unreadable, allow_damaged=allow_damaged)

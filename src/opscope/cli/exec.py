@@ -4,6 +4,7 @@ import itertools
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +26,8 @@ _PARENT = Path("profiling_results")
 _HELP: Final = """Run a program and record what it does with CUDA, in every process that it starts.
 
 Any program will do: C++, Fortran, Python, a script, torchrun. It runs as without opscope, with its own input, output
-and exit code; when it ends, tables are printed. The recording is kept: opscope stats, analyze, sql, convert and export
-read it.
+and exit code; when COMMAND itself ends, tables are printed, after what it printed. The recording is kept: opscope
+stats, analyze, sql, convert and export read it (opscope stats RUN --format json gives the tables alone).
 
 \b
 Examples:
@@ -84,6 +85,8 @@ def command(
             _keep(folder, record)
         else:
             shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # it holds other runs
+                folder.parent.rmdir()
         _print(folder, record, reports, top, output_format, full_names=full_names)
     except (OpscopeError, OSError) as error:  # what the program ended with comes first
         if not record.exit_code:
@@ -141,6 +144,7 @@ def _said(record: "Execution") -> Iterator[str]:
         )
     if not record.recordings and not record.other_tools:
         yield (
-            f"no process of {record.command[0]} used CUDA or NVTX: nothing was recorded (it ran for "
-            f"{record.seconds:.1f} s and ended with exit code {record.exit_code})"
+            f"no process of {record.command[0]} was seen to use CUDA or NVTX: nothing was recorded (it ran for "
+            f"{record.seconds:.1f} s and ended with exit code {record.exit_code}). What runs without this environment, "
+            "as under sudo or in a container, is not seen"
         )

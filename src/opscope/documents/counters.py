@@ -9,7 +9,7 @@ class CounterRow:
     """All launches of one kernel with one geometry. Medians over the launches that have a figure; None without any.
 
     Attributes:
-        kernel: the name, of the run where it was found there.
+        kernel: the name, as Nsight Compute spells it.
         grid, block: thread blocks and threads of a block, x,y,z.
         measured: how many launches Nsight Compute measured.
         joined: how many of these are launches of the run: the n-th of a name and geometry is the n-th of it there.

@@ -81,7 +81,7 @@ _OVERHEADS: Final[Mapping[int, str]] = {
 }
 _STARTED, _FINISHED, _FAILED, _STEPPED_ASIDE, _REFUSED, _HINDERED = range(1, 7)
 _PUSH_POP: Final = 1
-_THREAD, _STREAM = 2, 5  # kinds of objects that NVTX names
+_OBJECTS: Final[Mapping[int, str]] = {2: "thread", 3: "device", 5: "stream"}  # that NVTX names
 # Libraries of other clients of CUPTI, by how their names begin.
 _CLIENTS: Final = (
     ("libtorch", "torch.profiler"),
@@ -171,9 +171,9 @@ class _Reading:
             found["distributedInfo"] = json.dumps(rank)
         names = {f"thread {row['id']}": self._file.text(row["name"]) for row in self._file.tables["threads"]}
         names |= {
-            f"{'thread' if row['object_kind'] == _THREAD else 'stream'} {row['object']}": self._file.text(row["name"])
+            f"{_OBJECTS[int(row['object_kind'])]} {row['object']}": self._file.text(row["name"])
             for row in self._file.tables["names"]
-            if row["object_kind"] in (_THREAD, _STREAM)
+            if int(row["object_kind"]) in _OBJECTS
         }
         return {key: value for key, value in {**names, **found}.items() if value}
 
@@ -244,6 +244,7 @@ class _Reading:
                 threads_per_multiprocessor=int(row["warps_per_multiprocessor"]) * int(row["threads_per_warp"]),
                 registers_per_multiprocessor=int(row["registers_per_multiprocessor"]),
                 shared_memory_per_multiprocessor_bytes=int(row["shared_bytes_per_multiprocessor"]),
+                uuid=self._file.text(row["uuid"]) or None,
             )
 
     # ------------------------------------------------------------ tables

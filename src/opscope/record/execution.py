@@ -32,8 +32,8 @@ class Execution:
         seconds: how long it ran.
         exit_code: its own; 128 and the signal's number where a signal ended it, as shells have it.
         opscope: the version that collected.
-        cupti: the CUPTI that the collector was built for, and was to load: its version and its path.
-        cupti_library: the path.
+        cupti: the version of the CUPTI that the collector was built for.
+        cupti_library: that CUPTI's path, which processes load that have none of their own.
         recordings: the files of the processes that used CUDA or NVTX, in the order in which they began.
         other_tools: what the collector made way for.
     """

@@ -135,7 +135,7 @@ def _head(trace: Trace, failed: Sequence[Check]) -> bytes:
         damage=source.damage,
         not_understood=dict(source.not_understood),
         failed_checks={**source.failed_checks, **{check.name: check.sentence for check in shown_by_nothing}},
-        not_recorded=source.not_recorded,
+        not_recorded=(*source.not_recorded, *_left_behind(trace)),
         dropped_records=source.dropped_records,
     )
     header: dict[str, object] = {
@@ -145,6 +145,14 @@ def _head(trace: Trace, failed: Sequence[Check]) -> bytes:
         HEADER: msgspec.to_builtins(origin),
     }
     return json.dumps(header)[:-1].encode() + b', "traceEvents": [\n'
+
+
+def _left_behind(trace: Trace) -> Iterator[str]:
+    """Say what viewers may be shown and no reader reads back."""
+    if trace.migrations.height:
+        yield "It is an export: what happened to unified memory is in the original alone."
+    if trace.synchronizations.height:
+        yield "It is an export: what waited for which stream or event is in the original alone."
 
 
 def _object_or_text(text: str) -> object:

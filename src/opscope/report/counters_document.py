@@ -12,16 +12,18 @@ from opscope.report.figures import percent
 from opscope.units import format_bytes, format_count, format_ns
 
 
-def build_counters(files: Sequence[str], counters: Sequence[KernelCounters], trace: Trace | None) -> CountersDocument:
-    """Build the document."""
-    launches = joined_launches(counters, trace)
+def build_counters(
+    files: Sequence[str], counters: Sequence[KernelCounters], traces: Sequence[Trace]
+) -> CountersDocument:
+    """Build the document; without traces, of the counters alone."""
+    launches = joined_launches(counters, traces)
     return CountersDocument(
         files=tuple(files),
-        trace=None if trace is None else trace.source.path,
+        trace=", ".join(trace.source.path for trace in traces) or None,
         kernels=counter_rows(counters, launches),
         launches=launches,
-        unmatched_launches=0 if trace is None else sum(one.run_ns is None for one in launches),
-        kernels_of_run_without=0 if trace is None else kernels_without(counters, trace),
+        unmatched_launches=sum(one.run_ns is None for one in launches) if traces else 0,
+        kernels_of_run_without=kernels_without(counters, traces),
     )
 
 

@@ -1,6 +1,5 @@
 """Traces -> `Stats`, and its tables as text, under the headings that ``nsys stats`` has."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ from opscope.analysis.checks import check_file, check_recording
 from opscope.analysis.columns import end_of
 from opscope.analysis.cuda_stats import report_of
 from opscope.analysis.plausible import plausible
+from opscope.analysis.producer import process_name
 from opscope.columns import TABLES
 from opscope.documents.stats import (
     Distribution,
@@ -24,7 +24,7 @@ from opscope.documents.stats import (
 from opscope.documents.trust import Verdict
 from opscope.knowledge.api_calls import returns_earlier_error
 from opscope.knowledge.kernels.kinds import short_name
-from opscope.model import Trace, TraceSource
+from opscope.model import Trace
 from opscope.report.blocks import Name, Table
 from opscope.units import NS_PER_S, format_count, format_ns
 
@@ -56,29 +56,6 @@ def build_stats(traces: Sequence[Trace], reports: Sequence[Report]) -> Stats:
         processes=tuple(_process(trace) for trace in cleaned),
         reports=tuple(report_of(report, cleaned) for report in reports),
     )
-
-
-def process_name(source: TraceSource) -> str:
-    """Return what a process is called: its rank, program and number, as far as the file says; else the file's path."""
-    metadata = source.metadata
-    rank = _rank(metadata.get("distributedInfo"))
-    parts = [
-        "" if rank is None else rank,
-        metadata.get("program", ""),
-        f"(process {metadata['process']})" if "process" in metadata else "",
-    ]
-    return " ".join(filter(None, parts)) or source.path
-
-
-def _rank(text: str | None) -> str | None:
-    try:
-        found = json.loads(text) if text else None
-    except ValueError:
-        return None
-    if not isinstance(found, dict) or not isinstance(found.get("rank"), int):
-        return None
-    size = found.get("world_size")
-    return f"rank {found['rank']}{f' of {size}' if isinstance(size, int) else ''}:"
 
 
 def _process(trace: Trace) -> ProcessEntry:

@@ -57,7 +57,8 @@ def find_cupti(driver: str | None) -> Cupti:
         newest = max(found, key=lambda one: one.api_version)
         raise EnvironmentLacksError(
             f"the driver {driver} is too old for the CUPTI here, which is of CUDA {newest.cuda} and needs "
-            f"{first_driver(newest.cuda)}: update the driver, or pip install nvidia-cuda-cupti-cu12"
+            f"{first_driver(newest.cuda)}: update the driver, or pip install nvidia-cuda-cupti-cu12 "
+            "nvidia-cuda-runtime-cu12"
         )
     return max(served, key=lambda one: one.api_version)  # the first of several of one version
 

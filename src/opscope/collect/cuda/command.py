@@ -30,7 +30,6 @@ _FOLDER, _CUPTI = "OPSCOPE_CUDA_FOLDER", "OPSCOPE_CUPTI"
 # Tools that use what the collector uses, and end with an error or record nothing while it is there.
 _OTHER_TOOLS: Final = (
     *("ncu", "nsys", "nv-nsight-cu-cli", "nvprof", "compute-sanitizer", "cuda-memcheck", "cuda-gdb"),
-    *("rocprof", "rocprofv3"),
 )
 _ASIDE: Final = "aside.txt"
 # A program of the same name, found first: it says that the tool begins, and lets it run as if we were not there.
@@ -184,31 +183,45 @@ def _run(arguments: Sequence[str], program: str, environment: dict[str, str]) ->
                 raise
             # A script that does not say by what it is run: as shells do.
             child = subprocess.Popen(["/bin/sh", program, *arguments[1:]], env=environment, close_fds=False)
-        children.append(child)
+        children.started(child)
         code = child.wait()
     return code if code >= 0 else _SIGNALLED - code
 
 
-@contextmanager
-def _signals_for_child() -> "Iterator[list[subprocess.Popen[bytes]]]":
-    """Pass requests to end on to the child, but for those of the terminal, which it gets too."""
-    children: list[subprocess.Popen[bytes]] = []
+class _Signals:
+    """Passes signals on to a child; those that come before there is one, when it has started."""
 
-    def pass_on(number: int, _: object) -> None:
-        for child in children:
-            child.send_signal(number)
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
 
-    def unless_of_terminal(number: int, frame: object) -> None:
+    def started(self, child: "subprocess.Popen[bytes]") -> None:
+        self._child = child
+        while self._early:
+            child.send_signal(self._early.pop(0))
+
+    def pass_on(self, number: int, _: object) -> None:
+        if self._child is None:
+            self._early.append(number)
+        else:
+            self._child.send_signal(number)
+
+    def unless_of_terminal(self, number: int, frame: object) -> None:
         if not _in_foreground():
-            pass_on(number, frame)
+            self.pass_on(number, frame)
 
+
+@contextmanager
+def _signals_for_child() -> Iterator[_Signals]:
+    """Pass requests to end on to the child, but for those of the terminal, which it gets too."""
+    signals = _Signals()
     handlers = {
-        **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), unless_of_terminal),
-        **dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2), pass_on),
+        **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), signals.unless_of_terminal),
+        **dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2), signals.pass_on),
     }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield children
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

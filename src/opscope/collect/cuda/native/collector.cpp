@@ -198,7 +198,7 @@ public:
         }
         OtherClients::use(cupti_.library);
         OtherClients::watch(kHear);
-        if (calledByCupti()) return say(Happened::refused, "another client of CUPTI was there before");
+        if (calledByCupti()) return say(Happened::refused, "it is what initialises CUDA");
         start();
     }
 
@@ -255,7 +255,9 @@ private:
 
     void start() {
         CUptiResult result = cupti_.cuptiSubscribe(&subscriber_, &Collector::heard, nullptr);
-        if (result != CUPTI_SUCCESS) return say(Happened::refused, cupti_.text(result));
+        if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED)
+            return say(Happened::refused, cupti_.text(result));
+        if (result != CUPTI_SUCCESS) return say(Happened::failed, "anything of CUDA: " + cupti_.text(result));
         cupti_.cuptiSetThreadIdType(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
         result = cupti_.cuptiActivityRegisterCallbacks(&Collector::requested, &Collector::completed);
         if (result != CUPTI_SUCCESS) return giveUp("callbacks: " + cupti_.text(result));
@@ -331,12 +333,15 @@ private:
         if (collector->unified_memory_) cupti.cuptiActivityDisable(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER);
         collector->flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
         cupti.cuptiUnsubscribe(collector->subscriber_);
+        collector->made_way_ = true;
         collector->say(Happened::stepped_aside, library);
     }
 
     // It was refused all the same, which it would perhaps not have been without us.
     static void hinder(const char* library, long result) {
-        if (Collector* collector = the) collector->say(Happened::hindered, library + (" " + std::to_string(result)));
+        Collector* collector = the;
+        if (collector && collector->made_way_)
+            collector->say(Happened::hindered, library + (" " + std::to_string(result)));
     }
 
     static constexpr OtherClients::Hear kHear = {&Collector::makeWay, &Collector::hinder};
@@ -604,7 +609,7 @@ private:
     std::uint32_t cupti_version_ = 0;
     CUpti_SubscriberHandle subscriber_ = nullptr;
     Buffers buffers_;
-    std::atomic<bool> recording_{false}, unified_memory_{false};
+    std::atomic<bool> recording_{false}, unified_memory_{false}, made_way_{false};
     const pid_t process_ = getpid();
     static inline std::mutex making_;
     std::timed_mutex making_way_;  // whoever flushes, or ends recording
