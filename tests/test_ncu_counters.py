@@ -140,6 +140,12 @@ def test_the_command(tmp_path: Path) -> None:
     assert '"b(float *, int)","1,2,1","32,2,1",5,5,3168,' in csv[1]
     two = fresh_opscope("analyze", table, str(RECORDED / "two0.cudarec.xz"), str(RECORDED / "two1.cudarec.xz"))
     assert (two.returncode, "of 1 processes, and 2 of the run" in two.stderr) == (2, True)
+    printed = tmp_path / "ncu.txt"
+    printed.write_text(Path(table).read_text())
+    assert "In the run" in fresh_opscope("analyze", str(printed)).stdout
+    tidy = tmp_path / "tidy.csv"
+    tidy.write_text(Path(table).read_text().partition('"ID"')[1] + Path(table).read_text().partition('"ID"')[2])
+    assert "which opscope analyze reads" in fresh_opscope("stats", str(tidy)).stderr
     empty = tmp_path / "empty.csv"
     empty.write_text('"ID","Process ID","Process Name"\n')
     assert fresh_opscope("analyze", str(empty)).returncode == 4

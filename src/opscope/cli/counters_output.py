@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 import click
 
 from opscope.errors import BadInputError, UsageError
+from opscope.readers.source import TRACE_ENDINGS
 
 if TYPE_CHECKING:
     from opscope.record.counters import KernelCounters
 
 _BEGINNING = 1 << 16
-_ENDING = ".csv"
+_OTHERS = (*TRACE_ENDINGS, ".gz", ".xz", ".zst")  # packed files, and those that are large as a rule
 _MOST = 1 << 30
 
 
 def is_counters_file(path: Path) -> bool:
-    """Tell whether an input is a table that Nsight Compute printed, by its name and its beginning."""
-    if path.suffix != _ENDING:
+    """Tell whether an input is a table that Nsight Compute printed, by its beginning."""
+    if path.name.endswith(_OTHERS):
         return False
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):

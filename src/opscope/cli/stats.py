@@ -11,6 +11,7 @@ from opscope.cli.startup import import_libraries
 from opscope.cli.stats_output import print_stats, stats_options
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.stats import Report
+from opscope.errors import UsageError
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,6 +34,8 @@ def command(
     INPUT is a run of opscope exec, a trace of torch.profiler, an SQLite export of Nsight Systems, or a folder of these;
     the sums are over all of them. Shares are of the table's own rows.
     """
+    if mistaken := [path for path in inputs if str(path) in set(Report) and not path.exists()]:
+        raise UsageError(f"--stats takes names with commas between them, as cuda_api_sum,{mistaken[0]}")
     libraries_imported = Event()
     unreadable: list[str] = []
     traces = traces_of(inputs, max_input, unreadable, libraries_imported)

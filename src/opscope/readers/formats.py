@@ -89,6 +89,7 @@ NSYS: Final = Format(
 FORMATS: Final = (CUDA, NSYS, KINETO)
 _OTHER_KINDS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"PK\x03\x04", "a ZIP archive"),
+    (b'"ID","Process ID"', "a table of Nsight Compute, which opscope analyze reads"),
     (b"PAR1", "a Parquet file"),
     (b"\x7fELF", "a program or library"),
     (b"\xff\xfe", "UTF-16 text"),

@@ -34,11 +34,21 @@ public:
         void (*refused)(const char* library, long result);
     };
 
-    // Redirects the functions of all copies of CUPTI that are loaded; to be called again when more may be.
+    // Redirects the functions of all copies of CUPTI that are loaded; to be called again when more may be. Large
+    // programs have hundreds of thousands of places to look at, so nothing is done where nothing was loaded since.
     static void watch(const Hear& hear) {
-        hear_ = &hear;
-        own_ = baseOf(reinterpret_cast<void*>(&OtherClients::watch));
         std::lock_guard lock(watching_);
+        unsigned long long loaded = 0;
+        dl_iterate_phdr(
+            [](dl_phdr_info* object, std::size_t, void* into) {
+                *static_cast<unsigned long long*>(into) = object->dlpi_adds;
+                return 1;
+            },
+            &loaded);
+        if (hear_ == &hear && loaded == loaded_) return;
+        hear_ = &hear;
+        loaded_ = loaded;
+        own_ = baseOf(reinterpret_cast<void*>(&OtherClients::watch));
         std::vector<std::string> found;  // opened later: the loader's locks are held while it lists its libraries
         dl_iterate_phdr(&OtherClients::findCopies, &found);
         for (const std::string& path : found) redirectCopy(path);
@@ -274,6 +284,7 @@ private:
     static inline std::atomic<std::uintptr_t> own_{0};
     static inline LookUp dlsym_ = &::dlsym;
     static inline std::recursive_mutex watching_;
+    static inline unsigned long long loaded_ = 0;  // how many libraries there had been
     static inline std::atomic<int> copies_{0};
     static inline std::array<Copy, kCopies> copies_of_cupti_;
 };
