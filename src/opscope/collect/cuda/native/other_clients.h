@@ -24,6 +24,13 @@
 #include <utility>
 #include <vector>
 
+// Compiled so that what a function returns last is reached by a jump, also where the rest is compiled for debugging.
+#ifdef __clang__
+#define OPSCOPE_JUMPS __attribute__((no_sanitize("address", "undefined")))
+#else
+#define OPSCOPE_JUMPS __attribute__((optimize("O2"), no_sanitize("address", "undefined")))
+#endif
+
 namespace opscope {
 
 class OtherClients {
@@ -247,8 +254,7 @@ private:
 
     // Stands for dlsym. That answers by who calls it where a name's next definition is wanted, so then it has to be
     // called as if its caller did: by a jump.
-    __attribute__((optimize("O2"), no_sanitize("address", "undefined"))) static void* lookedUp(void* library,
-                                                                                               const char* name) {
+    OPSCOPE_JUMPS static void* lookedUp(void* library, const char* name) {
         if (name && std::strncmp(name, "cupti", 5) == 0 && library != RTLD_NEXT) return ofCupti(library, name);
         return dlsym_(library, name);
     }
