@@ -8,6 +8,8 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -380,6 +382,24 @@ def test_a_request_that_comes_early_is_not_lost(
         child = start(*args, **given)  # type: ignore[call-overload]
         os.kill(os.getpid(), signal.SIGTERM)
         return child
+
+    monkeypatch.setattr(subprocess, "Popen", starting)
+    assert collecting.collect(Command(("sleep", "20")), tmp_path / "raw").record.exit_code == 128 + signal.SIGTERM
+
+
+def test_a_request_that_comes_just_before_waiting_is_not_lost(
+    collecting: CudaCollector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread, so that it does not interrupt what the main one waits in."""
+    start = subprocess.Popen
+
+    def ask() -> None:
+        time.sleep(0.3)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    def starting(*args: object, **given: object) -> object:
+        threading.Thread(target=ask).start()
+        return start(*args, **given)  # type: ignore[call-overload]
 
     monkeypatch.setattr(subprocess, "Popen", starting)
     assert collecting.collect(Command(("sleep", "20")), tmp_path / "raw").record.exit_code == 128 + signal.SIGTERM

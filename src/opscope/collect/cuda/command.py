@@ -184,14 +184,15 @@ def _run(arguments: Sequence[str], program: str, environment: dict[str, str]) ->
             # A script that does not say by what it is run: as shells do.
             child = subprocess.Popen(["/bin/sh", program, *arguments[1:]], env=environment, close_fds=False)
         children.started(child)
-        code = child.wait()
+        code = children.wait_for(child)
     return code if code >= 0 else _SIGNALLED - code
 
 
 class _Signals:
     """Passes signals on to a child; those that come before there is one, when it has started."""
 
-    def __init__(self) -> None:
+    def __init__(self, woken: int) -> None:
+        self._woken = woken  # a byte comes here with each signal
         self._child: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
 
@@ -199,6 +200,16 @@ class _Signals:
         self._child = child
         while self._early:
             child.send_signal(self._early.pop(0))
+
+    def wait_for(self, child: "subprocess.Popen[bytes]") -> int:
+        """Wait for its end, and return its exit code.
+
+        A signal that comes just before waitpid begins to wait would be passed on when that returns, so too late; one
+        that comes before this reads has left its byte.
+        """
+        while (code := child.poll()) is None:
+            os.read(self._woken, 1)
+        return code
 
     def pass_on(self, number: int, _: object) -> None:
         if self._child is None:
@@ -214,17 +225,24 @@ class _Signals:
 @contextmanager
 def _signals_for_child() -> Iterator[_Signals]:
     """Pass requests to end on to the child, but for those of the terminal, which it gets too."""
-    signals = _Signals()
+    woken, waking = os.pipe()
+    os.set_blocking(waking, False)
+    signals = _Signals(woken)
     handlers = {
+        signal.SIGCHLD: lambda _number, _frame: None,  # without a handler no byte would come
         **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), signals.unless_of_terminal),
         **dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2), signals.pass_on),
     }
+    wakeup = signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(woken)
+        os.close(waking)
 
 
 def _in_foreground() -> bool:
