@@ -1,6 +1,7 @@
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,12 @@ DATA = Path(__file__).parent / "data"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Peaks that were measured on this machine must not count; the processes of a run share one cache.
 os.environ["OPSCOPE_CACHE"] = os.environ.setdefault("OPSCOPE_TESTS_CACHE", tempfile.mkdtemp(prefix="opscope-tests-"))
+with suppress(ImportError):  # GPU tests run without it
+    from hypothesis import settings
+
+    # How long an example takes says how busy the machine is.
+    settings.register_profile("opscope", deadline=None)
+    settings.load_profile("opscope")
 
 
 def gpu_is_missing() -> str | None:
