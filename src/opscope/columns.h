@@ -98,7 +98,7 @@
     COLUMN(start_ns, INT64, "when it began") \
     COLUMN(duration_ns, INT64, "how long it took; 0 where only a moment is known") \
     COLUMN(address, INT64, "the first address") \
-    COLUMN(bytes, INT64, "how much was moved; null for what moves nothing") \
+    COLUMN(bytes, INT64, "how much was moved, or lies in what was mapped from afar or thrashed; null for faults") \
     COLUMN(faults, INT64, "how many page faults it stands for") \
     COLUMN(cause, TEXT, "why, or by which access, where recorded")
 
