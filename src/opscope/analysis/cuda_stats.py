@@ -5,11 +5,12 @@ names are grouped as text. Every sum is over all traces that are given.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import polars as pl
 
+from opscope.analysis.columns import end_of
 from opscope.documents.stats import (
     Distribution,
     Report,
@@ -19,6 +20,7 @@ from opscope.documents.stats import (
     UnifiedMemoryRow,
     UnifiedMemoryTotals,
 )
+from opscope.knowledge.api_calls import returns_earlier_error
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.model import Migration, Trace
 from opscope.units import NS_PER_S
@@ -52,6 +54,26 @@ def report_of(report: Report, traces: Sequence[Trace]) -> ReportEntry:
     """Return one of the tables, over some traces."""
     entry = _REPORTS[report](traces)
     return entry if entry.rows else ReportEntry(report, empty=_EMPTY[report])
+
+
+def span_of(table: pl.DataFrame) -> tuple[int, int]:
+    """Return when the first row of a table began and its last one ended, in nanoseconds."""
+    if "time_ns" in table.columns:
+        return int(table["time_ns"].min()), int(table["time_ns"].max())  # type: ignore[arg-type]
+    return int(table["start_ns"].min()), int(end_of(table).max())  # type: ignore[arg-type]
+
+
+def failed_calls(trace: Trace) -> Iterator[tuple[str, int, int]]:
+    """Yield the calls that failed: function, code and how often; not those that tell of an earlier failure."""
+    failed = (
+        trace.launches.filter(pl.col("status") != 0)
+        .group_by(pl.col("name").cast(pl.String), "status")
+        .agg(count=pl.len())
+        .sort("count", "name", "status", descending=[True, False, False])
+    )
+    for name, status, count in failed.iter_rows():
+        if not returns_earlier_error(name, status):
+            yield name, status, count
 
 
 def _api(traces: Sequence[Trace]) -> ReportEntry:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from opscope.cli.options import format_option
-from opscope.cli.stats_output import print_stats, stats_options
+from opscope.cli.stats_output import print_stats, refuse_several_as_csv, stats_options
 from opscope.documents.stats import Report
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.record.execution import EXECUTION, RAW
@@ -67,8 +67,7 @@ def command(
 
     wanted = Command(arguments)
     wanted.found()
-    if output_format == "csv" and len(reports) > 1:
-        raise UsageError("--format csv writes one table: name it with --stats")
+    refuse_several_as_csv(reports, output_format)
     collector = CudaCollector.here()
     folder = _folder(output_dir, arguments[0])
     try:

@@ -10,7 +10,6 @@ from opscope.errors import UsageError
 from opscope.text import printable
 
 if TYPE_CHECKING:
-    from opscope.documents.stats import Stats
     from opscope.model import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,9 +56,19 @@ def stats_options(function: F) -> F:
     return function
 
 
+def refuse_several_as_csv(reports: Sequence[Report], output_format: str) -> None:
+    """Refuse several tables as CSV, which holds one.
+
+    Raises:
+        UsageError: they are wanted so.
+    """
+    if output_format == "csv" and len(reports) > 1:
+        raise UsageError("--format csv writes one table: name it with --stats")
+
+
 def print_stats(
     traces: "Sequence[Trace]", reports: Sequence[Report], top: int | None, output_format: str, *, full_names: bool
-) -> "Stats":
+) -> None:
     """Print tables over all traces together.
 
     Raises:
@@ -70,12 +79,11 @@ def print_stats(
     from opscope.report.stats_document import after_table, build_stats, plain, process_lines, table_of, title_of
     from opscope.report.tables import as_csv, as_markdown
 
-    if output_format == "csv" and len(reports) > 1:
-        raise UsageError("--format csv writes one table: name it with --stats")
+    refuse_several_as_csv(reports, output_format)
     stats = build_stats(traces, reports)
     if output_format == "json":
         click.echo(encode(stats), nl=False)
-        return stats
+        return
     shown = (_SHOWN if output_format == "table" else None) if top is None else top or None
     for entry in stats.reports:
         if output_format == "csv":
@@ -95,4 +103,3 @@ def print_stats(
         echo_lines(lines)
     elif lines:
         click.echo("\n".join(printable(line) for line in lines), err=True)
-    return stats

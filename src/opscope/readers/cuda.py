@@ -24,7 +24,10 @@ from opscope.readers.cupti_names import (
     DIRECTIONS,
     MAPPING_CAUSES,
     MEMORY,
+    MIGRATIONS,
     NOT_MEANT,
+    OVERHEADS,
+    RECORDS,
     WAITS,
     call_name,
     cause,
@@ -43,42 +46,14 @@ Ints = npt.NDArray[np.int64]
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _DRIVER_CALL: Final = 0x8000
 _SAME_CLOCK_NS: Final = 10_000  # reading two clocks one after the other takes less
-_MIGRATIONS: Final[Mapping[int, Migration]] = {
-    1: Migration.TO_DEVICE,
-    2: Migration.TO_HOST,
-    3: Migration.CPU_FAULT,
-    4: Migration.GPU_FAULT,
-    5: Migration.THRASHING,
-    6: Migration.THROTTLING,
-    7: Migration.REMOTE_MAPPING,
-    8: Migration.BETWEEN_DEVICES,
+_TRANSFERS: Final = (Migration.TO_DEVICE, Migration.TO_HOST, Migration.BETWEEN_DEVICES)
+_CAUSES: Final = {
+    **dict.fromkeys(_TRANSFERS, CAUSES),
+    Migration.GPU_FAULT: ACCESSES,
+    Migration.REMOTE_MAPPING: MAPPING_CAUSES,
 }
-_TRANSFERS: Final = (1, 2, 8)
 _FAILED_KIND: Final = re.compile(r"activities of kind (\d{1,6}): (.*)", re.DOTALL)
-_KINDS: Final[Mapping[int, str]] = {
-    1: "copies",
-    2: "fills",
-    4: "calls of the driver",
-    5: "calls of the runtime",
-    8: "devices",
-    9: "contexts",
-    10: "kernels",
-    17: "what the profiler and the driver do themselves",
-    22: "copies between devices",
-    38: "synchronisations",
-}
 _NOT_ALLOWED: Final = "INSUFFICIENT_PRIVILEGES"
-_OVERHEADS: Final[Mapping[int, str]] = {
-    1: "Driver Compiler",
-    1 << 16: "Buffer Flush",
-    2 << 16: "Instrumentation",
-    3 << 16: "Resource",
-    4 << 16: "Runtime Triggered Module Loading",
-    5 << 16: "Lazy Function Loading",
-    6 << 16: "Command Buffer Full",
-    7 << 16: "Activity Buffer Request",
-    8 << 16: "CUPTI Unified Memory Initialisation",
-}
 _STARTED, _FINISHED, _FAILED, _STEPPED_ASIDE, _REFUSED, _HINDERED = range(1, 7)
 _PUSH_POP: Final = 1
 _OBJECTS: Final[Mapping[int, str]] = {2: "thread", 3: "device", 5: "stream"}  # that NVTX names
@@ -365,22 +340,27 @@ class _Reading:
 
     def _migrations(self) -> pl.DataFrame:
         rows = self._file.tables["unified_memory"]
-        rows = rows[np.isin(rows["kind"], list(_MIGRATIONS))]
+        rows = rows[np.isin(rows["kind"], list(MIGRATIONS))]
         start, end = rows["start_ns"].astype(np.int64), rows["end_ns"].astype(np.int64)
         kind = rows["kind"].astype(np.int64)
+        moved = _is(kind, *_TRANSFERS)
         # Only these have an end that means something; of others it may be anything.
-        lasts = np.isin(kind, (1, 2, 4, 6, 8)) & (end >= start)
+        lasts = (moved | _is(kind, Migration.GPU_FAULT, Migration.THROTTLING)) & (end >= start)
+        sized = moved | _is(kind, Migration.THRASHING, Migration.REMOTE_MAPPING)
+        fault = _is(kind, Migration.CPU_FAULT)
         value = np.minimum(rows["value"], np.uint64(LATEST_NS)).astype(np.int64)
         table = pl.DataFrame(
             {
-                "name": _mapped(kind, lambda number: _MIGRATIONS[number]),
+                "name": _mapped(kind, lambda number: MIGRATIONS[number]),
                 "thread": self._thread_of(np.full(len(rows), -1)),
                 "device": _device_of(kind, rows),
                 "start_ns": start + self._shift_ns,
                 "duration_ns": np.where(lasts, end - start, 0),
                 "address": np.minimum(rows["address"], np.uint64(LATEST_NS)),
-                "bytes": pl.Series(value).set(pl.Series(~np.isin(kind, (*_TRANSFERS, 5, 7))), None),
-                "faults": pl.Series(np.where(kind == 3, 1, value)).set(pl.Series(~np.isin(kind, (3, 4))), None),
+                "bytes": pl.Series(value).set(pl.Series(~sized), None),
+                "faults": pl.Series(np.where(fault, 1, value)).set(
+                    pl.Series(~(fault | _is(kind, Migration.GPU_FAULT))), None
+                ),
                 "cause": _mapped(kind << 32 | rows["flags"], _cause),
             }
         )
@@ -388,7 +368,7 @@ class _Reading:
 
     def _overheads(self) -> pl.DataFrame:
         rows, start, duration = self._timed("overheads")
-        names = _mapped(rows["kind"], lambda kind: _OVERHEADS.get(kind, f"Overhead {kind}"))
+        names = _mapped(rows["kind"], lambda kind: OVERHEADS.get(kind, f"Overhead {kind}"))
         return shaped("overheads", pl.DataFrame({"name": names, "start_ns": start, "duration_ns": duration}))
 
     def _named_ranges(self) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -419,21 +399,22 @@ class _Reading:
         return shaped("annotations", table.filter(nested)), shaped("ranges", table.filter(~nested))
 
 
+def _is(kind: Ints, *meant: Migration) -> npt.NDArray[np.bool_]:
+    return np.isin(kind, [number for number, name in MIGRATIONS.items() if name in meant])
+
+
 def _device_of(kind: Ints, rows: Rows) -> pl.Series:
     """Return the device of each row; of faults of the processor, none is recorded."""
-    named = (Migration.TO_HOST, Migration.GPU_FAULT, Migration.THROTTLING)
-    from_device = np.isin(kind, [number for number, name in _MIGRATIONS.items() if name in named])
+    from_device = _is(kind, Migration.TO_HOST, Migration.GPU_FAULT, Migration.THROTTLING)
     devices = np.where(from_device, rows["source"], rows["destination"]).astype(np.int64)
-    unknown = np.isin(
-        kind, [n for n, name in _MIGRATIONS.items() if name in (Migration.CPU_FAULT, Migration.THRASHING)]
-    )
+    unknown = _is(kind, Migration.CPU_FAULT, Migration.THRASHING)
     return pl.Series(devices).set(pl.Series(unknown), None)
 
 
 def _failure(text: str) -> str:
     """Say what was not recorded, in words, and what may be done about it."""
     found = _FAILED_KIND.fullmatch(text)
-    what = f"{_KINDS.get(int(found[1]), f'records of kind {found[1]}')} ({found[2]})" if found else text
+    what = f"{RECORDS.get(int(found[1]), f'records of kind {found[1]}')} ({found[2]})" if found else text
     if _NOT_ALLOWED not in text:
         return what
     return f"{what}; the driver lets administrators alone profile here (its option NVreg_RestrictProfilingToAdminUsers)"
@@ -453,11 +434,8 @@ def _copy_name(code: int) -> str:
 
 def _cause(code: int) -> str | None:
     kind, flags = code >> 32, code & 0xFFFFFFFF
-    if kind in _TRANSFERS:
-        return cause(CAUSES, flags)
-    if _MIGRATIONS[kind] is Migration.GPU_FAULT:
-        return cause(ACCESSES, flags)
-    return cause(MAPPING_CAUSES, flags) if _MIGRATIONS[kind] is Migration.REMOTE_MAPPING else None
+    names = _CAUSES.get(MIGRATIONS[kind])
+    return None if names is None else cause(names, flags)
 
 
 def _mapped(codes: npt.NDArray[Any], name_of: Callable[[int], str | None]) -> pl.Series:

@@ -4,8 +4,10 @@ The numbers are those of CUPTI's headers (cupti_activity.h, the same from CUDA 1
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+from opscope.model import Migration
 
 UNKNOWN: Final = "Unknown"
 DIRECTIONS: Final = (UNKNOWN, "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
@@ -15,6 +17,40 @@ WAITS: Final = ("Synchronize", "Event Sync", "Stream Wait Event", "Stream Sync",
 CAUSES: Final = (None, "user", "coherence", "prefetch", "eviction", "access counters")
 ACCESSES: Final = (None, "read", "write", "atomic", "prefetch")
 MAPPING_CAUSES: Final = (None, "coherence", "thrashing", "policy", "out of memory", "eviction")
+# What became of unified memory; what a record is of, where it may be refused; what the tools do themselves.
+MIGRATIONS: Final[Mapping[int, Migration]] = {
+    1: Migration.TO_DEVICE,
+    2: Migration.TO_HOST,
+    3: Migration.CPU_FAULT,
+    4: Migration.GPU_FAULT,
+    5: Migration.THRASHING,
+    6: Migration.THROTTLING,
+    7: Migration.REMOTE_MAPPING,
+    8: Migration.BETWEEN_DEVICES,
+}
+RECORDS: Final[Mapping[int, str]] = {
+    1: "copies",
+    2: "fills",
+    4: "calls of the driver",
+    5: "calls of the runtime",
+    8: "devices",
+    9: "contexts",
+    10: "kernels",
+    17: "what the profiler and the driver do themselves",
+    22: "copies between devices",
+    38: "synchronisations",
+}
+OVERHEADS: Final[Mapping[int, str]] = {
+    1: "Driver Compiler",
+    1 << 16: "Buffer Flush",
+    2 << 16: "Instrumentation",
+    3 << 16: "Resource",
+    4 << 16: "Runtime Triggered Module Loading",
+    5 << 16: "Lazy Function Loading",
+    6 << 16: "Command Buffer Full",
+    7 << 16: "Activity Buffer Request",
+    8 << 16: "CUPTI Unified Memory Initialisation",
+}
 NOT_MEANT: Final = 0xFFFFFFFF  # the number of no stream and no event
 _VERSION: Final = re.compile(r"_v\d{4,5}$")
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import polars as pl
 
 from opscope.analysis.checks import check_file, check_recording
-from opscope.analysis.columns import end_of
-from opscope.analysis.cuda_stats import report_of
+from opscope.analysis.cuda_stats import failed_calls, report_of, span_of
 from opscope.analysis.plausible import plausible
 from opscope.analysis.producer import process_name
 from opscope.columns import TABLES
@@ -22,7 +21,6 @@ from opscope.documents.stats import (
     UnifiedMemoryRow,
 )
 from opscope.documents.trust import Verdict
-from opscope.knowledge.api_calls import returns_earlier_error
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.model import Trace
 from opscope.report.blocks import Name, Table
@@ -59,7 +57,7 @@ def build_stats(traces: Sequence[Trace], reports: Sequence[Report]) -> Stats:
 
 
 def _process(trace: Trace) -> ProcessEntry:
-    spans = [_span(getattr(trace, name)) for name in TABLES if getattr(trace, name).height]
+    spans = [span_of(getattr(trace, name)) for name in TABLES if getattr(trace, name).height]
     names = {device.index: device.name for device in trace.devices}
     used = sorted(number for number in trace.activities["device"].unique().to_list() if number is not None)
     checks = (check_file(trace.source), check_recording(trace.source))
@@ -73,26 +71,8 @@ def _process(trace: Trace) -> ProcessEntry:
         first_ns=min((first for first, _ in spans), default=None),
         last_ns=max((last for _, last in spans), default=None),
         checks=tuple(check.sentence for check in checks if check.verdict is not Verdict.PASS),
-        failed_calls=tuple(_failed_calls(trace)),
+        failed_calls=tuple(failed_calls(trace)),
     )
-
-
-def _span(table: pl.DataFrame) -> tuple[int, int]:
-    if "time_ns" in table.columns:
-        return int(table["time_ns"].min()), int(table["time_ns"].max())  # type: ignore[arg-type]
-    return int(table["start_ns"].min()), int(end_of(table).max())  # type: ignore[arg-type]
-
-
-def _failed_calls(trace: Trace) -> Iterator[tuple[str, int, int]]:
-    failed = (
-        trace.launches.filter(pl.col("status") != 0)
-        .group_by(pl.col("name").cast(pl.String), "status")
-        .agg(count=pl.len())
-        .sort("count", "name", "status", descending=[True, False, False])
-    )
-    for name, status, count in failed.iter_rows():
-        if not returns_earlier_error(name, status):
-            yield name, status, count
 
 
 # ---------------------------------------------------------------- text
