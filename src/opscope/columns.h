@@ -69,7 +69,8 @@
     COLUMN(device_type, INT32, "0 is the host, 1 CUDA (c10::DeviceType)") \
     COLUMN(device, INT32, "the device") \
     COLUMN(bytes, INT64, "how much; negative for a release") \
-    COLUMN(total_allocated_bytes, INT64, "how much was allocated then")
+    COLUMN(total_allocated_bytes, INT64, "how much was allocated then") \
+    COLUMN(address, INT64, "the address: what links a release to its allocation")
 
 #define OPSCOPE_OVERHEADS(COLUMN) /* what the profiler and the driver record of themselves, one row each */ \
     COLUMN(name, NAME, "what: Lazy Function Loading, Activity Buffer Request") \

@@ -167,6 +167,7 @@ def _add_allocation(rows: Rows, event: Mapping[str, Any], start: int, args: Mapp
         device=_integer(args.get("Device Id"), _INT32),
         bytes=_integer(args.get("Bytes")),
         total_allocated_bytes=_integer(args.get("Total Allocated")),
+        address=_integer(args.get("Addr")),
     )
 
 

@@ -53,6 +53,7 @@ _ALLOCATION_NUMBERS = {
     "Device Id": "device",
     "Bytes": "bytes",
     "Total Allocated": "total_allocated_bytes",
+    "Addr": "address",
 }
 
 

@@ -285,7 +285,7 @@ struct Event {
     Token ph, cat, name, pid, tid, ts, dur, args;
     Token external_id, old_external_id, correlation, sequence, forward_thread, dims, old_dims, types, strides, concrete,
         kernel_file, device, stream, graph, node, bytes, grid, block, registers, shared_memory, occupancy, collective,
-        memory_bytes, total_allocated, device_id, device_type;
+        memory_bytes, total_allocated, address, device_id, device_type;
     bool odd_args = false, has_args = false;
 };
 
@@ -522,7 +522,7 @@ private:
 
 Token* argument_of(Event& event, std::string_view key) {
     switch (key.size()) {
-        case 4: return is(key, "grid") ? &event.grid : nullptr;
+        case 4: return is(key, "grid") ? &event.grid : is(key, "Addr") ? &event.address : nullptr;
         case 5:
             if (is(key, "block")) return &event.block;
             if (is(key, "bytes")) return &event.bytes;
@@ -1018,18 +1018,19 @@ private:
     }
 
     bool add_allocation(const Event& event) {
-        int64_t time, type, device, bytes, total;
+        int64_t time, type, device, bytes, total, address;
         if (event.ts.is_null() || !plain_identity(event.pid) || !plain_identity(event.tid)) return false;
         if (event.odd_args || !nanoseconds(event.ts, time) || !integer(event.device_type, type, kInt32) ||
             !integer(event.device_id, device, kInt32) || !integer(event.memory_bytes, bytes) ||
-            !integer(event.total_allocated, total))
+            !integer(event.total_allocated, total) || !integer(event.address, address))
             return false;
         tables_.Allocations.add({.thread = thread(event),
                                  .time_ns = time,
                                  .device_type = type,
                                  .device = device,
                                  .bytes = bytes,
-                                 .total_allocated_bytes = total});
+                                 .total_allocated_bytes = total,
+                                 .address = address});
         return true;
     }
 
