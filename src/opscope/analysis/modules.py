@@ -62,10 +62,21 @@ def module_of_activities(trace: Trace, links: Links, backward: BackwardPass) -> 
     return names, _innermost(trace, links, backward, nesting_of(modules))
 
 
+def module_of_operators(trace: Trace, backward: BackwardPass, nesting: Nesting) -> Ints:
+    """Return per operator the innermost call of a module around it, or around its forward operator; or -1.
+
+    Args:
+        trace: the trace.
+        backward: its backward pass.
+        nesting: of the modules' calls.
+    """
+    own = nesting.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
+    return backward.through_forward(np.where(backward.inside, -1, own))
+
+
 def _innermost(trace: Trace, links: Links, backward: BackwardPass, nesting: Nesting) -> Ints:
     """Return per activity the innermost call of a module around its operator, or -1."""
-    own = nesting.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
-    module_of = backward.through_forward(np.where(backward.inside, -1, own))
+    module_of = module_of_operators(trace, backward, nesting)
     found = np.full(trace.activities.height, -1, np.int64)
     launched = np.flatnonzero(links.activity_operator >= 0)
     found[launched] = module_of[links.activity_operator[launched]]

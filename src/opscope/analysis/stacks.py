@@ -26,10 +26,7 @@ def callers(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataFrame 
     """
     if not trace.frames.height:
         return None
-    frame = _user_frame_of_operators(trace)
-    # On a CPU the backward pass runs on the caller's own thread, under the frame that called ``backward``.
-    through = backward.through_forward(np.where(backward.inside, -1, frame))
-    frame = np.where(through >= 0, through, frame)
+    frame = user_frame_of_operators(trace, backward)
     places = trace.frames["name"].cast(pl.String).gather(pl.Series(frame).replace(-1, None))
     rows = (
         pl.DataFrame(
@@ -52,7 +49,18 @@ def is_users(frame: str) -> bool:
     return _NOT_THE_USERS.search(frame) is None
 
 
-def _user_frame_of_operators(trace: Trace) -> Ints:
+def user_frame_of_operators(trace: Trace, backward: BackwardPass) -> Ints:
+    """Return per operator the innermost Python frame of the user's around it, as a row of the frames, or -1.
+
+    A backward operator has that of the forward operator with its sequence number.
+    """
+    frame = _user_frame_around_operators(trace)
+    # On a CPU the backward pass runs on the caller's own thread, under the frame that called ``backward``.
+    through = backward.through_forward(np.where(backward.inside, -1, frame))
+    return np.where(through >= 0, through, frame)
+
+
+def _user_frame_around_operators(trace: Trace) -> Ints:
     frames = nesting_of(trace.frames)
     frame = frames.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
     names = trace.frames["name"].cast(pl.String)

@@ -1,0 +1,279 @@
+"""What changed between two measurements: whether the step did, by how much, and which work, waiting and memory did."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+from opscope.analysis.bounds import busiest
+from opscope.analysis.difference.differing import clocks_of, differing
+from opscope.analysis.difference.exact import apportioned, per_step
+from opscope.analysis.difference.memory import memory_change
+from opscope.analysis.difference.unprofiled import gate_of, unprofiled_change
+from opscope.analysis.difference.work import Change, Side, work_changes
+from opscope.analysis.idle import IdleCause
+from opscope.analysis.measured import Measured
+from opscope.analysis.timeline import DeviceTimeline
+from opscope.documents.difference import (
+    ChangeVerdict,
+    Gate,
+    HostChange,
+    Matched,
+    PairDiff,
+    Part,
+    StepChange,
+    UnprofiledChange,
+    WorkChange,
+)
+from opscope.units import format_ns
+
+IDLE: Final = "idle"
+RECORDING: Final = "less what recording adds"
+SIDE_BY_SIDE: Final = "work of several streams at once"
+OUTSIDE: Final = "work outside of the window"
+OTHER_CPU: Final = "within operators, not their own: API calls, named ranges, threads at once"
+NO_OPERATOR_CPU: Final = "no operator ran"
+OPERATORS, API, REST = "operators' own time", "API calls", "all else, less what threads did at once"
+_LISTED: Final = 50
+_NO_CULPRIT: Final = (ChangeVerdict.FASTER, ChangeVerdict.NO_DIFFERENCE)
+
+
+def difference(name: str, before: Measured, after: Measured, fail_over: float | None = None) -> PairDiff:
+    """Compare two traces.
+
+    Args:
+        name: what they are called together.
+        before: one.
+        after: the other.
+        fail_over: how much longer the step may take, as a share; None to leave that out.
+    """
+    unprofiled = unprofiled_change(before, after)
+    step = _step(before, after, unprofiled)
+    return PairDiff(
+        name=name,
+        before=before.analysis.source.path,
+        after=after.analysis.source.path,
+        differing=tuple(differing(before, after)),
+        unprofiled=unprofiled,
+        step=step,
+        host=_host(before, after),
+        memory=memory_change(before, after),
+        culprit=None if unprofiled.verdict in _NO_CULPRIT else _culprit(step),
+        gate=None if fail_over is None else gate_of(unprofiled, fail_over),
+    )
+
+
+def worst(gates: list[Gate]) -> Gate:
+    """Return the worst of some; what is proven counts before what is not."""
+    return next((gate for gate in (Gate.REGRESSION, Gate.INCONCLUSIVE) if gate in gates), Gate.FINE)
+
+
+def _steps(before: Measured, after: Measured) -> tuple[int, int, bool]:
+    """Return by how much to divide each side's times, and whether that gives times of one step."""
+    if before.step_count and after.step_count:
+        return before.step_count, after.step_count, True
+    return 1, 1, False
+
+
+def _step(before: Measured, after: Measured, unprofiled: UnprofiledChange) -> StepChange:
+    both, (first, second, stepwise) = (before, after), _steps(before, after)
+    on_device = [one.analysis.has_device_times for one in both]
+    recorded = (_on_devices if all(on_device) else _on_cpu)(both, (first, second))
+    medians = (unprofiled.before, unprofiled.after)
+    totals = recorded.windows
+    if stepwise and medians[0] is not None and medians[1] is not None:
+        totals = Fraction(medians[0].median_ns), Fraction(medians[1].median_ns)
+    found = StepChange(
+        unprofiled=totals is not recorded.windows,
+        per_step=stepwise,
+        steps_before=first,
+        steps_after=second,
+        measured_on="device" if all(on_device) else "cpu",
+        device_before=recorded.devices[0],
+        device_after=recorded.devices[1],
+        before_ns=float(totals[0]),
+        after_ns=float(totals[1]),
+        change_ns=round(totals[1] - totals[0]),
+        recorded_before_ns=float(recorded.windows[0]),
+        recorded_after_ns=float(recorded.windows[1]),
+        window=recorded.words,
+    )
+    if len(set(on_device)) > 1:
+        return replace(found, reason="one of the two ran on a device, the other did not: their steps are other work")
+    return _taken_apart(found, recorded, totals[1] - totals[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What the two recordings say of a step. Exact times.
+
+    Attributes:
+        devices: their numbers.
+        windows: how long a step took.
+        words: what that is.
+        work: which work changed.
+        rest: what else did; what neither of the two says is left for the last of them.
+        last: the name of that.
+        causes: by what that one is made up in the recordings.
+    """
+
+    devices: tuple[int | None, int | None]
+    windows: tuple[Fraction, Fraction]
+    words: str
+    work: list[Change]
+    rest: dict[str, Fraction]
+    last: str
+    causes: dict[str, Fraction]
+
+
+def _on_devices(both: tuple[Measured, Measured], steps: tuple[int, int]) -> _Recorded:
+    lines = busiest(both[0].analysis.devices), busiest(both[1].analysis.devices)
+    before, after = (
+        Side.of_device(one.analysis, line.device, n, _clock(one))
+        for one, line, n in zip(both, lines, steps, strict=True)
+    )
+    light = all(one.timed is not one.analysis for one in both)
+    timed = [busiest(one.timed.devices) if light else line for one, line in zip(both, lines, strict=True)]
+    idle = [line.idle.by_cause() for line in timed]
+    return _Recorded(
+        devices=(lines[0].device, lines[1].device),
+        windows=_pair(timed, steps, lambda line: line.window.duration_ns),
+        words=" and ".join(dict.fromkeys(str(line.window.kind) for line in timed)),
+        work=work_changes(before, after),
+        rest={
+            SIDE_BY_SIDE: _change(lines, steps, lambda line: line.busy_ns - line.sum_ns),
+            OUTSIDE: _change(lines, steps, lambda line: -line.outside_window_ns),
+        },
+        last=IDLE,
+        causes={
+            str(cause): per_step(idle[1][cause], steps[1]) - per_step(idle[0][cause], steps[0]) for cause in IdleCause
+        },
+    )
+
+
+def _pair(
+    lines: Sequence[DeviceTimeline], steps: tuple[int, int], value: Callable[[DeviceTimeline], int]
+) -> tuple[Fraction, Fraction]:
+    return per_step(value(lines[0]), steps[0]), per_step(value(lines[1]), steps[1])
+
+
+def _change(
+    lines: Sequence[DeviceTimeline], steps: tuple[int, int], value: Callable[[DeviceTimeline], int]
+) -> Fraction:
+    before, after = _pair(lines, steps, value)
+    return after - before
+
+
+def _clock(one: Measured) -> tuple[int, int, int] | None:
+    clocks = clocks_of(one)
+    return None if clocks is None else (clocks.sm_mhz_min, clocks.sm_mhz_median, clocks.sm_mhz_max)
+
+
+def _on_cpu(both: tuple[Measured, Measured], steps: tuple[int, int]) -> _Recorded:
+    analyses = [one.analysis for one in both]
+    before, after = (Side.of_host(a, n) for a, n in zip(analyses, steps, strict=True))
+    within = [per_step(a.operator_time_ns, n) for a, n in zip(analyses, steps, strict=True)]
+    windows = [per_step(a.window.duration_ns, n) for a, n in zip(analyses, steps, strict=True)]
+    return _Recorded(
+        devices=(None, None),
+        windows=(windows[0], windows[1]),
+        words=" and ".join(dict.fromkeys(str(a.window.kind) for a in analyses)),
+        work=work_changes(before, after),
+        rest={OTHER_CPU: (within[1] - after.total) - (within[0] - before.total)},
+        last=NO_OPERATOR_CPU,
+        causes={},
+    )
+
+
+def _taken_apart(found: StepChange, recorded: _Recorded, change: Fraction) -> StepChange:
+    """Divide the change of a step; what is neither work nor the rest of it is left for the last part."""
+    rest = dict(recorded.rest)
+    rest[recorded.last] = change - sum((one.change for one in recorded.work), Fraction()) - sum(rest.values())
+    whole = apportioned([one.change for one in recorded.work] + list(rest.values()), found.change_ns)
+    count = len(recorded.work)
+    rows = [one.document(ns) for one, ns in zip(recorded.work, whole[:count], strict=True)]
+    rows.sort(key=lambda row: (-abs(row.change_ns), row.operator or "", row.inputs_before or ""))
+    parts = tuple(Part(name, ns) for name, ns in zip(rest, whole[count:], strict=True) if ns)
+    return replace(
+        found,
+        work=tuple(rows),
+        work_ns=sum(row.change_ns for row in rows),
+        parts=parts,
+        idle=_causes(recorded.causes, rest[recorded.last], whole[-1]),
+    )
+
+
+def _causes(causes: dict[str, Fraction], idle: Fraction, rounded: int) -> tuple[Part, ...]:
+    """Divide idle time by its causes; what they do not explain is the recordings', not the unprofiled step's."""
+    if not causes:
+        return ()
+    every = {**causes, RECORDING: idle - sum(causes.values())}
+    whole = apportioned(list(every.values()), rounded)
+    return tuple(
+        sorted((Part(name, ns) for name, ns in zip(every, whole, strict=True) if ns), key=lambda p: -abs(p.change_ns))
+    )
+
+
+def _host(before: Measured, after: Measured) -> HostChange | None:
+    """Return how the host's part of the step changed; None where nothing was recorded of it on one side."""
+    first, second, _ = _steps(before, after)
+    sides = [(before.analysis, first), (after.analysis, second)]
+    if not all(a.window.duration_ns for a, _ in sides):
+        return None
+    windows = [per_step(a.window.duration_ns, n) for a, n in sides]
+    own = [{name: per_step(ns, n) for name, ns in a.operators.select("name", "self_cpu_ns").iter_rows()}
+           for a, n in sides]  # fmt: skip
+    operators = [sum(times.values(), Fraction()) for times in own]
+    calls = [per_step(int(a.trace.launches["duration_ns"].sum()), n) for a, n in sides]
+    rest = [window - ops - api for window, ops, api in zip(windows, operators, calls, strict=True)]
+    change = round(windows[1] - windows[0])
+    parts = {OPERATORS: operators, API: calls, REST: rest}
+    whole = apportioned([pair[1] - pair[0] for pair in parts.values()], change)
+    names = dict.fromkeys([*own[0], *own[1]])
+    by_name = [Part(name, round(own[1].get(name, Fraction()) - own[0].get(name, Fraction()))) for name in names]
+    launches = [a.launches.api.count / n if a.launches.api else 0.0 for a, n in sides]
+    return HostChange(
+        launches_before=launches[0],
+        launches_after=launches[1],
+        before_ns=float(windows[0]),
+        after_ns=float(windows[1]),
+        change_ns=change,
+        parts=tuple(Part(name, ns) for name, ns in zip(parts, whole, strict=True)),
+        operators=tuple(sorted((p for p in by_name if p.change_ns), key=lambda p: -abs(p.change_ns))[:_LISTED]),
+    )
+
+
+def _culprit(step: StepChange) -> str | None:
+    """Say what grew most; None where the step did not."""
+    if step.change_ns <= 0:
+        return None
+    work = max(step.work, key=lambda row: row.change_ns, default=None)
+    part = max(step.parts, key=lambda part: part.change_ns, default=None)
+    if work is not None and work.change_ns > max(0, part.change_ns if part else 0):
+        return f"{_named(work)}: {_why(work)} (+{format_ns(work.change_ns)} a {_unit(step)})"
+    if part is not None and part.change_ns > 0:
+        return f"{part.name} (+{format_ns(part.change_ns)} a {_unit(step)})"
+    return None
+
+
+def _unit(step: StepChange) -> str:
+    return "step" if step.per_step else "recording"
+
+
+def _named(row: WorkChange) -> str:
+    inputs = row.inputs_after or row.inputs_before
+    return f"{row.renamed_to or row.operator or 'work of no operator'}{f' {inputs}' if inputs else ''}"
+
+
+def _why(row: WorkChange) -> str:
+    """Say what most of a group's growth is due to."""
+    if row.matched in (Matched.GONE, Matched.NEW):
+        return "not there before" if row.matched is Matched.NEW else "not there after"
+    reasons = {
+        f"{row.calls_after:.4g} calls instead of {row.calls_before:.4g}": row.calls_ns,
+        "other inputs": row.inputs_ns,
+        "other kernels": row.kernel_changed_ns,
+        "the same kernels take longer": row.same_kernel_ns,
+        "the multiprocessors' clock": row.clocks_ns,
+    }
+    return max(reasons, key=lambda reason: reasons[reason])
