@@ -4,13 +4,20 @@ Everything here can be repeated at any time, from the files of a run directory a
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
 
+from opscope._version import __version__
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
 from opscope.analysis.passes import LightPass, light_pass
+from opscope.analysis.producer import producer_of
+from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import Comparison
+from opscope.documents.page import PageDocument, PageTrace
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName
 from opscope.documents.upgrade import read_trace_document
@@ -31,8 +38,11 @@ from opscope.report.explain import Lookup
 from opscope.report.guide_keys import statistics_json
 from opscope.report.kernel_report import kernel_report
 from opscope.report.markdown import render
+from opscope.report.page.html import page_html
+from opscope.report.page.sweeps import sweep_entry
+from opscope.report.page.traces import MOST_SLICES, page_trace
 from opscope.report.trace_document import build_trace_document
-from opscope.store import COMPARISON, COMPARISON_REPORT, RunDirectory
+from opscope.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +136,104 @@ def read_documents(directory: RunDirectory, manifest: Manifest) -> Iterator[Trac
             ) from error
 
 
+# ---------------------------------------------------------------- the page
+
+_SLICES_OF_SWEEP: Final = 60_000  # of the timelines of all configurations together
+_LEAST_SLICES: Final = 3_000
+
+
+class PageParts:
+    """Gathers a page, trace by trace, so that none of them has to stay.
+
+    Args:
+        count: how many traces there will be: their timelines share the room that a page has.
+        steps: the steps of the timelines; without, as many as fit.
+    """
+
+    def __init__(self, count: int, steps: tuple[int, int] | None = None) -> None:
+        self._most = MOST_SLICES if count == 1 else max(_LEAST_SLICES, _SLICES_OF_SWEEP // max(count, 1))
+        self._steps = steps
+        self._traces: list[PageTrace] = []
+        self._runs: dict[Path, list[TraceDocument]] = {}
+
+    def add(self, result: Result, directory: RunDirectory | None = None, cycle: int = 0) -> None:
+        """Add a trace: of a run, its cycle (from 0).
+
+        Raises:
+            UsageError: the trace does not mark the steps.
+        """
+        document, name = result.document, result.document.name
+        if directory is not None:
+            documents = self._runs.setdefault(directory.path, [])
+            if cycle == 0:
+                documents.append(document)
+            name = f"{name}, cycle {cycle + 1}" if cycle else name
+        self._traces.append(
+            page_trace(
+                result.measured,
+                document,
+                name=name,
+                sweep=None if directory is None else _called(directory.path),
+                most_slices=self._most,
+                steps=self._steps,
+            )
+        )
+
+    def page(self, title: str | None = None, benchmarks: Sequence[BenchDocument] = ()) -> PageDocument:
+        """Return what was gathered, with the comparisons of the runs."""
+        sweeps = tuple(
+            sweep_entry(_called(path), compare(documents, RunDirectory(path).read_manifest()))
+            for path, documents in self._runs.items()
+        )
+        names = [sweep.comparison.description for sweep in sweeps] or [trace.name for trace in self._traces]
+        default = ", ".join([*names, *(f"benchmark of {one.created}" for one in benchmarks)])
+        return new_page(title or default, self._traces, sweeps=sweeps, benchmarks=tuple(benchmarks))
+
+
+def _called(path: Path) -> str:
+    return path.resolve().name
+
+
+def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> PageDocument:
+    """Return the document of a page that is made now; for ``parts`` see its other fields."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return PageDocument(title=title, opscope=__version__, created=created, traces=tuple(traces), **parts)
+
+
+def write_page(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool = False) -> None:
+    """Write the page of a run into its directory, if any configuration is done.
+
+    Raises:
+        BadInputError: a file is missing or damaged.
+    """
+    done = [entry for entry in manifest.entries if entry.status == "done"]
+    parts = PageParts(len(done))
+    for entry in done:
+        record = directory.read_record(entry)
+        parts.add(result_of(directory, record, 0, allow_damaged=allow_damaged), directory)
+    if done:
+        directory.write(PAGE, page_html(parts.page()))
+
+
 # ---------------------------------------------------------------- one trace
+
+
+def with_document(measured: Measured, functions: NativeFunctions, name: str | None = None) -> Result:
+    """Build the document of a trace that was analysed, with what is known of its operators and kernels.
+
+    Args:
+        measured: the trace, with its record where it has one.
+        functions: the operators of the PyTorch that ran.
+        name: the trace's name relative to its run directory.
+    """
+    if measured.record is not None:
+        resolver = run_resolver(measured.record)
+    else:
+        producer = producer_of(measured.analysis.source)
+        version = TorchVersion.parse(producer.torch) if producer.torch else None
+        resolver = SourceResolver(version, producer.git)
+    lookup = Lookup(resolver, functions, measured=measured)
+    return Result(measured, build_trace_document(measured, functions, lookup=lookup, trace=name))
 
 
 def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int, *, allow_damaged: bool) -> Result:
@@ -141,8 +248,7 @@ def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int, *, all
         raise BadInputError(f"{trace.source.path}: {trace.source.damage}. Measure it again.")
     functions = functions_of(directory, record)
     measured = measured_capture(trace, record, cycle, functions, directory=directory)
-    lookup = Lookup(run_resolver(record), functions, measured=measured)
-    return Result(measured, build_trace_document(measured, functions, lookup=lookup, trace=name))
+    return with_document(measured, functions, name)
 
 
 def measured_capture(

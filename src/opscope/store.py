@@ -5,6 +5,7 @@
     profiling_results/quick/
         manifest.json                                what was run, with what, and what became of it
         comparison.json, comparison.md               all configurations side by side
+        report.html                                  everything on one page, for a browser
         profiling_stats_bs8_seq128.json              statistics of one configuration (schema opscope.analysis/1)
         kernel_analysis_report_bs8_seq128.md         its report
         bert_trace_bs8_seq128.json                   its Chrome trace; later cycles have _cycle2 and so on
@@ -29,7 +30,7 @@ from opscope.record.configuration import Configuration
 from opscope.record.sweep import CycleFiles, Entry, EntryFiles, Manifest
 from opscope.units import NS_PER_S
 
-COMPARISON, COMPARISON_REPORT = "comparison.json", "comparison.md"
+COMPARISON, COMPARISON_REPORT, PAGE = "comparison.json", "comparison.md", "report.html"
 _LONGEST_STEP_NS = 30 * 24 * 3_600 * NS_PER_S
 
 

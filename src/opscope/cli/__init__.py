@@ -17,6 +17,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "profile": ("opscope.cli.profile", "Profile a model over a sweep of sizes and write reports."),
     "exec": ("opscope.cli.exec", "Run any program, record what it does with CUDA, and sum it up."),
     "analyze": ("opscope.cli.analyze", "Analyse traces of torch.profiler: costs, idle time, trust."),
+    "page": ("opscope.cli.page", "Write one page with everything, for a browser, offline."),
     "stats": ("opscope.cli.stats", "Sum up API calls, kernels, memory operations and ranges."),
     "explain": ("opscope.cli.explain", "Say what an operator or kernel is, and where its source is."),
     "dossier": ("opscope.cli.dossier", "Show how the most expensive operators run and what could be gained."),

@@ -3,7 +3,6 @@
 import gzip
 import itertools
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from opscope.cli.inputs import Size, TraceFile, files_of, input_option, is_execution, measured_of
+from opscope.cli.options import StepRange
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from opscope.report.chrome import Piece
 
 _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quarter smaller
-_STEPS = re.compile(r"(\d+)(?:\.\.(\d+))?")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,12 +37,17 @@ _STEPS = re.compile(r"(\d+)(?:\.\.(\d+))?")
     type=click.Path(dir_okay=False, path_type=Path),
     help="The Chrome trace to write; packed if it ends in .gz.",
 )
-@click.option("--steps", metavar="FIRST[..LAST]", help="Only these steps, by the profiler's numbers.")
+@click.option("--steps", type=StepRange(), metavar="FIRST[..LAST]", help="Only these steps, by the profiler's numbers.")
 @click.option("--max-size", type=Size(), help="Split into parts of at most this size, unpacked: 200MB.")
 @input_option
 @damage_option
 def command(
-    input_path: Path, output: Path, steps: str | None, max_size: int | None, max_input: int, allow_damaged: bool
+    input_path: Path,
+    output: Path,
+    steps: tuple[int, int] | None,
+    max_size: int | None,
+    max_input: int,
+    allow_damaged: bool,
 ) -> None:
     """Write a trace for ui.perfetto.dev or chrome://tracing.
 
@@ -71,7 +75,7 @@ def command(
     trace, functions = merged([reading.trace(), *further]), NativeFunctions.shipped()
     doubted = _doubted(file, trace, functions)
     if steps is not None:
-        trace = select_steps(trace, *_range(steps))
+        trace = select_steps(trace, *steps)
     pieces = chrome_parts(trace, Classifier(functions), max_size, doubted.failed)
     for number, part in itertools.groupby(pieces, key=lambda piece: piece.part):
         target = _target(output, number)
@@ -115,13 +119,6 @@ def _opened(path: Path, *, packed: bool) -> Iterator[BinaryIO | gzip.GzipFile]:
                 yield content
         else:
             yield file
-
-
-def _range(steps: str) -> tuple[int, int]:
-    match = _STEPS.fullmatch(steps.strip())
-    if match is None:
-        raise UsageError(f"--steps takes a number or a range such as 2..3, not {steps!r}")
-    return int(match[1]), int(match[2] or match[1])
 
 
 def _target(output: Path, number: int) -> Path:

@@ -8,6 +8,7 @@ import click
 
 from opscope.report.tables import Format
 
+_STEPS: Final = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -39,6 +40,19 @@ class ListOf(click.ParamType[tuple[Any, ...]]):
         except click.UsageError:
             return False
         return True
+
+
+class StepRange(click.ParamType[tuple[int, int]]):
+    """Steps by the profiler's numbers: ``3``, ``2..5``."""
+
+    name = "steps"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Return the first and the last one."""
+        match = _STEPS.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"takes a number or a range such as 2..3, not {value!r}", param, ctx)
+        return int(match[1]), int(match[2] or match[1])
 
 
 class ListCommand(click.Command):

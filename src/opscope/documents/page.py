@@ -9,7 +9,6 @@ from typing import Literal
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import Comparison
 from opscope.documents.difference import DiffDocument
-from opscope.documents.limits import LimitTotal
 from opscope.documents.trace import TraceDocument
 
 
@@ -174,11 +173,35 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLimit:
+    """All calls with a model in which one kernel takes most of the time. Sums over them.
+
+    Attributes:
+        kernel, device: which.
+        precision: in which its products run; null for other work.
+        calls: of operators.
+        device_ns, ideal_ns, lost_ns: their time, the least it could be, and the difference.
+        flop, least_bytes: operations, and bytes that must be moved.
+    """
+
+    kernel: str
+    device: int | None
+    precision: str | None
+    calls: int
+    device_ns: int
+    ideal_ns: float
+    lost_ns: float
+    flop: int
+    least_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageTrace:
     """One trace of the page.
 
     Attributes:
         name: what it is called on the page.
+        sweep: the name of the run that it is of; null for a trace that stands alone.
         document: its document, as ``opscope analyze --format json`` has it; long names are cut.
         left_out: what was left out of that document's tables.
         bars: per device what it does in a step.
@@ -187,10 +210,11 @@ class PageTrace:
         timeline: null where nothing was recorded.
         flames: the trees.
         memory: empty where it was not recorded.
-        kernel_limits: how far work is from the limit, by the kernel that takes most of it.
+        kernel_limits: how far calls are from the limit, by the kernel that takes most of each.
     """
 
     name: str
+    sweep: str | None
     document: TraceDocument
     left_out: tuple[LeftOut, ...]
     bars: tuple[StepBar, ...]
@@ -199,7 +223,7 @@ class PageTrace:
     timeline: TimelineEntry | None
     flames: tuple[FlameEntry, ...]
     memory: tuple[MemoryCurve, ...]
-    kernel_limits: tuple[LimitTotal, ...]
+    kernel_limits: tuple[KernelLimit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +246,15 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepEntry:
+    """A sweep, and between which sizes what bounds the step changes."""
+
+    name: str
+    comparison: Comparison
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageDocument:
     """Everything on a page.
 
@@ -230,8 +263,7 @@ class PageDocument:
         opscope: the version that made it.
         created: when.
         traces: its traces.
-        comparison: of a sweep.
-        turns: where in the sweep what bounds the step changes.
+        sweeps: runs of several configurations.
         benchmarks: saved by ``opscope bench``.
         difference: of two runs.
     """
@@ -241,7 +273,6 @@ class PageDocument:
     opscope: str
     created: str
     traces: tuple[PageTrace, ...] = ()
-    comparison: Comparison | None = None
-    turns: tuple[Turn, ...] = ()
+    sweeps: tuple[SweepEntry, ...] = ()
     benchmarks: tuple[BenchDocument, ...] = ()
     difference: DiffDocument | None = None

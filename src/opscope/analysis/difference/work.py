@@ -22,7 +22,7 @@ from opscope.knowledge.kernels.names import canonical
 _MOST_PAIRS: Final = 250_000  # of groups of one operator that are looked at one by one
 _LISTED_KERNELS: Final = 10
 _ON_HOST: Final = "(host)"  # stands for the kernel where time is the host's
-Key = tuple[str | None, str | None, str | None]
+Key = tuple[str | None, str, str]
 
 
 @dataclass(slots=True)
@@ -38,12 +38,15 @@ class Ran:
 class Group:
     """The calls of an operator with the same inputs, on one side.
 
-    ``product`` has the sizes of the matrix product that a call is, ``kernels`` are by their names in one spelling.
+    ``shapes`` and ``types`` are those of its tensors: what else a call records differs between versions of PyTorch.
+    ``dims`` is as recorded, ``product`` has the sizes of the matrix product that a call is, ``kernels`` are by their
+    names in one spelling.
     """
 
     operator: str | None
     dims: str | None
-    types: str | None
+    shapes: str
+    types: str
     category: str
     product: str | None = None
     calls: int = 0
@@ -52,7 +55,7 @@ class Group:
     @property
     def key(self) -> Key:
         """What an exact match has in common."""
-        return self.operator, self.dims, self.types
+        return self.operator, self.shapes, self.types
 
     @property
     def total_ns(self) -> int:
@@ -92,14 +95,14 @@ class Side:
         whole = ("operator", "input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file")
         for row, call in zip(rows.select(columns).iter_rows(), rows.select(whole).iter_rows(), strict=True):
             operator, dims, types, name, count, operator_calls, total, kind = row
-            key = (operator, dims, types) if operator is not None else (None, None, canonical(name))
+            key = (operator, *_tensors(dims, types)) if operator is not None else (None, "", canonical(name))
             category = categories[operator] if operator is not None else _category(name, kind)
-            group = groups.setdefault(key, Group(operator, dims, types if operator else canonical(name), category))
+            group = groups.setdefault(key, Group(operator, dims, key[1], key[2], category))
             ran = group.kernels.setdefault(canonical(name), Ran(name))
             ran.count, ran.total_ns = ran.count + count, ran.total_ns + total
             # Of calls that differ in strides or other arguments only, each combination has a number of its own.
             counted.setdefault(key, {})[call if operator is not None else ()] = operator_calls
-        products = {(row.operator, row.input_dims, row.input_types): row.product for row in analysis.limits}
+        products = {(row.operator, *_tensors(row.input_dims, row.input_types)): row.product for row in analysis.limits}
         for key, group in groups.items():
             group.product = product.text if (product := products.get(key)) is not None else None
             group.calls = sum(counted[key].values()) if group.operator else sum(r.count for r in group.kernels.values())
@@ -110,11 +113,23 @@ class Side:
         """Group the operators' own time on the host."""
         categories = dict(analysis.operators.select("name", "category").iter_rows())
         columns = ("name", "input_dims", "input_types", "calls", "self_cpu_ns")
-        groups = (
-            Group(name, dims, types, categories[name], None, calls, {_ON_HOST: Ran(_ON_HOST, calls, own)})
-            for name, dims, types, calls, own in analysis.shapes.select(columns).iter_rows()
-        )
-        return cls(tuple(groups), steps)
+        groups: dict[Key, Group] = {}
+        for name, dims, types, calls, own in analysis.shapes.select(columns).iter_rows():
+            key = (name, *_tensors(dims, types))
+            group = groups.setdefault(key, Group(name, dims, key[1], key[2], categories[name]))
+            ran = group.kernels.setdefault(_ON_HOST, Ran(_ON_HOST))
+            ran.count, ran.total_ns, group.calls = ran.count + calls, ran.total_ns + own, group.calls + calls
+        return cls(tuple(groups.values()), steps)
+
+
+def _tensors(dims: str | None, types: str | None) -> tuple[str, str]:
+    """Return the shapes and the data types of those inputs that have a shape, as text; empty where not recorded."""
+    shapes = _sizes(dims)
+    if shapes is None:
+        return dims or "", ""
+    named = json.loads(types) if types else []
+    chosen = [place for place, shape in enumerate(shapes) if shape]
+    return str([shapes[place] for place in chosen]), str([named[place] for place in chosen if place < len(named)])
 
 
 def _category(name: str, kind: str) -> str:
@@ -296,6 +311,7 @@ def _likeness(one: Group, other: Group, sides: tuple[Side, Side]) -> tuple[int, 
     ours, theirs = (_sizes(group.dims) for group in (one, other))
     if ours is None or theirs is None:
         return 0, one.calls * sides[1].steps == other.calls * sides[0].steps, 0
+    ours, theirs = ([shape for shape in shapes if shape] for shapes in (ours, theirs))
     if [len(shape) for shape in ours] != [len(shape) for shape in theirs]:
         return -1, False, 0
     equal = sum(a == b for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True))
@@ -314,7 +330,7 @@ def _sizes(dims: str | None) -> list[list[object]] | None:
 
 
 def _other_inputs(one: Group, other: Group) -> str:
-    if one.dims == other.dims:
+    if one.shapes == other.shapes:
         return "the same shapes with other data types"
     return "the inputs have other sizes" if one.types == other.types else "the inputs have other sizes and data types"
 
@@ -327,9 +343,7 @@ def _doing_the_same(left: list[Group], right: list[Group], sides: tuple[Side, Si
             calls = Fraction(group.calls, side.steps)
             if group.product is not None:
                 return group.product, calls
-            sizes = _sizes(group.dims)
-            shapes = None if sizes is None else tuple(sorted(str(shape) for shape in sizes if shape))
-            return group.operator is None, group.category, shapes, calls
+            return group.operator is None, group.category, group.shapes if group.operator else None, calls
 
         return key
 

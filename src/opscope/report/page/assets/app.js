@@ -1,0 +1,157 @@
+// The page: which views there are, which one is shown, and how one leads to another.
+const TRACE_VIEWS = [
+    ["overview", "Overview", overview], ["operators", "Operators", operatorTable], ["kernels", "Kernels", kernelTable], ["timeline", "Timeline", timelineView],
+    ["flame", "Flame", flameView], ["roofline", "Roofline", rooflineView], ["memory", "Memory", memoryView],
+];
+const PAGE_VIEWS = [["diff", "Difference", diffView, (page) => page.difference !== null], ["sweep", "Sweep", sweepView, (page) => page.sweeps.length > 0], ["bench", "Benchmarks", benchView, (page) => page.benchmarks.length > 0]];
+
+class App {
+    constructor(page) {
+        this.page = page;
+        this.traces = page.traces.map((trace) => new TraceData(trace));
+        this.views = [...PAGE_VIEWS.filter(([, , , has]) => has(page)), ...(page.traces.length ? TRACE_VIEWS : [])];
+        this.current = 0;
+        this.made = new Map();
+        this.main = el("main", { tabindex: -1 });
+        this.tabs = this.views.map(([key, label], number) => el("button", { type: "button", role: "tab", id: `tab-${key}`, title: `${number + 1}`, data: { view: key }, on: { click: () => this.show(key) } }, label));
+        this.nav = el("nav", null, el("div", { role: "tablist", "aria-label": "views" }, this.tabs));
+        this.nav.addEventListener("keydown", (event) => {
+            const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+            if (!step) return;
+            const next = this.tabs[(this.tabs.indexOf(document.activeElement) + step + this.tabs.length) % this.tabs.length];
+            next.focus();
+            next.click();
+        });
+        const shell = document.getElementById("app");
+        add(clear(shell), [this.header(), this.nav, this.main, this.footer(), tooltip.box]);
+        document.addEventListener("keydown", (event) => this.onKey(event));
+        addEventListener("hashchange", () => this.follow());
+        matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolor());
+    }
+
+    header() {
+        this.picker = this.traces.length > 1 ? el("select", { "aria-label": "configuration", on: { change: () => this.choose(Number(this.picker.value)) } }, this.traces.map((data, number) => el("option", { value: number }, data.trace.name))) : null;
+        return el("header", null, el("h1", null, this.page.title), this.picker,
+            el("span", { class: "spacer" }), choice("colours", [["auto", "auto"], ["light", "light"], ["dark", "dark"]], "auto", (value) => this.theme(value)), button("?", () => this.help(), { "aria-label": "help", class: "help" }));
+    }
+
+    footer() {
+        return el("footer", null, `opscope ${this.page.opscope}, ${this.page.created}. Everything is in this file; it loads nothing. `, details("Licences of the parts of this page", () => el("pre", { class: "licenses" }, licenses().replaceAll("<\\/", "</"))));
+    }
+
+    theme(value) {
+        if (value === "auto") document.documentElement.removeAttribute("data-theme"); else document.documentElement.dataset.theme = value;
+        this.recolor();
+    }
+
+    recolor() {
+        redrawCharts();
+        for (const data of this.traces) for (const view of [data.timeline, data.flame]) if (view) view.surface.redraw();
+    }
+
+    // A view is made when it is first shown, and kept.
+    show(key, quiet) {
+        const view = this.views.find(([name]) => name === key);
+        if (!view) return;
+        const began = performance.now();
+        this.shown = key;
+        const ofTrace = TRACE_VIEWS.includes(view);
+        const name = ofTrace ? `${key} ${this.current}` : key;
+        if (!this.made.has(name)) {
+            const panel = el("div", { role: "tabpanel", class: `view of-${key}`, "aria-labelledby": `tab-${key}` });
+            this.made.set(name, panel);
+            clear(this.main).append(panel);
+            add(panel, [view[2](ofTrace ? this.traces[this.current] : this.page)]);
+        } else {
+            clear(this.main).append(this.made.get(name));
+        }
+        this.tabs.forEach((tab) => { const mine = tab.dataset.view === key; tab.setAttribute("aria-selected", mine); tab.tabIndex = mine ? 0 : -1; });
+        if (this.picker) { this.picker.value = this.current; this.picker.hidden = !ofTrace; }
+        tooltip.hide();
+        this.main.dataset.shownMs = (performance.now() - began).toFixed(1);
+        if (!quiet) this.remember();
+    }
+
+    choose(number) {
+        this.current = number;
+        this.show(TRACE_VIEWS.some(([key]) => key === this.shown) ? this.shown : "overview");
+    }
+
+    chooseTrace(name, comparison) {
+        const sweep = this.page.sweeps.find((one) => one.comparison === comparison);
+        const number = this.traces.findIndex((data) => data.document.capture && data.document.capture.configuration.id === name && data.trace.sweep === sweep.name);
+        if (number >= 0) { this.current = number; this.show("overview"); }
+    }
+
+    // The address keeps the view, so that it can be sent; where a page has no address of its own, it is not kept.
+    remember() {
+        try { history.replaceState(null, "", `#${this.shown}${this.current ? `,${this.current}` : ""}`); } catch { /* in a frame */ }
+    }
+
+    follow() {
+        const [key, number] = location.hash.slice(1).split(",");
+        if (number && this.traces[Number(number)]) this.current = Number(number);
+        this.show(this.views.some(([name]) => name === key) ? key : this.views[0][0], true);
+    }
+
+    operatorLink(data, name) {
+        return data && data.categoryOf.has(name) ? button(name, () => this.reveal(data, "operators", name), { class: "plain name", title: printable(name) }) : nameOf(name);
+    }
+
+    reveal(data, view, name) {
+        this.current = this.traces.indexOf(data);
+        this.show(view);
+        const table = view === "operators" ? data.operatorTable : data.kernelTable;
+        const row = table.options.rows.find((one) => one.name === name);
+        if (row) table.reveal(row);
+    }
+
+    showOperators(category) {
+        this.show("operators");
+        this.traces[this.current].operatorTable.filter(category);
+    }
+
+    showInTimeline(name) {
+        this.show("timeline");
+        const { timeline } = this.traces[this.current];
+        timeline.mark(name);
+        timeline.step(1);
+    }
+
+    onKey(event) {
+        if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+        if (/^[1-9]$/.test(event.key) && this.tabs[event.key - 1]) { this.tabs[event.key - 1].click(); this.tabs[event.key - 1].focus(); } else if (event.key === "/") {
+            const search = this.main.querySelector("input[type=search]");
+            if (search) { event.preventDefault(); search.focus(); }
+        } else if (event.key === "?") this.help();
+    }
+
+    help() {
+        const dialog = el("dialog", { class: "helpbox" }, el("h2", null, "Keys"), facts([
+            ["1 to 9", "a view"], ["/", "search"], ["arrow keys", "from row to row, in tabs, timeline and flame view"], ["Enter", "open a row, a slice, a node"], ["Timeline", "+ and - zoom, left and right pan, 0 shows all, n and p go from slice to slice, z zooms to the chosen one"],
+            ["Flame view", "Enter zooms in, Escape out"], ["Tab", "everything else"],
+        ]), el("form", { method: "dialog" }, button("close", () => dialog.close())));
+        dialog.addEventListener("close", () => dialog.remove());
+        document.body.append(dialog);
+        dialog.showModal();
+    }
+}
+
+let app = null;
+
+(async () => {
+    const shell = document.getElementById("app");
+    try {
+        const page = await unpacked();
+        app = new App(page);
+        app.follow();
+        // What tests and curious users read: the document, and how long drawing took.
+        window.opscopePage = { document: page, app };
+    } catch (error) {
+        add(clear(shell), [el("p", { class: "trust fail" }, `This page cannot be drawn: ${error.message}. It needs a browser of 2023 or later.`)]);
+        throw error;
+    } finally {
+        shell.setAttribute("aria-busy", "false");
+        shell.dataset.readyMs = performance.now().toFixed(0);
+    }
+})();

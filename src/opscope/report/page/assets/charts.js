@@ -1,0 +1,53 @@
+// Charts of the library, in the page's colours, with this page's tooltip: the library's own is made of markup.
+const drawnCharts = new Set();
+
+function chart(label, height, option, onClick) {
+    const element = el("div", { class: "chart", role: "img", "aria-label": label, style: { height: `${height}px` } });
+    const entry = { element, option, instance: null };
+    // A chart needs its place in the page before it can be drawn.
+    const start = () => {
+        if (!element.isConnected || !element.clientWidth) return;
+        if (!entry.instance) {
+            entry.instance = echarts.init(element, null, { renderer: "canvas" });
+            entry.instance.on("mouseover", (event) => { if (event.data && event.data.tip) entry.tip = event.data.tip; });
+            entry.instance.on("mouseout", () => { entry.tip = null; tooltip.hide(); });
+            if (onClick) entry.instance.on("click", onClick);
+            element.addEventListener("mousemove", (event) => { if (entry.tip) tooltip.show(event.clientX, event.clientY, entry.tip()); });
+            element.addEventListener("mouseleave", () => { entry.tip = null; tooltip.hide(); });
+            entry.draw();
+        } else {
+            entry.instance.resize();
+        }
+    };
+    entry.draw = () => entry.instance && entry.instance.setOption(option(themeColors()), true);
+    drawnCharts.add(entry);
+    new ResizeObserver(start).observe(element);
+    return element;
+}
+
+function redrawCharts() {
+    for (const entry of drawnCharts) {
+        if (!entry.element.isConnected) {
+            if (entry.instance) entry.instance.dispose();
+            drawnCharts.delete(entry);
+        } else {
+            entry.draw();
+        }
+    }
+}
+
+function axis(colors, name, format, more) {
+    return {
+        type: "value", name, nameLocation: "middle", nameGap: 40, nameTextStyle: { color: colors.soft },
+        axisLabel: { color: colors.soft, formatter: format, hideOverlap: true }, axisLine: { show: true, lineStyle: { color: colors.line } },
+        splitLine: { lineStyle: { color: colors.faint } }, ...more,
+    };
+}
+
+const plain = (colors, more) => ({
+    animation: false, textStyle: { color: colors.text, fontFamily: "system-ui, sans-serif" }, color: PALETTE,
+    grid: { left: 86, right: 28, top: 40, bottom: 58 }, legend: { top: 0, type: "plain", textStyle: { color: colors.text }, inactiveColor: colors.line }, ...more,
+});
+
+// Lines of a tooltip: a name, then facts.
+const tip = (title, pairs) => [el("strong", null, printable(title).slice(0, 300)), facts(pairs)];

@@ -1,0 +1,56 @@
+// The document, unpacked. Lists of numbers become typed arrays where there are many.
+async function unpacked() {
+    const text = document.getElementById("data").textContent;
+    const packed = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).json();
+}
+
+const licenses = () => document.getElementById("licenses").textContent;
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+// Colours by what something is: the same everywhere on the page, told apart in light and dark.
+const PALETTE = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#edc948", "#9c755f", "#ff9da7", "#86a35b", "#a0cbe8", "#d37295"];
+const CATEGORY_COLORS = {
+    "Matrix Operations": "#4e79a7", "Convolution": "#2f6690", "Attention": "#b07aa1", "Normalization": "#76b7b2", "Activation": "#f28e2b",
+    "Elementwise": "#edc948", "Reduction": "#9c755f", "Memory": "#e15759", "Indexing": "#d37295", "Communication": "#59a14f", "Embedding": "#6a994e",
+    "Loss": "#86a35b", "Optimizer": "#8175aa", "Pooling": "#a0cbe8", "Compiled (Inductor)": "#ff9da7", "Framework": "#98a4ae", "Other": "#8f98a3", "Unlinked": "#b5bcc4",
+};
+const CAUSE_COLORS = {
+    "blocking call": "#d1495b", "dispatch": "#edae49", "host work": "#8d6a9f", "launch latency": "#f4d58d", "dependency": "#5b8e7d",
+    "profiler": "#adb5bd", "launch not recorded": "#868e96", "after the last activity": "#a98467",
+};
+const PART_COLORS = { "compute": "#4e79a7", "exposed communication": "#59a14f", "exposed memcpy": "#e15759" };
+
+function hashed(text) {
+    let hash = 2166136261;
+    for (let place = 0; place < Math.min(text.length, 200); place += 1) hash = Math.imul(hash ^ text.charCodeAt(place), 16777619);
+    return PALETTE[(hash >>> 0) % PALETTE.length];
+}
+const categoryColor = (category) => CATEGORY_COLORS[category] || hashed(category || "Other");
+const partColor = (name) => PART_COLORS[name] || CAUSE_COLORS[name.replace(/^idle: /, "")] || hashed(name);
+
+// What is asked of one trace often, looked up once.
+class TraceData {
+    constructor(trace) {
+        this.trace = trace;
+        this.document = trace.document;
+        this.categoryOf = new Map(this.document.operators.map((row) => [row.name, row.category]));
+        this.shortOf = new Map(this.document.kernels.filter((row) => row.summary).map((row) => [row.name, row.summary]));
+        this.hasDevice = this.document.kernels.length > 0;
+        this.deviceSum = sum(this.document.kernels.map((row) => row.total_ns)) + this.leftOut("kernels");
+        this.cpuSum = sum(this.document.operators.map((row) => row.self_cpu_ns));
+        this.steps = this.document.step_count || 1;
+        this.unit = this.document.step_count ? "a step" : "in the recording";
+    }
+
+    leftOut(table) {
+        const found = this.trace.left_out.find((one) => one.table === table);
+        return found ? found.ns : 0;
+    }
+
+    leftOutNote(table, what) {
+        const found = this.trace.left_out.find((one) => one.table === table);
+        return found ? note(`${formatCount(found.rows)} more ${what} (${formatNs(found.ns)} together) are left out of this page; opscope analyze has them all.`) : null;
+    }
+}

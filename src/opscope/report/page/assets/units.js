@@ -1,0 +1,53 @@
+// Numbers as people read them: the same rules as opscope/units.py, which tests hold this to.
+const TIME_STEPS = [[1e9, "s"], [1e6, "ms"], [1e3, "us"]];
+const SIZE_STEPS = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+const RATE_STEPS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+
+// As Python rounds: of two numbers that are equally near, the even one.
+function fixed(value, digits) {
+    const scaled = Math.abs(value) * 10 ** digits;
+    const below = Math.floor(scaled);
+    if (scaled - below === 0.5 && scaled < 2 ** 52) {
+        const even = below % 2 === 0 ? below : below + 1;
+        return (Math.sign(value) * even / 10 ** digits).toFixed(digits);
+    }
+    return value.toFixed(digits);
+}
+
+function threeDigits(value) {
+    const size = Math.abs(value);
+    return fixed(value, size >= 100 ? 1 : size >= 10 ? 2 : 3);
+}
+
+function stepped(value, steps, unit) {
+    if (value === null || value === undefined) return "-";
+    for (const [size, name] of steps) {
+        if (Math.abs(value) >= size) return `${threeDigits(value / size)} ${name}`;
+    }
+    return `${fixed(value, 0)} ${unit}`;
+}
+
+const formatNs = (value) => stepped(value, TIME_STEPS, "ns");
+const formatBytes = (value) => stepped(value, SIZE_STEPS, "B");
+const formatShare = (part, whole) =>
+    part === null || part === undefined || !whole ? "-" : `${fixed(100 * part / whole, 1)} %`;
+const withThousands = (text) => text.replace(/^(-?\d+)/, (digits) => digits.replace(/\B(?=(\d{3})+$)/g, ","));
+
+function formatCount(value) {
+    if (value === null || value === undefined) return "-";
+    if (Math.abs(value) >= 100) return withThousands(fixed(value, 0));
+    return String(Number(value.toPrecision(4)));
+}
+
+function formatRate(value, unit) {
+    if (value === null || value === undefined) return "-";
+    for (const [size, prefix] of RATE_STEPS) {
+        if (Math.abs(value) >= size) return `${threeDigits(value / size)} ${prefix}${unit}`;
+    }
+    return `${threeDigits(value)} ${unit}`;
+}
+
+// A change says which way it goes; 0 goes neither way.
+const signed = (format) => (value) => (value > 0 ? `+${format(value)}` : format(value));
+const formatChange = signed(formatNs);
+const formatByteChange = signed(formatBytes);

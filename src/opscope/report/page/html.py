@@ -1,0 +1,98 @@
+"""A page as one HTML file that loads nothing: its scripts and data are in it, and a policy forbids the rest."""
+
+import base64
+import gzip
+import hashlib
+import html
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from string import Template
+from typing import Final
+
+import msgspec
+
+from opscope.documents.page import PageDocument
+from opscope.text import printable
+
+# In this order, as one script: each uses what stands before it.
+_SCRIPTS: Final = (
+    "units.js", "dom.js", "data.js", "table.js", "canvas.js", "charts.js", "details.js", "overview.js", "operators.js",
+    "timeline.js", "flame.js", "roofline.js", "memory.js", "sweep.js", "bench.js", "diff.js", "app.js",
+)  # fmt: skip
+_LIBRARY: Final = "echarts.min.js"
+_LICENSES: Final = "LICENSES.txt"
+_LEVEL: Final = 6  # of gzip
+_SHELL: Final = Template(
+    """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="$policy">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<meta name="generator" content="opscope $version">
+<title>$title</title>
+<style>$style</style>
+</head>
+<body>
+<noscript>This page draws itself with the script that it contains. Allow scripts for it, or read the Markdown
+report beside it.</noscript>
+<div id="app" aria-busy="true"></div>
+<script id="data" type="application/gzip">$data</script>
+<script id="licenses" type="text/plain">$licenses</script>
+<script>$library</script>
+<script>$script</script>
+</body>
+</html>
+"""
+)
+
+
+def page_html(document: PageDocument) -> bytes:
+    """Return the file."""
+    style, library, script = _style(), _script((_LIBRARY,)), _script(_SCRIPTS)
+    packed = gzip.compress(msgspec.json.encode(document), _LEVEL, mtime=0)
+    return _SHELL.substitute(
+        policy=_policy([library, script], style),
+        version=html.escape(document.opscope),
+        title=html.escape(printable(document.title)),
+        style=style,
+        data=base64.b64encode(packed).decode(),
+        licenses=_asset(_LICENSES).replace("</", "<\\/"),
+        library=library,
+        script=script,
+    ).encode()
+
+
+def _policy(scripts: Sequence[str], style: str) -> str:
+    """Allow these very scripts and this style, and nothing else: no event handlers, no requests, no forms."""
+    allowed = " ".join(map(_hash, scripts))
+    rules = (
+        "default-src 'none'",
+        f"script-src {allowed}",
+        f"style-src {_hash(style)}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+    return "; ".join(rules)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def _style() -> str:
+    return _asset("page.css")
+
+
+@cache
+def _script(names: Sequence[str]) -> str:
+    """Return files as one script. In HTML a script ends with its first end tag, wherever that stands."""
+    parts = "\n".join(_asset(name) for name in names).replace("</script", "<\\/script")
+    return parts if names == (_LIBRARY,) else f'"use strict";(() => {{\n{parts}\n}})();'
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")

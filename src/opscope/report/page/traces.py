@@ -1,0 +1,343 @@
+"""What the page shows of one trace: its document, and what pictures need beside it."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from opscope.analysis.call_tree import CallTree
+from opscope.analysis.flame import Flame, flames
+from opscope.analysis.limit_totals import least_ns
+from opscope.analysis.live_memory import LiveMemory, live_memory
+from opscope.analysis.measured import Measured
+from opscope.analysis.modules import MODULE_FRAME
+from opscope.analysis.nesting import Bools, Ints
+from opscope.analysis.origins import Origins
+from opscope.analysis.slices import CAUSES, Slices, Track, TrackKind, slices_of
+from opscope.analysis.timeline import NO_DEVICE
+from opscope.documents.limits import LimitRow
+from opscope.documents.page import (
+    AliveRow,
+    FlameEntry,
+    KernelLimit,
+    LeftOut,
+    MemoryCurve,
+    PageTrace,
+    Part,
+    PlaceEntry,
+    StepBar,
+    TimelineEntry,
+    TrackEntry,
+)
+from opscope.documents.trace import DeviceEntry, TraceDocument
+from opscope.model import Trace
+
+MOST_SLICES: Final = 200_000
+_MOST_ROWS: Final = 2_000  # of a table
+_MOST_NODES: Final = 6_000  # of a tree
+_MOST_POINTS: Final = 4_000  # of a curve
+_MOST_ALIVE: Final = 300
+_MOST_LIMITS: Final = 200
+_LONGEST_NAME: Final = 2_000  # characters
+_SHORTEST_CUT: Final = 60
+_ALL_NAMES: Final = 4_000_000  # characters of all names of slices and nodes
+_LONG_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.){%d}' % _LONGEST_NAME)
+T = TypeVar("T")
+
+
+def page_trace(
+    measured: Measured,
+    document: TraceDocument,
+    *,
+    name: str | None = None,
+    sweep: str | None = None,
+    most_slices: int = MOST_SLICES,
+    steps: tuple[int, int] | None = None,
+) -> PageTrace:
+    """Gather what the page shows of one trace.
+
+    Args:
+        measured: the trace with its record.
+        document: its document.
+        name: what it is called; the document's name without.
+        sweep: the run that it is of.
+        most_slices: of the timeline.
+        steps: numbers of the first and the last step of the timeline; without, as many as fit.
+
+    Raises:
+        UsageError: the trace does not mark these steps.
+    """
+    analysis = measured.analysis
+    tree = CallTree.of(analysis.trace)
+    origins = Origins.of(analysis.trace, analysis.backward_pass)
+    names = _Names()
+    slices = slices_of(analysis.trace, analysis.links, tree, analysis.devices, most=most_slices, steps=steps)
+    timeline = None if slices is None else _timeline(slices, analysis.trace, tree, origins, names)
+    trees = [_flame(flame, names) for flame in flames(analysis.trace, analysis.links, tree, origins, _MOST_NODES)]
+    memory = live_memory(analysis.trace, analysis.links, origins) if analysis.trace.allocations.height else ()
+    shown, left_out = _few_rows(document)
+    return PageTrace(
+        name=_cut(name or document.name, _LONGEST_NAME),
+        sweep=sweep,
+        document=_without_long_texts(shown),
+        left_out=left_out,
+        bars=tuple(_bar(device, document, measured.unprofiled_step_ns) for device in document.timed_devices),
+        samples_ns=measured.record.benchmark.wall_ns if measured.record and measured.record.benchmark else (),
+        names=names.cut(),
+        timeline=timeline,
+        flames=tuple(trees),
+        memory=tuple(_curve(one) for one in memory),
+        kernel_limits=tuple(_by_kernel(analysis.limits)) if analysis.has_device_times else (),
+    )
+
+
+class _Names:
+    """Texts by number; each is kept once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    def of(self, table: Sequence[str], used: Ints) -> list[int]:
+        """Return the numbers of entries of a table; -1 stays."""
+        place = np.full(len(table) + 1, -1, np.int64)
+        for entry in np.unique(used[used >= 0]).tolist():
+            place[entry] = self.number(table[entry])
+        return list(place[used].tolist())
+
+    def cut(self) -> tuple[str, ...]:
+        """Return all of them, none so long that together they would be too many characters."""
+        most = max(_SHORTEST_CUT, min(_LONGEST_NAME, _ALL_NAMES // max(len(self._numbers), 1)))
+        return tuple(_cut(name, most) for name in self._numbers)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+# ---------------------------------------------------------------- the step
+
+
+def _bar(device: DeviceEntry, document: TraceDocument, unprofiled_ns: float | None) -> StepBar:
+    """Divide the window of a device, which its parts fill."""
+    steps = document.step_count or 1
+    times = {
+        "compute": device.compute_ns,
+        "exposed communication": device.exposed_communication_ns,
+        "exposed memcpy": device.exposed_memcpy_ns,
+        **{f"idle: {cause}": length for cause, length in device.idle_by_cause_ns.items()},
+    }
+    return StepBar(
+        device=device.device,
+        parts=tuple(Part(name, time / steps) for name, time in times.items() if time),
+        step_ns=device.window_ns / steps,
+        per_step=bool(document.step_count),
+        window=device.window.kind,
+        unprofiled_ns=unprofiled_ns,
+    )
+
+
+# ---------------------------------------------------------------- the timeline
+
+
+def _timeline(slices: Slices, trace: Trace, tree: CallTree, origins: Origins, names: _Names) -> TimelineEntry:
+    operators = trace.operators["name"].cast(pl.String)
+    places, place_of = _places(slices, trace, origins, names)
+    return TimelineEntry(
+        start_ns=slices.start_ns,
+        duration_ns=slices.end_ns - slices.start_ns,
+        steps=slices.steps,
+        all_steps=slices.all_steps[:_MOST_ROWS],
+        slice_count=slices.slice_count,
+        merged_below_ns=slices.merged_below_ns,
+        tracks=tuple(
+            _track(track, slices.start_ns, trace, tree, operators, place_of, names) for track in slices.tracks
+        ),
+        places=places,
+    )
+
+
+def _places(slices: Slices, trace: Trace, origins: Origins, names: _Names) -> tuple[tuple[PlaceEntry, ...], Ints]:
+    """Return the places of the operators shown, and per operator of the trace the number of its place, or -1."""
+    number = np.full(trace.operators.height + 1, -1, np.int64)
+    if not trace.frames.height:
+        return (), number
+    shown = [np.unique(track.operator[track.operator >= 0]) for track in slices.tracks]
+    operators = np.unique(np.concatenate(shown))
+    pairs = np.stack([origins.module[operators], origins.frame[operators]], axis=1)
+    frames = trace.frames["name"].cast(pl.String)
+    found: dict[tuple[int, int], int] = {}
+    for operator, (module, frame) in zip(operators.tolist(), pairs.tolist(), strict=True):
+        if module >= 0 or frame >= 0:
+            pair = (
+                -1 if module < 0 else names.number(frames[module].removeprefix(MODULE_FRAME)),
+                -1 if frame < 0 else names.number(frames[frame]),
+            )
+            number[operator] = found.setdefault(pair, len(found))
+    return tuple(PlaceEntry(*pair) for pair in found), number
+
+
+def _track(
+    track: Track, begin: int, trace: Trace, tree: CallTree, operators: pl.Series, place_of: Ints, names: _Names
+) -> TrackEntry:
+    if track.kind is TrackKind.STREAM:
+        rows = np.where(track.name >= 0, track.name, 0)
+        texts = trace.activities["name"].cast(pl.String).gather(rows)
+        numbers = _numbered(names, texts, track.name < 0)
+    else:
+        numbers = names.of(CAUSES if track.kind is TrackKind.IDLE else tree.names, track.name)
+    known = np.where(track.operator >= 0, track.operator, 0)
+    of_operator = _numbered(names, operators.gather(known), track.operator < 0) if operators.len() else []
+    start = track.start_ns - begin
+    return TrackEntry(
+        kind=str(track.kind),
+        label=_label(track, trace),
+        rows=int(track.row.max()) + 1,
+        row=track.row.tolist(),
+        start=np.diff(start, prepend=0).tolist(),
+        duration=(track.end_ns - track.start_ns).tolist(),
+        name=numbers,
+        operator=of_operator or [-1] * len(track),
+        place=place_of[track.operator].tolist(),
+        count=track.count.tolist() if (track.count > 1).any() else [],
+    )
+
+
+def _numbered(names: _Names, texts: pl.Series, unknown: Bools) -> list[int]:
+    """Return the numbers of texts; -1 where they are unknown."""
+    distinct = texts.unique(maintain_order=True)
+    numbers = {text: names.number(text) for text in distinct.to_list()}
+    found = texts.replace_strict(numbers, return_dtype=pl.Int64).to_numpy()
+    return list(np.where(unknown, -1, found).tolist())
+
+
+def _label(track: Track, trace: Trace) -> str:
+    device = "device" if track.device in (None, NO_DEVICE) else f"device {track.device}"
+    if track.kind is TrackKind.IDLE:
+        return f"{device}: idle"
+    if track.kind is TrackKind.STREAM:
+        return f"{device}: stream {'?' if track.stream == -1 else track.stream}"
+    process, thread = trace.threads[track.thread or 0]
+    return f"thread {_plain(thread)} of process {_plain(process)}"
+
+
+def _plain(identity: str) -> str:
+    return _cut(identity.strip('"'), _SHORTEST_CUT)
+
+
+# ---------------------------------------------------------------- trees and curves
+
+
+def _flame(flame: Flame, names: _Names) -> FlameEntry:
+    return FlameEntry(
+        by=str(flame.by),
+        parent=flame.parent.tolist(),
+        name=names.of(flame.names, flame.name),
+        device_ns=flame.device_ns.tolist(),
+        cpu_ns=flame.cpu_ns.tolist(),
+        calls=flame.calls.tolist(),
+        merged=flame.merged.tolist(),
+    )
+
+
+def _curve(memory: LiveMemory) -> MemoryCurve:
+    chosen = _extremes(memory.allocated_bytes, _MOST_POINTS)
+    begin = int(memory.time_ns[0])
+    listed = memory.alive.head(_MOST_ALIVE)
+    rest = memory.alive.slice(_MOST_ALIVE)
+    return MemoryCurve(
+        device=memory.device,
+        time=(memory.time_ns[chosen] - begin).tolist(),
+        allocated_bytes=memory.allocated_bytes[chosen].tolist(),
+        record_count=len(memory.time_ns),
+        peak_at=memory.peak_ns - begin,
+        peak_bytes=memory.peak_bytes,
+        before_bytes=memory.before_bytes,
+        alive=tuple(AliveRow(**row) for row in listed.iter_rows(named=True)),
+        smaller_bytes=int(rest["bytes"].sum()),
+        smaller_count=rest.height,
+    )
+
+
+def _extremes(values: Ints, most: int) -> Ints:
+    """Return the places of the lowest and highest value of each stretch, the first and the last; all of few."""
+    if len(values) <= most:
+        return np.arange(len(values))
+    bounds = np.linspace(0, len(values), most // 2, dtype=np.int64)
+    chosen = {0, len(values) - 1}
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        chosen |= {low + int(np.argmin(values[low:high])), low + int(np.argmax(values[low:high]))}
+    return np.array(sorted(chosen), np.int64)
+
+
+def _by_kernel(rows: Sequence[LimitRow]) -> list[KernelLimit]:
+    groups: dict[tuple[str, int | None, str | None], list[LimitRow]] = {}
+    for row in rows:
+        if row.ideal_ns is not None:
+            groups.setdefault((row.kernel, row.device, row.precision), []).append(row)
+    found = (
+        KernelLimit(
+            kernel=_cut(kernel, _LONGEST_NAME),
+            device=device,
+            precision=precision,
+            calls=sum(row.calls for row in mine),
+            device_ns=sum(row.device_ns for row in mine),
+            ideal_ns=sum(least_ns(row) for row in mine),
+            lost_ns=sum(row.lost_ns or 0.0 for row in mine),
+            flop=sum(row.calls * (row.flop or 0) for row in mine),
+            least_bytes=sum(row.calls * (row.least_bytes or 0) for row in mine),
+        )
+        for (kernel, device, precision), mine in groups.items()
+    )
+    return sorted(found, key=lambda limit: (-limit.lost_ns, limit.kernel))[:_MOST_LIMITS]
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def _few_rows(document: TraceDocument) -> tuple[TraceDocument, tuple[LeftOut, ...]]:
+    """Return the document with the first rows of its long tables, and what was left out."""
+    cut = {
+        "operators": sum(row.self_device_ns for row in document.operators[_MOST_ROWS:]),
+        "kernels": sum(row.total_ns for row in document.kernels[_MOST_ROWS:]),
+        "graph_nodes": sum(row.total_ns for row in document.graph_nodes[_MOST_ROWS:]),
+        "backward": sum(row.backward_device_ns for row in document.backward[_MOST_ROWS:]),
+        "annotations": sum(row.self_device_ns for row in document.annotations[_MOST_ROWS:]),
+        "steps": sum(row.span_ns for row in document.steps[_MOST_ROWS:]),
+        "iterations": sum(row.total_ns for row in document.iterations[_MOST_ROWS:]),
+    }
+    long = {name: ns for name, ns in cut.items() if len(getattr(document, name)) > _MOST_ROWS}
+    if not long:
+        return document, ()
+    rows: dict[str, Any] = {name: getattr(document, name)[:_MOST_ROWS] for name in long}
+    left_out = tuple(LeftOut(name, len(getattr(document, name)) - _MOST_ROWS, ns) for name, ns in long.items())
+    return replace(document, **rows), left_out
+
+
+def _without_long_texts(document: TraceDocument) -> TraceDocument:
+    """Cut texts that nobody would read to their end."""
+    return _cut_texts(document) if _LONG_TEXT.search(msgspec.json.encode(document)) else document
+
+
+def _cut_texts(value: T) -> T:
+    """Cut all texts within a value."""
+    found: Any = value
+    if isinstance(value, str):
+        found = value if type(value) is not str else _cut(value, _LONGEST_NAME)
+    elif isinstance(value, dict):
+        found = {_cut_texts(key): _cut_texts(entry) for key, entry in value.items()}
+    elif isinstance(value, tuple):
+        found = tuple(_each(value))
+    elif is_dataclass(value) and not isinstance(value, type):
+        found = replace(value, **{f.name: _cut_texts(getattr(value, f.name)) for f in fields(value) if f.init})
+    return found  # type: ignore[no-any-return]
+
+
+def _each(values: Iterable[T]) -> Iterator[T]:
+    return (_cut_texts(value) for value in values)
