@@ -21,8 +21,8 @@ import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
-from opscope.cli.inputs import files_of, measured_of
 from opscope.errors import BadInputError, OpscopeError
+from opscope.inputs import files_of, measured_of
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers import parquet, read
 from opscope.report.trace_document import build_trace_document

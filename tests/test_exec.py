@@ -17,11 +17,11 @@ import polars as pl
 import pytest
 
 from opscope.analysis.merged import merged
-from opscope.cli.inputs import files_of
 from opscope.collect.cuda import building
 from opscope.collect.cuda.command import Command, CudaCollector
 from opscope.documents.stats import Stats
 from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
+from opscope.inputs import files_of
 from opscope.model import Trace
 from opscope.readers import read
 from opscope.record.codec import decode

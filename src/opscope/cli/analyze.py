@@ -7,11 +7,12 @@ from threading import Event
 import click
 
 from opscope.cli.counters_output import is_counters_file, print_counters
-from opscope.cli.inputs import input_option, measured_of, traces_of
+from opscope.cli.inputs import input_option, traces_of
 from opscope.cli.options import format_option
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
+from opscope.inputs import measured_of
 from opscope.readers import read
 from opscope.report.by import SHOWN_ROWS, By
 from opscope.report.tables import Format

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
-from opscope.cli.inputs import files_of, input_option
+from opscope.cli.inputs import input_option
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
+from opscope.inputs import files_of
 from opscope.readers import parquet, read
 from opscope.text import printable
 

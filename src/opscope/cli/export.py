@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from opscope.cli.inputs import Size, TraceFile, files_of, input_option, is_execution, measured_of
+from opscope.cli.inputs import Size, input_option
 from opscope.cli.options import StepRange
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
 from opscope.files import written_whole
+from opscope.inputs import TraceFile, files_of, is_execution, measured_of
 from opscope.readers import Reading, read
 from opscope.text import printable
 

@@ -9,11 +9,12 @@ import click
 
 from opscope.analysis.limits import UNKNOWN
 from opscope.analysis.measured import Measured
-from opscope.cli.inputs import input_option, measured_of, traces_of
+from opscope.cli.inputs import input_option, traces_of
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_section
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.limits import LimitsDocuments
+from opscope.inputs import measured_of
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.record.codec import encode
 from opscope.report.by import SHOWN_ROWS

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from opscope.cli.inputs import files_of, input_option, measured_of, traces_of
+from opscope.cli.inputs import input_option, traces_of
 from opscope.cli.options import StepRange
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import BadInputError
 from opscope.files import write_whole
+from opscope.inputs import files_of, measured_of
 from opscope.text import printable
 
 if TYPE_CHECKING:

@@ -13,13 +13,14 @@ import polars as pl
 
 from opscope.analysis.analyzed import analyze
 from opscope.cli.bounded import limited
-from opscope.cli.inputs import Size, input_option, measured_of, traces_of
+from opscope.cli.inputs import Size, input_option, traces_of
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_table
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.columns import TABLES
 from opscope.documents.trust import Check
 from opscope.errors import UsageError
+from opscope.inputs import measured_of
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers.tables import empty_trace
 from opscope.record.codec import encode

@@ -1,0 +1,168 @@
+"""What is read: traces, directories that ``opscope convert`` made, run directories and folders; with their records.
+
+Imports nothing large: commands read a file before numpy and polars are there.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from opscope.errors import BadInputError, UsageError
+from opscope.readers.source import STORE_MANIFEST, TRACE_ENDINGS
+from opscope.record.execution import EXECUTION, RAW, Execution
+from opscope.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from opscope.analysis.measured import Measured
+    from opscope.knowledge.native_functions import NativeFunctions
+    from opscope.model import Trace
+    from opscope.record.capture import CaptureRecord
+    from opscope.store import RunDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Where a trace of a run directory comes from: its record, and which cycle (from 0) it is."""
+
+    directory: "RunDirectory"
+    record: "CaptureRecord"
+    cycle: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A trace to read.
+
+    Attributes:
+        path: the file.
+        capture: what was recorded beside it, where it is one of opscope's own.
+        guessed: whether only its name, among others in a folder, says that it is a trace.
+    """
+
+    path: Path
+    capture: Capture | None = None
+    guessed: bool = False
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def files_of(paths: Iterable[Path]) -> Iterator[TraceFile]:
+    """Yield what can be read: the paths themselves, and the traces of run directories and of folders of traces.
+
+    Raises:
+        BadInputError: a run directory holds no trace, or its manifest is damaged; a folder holds no trace.
+    """
+    for path in paths:
+        if not os.path.isdir(path):  # False also for names that no file can have
+            yield TraceFile(path)
+        else:
+            yield from _inside(path)
+
+
+def _inside(folder: Path) -> Iterator[TraceFile]:
+    from opscope.store import RunDirectory  # slow to import, and most inputs are files
+
+    directory = RunDirectory(folder)
+    if directory.manifest.is_file():
+        yield from _of_run(directory)
+    elif is_execution(folder):
+        yield from _of_execution(folder)
+    elif (folder / STORE_MANIFEST).is_file():
+        yield TraceFile(folder)
+    else:
+        yield from _of_folder(folder)
+
+
+def _of_run(directory: "RunDirectory") -> Iterator[TraceFile]:
+    measured = [entry for entry in directory.read_manifest().entries if entry.measured]
+    if not measured:
+        raise BadInputError(f"{directory.path} holds no configuration that was measured")
+    for entry in measured:
+        record = directory.read_record(entry)
+        for cycle, trace in enumerate(record.traces):
+            yield TraceFile(directory.trace_path(trace.file), Capture(directory, record, cycle))
+
+
+def is_execution(folder: Path) -> bool:
+    """Tell whether a folder is a run of ``opscope exec``."""
+    return (folder / EXECUTION).is_file()
+
+
+def _of_execution(folder: Path) -> Iterator[TraceFile]:
+    """Yield the recordings of a command's processes, in the order in which they began."""
+    from opscope.record.codec import decode
+
+    record = decode(folder / EXECUTION, Execution)
+    if not record.recordings:
+        raise BadInputError(f"{folder} holds no recording: no process of {record.command[0]} used CUDA")
+    for name in record.recordings:
+        yield TraceFile(folder / RAW / Path(name).name)
+
+
+def _of_folder(folder: Path) -> Iterator[TraceFile]:
+    """Yield the traces and the converted traces of a folder, by name."""
+    found = [
+        path
+        for path in sorted(folder.iterdir())
+        if (path.name.endswith(TRACE_ENDINGS) and path.is_file()) or (path / STORE_MANIFEST).is_file()
+    ]
+    if not found:
+        endings = ", ".join(TRACE_ENDINGS)
+        raise BadInputError(f"{folder} holds no trace: no file ends in {endings}, and nothing in it is a converted one")
+    for path in found:
+        yield TraceFile(path, guessed=True)
+
+
+def measured_of(
+    file: TraceFile,
+    trace: "Trace",
+    functions: "NativeFunctions",
+    graph_capture: "Trace | None" = None,
+    *,
+    step_time_ms: float | None = None,
+) -> "tuple[Measured, NativeFunctions]":
+    """Analyse a trace and join it with its record, as ``opscope report`` does.
+
+    Args:
+        file: where the trace is from.
+        trace: the trace.
+        functions: the operators of a PyTorch release.
+        graph_capture: another trace, in which CUDA graphs were captured.
+        step_time_ms: how long a step takes without a profiler, where the user says so.
+
+    Returns:
+        The result, and the operators of the PyTorch that ran: ``functions`` where no record names them.
+
+    Raises:
+        UsageError: a step time is given where the record has one, or for a trace that marks no steps.
+    """
+    from opscope.analysis.analyzed import analyze
+    from opscope.analysis.measured import Measured
+
+    if file.capture is None:
+        step_time_ns = None if step_time_ms is None else step_time_ms * NS_PER_MS
+        measured = Measured(analyze(trace, functions, graph_capture=graph_capture), step_time_ns=step_time_ns)
+        if step_time_ms is not None and not measured.step_count:
+            raise UsageError(f"--step-time: {file} marks no steps that it could be compared with")
+        return measured, functions
+    if step_time_ms is not None:
+        raise UsageError(f"--step-time: {file} is of a run directory, which has its own step times")
+    from opscope.pipeline import functions_of, measured_capture
+
+    capture = file.capture
+    own = functions_of(capture.directory, capture.record)
+    measured = measured_capture(trace, capture.record, capture.cycle, own, graph_capture, directory=capture.directory)
+    return measured, own
+
+
+def distinct(files: Iterable[TraceFile]) -> Iterator[TraceFile]:
+    """Yield files, none twice, however it is named."""
+    seen: set[str] = set()
+    for file in files:
+        real = os.path.realpath(file.path)
+        if real not in seen:
+            seen.add(real)
+            yield file
