@@ -12,17 +12,21 @@ if TYPE_CHECKING:
     from opscope.analysis.analyzed import Analysis, analyze
     from opscope.api import ProfileSession, Run, profile
     from opscope.bench_api import Comparison, bench
+    from opscope.diff_api import Diff, diff
     from opscope.errors import BadInputError, EnvironmentLacksError, OpscopeError, UsageError
     from opscope.model import Trace
     from opscope.readers import read
+    from opscope.report.page.frame import Page
     from opscope.toolchain.operators import Requires, load_kernel
 
 __all__ = [
     "Analysis",
     "BadInputError",
     "Comparison",
+    "Diff",
     "EnvironmentLacksError",
     "OpscopeError",
+    "Page",
     "ProfileSession",
     "Requires",
     "Run",
@@ -31,6 +35,7 @@ __all__ = [
     "__version__",
     "analyze",
     "bench",
+    "diff",
     "load_kernel",
     "profile",
     "read",
@@ -44,12 +49,15 @@ _HOMES = {
     "profile": "opscope.api",
     "Comparison": "opscope.bench_api",
     "bench": "opscope.bench_api",
+    "Diff": "opscope.diff_api",
+    "diff": "opscope.diff_api",
     "BadInputError": "opscope.errors",
     "EnvironmentLacksError": "opscope.errors",
     "OpscopeError": "opscope.errors",
     "UsageError": "opscope.errors",
     "Trace": "opscope.model",
     "read": "opscope.readers",
+    "Page": "opscope.report.page.frame",
     "Requires": "opscope.toolchain.operators",
     "load_kernel": "opscope.toolchain.operators",
 }

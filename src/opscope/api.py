@@ -17,13 +17,14 @@ from opscope.analysis.measured import Measured
 from opscope.documents.trace import TraceDocument
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.model import Trace
-from opscope.pipeline import write_comparison, write_outputs
+from opscope.pipeline import PageParts, Result, write_comparison, write_outputs, write_page
 from opscope.record.capture import CaptureRecord, RawTrace, WorkloadInfo
 from opscope.record.configuration import Activity, CaptureOptions, Configuration, Schedule
 from opscope.record.settings import Dtype, Mode
 from opscope.record.sweep import Manifest
 from opscope.report.kernel_report import kernel_report
 from opscope.report.markdown import render
+from opscope.report.page.frame import Page
 from opscope.store import RunDirectory, with_entry
 from opscope.summary import Summarised, Summary
 from opscope.sweep.plan import new_manifest
@@ -67,11 +68,18 @@ class Run(Summarised):
             "trust": str(self.measured.trust.verdict),
         }
         rows = (*joined.items(), *((name, value) for name, value in of_trace.rows if name not in joined))
-        return Summary(f"Run of {self.record.workload.name} in {self.directory}", rows)
+        title = f"Run of {self.record.workload.name} in {self.directory}"
+        return Summary(title, rows, of_trace.bars, of_trace.bars_title)
 
     def report(self) -> str:
         """Return the Markdown report."""
         return render(kernel_report(self.statistics))
+
+    def page(self) -> Page:
+        """Return everything as a page that opens offline; a notebook shows it in a frame."""
+        parts = PageParts(1)
+        parts.add(Result(self.measured, self.statistics), RunDirectory(self.directory))
+        return Page(parts.page())
 
     def save(self, directory: str | Path) -> Path:
         """Copy the run directory (trace, statistics, report, manifest) to a new place and return its path."""
@@ -301,6 +309,7 @@ def _finish(record: CaptureRecord, manifest: Manifest, directory: RunDirectory, 
     manifest = described(with_entry(manifest, reported.entry), record)
     directory.write_manifest(manifest)
     write_comparison(directory, manifest)
+    write_page(directory, manifest)
     first = reported.results[0]
     run = Run(record, first.analysis.trace, first.analysis, first.measured, first.document, directory.path)
     if temporary:

@@ -12,6 +12,8 @@ from opscope.documents.bench import BenchDocument, BenchResult
 from opscope.errors import UsageError
 from opscope.report.bench_document import bench_section
 from opscope.report.markdown import render
+from opscope.summary import Bar, Summary
+from opscope.units import format_ns
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,15 +50,40 @@ class Comparison:
         lines += [f"{found.variant} beside {found.baseline}: {found.sentence}" for found in self.comparisons]
         return "\n".join(lines)
 
+    def summary(self) -> Summary:
+        """Return what may be said of every variant, and by the best measure that all have, how long each takes."""
+        measure = doc.headline(self.results)
+        rows = [(result.name, _shown(result)) for result in self.results]
+        rows += [(f"{found.variant} beside {found.baseline}", found.sentence) for found in self.comparisons]
+        found = ((result, result.duration(measure)) for result in self.results)
+        bars = tuple(Bar(_titled(result), time.median, _with_interval(time)) for result, time in found if time)
+        return Summary("Benchmark", tuple(rows), bars, f"Medians by {_measure_name(measure)}, with 95 % intervals")
+
+    def _repr_html_(self) -> str:
+        return self.summary().html()
+
     def _repr_markdown_(self) -> str:
         return self.report()
 
 
-def _shown(result: BenchResult) -> str:
-    from opscope.units import format_ns
+def _measure_name(measure: doc.Measure) -> str:
+    """Return what a measure is called in running text."""
+    return str(measure).removesuffix("_ns").replace("_", " ")
 
+
+def _titled(result: BenchResult) -> str:
+    return " ".join([result.name, *(f"{name}={value}" for name, value in result.parameters.items())])
+
+
+def _with_interval(time: doc.Duration) -> str:
+    if time.ci_low is None or time.ci_high is None:
+        return format_ns(time.median)
+    return f"{format_ns(time.median)} ({format_ns(time.ci_low)} to {format_ns(time.ci_high)})"
+
+
+def _shown(result: BenchResult) -> str:
     parts = [
-        f"{str(measure).removesuffix('_ns').replace('_', ' ')} {format_ns(found.median)}"
+        f"{_measure_name(measure)} {format_ns(found.median)}"
         for measure in doc.Measure
         if (found := result.duration(measure)) is not None
     ]

@@ -10,6 +10,7 @@ from opscope.text import printable
 
 _WIDTH: Final = 100
 _LONGEST_NAME: Final = 40
+_NAMES, _BARS, _TEXTS, _LINE = 280, 320, 180, 19  # pixels of a chart
 
 
 def _shortened(name: str) -> str:
@@ -22,11 +23,22 @@ def _plain(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a chart: its name, its length (below 0 it goes the other way), and what is written beside it."""
+
+    name: str
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
-    """A title, and names with their values."""
+    """A title, names with their values, and for notebooks a chart of bars with a title of its own."""
 
     title: str
     rows: tuple[tuple[str, str], ...]
+    bars: tuple[Bar, ...] = ()
+    bars_title: str = ""
 
     def text(self) -> str:
         """Return plain lines, long values wrapped and long names shortened in their middle."""
@@ -40,11 +52,39 @@ class Summary:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Return a table; what comes from a trace is text in it and never markup."""
+        """Return a table and the chart; what comes from a trace is text in it and never markup."""
         cell = '<td style="text-align:left">'
         texts = ((html.escape(_plain(name)), html.escape(_plain(value))) for name, value in self.rows)
         rows = (f"<tr>{cell}{name}</td>{cell}{value}</td></tr>" for name, value in texts)
-        return f"<div><strong>{html.escape(_plain(self.title))}</strong><table>{''.join(rows)}</table></div>"
+        title = f"<strong>{html.escape(_plain(self.title))}</strong>"
+        return f"<div>{title}<table>{''.join(rows)}</table>{self._chart()}</div>"
+
+    def _chart(self) -> str:
+        """Draw the bars, all on one scale, as a picture that needs no script."""
+        if not self.bars:
+            return ""
+        largest = max(abs(bar.value) for bar in self.bars) or 1.0
+        below = any(bar.value < 0 for bar in self.bars)
+        zero, room = (_NAMES + _BARS / 2, _BARS / 2) if below else (_NAMES, _BARS)
+        drawn = "".join(_drawn(bar, place, zero, room / largest) for place, bar in enumerate(self.bars))
+        size = f'width="{_NAMES + _BARS + _TEXTS}" height="{_LINE * len(self.bars) + 4}"'
+        title = html.escape(_plain(self.bars_title))
+        return (
+            f'<div style="margin-top:6px">{title}</div>'
+            f'<svg role="img" aria-label="{title}" {size} font-family="sans-serif" font-size="12">{drawn}</svg>'
+        )
+
+
+def _drawn(bar: Bar, place: int, zero: float, scale: float) -> str:
+    y, width = _LINE * place + 3, abs(bar.value) * scale
+    x = zero - width if bar.value < 0 else zero
+    color = "#c0504d" if bar.value > 0 and zero > _NAMES else "#4e79a7"
+    name, text = (html.escape(_shortened(_plain(one))) for one in (bar.name, bar.text))
+    return (
+        f'<text x="{_NAMES - 6}" y="{y + 11}" text-anchor="end" fill="currentColor">{name}</text>'
+        f'<rect x="{x:.1f}" y="{y}" width="{max(width, 0.5):.1f}" height="{_LINE - 5}" fill="{color}"/>'
+        f'<text x="{_NAMES + _BARS + 6}" y="{y + 11}" fill="currentColor">{text}</text>'
+    )
 
 
 class Summarised(abc.ABC):

@@ -52,7 +52,7 @@ from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace, TraceSource
 from opscope.readers import read
-from opscope.summary import Summarised, Summary
+from opscope.summary import Bar, Summarised, Summary
 from opscope.threads import together
 from opscope.units import format_ns, format_share
 
@@ -353,7 +353,8 @@ class Analysis(Summarised):
                 for name, time in top.select("name", column).iter_rows()
             ),
         ]
-        return Summary(f"Analysis of {self.source.path}", tuple(rows))
+        bars = tuple(Bar(name, time, format_ns(time)) for name, time in top.select("name", column).iter_rows())
+        return Summary(f"Analysis of {self.source.path}", tuple(rows), bars, f"Operators, by {_WHOLE[column]}")
 
 
 def _in(time_ns: int, window: Window) -> str:

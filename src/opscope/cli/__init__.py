@@ -24,6 +24,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "limits": ("opscope.cli.limits", "Show how far work is from what the device allows."),
     "bench": ("opscope.cli.bench", "Benchmark functions beside each other: right, how long, which is faster."),
     "compare": ("opscope.cli.compare", "Compare saved benchmarks: does anything take longer now?"),
+    "diff": ("opscope.cli.diff", "Compare two runs: did the step change, and what is that made of?"),
     "peaks": ("opscope.cli.peaks", "Measure what the GPUs here do at most, and keep it."),
     "gpus": ("opscope.cli.gpus", "Show what is known of GPUs, and which are here."),
     "launch": ("opscope.cli.launch", "Say whether a kernel can be launched so, and how it fills the device."),

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from opscope.benchmarking.regression import changes, differences, worst
-from opscope.cli.options import format_option
+from opscope.cli.options import INCONCLUSIVE, Percent, format_option
 from opscope.cli.terminal import echo_table
 from opscope.documents.bench import BenchDocument, Change, Changed, ChangesDocument
 from opscope.errors import BadInputError, UsageError
@@ -16,25 +16,13 @@ from opscope.record.codec import encode
 from opscope.report.bench_document import change_table
 from opscope.report.tables import as_csv, as_markdown
 
-_INCONCLUSIVE = 5
 _CLOSER = 4  # times as narrow, and as long, when it is measured again
-
-
-class _Percent(click.ParamType[float]):
-    name = "percent"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read ``5%`` or ``5``."""
-        try:
-            return float(str(value).removesuffix("%")) / 100
-        except ValueError:
-            self.fail(f"{value!r} is no percentage", param, ctx)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("now", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--fail-over", type=_Percent(), default="5%", show_default=True, help="How much longer it may take.")
+@click.option("--fail-over", type=Percent(), default="5%", show_default=True, help="How much longer it may take.")
 @click.option("--any-environment", is_flag=True, help="Compare what ran on other devices, versions or inputs.")
 @click.option("--again/--not-again", default=True, show_default=True, help="Measure again what is inconclusive.")
 @format_option
@@ -54,7 +42,7 @@ def command(before: Path, now: Path, fail_over: float, any_environment: bool, ag
     _show(found, fail_over, output_format)
     result = worst(found)
     if result is not Change.FINE:
-        sys.exit(_INCONCLUSIVE if result is Change.INCONCLUSIVE else 1)
+        sys.exit(INCONCLUSIVE if result is Change.INCONCLUSIVE else 1)
 
 
 def _read(path: Path) -> BenchDocument:

@@ -8,6 +8,7 @@ import click
 
 from opscope.report.tables import Format
 
+INCONCLUSIVE: Final = 5  # exit code where something cannot be told
 _STEPS: Final = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +41,19 @@ class ListOf(click.ParamType[tuple[Any, ...]]):
         except click.UsageError:
             return False
         return True
+
+
+class Percent(click.ParamType[float]):
+    """A share: ``5%``, ``5``."""
+
+    name = "percent"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read ``5%`` or ``5``."""
+        try:
+            return float(str(value).removesuffix("%")) / 100
+        except ValueError:
+            self.fail(f"{value!r} is no percentage", param, ctx)
 
 
 class StepRange(click.ParamType[tuple[int, int]]):

@@ -16,7 +16,7 @@ from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
 from opscope.report.finding_text import first_things
 from opscope.report.tables import as_csv, as_markdown
-from opscope.store import COMPARISON, COMPARISON_REPORT, RunDirectory
+from opscope.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
 from opscope.sweep.runner import failed_entries, worthless_entries
 from opscope.text import printable
 from opscope.units import format_ns, format_share
@@ -101,7 +101,7 @@ def _operator(row: OperatorRow, document: TraceDocument) -> str:
 
 
 def _files(manifest: Manifest) -> Iterator[str]:
-    yield f"  {COMPARISON_REPORT}, {COMPARISON}, manifest.json"
+    yield f"  {PAGE} (for a browser), {COMPARISON_REPORT}, {COMPARISON}, manifest.json"
     for entry in manifest.entries:
         if entry.status == "done":
             first = entry.files.cycles[0]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol, TypeVar
 
-from opscope.pipeline import write_comparison, write_outputs
+from opscope.pipeline import write_comparison, write_outputs, write_page
 from opscope.record.capture import CaptureRecord
 from opscope.record.configuration import CaptureOptions
 from opscope.record.sweep import Entry, Failure, Manifest
@@ -102,6 +102,7 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
         write_comparison(directory, manifest)
         raise
     write_comparison(directory, manifest)
+    write_page(directory, manifest)
     return manifest
 
 

@@ -1,0 +1,172 @@
+"""The Python API of differences: ``opscope.diff``."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opscope.analysis.analyzed import Analysis
+from opscope.analysis.difference import difference, worst
+from opscope.analysis.difference.differing import devices_of
+from opscope.analysis.measured import Measured
+from opscope.api import Run
+from opscope.documents.difference import DiffDocument, PairDiff
+from opscope.errors import UsageError
+from opscope.inputs import TraceFile, files_of, measured_of
+from opscope.knowledge.native_functions import NativeFunctions
+from opscope.pipeline import new_page
+from opscope.readers import read
+from opscope.readers.source import MAX_UNPACKED_BYTES
+from opscope.report.difference_sections import change, difference_section
+from opscope.report.markdown import render
+from opscope.report.page.frame import Page
+from opscope.summary import Bar, Summarised, Summary
+
+_BARS = 8
+
+
+@dataclass(frozen=True, repr=False)
+class Diff(Summarised):
+    """What changed between two runs.
+
+    Attributes:
+        document: everything, by the schema ``opscope.diff/1``.
+    """
+
+    document: DiffDocument
+
+    @property
+    def pairs(self) -> tuple[PairDiff, ...]:
+        """The configurations that both have."""
+        return self.document.pairs
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document as ``opscope diff --format json`` prints it."""
+        found: dict[str, Any] = msgspec.to_builtins(self.document)
+        return found
+
+    def report(self) -> str:
+        """Return everything as Markdown."""
+        return render(difference_section(self.document), level=2)
+
+    def page(self, title: str | None = None) -> Page:
+        """Return everything as a page that opens offline; a notebook shows it in a frame."""
+        default = f"{self.document.before} and {self.document.after}"
+        return Page(new_page(title or default, difference=self.document))
+
+    def summary(self) -> Summary:
+        """Return of each pair whether the step changed and what grew most, and of the first what it is made of."""
+        rows: list[tuple[str, str]] = []
+        for pair in self.pairs:
+            rows.append((pair.name, pair.unprofiled.sentence))
+            rows += [("differs", f"{one.name}: {one.before or '-'}, then {one.after or '-'}") for one in pair.differing]
+            if pair.culprit is not None:
+                rows.append(("grew most", pair.culprit))
+        step = self.pairs[0].step
+        parts = [(row.operator or "work of no operator", row.change_ns) for row in step.work]
+        parts += [(part.name, part.change_ns) for part in step.parts]
+        parts.sort(key=lambda part: -abs(part[1]))
+        bars = tuple(Bar(name, ns, change(ns)) for name, ns in parts[:_BARS])
+        title = f"{self.pairs[0].name}: the largest parts of the change of {change(step.change_ns)}"
+        return Summary(f"{self.document.before}, then {self.document.after}", tuple(rows), bars, title)
+
+
+Side = Run | Analysis | str | Path
+
+
+def diff(before: Side, after: Side, *, fail_over: float | None = None, any_device: bool = False) -> Diff:
+    """Compare two runs: whether the step changed, and what the change is made of.
+
+    Args:
+        before: a run, an analysis, or what ``opscope.read`` reads: a trace, a converted trace, a run directory.
+        after: the same of what it is compared with.
+        fail_over: how much longer a step may take, as a share (0.05); ``document.gate`` then says whether it does.
+        any_device: compare what ran on different devices.
+
+    Raises:
+        UsageError: they ran on different devices, or have no configuration in common.
+        BadInputError, EnvironmentLacksError: as ``opscope.read``.
+    """
+    sides = dict(_traces(before)), dict(_traces(after))
+    return compare_sides(_named(before), _named(after), *sides, fail_over=fail_over, any_device=any_device)
+
+
+def compare_sides(
+    before: str,
+    after: str,
+    first: Mapping[str, Measured],
+    second: Mapping[str, Measured],
+    *,
+    fail_over: float | None,
+    any_device: bool,
+) -> Diff:
+    """Compare traces by their names; where either side has one alone, these two.
+
+    Raises:
+        UsageError: as `diff`.
+    """
+    names = [(name, name) for name in first if name in second]
+    if len(first) == len(second) == 1:
+        names = [(next(iter(first)), next(iter(second)))]
+    if not names:
+        raise UsageError(f"the two have no configuration in common: {', '.join(first)}; {', '.join(second)}")
+    if not any_device:
+        for one, other in names:
+            _check_devices(first[one], second[other])
+    pairs = tuple(
+        difference(one if one == other else f"{one}, {other}", first[one], second[other], fail_over)
+        for one, other in names
+    )
+    paired = {one for one, _ in names}, {other for _, other in names}
+    gates = [pair.gate for pair in pairs if pair.gate is not None]
+    return Diff(
+        DiffDocument(
+            before=before,
+            after=after,
+            pairs=pairs,
+            only_before=tuple(name for name in first if name not in paired[0]),
+            only_after=tuple(name for name in second if name not in paired[1]),
+            fail_over=fail_over,
+            gate=worst(gates) if gates else None,
+        )
+    )
+
+
+def _check_devices(before: Measured, after: Measured) -> None:
+    one, other = devices_of(before), devices_of(after)
+    if set(one) != set(other):
+        raise UsageError(
+            f"these ran on different devices: {', '.join(one) or 'none'}; {', '.join(other) or 'none'}. Times say "
+            "nothing of the program then; any_device (--any-device) compares them all the same"
+        )
+
+
+def _traces(side: Side) -> Iterator[tuple[str, Measured]]:
+    if isinstance(side, Run):
+        yield side.record.configuration.id, side.measured
+    elif isinstance(side, Analysis):
+        yield Path(side.source.path).name, Measured(side)
+    else:
+        yield from traces_by_name([Path(side)], MAX_UNPACKED_BYTES)
+
+
+def traces_by_name(paths: list[Path], max_bytes: int) -> Iterator[tuple[str, Measured]]:
+    """Yield every trace of some paths with its name: its configuration's, or its file's."""
+    functions = NativeFunctions.shipped()
+    for file in files_of(paths):
+        yield _name_of(file), measured_of(file, read(file.path, max_bytes=max_bytes), functions)[0]
+
+
+def _name_of(file: TraceFile) -> str:
+    if file.capture is None:
+        return file.path.name
+    cycle = f", cycle {file.capture.cycle + 1}" if file.capture.cycle else ""
+    return f"{file.capture.record.configuration.id}{cycle}"
+
+
+def _named(side: Side) -> str:
+    if isinstance(side, Run):
+        return str(side.directory)
+    return side.source.path if isinstance(side, Analysis) else str(side)

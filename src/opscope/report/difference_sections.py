@@ -1,0 +1,192 @@
+"""The difference of two runs as people read it."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+from opscope.documents.difference import DiffDocument, Matched, MemoryChange, PairDiff, StepChange, WorkChange
+from opscope.knowledge.kernels.kinds import short_name
+from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.report.shapes import input_shapes
+from opscope.units import format_bytes, format_count, format_ns, format_share
+
+SHOWN: Final = 15  # rows of work, unless the user says
+_REASONS: Final = {
+    "calls_ns": "calls",
+    "inputs_ns": "other inputs",
+    "kernel_changed_ns": "other kernels",
+    "same_kernel_ns": "same work, other time",
+    "clocks_ns": "clocks, at most",
+}
+
+
+def difference_section(document: DiffDocument, top: int | None = SHOWN) -> Section:
+    """Build the section of a whole document, with the first ``top`` rows of work of each pair; all for None."""
+    one_sided = [
+        (f"only {when}: ", Name(", ".join(names)))
+        for when, names in (("before", document.only_before), ("after", document.only_after))
+        if names
+    ]
+    blocks: tuple[Block, ...] = (Paragraph.of("Before: ", Name(document.before), ", after: ", Name(document.after)),)
+    if one_sided:
+        blocks = (*blocks, Bullets(tuple(one_sided)))
+    return Section(("What changed",), blocks, tuple(_pair(pair, top) for pair in document.pairs))
+
+
+def _pair(pair: PairDiff, top: int | None) -> Section:
+    parts = (
+        Section(("What it is made of",), tuple(_made_of(pair.step, top))),
+        Section(("The host, under the profiler",), tuple(_host(pair))) if pair.host else None,
+        Section(("Memory",), tuple(_memory(pair.memory))) if pair.memory else None,
+    )
+    return Section((Name(pair.name),), tuple(_verdict(pair)), tuple(part for part in parts if part is not None))
+
+
+def _verdict(pair: PairDiff) -> Iterator[Block]:
+    if pair.differing:
+        yield Paragraph.of("These differ before any time does:")
+        yield Table(
+            ("Of the", "What", "Before", "After"),
+            tuple(
+                (one.kind, Name(one.name), Name(one.before or "-"), Name(one.after or "-")) for one in pair.differing
+            ),
+        )
+    yield Paragraph.of(pair.unprofiled.sentence)
+    if pair.gate is not None:
+        yield Paragraph.of(f"Gate: {pair.gate}.")
+    if pair.culprit is not None:
+        yield Paragraph.of("What grew most: ", Name(pair.culprit))
+
+
+def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
+    unit = "step" if step.per_step else "recording"
+    what = f"{'unprofiled' if step.unprofiled else 'recorded'} {unit}"
+    yield Paragraph.of(
+        f"The {what} took {format_ns(step.before_ns)}, then {format_ns(step.after_ns)}: {change(step.change_ns)} "
+        f"({format_share(step.change_ns, step.before_ns)}). Work and the other parts add up to that exactly."
+    )
+    if step.reason is not None:
+        yield Paragraph.of(f"It is not taken apart: {step.reason}.")
+        return
+    yield work_table(step, top)
+    shown = step.work[:top]
+    rest = step.work_ns - sum(row.change_ns for row in shown)
+    others = len(step.work) - len(shown)
+    lines = chain(
+        (("work listed above", step.work_ns - rest),),
+        ((f"{others} other groups of work", rest),) if others else (),
+        ((part.name, part.change_ns) for part in step.parts),
+        ((f"change of the {what}", step.change_ns),),
+    )
+    yield Table(("Part", "Change"), tuple((name, change(ns)) for name, ns in lines), frozenset({1}))
+    if step.idle:
+        yield Paragraph.of("Idle time by its causes in the recorded steps:")
+        yield Table(("Cause", "Change"), tuple((p.name, change(p.change_ns)) for p in step.idle), frozenset({1}))
+
+
+def work_table(step: StepChange, top: int | None = None) -> Table:
+    """One row per group of work, the largest change first."""
+    rows = tuple(
+        (
+            Name(_called(row)),
+            Name(input_shapes(row.inputs_after or row.inputs_before)),
+            change(row.change_ns),
+            format_ns(row.before_ns),
+            format_ns(row.after_ns),
+            _calls(row),
+            ", ".join(_reasons(row)) or "-",
+            _matched(row),
+        )
+        for row in step.work[:top]
+    )
+    columns = ("Operator", "Inputs", "Change", "Before", "After", "Calls", "Because of", "Matched by")
+    return Table(columns, rows, frozenset({2, 3, 4}), frozenset({1, 7}))
+
+
+def work_values(document: DiffDocument) -> Table:
+    """Every group of work of every pair, as plain values."""
+    columns = (
+        "pair", "operator", "renamed_to", "category", "matched", "inputs_before", "inputs_after", "calls_before",
+        "calls_after", "before_ns", "after_ns", "change_ns", *_REASONS,
+    )  # fmt: skip
+    rows = tuple(
+        (pair.name, *(_value(getattr(row, column)) for column in columns[1:]))
+        for pair in document.pairs
+        for row in pair.step.work
+    )
+    return Table(columns, rows)
+
+
+def _value(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _called(row: WorkChange) -> str:
+    if row.operator is None:
+        kernel = next((one.before or one.after for one in row.kernels), None)
+        return short_name(kernel) if kernel else "work of no operator"
+    return f"{row.operator} -> {row.renamed_to}" if row.renamed_to else row.operator
+
+
+def _calls(row: WorkChange) -> str:
+    if row.calls_before == row.calls_after:
+        return format_count(row.calls_before)
+    return f"{format_count(row.calls_before)} -> {format_count(row.calls_after)}"
+
+
+def _reasons(row: WorkChange) -> Iterator[str]:
+    """Yield what the change of a group is made of; of one reason, that alone."""
+    if row.matched in (Matched.GONE, Matched.NEW):
+        return
+    reasons = {words: ns for name, words in _REASONS.items() if (ns := getattr(row, name))}
+    for words, ns in sorted(reasons.items(), key=lambda item: -abs(item[1])):
+        yield words if len(reasons) == 1 else f"{words} {change(ns)}"
+
+
+def _matched(row: WorkChange) -> str:
+    return str(row.matched) if row.why is None else f"{row.matched}: {row.why}"
+
+
+def _host(pair: PairDiff) -> Iterator[Block]:
+    host = pair.host
+    if host is None:
+        return
+    yield Paragraph.of(
+        f"{format_count(host.launches_before)} launches, then {format_count(host.launches_after)}; "
+        f"{format_ns(host.before_ns)} on the host, then {format_ns(host.after_ns)}."
+    )
+    lines = [*((part.name, part.change_ns) for part in host.parts), ("change on the host", host.change_ns)]
+    yield Table(("Part", "Change"), tuple((name, change(ns)) for name, ns in lines), frozenset({1}))
+
+
+def _memory(memory: MemoryChange) -> Iterator[Block]:
+    items = [
+        _both("peak allocated in the unprofiled steps", memory.before_bytes, memory.after_bytes),
+        _both("peak in the recording", memory.recorded_before_bytes, memory.recorded_after_bytes),
+    ]
+    yield Bullets(tuple(item for item in items if item is not None))
+    if memory.parts:
+        yield Table(
+            ("Alive at the peak, by operator", "Before", "After", "Change"),
+            tuple(
+                (Name(p.name), format_bytes(p.before_bytes), format_bytes(p.after_bytes), _more(p.change_bytes))
+                for p in memory.parts
+            ),
+            frozenset({1, 2, 3}),
+        )
+
+
+def _both(name: str, before: int | None, after: int | None) -> Inline | None:
+    if before is None and after is None:
+        return None
+    grown = "" if before is None or after is None else f" ({_more(after - before)})"
+    return (f"{name}: {format_bytes(before)}, then {format_bytes(after)}{grown}",)
+
+
+def _more(size: int) -> str:
+    return f"+{format_bytes(size)}" if size > 0 else format_bytes(size)
+
+
+def change(ns: float) -> str:
+    """Format a change: what takes longer has a plus sign."""
+    return f"+{format_ns(ns)}" if ns > 0 else format_ns(ns)

@@ -1,0 +1,47 @@
+"""A page as an object: saved to a file, or shown in a notebook."""
+
+import html
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from opscope.documents.page import PageDocument
+from opscope.files import write_whole
+from opscope.report.page.html import page_html
+
+_HEIGHT = 900  # pixels
+
+
+@dataclass(frozen=True, repr=False)
+class Page:
+    """A page that opens offline.
+
+    Attributes:
+        document: what it is drawn from, by the schema ``opscope.page/1``.
+    """
+
+    document: PageDocument
+
+    @cached_property
+    def html(self) -> bytes:
+        """The whole file."""
+        return page_html(self.document)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file and return its path.
+
+        Raises:
+            EnvironmentLacksError: it cannot be written.
+        """
+        target = Path(path)
+        write_whole(target, self.html)
+        return target
+
+    def __repr__(self) -> str:
+        return f"Page of {len(self.document.traces)} traces, {len(self.html):,} bytes; save(path) writes it"
+
+    def _repr_html_(self) -> str:
+        """Return a frame: the page runs its own script in it, and can reach nothing of the notebook."""
+        content = html.escape(self.html.decode(), quote=True)
+        style = f"width:100%;height:{_HEIGHT}px;border:1px solid #999"
+        return f'<iframe sandbox="allow-scripts allow-popups" style="{style}" srcdoc="{content}"></iframe>'
