@@ -57,8 +57,11 @@ def command(
     if page is not None:
         diff.page().save(page)
         click.echo(printable(f"opscope: the page is {page}"), err=True)
-    doubted = [Doubted.of(f"{path}: {name}", measured.trust)
-               for path, side in zip((before, after), sides, strict=True) for name, measured in side.items()]  # fmt: skip
+    doubted = [
+        Doubted.of(f"{path}: {name}", measured.trust)
+        for path, side in zip((before, after), sides, strict=True)
+        for name, measured in side.items()
+    ]
     end_with(doubted, allow_damaged=allow_damaged)
     if diff.document.gate is not None:
         _end(diff)

@@ -45,12 +45,8 @@ def _pair(pair: PairDiff, top: int | None) -> Section:
 def _verdict(pair: PairDiff) -> Iterator[Block]:
     if pair.differing:
         yield Paragraph.of("These differ before any time does:")
-        yield Table(
-            ("Of the", "What", "Before", "After"),
-            tuple(
-                (one.kind, Name(one.name), Name(one.before or "-"), Name(one.after or "-")) for one in pair.differing
-            ),
-        )
+        rows = ((one.kind, Name(one.name), Name(one.before or "-"), Name(one.after or "-")) for one in pair.differing)
+        yield Table(("Of the", "What", "Before", "After"), tuple(rows))
     yield Paragraph.of(pair.unprofiled.sentence)
     if pair.gate is not None:
         yield Paragraph.of(f"Gate: {pair.gate}.")
@@ -138,9 +134,17 @@ def _reasons(row: WorkChange) -> Iterator[str]:
     """Yield what the change of a group is made of; of one reason, that alone."""
     if row.matched in (Matched.GONE, Matched.NEW):
         return
-    reasons = {words: ns for name, words in _REASONS.items() if (ns := getattr(row, name))}
+    words_of = {**_REASONS, "kernel_changed_ns": f"other kernels{_kernels(row)}"}
+    reasons = {words: ns for name, words in words_of.items() if (ns := getattr(row, name))}
     for words, ns in sorted(reasons.items(), key=lambda item: -abs(item[1])):
         yield words if len(reasons) == 1 else f"{words} {change(ns)}"
+
+
+def _kernels(row: WorkChange) -> str:
+    """Name the kernels that took each other's place, where one did on either side."""
+    gone = [short_name(one.before) for one in row.kernels if one.before and not one.after]
+    new = [short_name(one.after) for one in row.kernels if one.after and not one.before]
+    return f" ({gone[0]} -> {new[0]})" if len(gone) == len(new) == 1 else ""
 
 
 def _matched(row: WorkChange) -> str:
