@@ -17,7 +17,7 @@ from opscope.analysis.measured import Measured
 from opscope.documents.trace import TraceDocument
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.model import Trace
-from opscope.pipeline import PageParts, Result, write_comparison, write_outputs, write_page
+from opscope.pipeline import PageParts, functions_of, write_comparison, write_outputs, write_page
 from opscope.record.capture import CaptureRecord, RawTrace, WorkloadInfo
 from opscope.record.configuration import Activity, CaptureOptions, Configuration, Schedule
 from opscope.record.settings import Dtype, Mode
@@ -78,7 +78,8 @@ class Run(Summarised):
     def page(self) -> Page:
         """Return everything as a page that opens offline; a notebook shows it in a frame."""
         parts = PageParts(1)
-        parts.add(Result(self.measured, self.statistics), RunDirectory(self.directory))
+        directory = RunDirectory(self.directory)
+        parts.add(self.measured, functions_of(directory, self.record), self.statistics.trace, directory)
         return Page(parts.page())
 
     def save(self, directory: str | Path) -> Path:

@@ -40,9 +40,10 @@ from opscope.report.kernel_report import kernel_report
 from opscope.report.markdown import render
 from opscope.report.page.html import page_html
 from opscope.report.page.sweeps import sweep_entry
-from opscope.report.page.traces import MOST_SLICES, page_trace
+from opscope.report.page.traces import MOST_SLICES, page_trace, pictures_of
 from opscope.report.trace_document import build_trace_document
 from opscope.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
+from opscope.threads import together
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,28 +157,42 @@ class PageParts:
         self._traces: list[PageTrace] = []
         self._runs: dict[Path, list[TraceDocument]] = {}
 
-    def add(self, result: Result, directory: RunDirectory | None = None, cycle: int = 0) -> None:
-        """Add a trace: of a run, its cycle (from 0).
+    def add(
+        self,
+        measured: Measured,
+        functions: NativeFunctions,
+        name: str | None = None,
+        directory: RunDirectory | None = None,
+        cycle: int = 0,
+    ) -> None:
+        """Add a trace that was analysed.
+
+        Args:
+            measured: the trace, with its record where it has one.
+            functions: the operators of the PyTorch that ran.
+            name: the trace's name relative to its run directory.
+            directory: the run that it is of.
+            cycle: which cycle of its configuration (from 0).
 
         Raises:
             UsageError: the trace does not mark the steps.
         """
-        document, name = result.document, result.document.name
+        pictures, result = together(
+            (
+                lambda: pictures_of(measured.analysis, most_slices=self._most, steps=self._steps),
+                lambda: with_document(measured, functions, name),
+            ),
+            events=measured.analysis.source.event_count,
+        )
+        document: TraceDocument = result.document
+        called, sweep = document.name, None
         if directory is not None:
+            sweep = _called(directory.path)
+            called = f"{called}, cycle {cycle + 1}" if cycle else called
             documents = self._runs.setdefault(directory.path, [])
             if cycle == 0:
                 documents.append(document)
-            name = f"{name}, cycle {cycle + 1}" if cycle else name
-        self._traces.append(
-            page_trace(
-                result.measured,
-                document,
-                name=name,
-                sweep=None if directory is None else _called(directory.path),
-                most_slices=self._most,
-                steps=self._steps,
-            )
-        )
+        self._traces.append(page_trace(measured, document, pictures, name=called, sweep=sweep))
 
     def page(self, title: str | None = None, benchmarks: Sequence[BenchDocument] = ()) -> PageDocument:
         """Return what was gathered, with the comparisons of the runs."""
@@ -210,7 +225,8 @@ def write_page(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bo
     parts = PageParts(len(done))
     for entry in done:
         record = directory.read_record(entry)
-        parts.add(result_of(directory, record, 0, allow_damaged=allow_damaged), directory)
+        measured, functions = measured_cycle(directory, record, 0, allow_damaged=allow_damaged)
+        parts.add(measured, functions, record.traces[0].file, directory)
     if done:
         directory.write(PAGE, page_html(parts.page()))
 
@@ -242,13 +258,23 @@ def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int, *, all
     Raises:
         BadInputError: a raw file is missing, or the trace ends before its end and that is not allowed.
     """
-    name = record.traces[cycle].file
-    trace = read(directory.trace_path(name))
+    measured, functions = measured_cycle(directory, record, cycle, allow_damaged=allow_damaged)
+    return with_document(measured, functions, record.traces[cycle].file)
+
+
+def measured_cycle(
+    directory: RunDirectory, record: CaptureRecord, cycle: int, *, allow_damaged: bool
+) -> tuple[Measured, NativeFunctions]:
+    """Read, analyse and join the trace of one cycle (from 0) of a capture; return it with the operators that ran.
+
+    Raises:
+        BadInputError: as `result_of`.
+    """
+    trace = read(directory.trace_path(record.traces[cycle].file))
     if trace.source.damage is not None and not allow_damaged:
         raise BadInputError(f"{trace.source.path}: {trace.source.damage}. Measure it again.")
     functions = functions_of(directory, record)
-    measured = measured_capture(trace, record, cycle, functions, directory=directory)
-    return with_document(measured, functions, name)
+    return measured_capture(trace, record, cycle, functions, directory=directory), functions
 
 
 def measured_capture(

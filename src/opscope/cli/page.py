@@ -52,15 +52,18 @@ def command(
     traces = traces_of(others, max_input, unreadable, libraries_imported) if others else ()
     import_libraries(libraries_imported)
     from opscope.knowledge.native_functions import NativeFunctions
-    from opscope.pipeline import PageParts, with_document
+    from opscope.pipeline import PageParts
     from opscope.report.page.html import page_html
 
     parts, doubted, shipped = PageParts(count, steps), list[Doubted](), NativeFunctions.shipped()
     for file, trace in traces:
-        result = with_document(*measured_of(file, trace, shipped))
-        capture = file.capture
-        parts.add(result, capture.directory if capture else None, capture.cycle if capture else 0)
-        doubted.append(Doubted.of(str(file), result.measured.trust))
+        measured, functions = measured_of(file, trace, shipped)
+        if (capture := file.capture) is None:
+            parts.add(measured, functions)
+        else:
+            raw = capture.record.traces[capture.cycle].file
+            parts.add(measured, functions, raw, capture.directory, capture.cycle)
+        doubted.append(Doubted.of(str(file), measured.trust))
     page = page_html(parts.page(title, [_read_bench(path) for path in benches]))
     write_whole(output, page)
     click.echo(printable(f"{output}: {len(page):,} bytes"), err=True)

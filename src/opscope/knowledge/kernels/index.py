@@ -4,6 +4,7 @@ Names are kept as hashes of their canonical spelling (`opscope.knowledge.kernels
 characters take 110 KB. A chance hit of a name that is not there has a probability of 2e-8.
 """
 
+import functools
 import gzip
 import hashlib
 import itertools
@@ -84,6 +85,11 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
     functions: dict[str, tuple[int, bool]]
 
 
+@functools.lru_cache(maxsize=8)  # one name is looked up in the indexes of all releases
+def _key_of(name: str) -> bytes:
+    return _key(canonical(name))
+
+
 def _key(name: str) -> bytes:
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
 
@@ -149,7 +155,7 @@ class SourceIndex:
         return [word for word in self._stored.words if _ARCHITECTURES.fullmatch(word)]
 
     def _exact(self, name: str) -> KernelPlaces | None:
-        key = _key(canonical(name))
+        key = _key_of(name)
         place = self._stored.keys.find(key)
         while place >= 0 and place % _KEY_BYTES:
             place = self._stored.keys.find(key, place + 1)

@@ -2,20 +2,20 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
-import polars as pl
 
-from opscope.analysis.call_tree import CallTree
+from opscope.analysis.analyzed import Analysis
+from opscope.analysis.call_tree import CallTree, numbered
 from opscope.analysis.flame import Flame, flames
 from opscope.analysis.limit_totals import least_ns
 from opscope.analysis.live_memory import LiveMemory, live_memory
 from opscope.analysis.measured import Measured
 from opscope.analysis.modules import MODULE_FRAME
-from opscope.analysis.nesting import Bools, Ints
+from opscope.analysis.nesting import Ints
 from opscope.analysis.origins import Origins
 from opscope.analysis.slices import CAUSES, Slices, Track, TrackKind, slices_of
 from opscope.analysis.timeline import NO_DEVICE
@@ -49,49 +49,63 @@ _LONG_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.){%d}' % _LONGEST_NAME)
 T = TypeVar("T")
 
 
-def page_trace(
-    measured: Measured,
-    document: TraceDocument,
-    *,
-    name: str | None = None,
-    sweep: str | None = None,
-    most_slices: int = MOST_SLICES,
-    steps: tuple[int, int] | None = None,
-) -> PageTrace:
-    """Gather what the page shows of one trace.
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """What pictures of one trace are drawn from; see `PageTrace`."""
+
+    names: tuple[str, ...]
+    timeline: TimelineEntry | None
+    flames: tuple[FlameEntry, ...]
+    memory: tuple[MemoryCurve, ...]
+
+
+def pictures_of(
+    analysis: Analysis, *, most_slices: int = MOST_SLICES, steps: tuple[int, int] | None = None
+) -> Pictures:
+    """Gather what pictures are drawn from.
 
     Args:
-        measured: the trace with its record.
-        document: its document.
-        name: what it is called; the document's name without.
-        sweep: the run that it is of.
+        analysis: the trace.
         most_slices: of the timeline.
         steps: numbers of the first and the last step of the timeline; without, as many as fit.
 
     Raises:
         UsageError: the trace does not mark these steps.
     """
-    analysis = measured.analysis
-    tree = CallTree.of(analysis.trace)
-    origins = Origins.of(analysis.trace, analysis.backward_pass)
-    names = _Names()
-    slices = slices_of(analysis.trace, analysis.links, tree, analysis.devices, most=most_slices, steps=steps)
-    timeline = None if slices is None else _timeline(slices, analysis.trace, tree, origins, names)
-    trees = [_flame(flame, names) for flame in flames(analysis.trace, analysis.links, tree, origins, _MOST_NODES)]
-    memory = live_memory(analysis.trace, analysis.links, origins) if analysis.trace.allocations.height else ()
+    trace, links = analysis.trace, analysis.links
+    tree, origins, names = CallTree.of(trace), Origins.of(trace, analysis.backward_pass), _Names()
+    slices = slices_of(trace, links, tree, analysis.devices, most=most_slices, steps=steps)
+    timeline = None if slices is None else _timeline(slices, trace, tree, origins, names)
+    trees = tuple(_flame(flame, names) for flame in flames(trace, links, tree, origins, _MOST_NODES))
+    memory = live_memory(trace, links, origins) if trace.allocations.height else ()
+    return Pictures(names.cut(), timeline, trees, tuple(_curve(one) for one in memory))
+
+
+def page_trace(
+    measured: Measured, document: TraceDocument, pictures: Pictures, *, name: str, sweep: str | None = None
+) -> PageTrace:
+    """Put together what the page shows of one trace.
+
+    Args:
+        measured: the trace with its record.
+        document: its document.
+        pictures: its pictures.
+        name: what it is called.
+        sweep: the run that it is of.
+    """
     shown, left_out = _few_rows(document)
     return PageTrace(
-        name=_cut(name or document.name, _LONGEST_NAME),
+        name=_cut(name, _LONGEST_NAME),
         sweep=sweep,
         document=_without_long_texts(shown),
         left_out=left_out,
         bars=tuple(_bar(device, document, measured.unprofiled_step_ns) for device in document.timed_devices),
         samples_ns=measured.record.benchmark.wall_ns if measured.record and measured.record.benchmark else (),
-        names=names.cut(),
-        timeline=timeline,
-        flames=tuple(trees),
-        memory=tuple(_curve(one) for one in memory),
-        kernel_limits=tuple(_by_kernel(analysis.limits)) if analysis.has_device_times else (),
+        names=pictures.names,
+        timeline=pictures.timeline,
+        flames=pictures.flames,
+        memory=pictures.memory,
+        kernel_limits=tuple(_by_kernel(measured.analysis.limits)) if measured.analysis.has_device_times else (),
     )
 
 
@@ -107,7 +121,9 @@ class _Names:
     def of(self, table: Sequence[str], used: Ints) -> list[int]:
         """Return the numbers of entries of a table; -1 stays."""
         place = np.full(len(table) + 1, -1, np.int64)
-        for entry in np.unique(used[used >= 0]).tolist():
+        present = np.zeros(len(table) + 1, np.bool_)
+        present[used] = True
+        for entry in np.flatnonzero(present[:-1]).tolist():
             place[entry] = self.number(table[entry])
         return list(place[used].tolist())
 
@@ -147,7 +163,7 @@ def _bar(device: DeviceEntry, document: TraceDocument, unprofiled_ns: float | No
 
 
 def _timeline(slices: Slices, trace: Trace, tree: CallTree, origins: Origins, names: _Names) -> TimelineEntry:
-    operators = trace.operators["name"].cast(pl.String)
+    recorded = _Recorded.of(trace)
     places, place_of = _places(slices, trace, origins, names)
     return TimelineEntry(
         start_ns=slices.start_ns,
@@ -156,9 +172,7 @@ def _timeline(slices: Slices, trace: Trace, tree: CallTree, origins: Origins, na
         all_steps=slices.all_steps[:_MOST_ROWS],
         slice_count=slices.slice_count,
         merged_below_ns=slices.merged_below_ns,
-        tracks=tuple(
-            _track(track, slices.start_ns, trace, tree, operators, place_of, names) for track in slices.tracks
-        ),
+        tracks=tuple(_track(track, slices.start_ns, trace, tree, recorded, place_of, names) for track in slices.tracks),
         places=places,
     )
 
@@ -168,32 +182,33 @@ def _places(slices: Slices, trace: Trace, origins: Origins, names: _Names) -> tu
     number = np.full(trace.operators.height + 1, -1, np.int64)
     if not trace.frames.height:
         return (), number
-    shown = [np.unique(track.operator[track.operator >= 0]) for track in slices.tracks]
-    operators = np.unique(np.concatenate(shown))
-    pairs = np.stack([origins.module[operators], origins.frame[operators]], axis=1)
-    frames = trace.frames["name"].cast(pl.String)
-    found: dict[tuple[int, int], int] = {}
-    for operator, (module, frame) in zip(operators.tolist(), pairs.tolist(), strict=True):
-        if module >= 0 or frame >= 0:
-            pair = (
-                -1 if module < 0 else names.number(frames[module].removeprefix(MODULE_FRAME)),
-                -1 if frame < 0 else names.number(frames[frame]),
-            )
-            number[operator] = found.setdefault(pair, len(found))
-    return tuple(PlaceEntry(*pair) for pair in found), number
+    present = np.zeros(trace.operators.height + 1, np.bool_)
+    for track in slices.tracks:
+        present[track.operator] = True
+    operators = np.flatnonzero(present[:-1])
+    name, texts = numbered(trace.frames["name"])
+    modules, frames = (_at(name, rows[operators]) for rows in (origins.module, origins.frame))
+    keys, place = np.unique((modules + 1) * (len(texts) + 1) + frames + 1, return_inverse=True)
+    number[operators] = place
+    pairs = (divmod(key, len(texts) + 1) for key in keys.tolist())
+    return tuple(_place(module, frame, texts, names) for module, frame in pairs), number
+
+
+def _place(module: int, frame: int, texts: Sequence[str], names: _Names) -> PlaceEntry:
+    """Return a place from the numbers of its names, counted from 1; 0 is not recorded."""
+    return PlaceEntry(
+        names.number(texts[module - 1].removeprefix(MODULE_FRAME)) if module else -1,
+        names.number(texts[frame - 1]) if frame else -1,
+    )
 
 
 def _track(
-    track: Track, begin: int, trace: Trace, tree: CallTree, operators: pl.Series, place_of: Ints, names: _Names
+    track: Track, begin: int, trace: Trace, tree: CallTree, recorded: "_Recorded", place_of: Ints, names: _Names
 ) -> TrackEntry:
     if track.kind is TrackKind.STREAM:
-        rows = np.where(track.name >= 0, track.name, 0)
-        texts = trace.activities["name"].cast(pl.String).gather(rows)
-        numbers = _numbered(names, texts, track.name < 0)
+        numbers = names.of(recorded.activities, _at(recorded.activity, track.name))
     else:
         numbers = names.of(CAUSES if track.kind is TrackKind.IDLE else tree.names, track.name)
-    known = np.where(track.operator >= 0, track.operator, 0)
-    of_operator = _numbered(names, operators.gather(known), track.operator < 0) if operators.len() else []
     start = track.start_ns - begin
     return TrackEntry(
         kind=str(track.kind),
@@ -203,18 +218,30 @@ def _track(
         start=np.diff(start, prepend=0).tolist(),
         duration=(track.end_ns - track.start_ns).tolist(),
         name=numbers,
-        operator=of_operator or [-1] * len(track),
+        operator=names.of(recorded.operators, _at(recorded.operator, track.operator)),
         place=place_of[track.operator].tolist(),
         count=track.count.tolist() if (track.count > 1).any() else [],
     )
 
 
-def _numbered(names: _Names, texts: pl.Series, unknown: Bools) -> list[int]:
-    """Return the numbers of texts; -1 where they are unknown."""
-    distinct = texts.unique(maintain_order=True)
-    numbers = {text: names.number(text) for text in distinct.to_list()}
-    found = texts.replace_strict(numbers, return_dtype=pl.Int64).to_numpy()
-    return list(np.where(unknown, -1, found).tolist())
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """The names of a trace's operators and activities, each once, and per row the number of its name."""
+
+    operator: Ints
+    operators: tuple[str, ...]
+    activity: Ints
+    activities: tuple[str, ...]
+
+    @classmethod
+    def of(cls, trace: Trace) -> "_Recorded":
+        return cls(*numbered(trace.operators["name"]), *numbered(trace.activities["name"]))
+
+
+def _at(number: Ints, rows: Ints) -> Ints:
+    """Return the numbers of some rows; -1 stays."""
+    found: Ints = np.append(number, -1)[rows]
+    return found
 
 
 def _label(track: Track, trace: Trace) -> str:
