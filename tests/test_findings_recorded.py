@@ -29,7 +29,7 @@ TOLERANCE: Final = 0.02  # of the step
 @cache
 def findings(name: str, *, timed: bool = True) -> tuple[Finding, ...]:
     wall = PROGRAMS[name]["wall_ns"] if timed else None
-    return Measured(analyze(read(DATA / f"{name}.json.gz")), None, wall).findings
+    return Measured(analyze(read(DATA / f"{name}.json.xz")), None, wall).findings
 
 
 @pytest.mark.parametrize("timed", [True, False])
@@ -95,7 +95,7 @@ def test_the_line_of_python_is_named(name: str, place: str) -> None:
 def test_an_optimizer_of_several_kernels_per_parameter_is_found_beside_launching() -> None:
     """Adam(foreach=False); with fused=True the step took 4.296 ms. Launching is the larger part, and stands first."""
     wall, fixed = 5321876.0, 4296467.0
-    found = Measured(analyze(read(DATA / "large_parameters.json.gz")), None, wall).findings
+    found = Measured(analyze(read(DATA / "large_parameters.json.xz")), None, wall).findings
     own = next(finding for finding in found if finding.rule == "unfused_optimizer")
     assert found.index(own) <= 1
     assert "fused=True" in own.action

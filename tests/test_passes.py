@@ -93,8 +93,8 @@ def test_passes_that_differ_are_not_joined(load: Load, kernels: tuple[str, ...],
 
 
 def test_a_recorded_pair_agrees_and_is_less_slowed_down() -> None:
-    full = analyze(read(DATA / "logged_losses.json.gz"))
-    light = light_pass(read(DATA / "logged_losses.light.json.gz"), full)
+    full = analyze(read(DATA / "logged_losses.json.xz"))
+    light = light_pass(read(DATA / "logged_losses.light.json.xz"), full)
     assert light.analysis is not None
     (one,), (other,) = light.analysis.devices, full.devices
     assert light.analysis.step_count == full.step_count == 3
