@@ -26,6 +26,9 @@ class App {
         add(clear(shell), [this.header(), this.nav, this.main, this.footer(), tooltip.box]);
         document.addEventListener("keydown", (event) => this.onKey(event));
         addEventListener("hashchange", () => this.follow());
+        // On paper it is light, drawings too.
+        addEventListener("beforeprint", () => { this.chosen = document.documentElement.dataset.theme; document.documentElement.dataset.theme = "light"; this.recolor(true); });
+        addEventListener("afterprint", () => { if (this.chosen) document.documentElement.dataset.theme = this.chosen; else document.documentElement.removeAttribute("data-theme"); this.recolor(); });
         matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolor());
     }
 
@@ -44,9 +47,9 @@ class App {
         this.recolor();
     }
 
-    recolor() {
+    recolor(atOnce) {
         redrawCharts();
-        for (const data of this.traces) for (const view of [data.timeline, data.flame]) if (view) view.surface.redraw();
+        for (const data of this.traces) for (const view of [data.timeline, data.flame]) if (view) { if (atOnce) view.surface.drawNow(); else view.surface.redraw(); }
     }
 
     // A view is made when it is first shown, and kept.

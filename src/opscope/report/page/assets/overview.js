@@ -26,7 +26,7 @@ const interval = (samples) => (samples.median_low_ns === null ? `median of ${sam
     : `${formatNs(samples.median_low_ns)} to ${formatNs(samples.median_high_ns)} (95 %), ${formatCount(samples.count)} samples`);
 
 function big(label, value, format, about) {
-    return el("div", { class: "big", data: { figure: label } }, el("span", { class: "label" }, label), figure(value, format, { class: "value" }), about ? el("span", { class: "about" }, about) : null);
+    return el("div", { class: "big", data: { figure: label } }, el("span", { class: "label" }, label), figure(value, format, { class: "figure value" }), about ? el("span", { class: "about" }, about) : null);
 }
 
 // Made when it is first opened.

@@ -3,15 +3,14 @@ const TIME_STEPS = [[1e9, "s"], [1e6, "ms"], [1e3, "us"]];
 const SIZE_STEPS = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 const RATE_STEPS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
-// As Python rounds: of two numbers that are equally near, the even one.
+// As Python rounds: of two numbers that are equally near, the even one. Only the exact digits tell that they are.
 function fixed(value, digits) {
     const scaled = Math.abs(value) * 10 ** digits;
     const below = Math.floor(scaled);
-    if (scaled - below === 0.5 && scaled < 2 ** 52) {
-        const even = below % 2 === 0 ? below : below + 1;
-        return (Math.sign(value) * even / 10 ** digits).toFixed(digits);
-    }
-    return value.toFixed(digits);
+    if (scaled - below !== 0.5) return value.toFixed(digits);
+    const exact = Math.abs(value).toFixed(digits + 60);
+    if (!/^50*$/.test(exact.slice(-60)) || below % 2) return value.toFixed(digits);
+    return `${value < 0 ? "-" : ""}${exact.slice(0, digits ? -60 : -61)}`;
 }
 
 function threeDigits(value) {
