@@ -4,6 +4,7 @@ Everything here can be repeated at any time, from the files of a run directory a
 """
 
 import functools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -40,7 +41,7 @@ from opscope.report.kernel_report import kernel_report
 from opscope.report.markdown import render
 from opscope.report.page.html import page_html
 from opscope.report.page.sweeps import sweep_entry
-from opscope.report.page.traces import MOST_SLICES, page_trace, pictures_of
+from opscope.report.page.traces import MOST_ROWS, MOST_SLICES, page_trace, pictures_of
 from opscope.report.trace_document import build_trace_document
 from opscope.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
 from opscope.threads import together
@@ -180,7 +181,7 @@ class PageParts:
         pictures, result = together(
             (
                 lambda: pictures_of(measured.analysis, most_slices=self._most, steps=self._steps),
-                lambda: with_document(measured, functions, name),
+                lambda: with_document(measured, functions, name, most_rows=MOST_ROWS),
             ),
             events=measured.analysis.source.event_count,
         )
@@ -234,13 +235,16 @@ def write_page(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bo
 # ---------------------------------------------------------------- one trace
 
 
-def with_document(measured: Measured, functions: NativeFunctions, name: str | None = None) -> Result:
+def with_document(
+    measured: Measured, functions: NativeFunctions, name: str | None = None, *, most_rows: int = sys.maxsize
+) -> Result:
     """Build the document of a trace that was analysed, with what is known of its operators and kernels.
 
     Args:
         measured: the trace, with its record where it has one.
         functions: the operators of the PyTorch that ran.
         name: the trace's name relative to its run directory.
+        most_rows: how many operators, and kernels, the document has: the most expensive ones.
     """
     if measured.record is not None:
         resolver = run_resolver(measured.record)
@@ -249,7 +253,7 @@ def with_document(measured: Measured, functions: NativeFunctions, name: str | No
         version = TorchVersion.parse(producer.torch) if producer.torch else None
         resolver = SourceResolver(version, producer.git)
     lookup = Lookup(resolver, functions, measured=measured)
-    return Result(measured, build_trace_document(measured, functions, lookup=lookup, trace=name))
+    return Result(measured, build_trace_document(measured, functions, lookup=lookup, trace=name, most_rows=most_rows))
 
 
 def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int, *, allow_damaged: bool) -> Result:

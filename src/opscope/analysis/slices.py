@@ -115,7 +115,7 @@ def slices_of(
     Raises:
         UsageError: the trace does not mark these steps.
     """
-    tracks = list(_tracks(trace, links, tree, devices))
+    tracks = [track for track in _tracks(trace, links, tree, devices) if len(track)]
     if not tracks:
         return None
     table = step_table(trace)

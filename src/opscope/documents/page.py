@@ -30,6 +30,7 @@ class StepBar:
         step_ns: the recorded window over its steps; all of it where no steps are marked.
         per_step: whether it is of one step.
         window: what the window is, in words.
+        light: whether it is of the light pass.
         unprofiled_ns: the median step without a profiler; null where that was not measured.
     """
 
@@ -38,6 +39,7 @@ class StepBar:
     step_ns: float
     per_step: bool
     window: str
+    light: bool
     unprofiled_ns: float | None
 
 
@@ -48,6 +50,7 @@ class TrackEntry:
     Attributes:
         kind: ``stream``, ``thread`` or ``idle``.
         label: what it is called.
+        device: of a stream, or of idle time; null for threads and where it was not recorded.
         rows: how many rows it has.
         row, start, duration: per slice its row, its start since that of the slice before it (of the first one since the
             timeline's), and its length, in nanoseconds.
@@ -59,6 +62,7 @@ class TrackEntry:
 
     kind: str
     label: str
+    device: int | None
     rows: int
     row: list[int]
     start: list[int]
@@ -165,11 +169,15 @@ class MemoryCurve:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows of a table that the page does not have: how many, and their time (self time of operators)."""
+    """Rows of a table that the page does not have: how many, and their time (self time of operators).
+
+    ``cpu_ns`` is the self CPU time of operators; 0 for other tables.
+    """
 
     table: str
     rows: int
     ns: int
+    cpu_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """A trace and its record -> `TraceDocument`. Nothing is computed here that `Measured` has not decided."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,6 +40,7 @@ class _Builder:
     measured: Measured
     functions: NativeFunctions
     lookup: Lookup | None
+    most_rows: int
 
     @property
     def analysis(self) -> Analysis:
@@ -50,7 +52,12 @@ class _Builder:
 
 
 def build_trace_document(
-    measured: Measured, functions: NativeFunctions, *, lookup: Lookup | None = None, trace: str | None = None
+    measured: Measured,
+    functions: NativeFunctions,
+    *,
+    lookup: Lookup | None = None,
+    trace: str | None = None,
+    most_rows: int = sys.maxsize,
 ) -> doc.TraceDocument:
     """Build the document of one trace.
 
@@ -59,8 +66,9 @@ def build_trace_document(
         functions: the operators of the PyTorch that ran, or of a release.
         lookup: finds sources; without it, the document has no details of operators and kernels.
         trace: the trace's name relative to its run directory.
+        most_rows: how many operators, and kernels, it has: the most expensive ones.
     """
-    builder, analysis = _Builder(measured, functions, lookup), measured.analysis
+    builder, analysis = _Builder(measured, functions, lookup, most_rows), measured.analysis
     analysis.compute_for_documents()
     launches = analysis.launches
     return doc.TraceDocument(
@@ -70,7 +78,7 @@ def build_trace_document(
         bound=measured.bound,
         devices=tuple(_device(timeline) for timeline in analysis.devices),
         operators=tuple(_operators(builder)),
-        kernels=tuple(_kernels(analysis.kernels, builder.resolver)),
+        kernels=tuple(_kernels(analysis.kernels.head(most_rows), builder.resolver)),
         categories=tuple(doc.CategoryRow(**row) for row in analysis.categories.iter_rows(named=True)),
         graph_nodes=tuple(doc.GraphNodeRow(**row) for row in analysis.graph_nodes.iter_rows(named=True)),
         backward=tuple(doc.BackwardRow(**row) for row in analysis.backward.iter_rows(named=True)),
@@ -157,10 +165,12 @@ def _device(timeline: DeviceTimeline) -> doc.DeviceEntry:
 
 def _operators(builder: _Builder) -> Iterator[doc.OperatorRow]:
     analysis = builder.analysis
-    shapes = grouped(analysis.shapes, "name")
+    operators = analysis.operators.head(builder.most_rows)
+    chosen = operators["name"].implode()
+    shapes = grouped(analysis.shapes.filter(pl.col("name").is_in(chosen)), "name")
     weight = "self_device_ns" if analysis.has_device_times else "self_cpu_ns"
-    details = None if builder.lookup is None else _Details(builder.lookup, analysis)
-    for row in analysis.operators.iter_rows(named=True):
+    details = None if builder.lookup is None else _Details(builder.lookup, analysis, chosen)
+    for row in operators.iter_rows(named=True):
         name = row["name"]
         detail, native_function = native_function_of(
             name, shapes[name], builder.functions, builder.measured.device_key, weight
@@ -176,9 +186,9 @@ def _operators(builder: _Builder) -> Iterator[doc.OperatorRow]:
 class _Details:
     """Tells more of single operators."""
 
-    def __init__(self, lookup: Lookup, analysis: Analysis) -> None:
+    def __init__(self, lookup: Lookup, analysis: Analysis, chosen: pl.Series) -> None:
         self._lookup = lookup
-        self._kernels = grouped(analysis.kernels_of, "operator")
+        self._kernels = grouped(analysis.kernels_of.filter(pl.col("operator").is_in(chosen)), "operator")
         self._callers = None if analysis.callers is None else grouped(analysis.callers, "name")
         self._researched = set(analysis.operators.filter(pl.col("activities") > 0)["name"].head(_RESEARCHED))
 

@@ -37,7 +37,7 @@ from opscope.documents.trace import DeviceEntry, TraceDocument
 from opscope.model import Trace
 
 MOST_SLICES: Final = 200_000
-_MOST_ROWS: Final = 2_000  # of a table
+MOST_ROWS: Final = 2_000  # of a table
 _MOST_NODES: Final = 6_000  # of a tree
 _MOST_POINTS: Final = 4_000  # of a curve
 _MOST_ALIVE: Final = 300
@@ -46,6 +46,14 @@ _LONGEST_NAME: Final = 2_000  # characters
 _SHORTEST_CUT: Final = 60
 _ALL_NAMES: Final = 4_000_000  # characters of all names of slices and nodes
 _LONG_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.){%d}' % _LONGEST_NAME)
+_SELF_TIMES: Final = ("self_device_ns", "self_cpu_ns")
+_LONG_TABLES: Final = {
+    "graph_nodes": "total_ns",
+    "backward": "backward_device_ns",
+    "annotations": "self_device_ns",
+    "steps": "span_ns",
+    "iterations": "total_ns",
+}
 T = TypeVar("T")
 
 
@@ -93,7 +101,7 @@ def page_trace(
         name: what it is called.
         sweep: the run that it is of.
     """
-    shown, left_out = _few_rows(document)
+    shown, left_out = _few_rows(document, measured.analysis)
     return PageTrace(
         name=_cut(name, _LONGEST_NAME),
         sweep=sweep,
@@ -155,6 +163,7 @@ def _bar(device: DeviceEntry, document: TraceDocument, unprofiled_ns: float | No
         step_ns=device.window_ns / steps,
         per_step=bool(document.step_count),
         window=device.window.kind,
+        light=document.light is not None and document.light.agrees,
         unprofiled_ns=unprofiled_ns,
     )
 
@@ -169,7 +178,7 @@ def _timeline(slices: Slices, trace: Trace, tree: CallTree, origins: Origins, na
         start_ns=slices.start_ns,
         duration_ns=slices.end_ns - slices.start_ns,
         steps=slices.steps,
-        all_steps=slices.all_steps[:_MOST_ROWS],
+        all_steps=slices.all_steps[:MOST_ROWS],
         slice_count=slices.slice_count,
         merged_below_ns=slices.merged_below_ns,
         tracks=tuple(_track(track, slices.start_ns, trace, tree, recorded, place_of, names) for track in slices.tracks),
@@ -213,6 +222,7 @@ def _track(
     return TrackEntry(
         kind=str(track.kind),
         label=_label(track, trace),
+        device=track.device,
         rows=int(track.row.max()) + 1,
         row=track.row.tolist(),
         start=np.diff(start, prepend=0).tolist(),
@@ -328,23 +338,22 @@ def _by_kernel(rows: Sequence[LimitRow]) -> list[KernelLimit]:
 # ---------------------------------------------------------------- bounds
 
 
-def _few_rows(document: TraceDocument) -> tuple[TraceDocument, tuple[LeftOut, ...]]:
-    """Return the document with the first rows of its long tables, and what was left out."""
-    cut = {
-        "operators": sum(row.self_device_ns for row in document.operators[_MOST_ROWS:]),
-        "kernels": sum(row.total_ns for row in document.kernels[_MOST_ROWS:]),
-        "graph_nodes": sum(row.total_ns for row in document.graph_nodes[_MOST_ROWS:]),
-        "backward": sum(row.backward_device_ns for row in document.backward[_MOST_ROWS:]),
-        "annotations": sum(row.self_device_ns for row in document.annotations[_MOST_ROWS:]),
-        "steps": sum(row.span_ns for row in document.steps[_MOST_ROWS:]),
-        "iterations": sum(row.total_ns for row in document.iterations[_MOST_ROWS:]),
-    }
-    long = {name: ns for name, ns in cut.items() if len(getattr(document, name)) > _MOST_ROWS}
-    if not long:
-        return document, ()
-    rows: dict[str, Any] = {name: getattr(document, name)[:_MOST_ROWS] for name in long}
-    left_out = tuple(LeftOut(name, len(getattr(document, name)) - _MOST_ROWS, ns) for name, ns in long.items())
-    return replace(document, **rows), left_out
+def _few_rows(document: TraceDocument, analysis: Analysis) -> tuple[TraceDocument, tuple[LeftOut, ...]]:
+    """Return the document with the first rows of its long tables, and what was left out.
+
+    Of operators and kernels it has no more (`build_trace_document`).
+    """
+    operators, kernels = analysis.operators.slice(MOST_ROWS), analysis.kernels.slice(MOST_ROWS)
+    rest = [
+        LeftOut("operators", operators.height, *(int(operators[name].sum()) for name in _SELF_TIMES)),
+        LeftOut("kernels", kernels.height, int(kernels["total_ns"].sum())),
+    ]
+    rows: dict[str, Any] = {}
+    for name, time in _LONG_TABLES.items():
+        table = getattr(document, name)
+        rows[name] = table[:MOST_ROWS]
+        rest.append(LeftOut(name, len(table[MOST_ROWS:]), sum(getattr(row, time) for row in table[MOST_ROWS:])))
+    return replace(document, **rows), tuple(one for one in rest if one.rows)
 
 
 def _without_long_texts(document: TraceDocument) -> TraceDocument:

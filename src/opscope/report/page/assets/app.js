@@ -48,6 +48,7 @@ class App {
     }
 
     recolor(atOnce) {
+        for (const { timeline } of this.traces) if (timeline) timeline.fit(atOnce);
         redrawCharts();
         for (const data of this.traces) for (const view of [data.timeline, data.flame]) if (view) { if (atOnce) view.surface.drawNow(); else view.surface.redraw(); }
     }
@@ -101,11 +102,11 @@ class App {
         return data && data.categoryOf.has(name) ? button(name, () => this.reveal(data, "operators", name), { class: "plain name", title: printable(name) }) : nameOf(name);
     }
 
-    reveal(data, view, name) {
+    reveal(data, view, name, device) {
         this.current = this.traces.indexOf(data);
         this.show(view);
         const table = view === "operators" ? data.operatorTable : data.kernelTable;
-        const row = table.options.rows.find((one) => one.name === name);
+        const row = table.options.rows.find((one) => one.name === name && (device === undefined || one.device === device));
         if (row) table.reveal(row);
     }
 
@@ -122,7 +123,7 @@ class App {
     }
 
     onKey(event) {
-        if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+        if (document.querySelector("dialog") || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
         if (/^[1-9]$/.test(event.key) && this.tabs[event.key - 1]) { this.tabs[event.key - 1].click(); this.tabs[event.key - 1].focus(); } else if (event.key === "/") {
             const search = this.main.querySelector("input[type=search]");
             if (search) { event.preventDefault(); search.focus(); }

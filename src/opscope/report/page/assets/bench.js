@@ -76,16 +76,23 @@ function sizeSweep(results, measures) {
     const title = (result) => [result.name, ...Object.entries(result.parameters).filter(([name]) => name !== along).map(([name, value]) => `${name}=${value}`)].join(" ");
     const groups = new Map();
     for (const result of results.filter((one) => one[key])) { if (!groups.has(title(result))) groups.set(title(result), []); groups.get(title(result)).push(result); }
-    const limit = new Map(results.filter((one) => one.limit && one.limit.ideal_ns !== null).map((one) => [sizeOf(one.parameters[along]), one.limit.ideal_ns]));
+    // The limit is of a size and of all other parameters: where it differs between these, there are several lines.
+    const others = (result) => Object.entries(result.parameters).filter(([name]) => name !== along).map(([name, value]) => `${name}=${value}`).join(" ");
+    const limits = new Map();
+    for (const one of results.filter((result) => result.limit && result.limit.ideal_ns !== null)) {
+        if (!limits.has(others(one))) limits.set(others(one), new Map());
+        limits.get(others(one)).set(sizeOf(one.parameters[along]), one.limit.ideal_ns);
+    }
+    const ideals = [...limits.values()].flatMap((line) => [...line.values()]);
     const sizes = results.map((one) => sizeOf(one.parameters[along]));
     const times = results.filter((one) => one[key]).map((one) => one[key].median);
     return chart(`${label} over ${along}, with the limit`, 400, (colors) => plain(colors, {
         xAxis: axis(colors, along, (value) => formatCount(value), { type: "log", logBase: 2, min: Math.min(...sizes), max: Math.max(...sizes) }),
-        yAxis: axis(colors, label, formatNs, { type: "log", nameGap: 62, min: Math.min(...times, ...limit.values()) / 2, max: Math.max(...times) * 2 }),
+        yAxis: axis(colors, label, formatNs, { type: "log", nameGap: 62, min: Math.min(...times, ...ideals) / 2, max: Math.max(...times) * 2 }),
         grid: { left: 92, right: 28, top: 54, bottom: 58 },
         series: [
             ...[...groups].map(([name, found]) => ({ name, type: "line", symbolSize: 5, data: found.sort((one, other) => sizeOf(one.parameters[along]) - sizeOf(other.parameters[along])).map((result) => ({ value: [sizeOf(result.parameters[along]), result[key].median], tip: () => tip(`${name}, ${along}=${result.parameters[along]}`, [["median", formatNs(result[key].median)], ["95 %", spread(result[key])], ["of limit", formatShare(result.limit ? result.limit.share : null, 1)]]) })) })),
-            ...(limit.size ? [{ name: "the device's limit", type: "line", showSymbol: false, lineStyle: { type: "dashed", color: colors.soft }, itemStyle: { color: colors.soft }, data: [...limit].sort((one, other) => one[0] - other[0]) }] : []),
+            ...[...limits].map(([name, line]) => ({ name: ["the device's limit", limits.size > 1 ? name : ""].join(" ").trim(), type: "line", showSymbol: false, lineStyle: { type: "dashed", color: colors.soft }, itemStyle: { color: colors.soft }, data: [...line].sort((one, other) => one[0] - other[0]) })),
         ],
     }));
 }

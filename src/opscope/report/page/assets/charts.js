@@ -12,13 +12,13 @@ function chart(label, height, option, onClick) {
             entry.instance.on("mouseover", (event) => { if (event.data && event.data.tip) entry.tip = event.data.tip; });
             entry.instance.on("mouseout", () => { entry.tip = null; tooltip.hide(); });
             if (onClick) entry.instance.on("click", onClick);
-            element.addEventListener("mousemove", (event) => { if (entry.tip) tooltip.show(event.clientX, event.clientY, entry.tip()); });
-            element.addEventListener("mouseleave", () => { entry.tip = null; tooltip.hide(); });
             entry.draw();
         } else {
             entry.instance.resize();
         }
     };
+    element.addEventListener("mousemove", (event) => { if (entry.tip) tooltip.show(event.clientX, event.clientY, entry.tip()); });
+    element.addEventListener("mouseleave", () => { entry.tip = null; tooltip.hide(); });
     entry.draw = () => entry.instance && entry.instance.setOption(option(themeColors()), true);
     drawnCharts.add(entry);
     new ResizeObserver(start).observe(element);
@@ -28,8 +28,9 @@ function chart(label, height, option, onClick) {
 function redrawCharts() {
     for (const entry of drawnCharts) {
         if (!entry.element.isConnected) {
+            // Its view may be shown again: then it is made anew, in the colours of then.
             if (entry.instance) entry.instance.dispose();
-            drawnCharts.delete(entry);
+            entry.instance = null;
         } else {
             entry.draw();
         }

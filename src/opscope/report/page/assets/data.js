@@ -27,8 +27,11 @@ function hashed(text) {
     for (let place = 0; place < Math.min(text.length, 200); place += 1) hash = Math.imul(hash ^ text.charCodeAt(place), 16777619);
     return PALETTE[(hash >>> 0) % PALETTE.length];
 }
-const categoryColor = (category) => CATEGORY_COLORS[category] || hashed(category || "Other");
-const partColor = (name) => PART_COLORS[name] || CAUSE_COLORS[name.replace(/^idle: /, "")] || hashed(name);
+// Names come from traces: only the tables' own entries count.
+const own = (table, name) => (Object.hasOwn(table, name) ? table[name] : null);
+const categoryColor = (category) => own(CATEGORY_COLORS, category || "Other") || hashed(category || "Other");
+const causeColor = (cause) => own(CAUSE_COLORS, cause) || "#888888";
+const partColor = (name) => own(PART_COLORS, name) || (name.startsWith("idle: ") ? causeColor(name.slice(6)) : hashed(name));
 
 // What is asked of one trace often, looked up once.
 class TraceData {
@@ -39,18 +42,19 @@ class TraceData {
         this.shortOf = new Map(this.document.kernels.filter((row) => row.summary).map((row) => [row.name, row.summary]));
         this.hasDevice = this.document.kernels.length > 0;
         this.deviceSum = sum(this.document.kernels.map((row) => row.total_ns)) + this.leftOut("kernels");
-        this.cpuSum = sum(this.document.operators.map((row) => row.self_cpu_ns));
+        this.cpuSum = sum(this.document.operators.map((row) => row.self_cpu_ns)) + this.leftOut("operators", "cpu_ns");
+        this.operatorsSum = sum(this.document.operators.map((row) => row.self_device_ns)) + this.leftOut("operators");
         this.steps = this.document.step_count || 1;
         this.unit = this.document.step_count ? "a step" : "in the recording";
     }
 
-    leftOut(table) {
+    leftOut(table, what = "ns") {
         const found = this.trace.left_out.find((one) => one.table === table);
-        return found ? found.ns : 0;
+        return found ? found[what] : 0;
     }
 
     leftOutNote(table, what) {
         const found = this.trace.left_out.find((one) => one.table === table);
-        return found ? note(`${formatCount(found.rows)} more ${what} (${formatNs(found.ns)} together) are left out of this page; opscope analyze has them all.`) : null;
+        return found ? note(`${formatCount(found.rows)} more ${what} (${formatNs(found.ns || found.cpu_ns)} together) are left out of this page; opscope analyze has them all.`) : null;
     }
 }

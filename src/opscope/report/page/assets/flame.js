@@ -1,5 +1,6 @@
 // Where time was caused: a tree by operator nesting, module or Python frame, and categories by area.
 const FLAME_ROW = 18;
+const MOST_FLAME_ROWS = 400;
 
 class FlameView {
     constructor(data, entry, measure) {
@@ -63,7 +64,7 @@ class FlameView {
             let at = left;
             for (const child of this.children[node + 1]) {
                 const width = whole ? this.total[child] / whole : 0;
-                if (width < 0.0004) break;
+                if (width < 0.0004 || row >= MOST_FLAME_ROWS) break;
                 this.boxes.push({ node: child, row, left: at, width });
                 open.push({ node: child, left: at, row: row + 1 });
                 at += width;

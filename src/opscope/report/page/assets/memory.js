@@ -18,10 +18,10 @@ function memoryOf(data, curve) {
     if (curve.before_bytes !== null) rows.push({ operator: curve.before_bytes < 0 ? "(records are missing)" : "(allocated before the recording)", input_dims: null, module: null, python: null, allocations: null, bytes: curve.before_bytes });
     const points = curve.time.map((time, place) => ({ value: [time, curve.allocated_bytes[place]], tip: () => tip(formatBytes(curve.allocated_bytes[place]), [["at", formatNs(time)]]) }));
     return section(title,
-        el("div", { class: "figures" }, big("peak", curve.peak_bytes, formatBytes, `allocated at ${formatNs(curve.peak_at)}, by PyTorch's allocator`)),
+        el("div", { class: "figures" }, big("peak", curve.peak_bytes, formatBytes, `allocated ${formatNs(curve.peak_at)} after the first record of it, by PyTorch's allocator`)),
         chart(`memory of ${title.toLowerCase()} over time`, 260, (colors) => plain(colors, {
-            xAxis: axis(colors, "", formatNs, { min: 0, max: Math.max(...curve.time, 1), nameGap: 28 }), yAxis: axis(colors, "", formatBytes, { nameGap: 60 }),
-            grid: { left: 86, right: 28, top: 20, bottom: 34 },
+            xAxis: axis(colors, "since its first record", formatNs, { min: 0, max: Math.max(...curve.time, 1), nameGap: 26 }), yAxis: axis(colors, "", formatBytes, { nameGap: 60 }),
+            grid: { left: 86, right: 28, top: 20, bottom: 46 },
             series: [{ type: "line", step: "end", symbolSize: 3, showSymbol: points.length < 500, areaStyle: { opacity: 0.18 }, lineStyle: { width: 1.2 }, data: points,
                 markPoint: { symbol: "circle", symbolSize: 9, itemStyle: { color: "#e15759" }, label: { show: true, position: "top", color: colors.text, formatter: `peak ${formatBytes(curve.peak_bytes)}` }, data: [{ coord: [curve.peak_at, curve.peak_bytes] }] } }],
         })),

@@ -75,7 +75,7 @@ function kernelDetail(data, row, users) {
         facts([["name", el("code", { class: "whole" }, row.name)], row.summary && ["in short", row.summary], row.library && ["library", nameOf(row.library)],
             row.source_file && ["source", [nameOf(row.source_file), el("span", { class: `how ${row.source_how}` }, HOW_WORDS[row.source_how] || row.source_how)]]]),
         data.trace.timeline ? el("p", { class: "actions" }, button("show its runs in the timeline", () => app.showInTimeline(row.name))) : null,
-        users.length ? [el("h3", null, "Launched by"), plainTable("operators", [
+        users.length ? [el("h3", null, data.document.devices.length > 1 ? "Launched by, on all devices" : "Launched by"), plainTable("operators", [
             { key: "operator", label: "Operator", text: true, value: (one) => one.operator, show: (one) => app.operatorLink(data, one.operator) },
             count("calls", "Launches"), time("total_ns", "Total"), time("mean_ns", "Mean"),
             { key: "grid", label: "Grid × block", text: true, value: (one) => (one.grid ? `${one.grid} × ${one.block}` : "-") },

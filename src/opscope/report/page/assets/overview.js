@@ -1,7 +1,7 @@
 // The verdict, what to do first, where a step goes, and how far that can be trusted.
 function overview(data) {
     const { document: doc } = data;
-    return [verdict(data), actions(data), stepBars(data), categories(data), trust(doc), environment(doc)];
+    return [verdict(data), actions(data), stepBars(data), categories(data), trust(data), environment(doc)];
 }
 
 function verdict(data) {
@@ -12,8 +12,8 @@ function verdict(data) {
         el("p", { class: "bound" }, el("span", { class: "word", data: { kind: doc.bound.kind } }, doc.bound.kind.replace("_", " ")), " ", doc.bound.sentence),
         el("div", { class: "figures" },
             big("unprofiled step", wall ? wall.median_ns : null, formatNs, wall ? interval(wall) : doc.measurement.benchmark_reason),
-            profiled ? big("profiled step", profiled.median_ns, formatNs, doc.measurement.profiler_overhead_percent === null ? "" : `${formatCount(doc.measurement.profiler_overhead_percent)} % longer than unprofiled`) : null,
-            data.hasDevice ? big(`device sum ${data.unit}`, data.deviceSum / data.steps, formatNs, `${formatCount(sum(doc.devices.map((one) => one.activities)))} activities`) : big(`CPU self time ${data.unit}`, data.cpuSum / data.steps, formatNs, doc.device_times_reason),
+            profiled ? big(doc.light && doc.light.agrees ? "profiled step, with names" : "profiled step", profiled.median_ns, formatNs, doc.measurement.profiler_overhead_percent === null ? "" : `${formatCount(doc.measurement.profiler_overhead_percent)} % longer than unprofiled`) : null,
+            data.hasDevice ? big(`device sum ${data.unit}`, data.deviceSum / data.steps, formatNs, `${formatCount(sum(doc.devices.map((one) => one.activities)))} activities in all${doc.step_count ? ` ${doc.step_count} steps` : ""}`) : big(`CPU self time ${data.unit}`, data.cpuSum / data.steps, formatNs, doc.device_times_reason),
             doc.measurement.sequences_per_second === null ? null : big("throughput", doc.measurement.sequences_per_second, formatCount, doc.capture ? `${doc.capture.workload.unit} a second` : ""),
             doc.measurement.memory && doc.measurement.memory.allocated_bytes !== null ? big("peak memory", doc.measurement.memory.allocated_bytes, formatBytes, "allocated on the device") : null,
             (doc.limits ? doc.limits.utilisation : []).filter((one) => one.mfu !== null).map((one) => big("MFU", one.mfu, (value) => formatShare(value, 1), `of the ${one.unprofiled ? "unprofiled" : "profiled"} step, device ${one.device}`))),
@@ -90,7 +90,7 @@ function stepBars(data) {
         const whole = Math.max(bar.step_ns, bar.unprofiled_ns || 0) || 1;
         const width = (ns) => `${(100 * ns / whole).toFixed(3)}%`;
         return el("div", { class: "stepbar", data: { device: bar.device } },
-            el("div", { class: "label" }, `Device ${bar.device}: `, figure(bar.step_ns, formatNs), bar.per_step ? ` a recorded step (${bar.window})` : ` ${bar.window}`),
+            el("div", { class: "label" }, `Device ${bar.device}: `, figure(bar.step_ns, formatNs), bar.per_step ? ` a recorded step${bar.light ? " of the light pass" : ""} (${bar.window})` : ` ${bar.window}`),
             el("div", { class: "stack", role: "img", "aria-label": `device ${bar.device}: ${bar.parts.map((part) => `${part.name} ${formatNs(part.ns)}`).join(", ")}` },
                 bar.parts.map((part) => hoverable(el("span", { class: part.name.startsWith("idle") ? "piece idle" : "piece", style: { width: width(part.ns), "background-color": partColor(part.name) } }),
                     () => tip(part.name, [["time", formatNs(part.ns)], ["of the window", formatShare(part.ns, bar.step_ns)]])))),
@@ -119,13 +119,14 @@ function categories(data) {
 
 const VERDICTS = { pass: "passes", warn: "warns", fail: "FAILS", "not applicable": "does not apply" };
 
-function trust(doc) {
+function trust(data) {
+    const { document: doc } = data;
     const doubts = doc.trust.checks.filter((check) => ["warn", "fail"].includes(check.verdict));
     return section("Can it be trusted?",
         el("p", { class: `trust ${doc.trust.verdict}` }, el("strong", null, doc.trust.verdict.toUpperCase()), ` ${formatCount(doc.trust.checks.length)} checks${doubts.length ? `, ${doubts.length} of them in doubt` : ""}`),
         doubts.length ? el("ul", { class: "checks" }, doubts.map(check)) : null,
         details("All checks", () => el("ul", { class: "checks" }, doc.trust.checks.map(check))),
-        doc.kernels.length ? note("Operators ", figure(sum(doc.operators.map((row) => row.self_device_ns)), withUnit), " + unlinked ", figure(doc.unlinked.device_ns, withUnit), ` (${formatCount(doc.unlinked.activities)} activities) = device sum, to the nanosecond.`) : null);
+        doc.kernels.length ? note("Operators ", figure(data.operatorsSum, withUnit), " + unlinked ", figure(doc.unlinked.device_ns, withUnit), ` (${formatCount(doc.unlinked.activities)} activities) = device sum, to the nanosecond.`) : null);
 }
 
 const withUnit = (value) => `${withThousands(String(value))} ns`;

@@ -106,7 +106,7 @@ class DataTable {
         this.drawn += next.length;
         clear(this.more);
         if (this.drawn < this.shown.length) {
-            add(this.more, [button(`show all ${formatCount(this.shown.length)} rows`, () => { while (this.drawn < this.shown.length) this.extend(); })]);
+            add(this.more, [el("span", { class: "printed note" }, `The first ${formatCount(this.drawn)} of ${formatCount(this.shown.length)} rows are printed.`), button(`show all ${formatCount(this.shown.length)} rows`, () => { while (this.drawn < this.shown.length) this.extend(); })]);
         }
     }
 

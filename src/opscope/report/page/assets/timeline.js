@@ -3,10 +3,11 @@ const ROW_HEIGHT = 17;
 const TRACK_GAP = 7;
 const LABEL_HEIGHT = 16;
 const AXIS_HEIGHT = 22;
+const MOST_HEIGHT = 4000;
 
 class Lanes {
     constructor(entry, names) {
-        Object.assign(this, { kind: entry.kind, label: entry.label, rowCount: entry.rows, names });
+        Object.assign(this, { kind: entry.kind, label: entry.label, device: entry.device, rowCount: entry.rows, names });
         const size = entry.start.length;
         this.start = new Float64Array(size);
         this.end = new Float64Array(size);
@@ -25,6 +26,25 @@ class Lanes {
         for (let place = size - 1; place >= 0; place -= 1) this.firstOfRow[entry.row[place]] = place;
         for (let row = entry.rows - 1; row >= 0; row -= 1) this.firstOfRow[row] = Math.min(this.firstOfRow[row], this.firstOfRow[row + 1]);
         this.row = Int32Array.from(entry.row);
+        // How far the slices of a row reach up to each: what began before a moment may still run then.
+        this.reach = new Float64Array(size);
+        for (let row = 0; row < entry.rows; row += 1) {
+            let furthest = -Infinity;
+            for (let place = this.firstOfRow[row]; place < this.firstOfRow[row + 1]; place += 1) {
+                furthest = Math.max(furthest, this.end[place]);
+                this.reach[place] = furthest;
+            }
+        }
+    }
+
+    // The first slice of a row after which something reaches beyond a time.
+    reaching(row, time) {
+        let [low, high] = [this.firstOfRow[row], this.firstOfRow[row + 1]];
+        while (low < high) {
+            const middle = (low + high) >> 1;
+            if (this.reach[middle] <= time) low = middle + 1; else high = middle;
+        }
+        return low;
     }
 
     // The first slice of a row that begins at a time or later.
@@ -37,11 +57,11 @@ class Lanes {
         return low;
     }
 
+    // The innermost slice of a row at a time; the shortest of those within the tolerance.
     at(row, time, tolerance) {
-        const next = this.from(row, time + tolerance);
         let best = -1;
-        for (let place = next - 1; place >= Math.max(this.firstOfRow[row], next - 4); place -= 1) {
-            if (this.end[place] + tolerance >= time && (best < 0 || this.end[place] - this.start[place] > this.end[best] - this.start[best])) best = place;
+        for (let place = this.from(row, time + tolerance) - 1; place >= this.firstOfRow[row] && this.reach[place] + tolerance >= time; place -= 1) {
+            if (this.end[place] + tolerance >= time && (best < 0 || this.end[place] - this.start[place] < this.end[best] - this.start[best])) best = place;
         }
         return best;
     }
@@ -68,7 +88,6 @@ class Timeline {
     }
 
     colorOf(name) {
-        if (CAUSE_COLORS[name]) return CAUSE_COLORS[name];
         const category = this.data.categoryOf.get(name);
         return category ? categoryColor(category) : /^cuda|^cu[A-Z]|^hip/.test(name) ? "#c9a227" : hashed(name);
     }
@@ -77,7 +96,8 @@ class Timeline {
         this.search = el("input", { type: "search", placeholder: "highlight operator or kernel", "aria-label": "highlight in the timeline", on: { input: () => this.mark(this.search.value) } });
         this.found = el("span", { class: "count", "aria-live": "polite" });
         this.scroller = el("div", { class: "timeline-scroll" }, el("div", { class: "timeline-height", style: { height: `${this.fullHeight}px` } }, this.surface.canvas));
-        this.surface.canvas.style.height = `${Math.min(this.fullHeight, Math.round(innerHeight * 0.68))}px`;
+        this.fit();
+        addEventListener("resize", () => this.fit());
         this.detail = el("div", { class: "slice detail", "aria-live": "polite" });
         this.scroller.addEventListener("scroll", () => this.surface.redraw());
         this.listen(this.surface.canvas);
@@ -88,7 +108,7 @@ class Timeline {
                 el("span", { class: "spacer" }), button("−", () => this.zoom(1.6), { "aria-label": "zoom out", title: "-" }), button("+", () => this.zoom(1 / 1.6), { "aria-label": "zoom in", title: "+" }), button("all", () => this.show(0, this.length), { title: "0" })),
             this.scroller, this.detail,
             note(`${shown}${formatNs(this.length)}, ${formatCount(count)} slices. `, below ? `Neighbours shorter than ${formatNs(below)} are drawn as one; choose fewer steps (--steps) to see each. ` : "",
-                "Drag to pan; Ctrl and the wheel zoom, as does the wheel alone once the timeline was clicked; double-click zooms to a slice."),
+                this.data.document.light && this.data.document.light.agrees ? "It is of the pass with names, which slows the host down more than the light one that the verdict rests on. " : "", "Drag to pan; Ctrl and the wheel zoom, as does the wheel alone once the timeline was clicked; double-click zooms to a slice."),
             this.legend());
     }
 
@@ -99,11 +119,17 @@ class Timeline {
         for (const lanes of this.lanes) if (lanes.kind === "stream") for (const operator of new Set(lanes.operator)) if (operator >= 0) categories.add(this.data.categoryOf.get(this.names[operator]) || "Other");
         return el("ul", { class: "legend" },
             [...categories].map((name) => el("li", null, el("span", { class: "swatch", style: { "background-color": categoryColor(name) } }), name)),
-            [...causes].map((name) => el("li", null, el("span", { class: "swatch idle", style: { "background-color": CAUSE_COLORS[name] || "#888888" } }), `idle: ${name}`)));
+            [...causes].map((name) => el("li", null, el("span", { class: "swatch idle", style: { "background-color": causeColor(name) } }), `idle: ${name}`)));
+    }
+
+    // As high as there is room in the window; on paper as high as it is.
+    fit(whole) {
+        this.surface.canvas.style.height = `${Math.min(this.fullHeight, whole ? MOST_HEIGHT : Math.round(innerHeight * 0.68))}px`;
     }
 
     listen(canvas) {
         let drag = null;
+        canvas.addEventListener("pointercancel", () => { drag = null; });
         canvas.addEventListener("pointerdown", (event) => {
             drag = { x: event.clientX, y: event.clientY, start: this.view.start, top: this.scroller.scrollTop, moved: false };
             canvas.setPointerCapture(event.pointerId);
@@ -226,7 +252,7 @@ class Timeline {
     rowOf({ lanes, place }) {
         if (lanes.name[place] < 0 || lanes.kind === "idle") return null;
         const name = this.names[lanes.name[place]];
-        if (lanes.kind === "stream") return this.data.document.kernels.some((row) => row.name === name) ? ["kernels", name] : null;
+        if (lanes.kind === "stream") return this.data.document.kernels.some((row) => row.name === name && row.device === lanes.device) ? ["kernels", name, lanes.device] : null;
         if (this.data.categoryOf.has(name)) return ["operators", name];
         const operator = lanes.operator[place];
         return operator >= 0 ? ["operators", this.names[operator]] : null;
@@ -252,8 +278,14 @@ class Timeline {
             }
             this.matches.sort((one, other) => one.lanes.start[one.place] - other.lanes.start[other.place]);
         }
-        clear(this.found).append(query ? `${formatCount(this.matches.length)} slices, ${formatNs(sum(this.matches.filter((one) => one.lanes.kind === "stream").map(({ lanes, place }) => lanes.end[place] - lanes.start[place])))} on the device` : "");
+        clear(this.found).append(query ? `${formatCount(this.matches.length)} slices, ${formatNs(sum(this.matches.filter((one) => one.lanes.kind === "stream").map(({ lanes, place }) => lanes.end[place] - lanes.start[place])))} on the device${this.entry.merged_below_ns ? `, of those that stand alone: ${this.aloneOf()}` : ""}` : "");
         this.surface.redraw();
+    }
+
+    // What was put together with its neighbours has no name to be found by.
+    aloneOf() {
+        const together = sum(this.lanes.map((lanes) => (lanes.count ? sum(Array.from(lanes.count).filter((count) => count > 1)) : 0)));
+        return `${formatCount(together)} short slices are drawn together with others`;
     }
 
     isMarked(lanes, place) {
@@ -264,7 +296,7 @@ class Timeline {
     step(way) {
         if (this.matches && this.matches.length) {
             const now = this.selected ? this.matches.findIndex((one) => one.lanes === this.selected.lanes && one.place === this.selected.place) : -1;
-            const next = this.matches[(now + way + this.matches.length) % this.matches.length];
+            const next = now < 0 && way < 0 ? this.matches[this.matches.length - 1] : this.matches[(now + way + this.matches.length) % this.matches.length];
             this.select(next);
             this.zoomTo(next);
             return;
@@ -294,17 +326,21 @@ class Timeline {
 
     drawRow(context, lanes, row, y, width, scale, colors) {
         const last = lanes.firstOfRow[row + 1];
-        let place = Math.max(lanes.firstOfRow[row], lanes.from(row, this.view.start) - 1);
         const begin = this.view.start;
         const rowHeight = ROW_HEIGHT - 2;
-        while (place < last) {
+        // Of slices that would fall on the same pixel one is drawn: of those that are marked, and of the others.
+        const drawn = [-1, -1];
+        for (let place = lanes.reaching(row, begin); place < last; place += 1) {
             const x = (lanes.start[place] - begin) * scale;
             if (x > width) break;
             const end = (lanes.end[place] - begin) * scale;
-            if (end < 0) { place += 1; continue; }
+            if (end < 0) continue;
+            const marked = this.marked === null || this.isMarked(lanes, place) ? 1 : 0;
+            const pixel = Math.floor(end);
+            if (end - x < 1 && pixel === drawn[marked]) continue;
+            drawn[marked] = pixel;
             const left = Math.max(x, -2);
             const wide = Math.max(Math.min(end, width + 2) - left, 1);
-            const marked = this.marked === null || this.isMarked(lanes, place);
             context.globalAlpha = marked ? (lanes.kind === "idle" ? 0.75 : 1) : 0.16;
             context.fillStyle = this.fill(lanes, place);
             context.fillRect(left, y, wide > 3 ? wide - 0.6 : wide, rowHeight);
@@ -315,14 +351,13 @@ class Timeline {
                 context.lineWidth = 2;
                 context.strokeRect(left, y, wide, rowHeight);
             }
-            // What would fall on the same pixel is left out; a marked slice is not.
-            place = wide <= 1 && (marked || this.marked === null) ? Math.max(place + 1, lanes.from(row, begin + (Math.floor(x) + 1) / scale)) : place + 1;
         }
         context.globalAlpha = 1;
     }
 
     fill(lanes, place) {
         if (lanes.name[place] < 0) return "#9aa5b1";
+        if (lanes.kind === "idle") return causeColor(this.names[lanes.name[place]]);
         if (lanes.kind === "stream") {
             const operator = lanes.operator[place];
             return operator >= 0 ? this.colors[operator] : this.colors[lanes.name[place]];

@@ -35,7 +35,13 @@ const withThousands = (text) => text.replace(/^(-?\d+)/, (digits) => digits.repl
 function formatCount(value) {
     if (value === null || value === undefined) return "-";
     if (Math.abs(value) >= 100) return withThousands(fixed(value, 0));
-    return String(Number(value.toPrecision(4)));
+    return String(Number(fourDigits(value)));
+}
+
+function fourDigits(value) {
+    const exact = Math.abs(value).toExponential(60);
+    const even = /^\d\.\d\d[02468]50+e/.test(exact);
+    return even ? `${value < 0 ? "-" : ""}${exact.slice(0, 5)}${exact.slice(exact.indexOf("e"))}` : value.toPrecision(4);
 }
 
 function formatRate(value, unit) {
