@@ -1,6 +1,7 @@
 """The difference of two measurements. Pairs worked out by hand, recorded ones with one known change, and sums."""
 
 import json
+import shutil
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +28,7 @@ from tests.kineto import KinetoTrace
 
 CHANGES = DATA / "changes"
 Build = Callable[[KinetoTrace], Measured]
-_REASONS = ("calls_ns", "inputs_ns", "kernel_changed_ns", "same_kernel_ns", "clocks_ns")
+_REASONS = ("calls_ns", "inputs_ns", "launches_ns", "kernel_changed_ns", "same_kernel_ns", "clocks_ns")
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_a_product_is_the_same_work_under_another_operator(measured: Build) -> N
     after = steps([("aten::mm", "gemm", 3_000, MATRIX)])
     mm = row(difference("pair", measured(before), measured(after)), "aten::addmm")
     assert (mm.renamed_to, mm.matched, mm.same_kernel_ns) == ("aten::mm", Matched.DOES, -1_000)
-    assert mm.why == "both multiply 64 x 32 by 32 x 16, equally often, and no others do"
+    assert mm.why == "both multiply 64 x 32 by 32 x 16, equally often, and nothing else does"
 
 
 def test_a_kernel_in_another_spelling_is_the_same(measured: Build) -> None:
@@ -359,3 +360,142 @@ def test_other_devices_are_refused_unless_told(tmp_path: Path) -> None:
         opscope.diff(*paths)
     (pair,) = opscope.diff(*paths, any_device=True).pairs
     assert [(one.name, one.before, one.after) for one in pair.differing] == [("device", "Tiny GPU", "Huge GPU")]
+
+
+# ---------------------------------------------------------------- what an attack found
+
+
+def test_a_kernel_that_a_call_launches_twice_is_no_slower(measured: Build) -> None:
+    before = steps([("my::op", "k", 4_000, MATRIX)])
+    after = steps([("my::op", "k", 4_000, MATRIX)])
+    after.launched_kernel("k", (3_500, 500), (8_000, 4_000))
+    op = row(difference("pair", measured(before), measured(after)), "my::op")
+    assert (op.launches_ns, op.same_kernel_ns, op.calls_ns, op.change_ns) == (4_000, 0, 0, 4_000)
+
+
+def test_inputs_that_one_side_did_not_record_are_not_other_inputs(measured: Build) -> None:
+    small = {"Input Dims": [[16, 16], [16, 16]], "Input type": ["float", "float"]}
+    before = steps([("aten::mm", "k", 4_000, MATRIX), ("aten::mm", "k", 1_000, small)])
+    after = steps([("aten::mm", "k", 4_000, {}), ("aten::mm", "k", 1_000, {})])
+    pair = difference("pair", measured(before), measured(after))
+    mm = row(pair, "aten::mm")
+    assert (mm.matched, mm.calls_before, mm.calls_after, mm.change_ns) == (Matched.OPERATOR, 2, 2, 0)
+    assert ("input shapes", "recorded", "not recorded") in [(d.name, d.before, d.after) for d in pair.differing]
+    assert_adds_up(pair)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("aten::sum", "aten::argmax", False),
+        ("aten::add", "aten::mul", False),
+        ("aten::max_pool2d", "aten::avg_pool2d", False),
+        ("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_efficient_attention", True),
+        ("aten::cudnn_convolution", "aten::mkldnn_convolution", True),
+        ("aten::add", "aten::add_", True),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_3", True),
+        ("triton_poi_fused_add_0", "triton_poi_fused_mul_0", False),
+    ],
+)
+def test_only_what_must_be_the_same_work_is_matched(measured: Build, one: str, other: str, same: bool) -> None:
+    pair = difference("pair", *(measured(steps([(name, f"{name}_kernel", 4_000, MATRIX)])) for name in (one, other)))
+    assert ({row.matched for row in pair.step.work} == {Matched.DOES}) is same
+    assert_adds_up(pair)
+
+
+def test_what_the_steps_did_not_launch_is_no_work_of_theirs(measured: Build) -> None:
+    def run(count: int) -> KinetoTrace:
+        trace = steps(*[[("aten::mm", "k", 60_000, MATRIX)]] * count)
+        for event in trace.events:
+            event["ts"] += 100
+        trace.operator("aten::randn", 1_000, 3_000)
+        trace.launched_kernel("init", (2_000, 500), (4_000, 5_000))
+        return trace
+
+    pair = difference("pair", measured(run(4)), measured(run(2)))
+    assert [row.operator for row in pair.step.work] == ["aten::mm"]
+    assert row(pair, "aten::mm").change_ns == 0
+    assert_adds_up(pair)
+
+
+def queued(count: int) -> KinetoTrace:
+    """Steps of 100 us every 1 ms that do not wait: 200 us of work each, after their ranges."""
+    trace = KinetoTrace(deviceProperties=[{"id": 0, "name": "Tiny GPU"}])
+    for number in range(count):
+        begin = number * 1_000_000
+        trace.step(number + 1, begin, 100_000)
+        trace.operator("aten::mm", begin + 1_000, 4_000, **MATRIX)
+        trace.launched_kernel("k", (begin + 2_000, 1_000), (begin + 300_000, 200_000))
+    return trace
+
+
+def test_windows_that_are_not_the_same_thing_are_not_subtracted(measured: Build) -> None:
+    fewer = difference("pair", measured(queued(2)), measured(queued(4)))
+    assert "different numbers of them" in (fewer.step.reason or "")
+    assert fewer.step.work == ()
+    assert difference("pair", measured(queued(3)), measured(queued(3))).step.reason is None
+    waiting = steps(*[[("aten::mm", "k", 60_000, MATRIX)]] * 2)
+    other = difference("pair", measured(waiting), measured(queued(2)))
+    assert "measured differently" in (other.step.reason or "")
+
+
+def test_the_device_that_works_most_is_the_same_one_on_both_sides(measured: Build) -> None:
+    def run(second: int) -> KinetoTrace:
+        trace = steps([("aten::mm", "k", 20_000, MATRIX)])
+        trace.operator("aten::mul", 30_000, 4_000, **MATRIX)
+        trace.kernel("k", 33_000, second, trace.launch(31_000, 500), device=1)
+        return trace
+
+    pair = difference("pair", measured(run(15_000)), measured(run(40_000)))
+    assert (pair.step.device_before, pair.step.device_after) == (1, 1)
+    assert row(pair, "aten::mul").change_ns == 25_000
+    assert_adds_up(pair)
+
+
+def edited(folder: Path, name: str, change: Callable[[dict[str, Any]], None]) -> Path:
+    """A copy of a recorded run whose record says something else."""
+    copy = shutil.copytree(CHANGES / name, folder / name)
+    (path,) = (copy / "raw").glob("capture_*.json")
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+    return copy
+
+
+def test_unprofiled_steps_that_are_not_those_recorded_say_nothing(tmp_path: Path) -> None:
+    def third(record: dict[str, Any]) -> None:
+        record["benchmark"]["wall_ns"] = [time // 3 for time in record["benchmark"]["wall_ns"]]
+
+    (pair,) = opscope.diff(CHANGES / "before", edited(tmp_path, "again", third), fail_over=0.05).pairs
+    assert (pair.unprofiled.verdict, pair.gate) == (ChangeVerdict.UNKNOWN, Gate.INCONCLUSIVE)
+    assert "not the same steps" in pair.unprofiled.sentence
+    assert not pair.step.unprofiled
+
+
+def test_steps_that_wait_are_not_compared_with_steps_that_do_not(tmp_path: Path) -> None:
+    def as_they_come(record: dict[str, Any]) -> None:
+        record["benchmark"]["synchronised"] = False
+
+    (pair,) = opscope.diff(CHANGES / "before", edited(tmp_path, "again", as_they_come)).pairs
+    assert pair.unprofiled.verdict is ChangeVerdict.UNKNOWN
+    assert "unprofiled steps" in [one.name for one in pair.differing]
+
+
+def test_too_few_or_disturbed_samples_say_nothing(tmp_path: Path) -> None:
+    def few(record: dict[str, Any]) -> None:
+        record["benchmark"]["wall_ns"] = record["benchmark"]["wall_ns"][:5]
+
+    def disturbed(record: dict[str, Any]) -> None:
+        record["benchmark"]["waited_for_cpu_ns"] = sum(record["benchmark"]["wall_ns"])
+
+    for number, change in enumerate((few, disturbed)):
+        (pair,) = opscope.diff(
+            CHANGES / "before", edited(tmp_path / str(number), "extra", change), fail_over=0.05
+        ).pairs
+        assert (pair.unprofiled.verdict, pair.gate, pair.culprit) == (ChangeVerdict.UNKNOWN, Gate.INCONCLUSIVE, None)
+
+
+def test_traces_that_are_read_already_can_be_compared(tmp_path: Path) -> None:
+    trace = read(steps([("aten::mm", "k", 4_000, MATRIX)]).write(tmp_path / "t.json"))
+    assert opscope.diff(trace, trace).pairs[0].step.change_ns == 0
+    assert opscope.diff(analyze(trace), trace).pairs[0].step.change_ns == 0

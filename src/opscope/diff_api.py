@@ -1,21 +1,22 @@
 """The Python API of differences: ``opscope.diff``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from opscope.analysis.analyzed import Analysis
+from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.difference import difference, worst
 from opscope.analysis.difference.differing import devices_of
 from opscope.analysis.measured import Measured
 from opscope.api import Run
 from opscope.documents.difference import DiffDocument, PairDiff
-from opscope.errors import UsageError
+from opscope.errors import BadInputError, UsageError
 from opscope.inputs import TraceFile, files_of, measured_of
 from opscope.knowledge.native_functions import NativeFunctions
+from opscope.model import Trace
 from opscope.pipeline import new_page
 from opscope.readers import read
 from opscope.readers.source import MAX_UNPACKED_BYTES
@@ -73,14 +74,14 @@ class Diff(Summarised):
         return Summary(f"{self.document.before}, then {self.document.after}", tuple(rows), bars, title)
 
 
-Side = Run | Analysis | str | Path
+Side = Run | Analysis | Trace | str | Path
 
 
 def diff(before: Side, after: Side, *, fail_over: float | None = None, any_device: bool = False) -> Diff:
     """Compare two runs: whether the step changed, and what the change is made of.
 
     Args:
-        before: a run, an analysis, or what ``opscope.read`` reads: a trace, a converted trace, a run directory.
+        before: a run, an analysis, a trace, or the path of a trace, a converted trace or a run directory.
         after: the same of what it is compared with.
         fail_over: how much longer a step may take, as a share (0.05); ``document.gate`` then says whether it does.
         any_device: compare what ran on different devices.
@@ -136,7 +137,7 @@ def compare_sides(
 
 def _check_devices(before: Measured, after: Measured) -> None:
     one, other = devices_of(before), devices_of(after)
-    if set(one) != set(other):
+    if one and other and set(one) != set(other):
         raise UsageError(
             f"these ran on different devices: {', '.join(one) or 'none'}; {', '.join(other) or 'none'}. Times say "
             "nothing of the program then; any_device (--any-device) compares them all the same"
@@ -146,17 +147,40 @@ def _check_devices(before: Measured, after: Measured) -> None:
 def _traces(side: Side) -> Iterator[tuple[str, Measured]]:
     if isinstance(side, Run):
         yield side.record.configuration.id, side.measured
-    elif isinstance(side, Analysis):
-        yield Path(side.source.path).name, Measured(side)
+    elif isinstance(side, Analysis | Trace):
+        analysis = side if isinstance(side, Analysis) else analyze(side)
+        yield Path(analysis.source.path).name, Measured(analysis)
     else:
         yield from traces_by_name([Path(side)], MAX_UNPACKED_BYTES)
 
 
-def traces_by_name(paths: list[Path], max_bytes: int) -> Iterator[tuple[str, Measured]]:
-    """Yield every trace of some paths with its name: its configuration's, or its file's."""
-    functions = NativeFunctions.shipped()
+def traces_by_name(
+    paths: list[Path], max_bytes: int, unreadable: Callable[[str, BadInputError], None] | None = None
+) -> Iterator[tuple[str, Measured]]:
+    """Yield every trace of some paths with its name: its configuration's, or its file's.
+
+    Args:
+        paths: traces, run directories, folders.
+        max_bytes: refuse traces that unpack to more.
+        unreadable: told of files of a folder that are no traces, which stop nothing.
+
+    Raises:
+        BadInputError: a file that was named, or all of a folder, cannot be read.
+    """
+    functions, found = NativeFunctions.shipped(), False
     for file in files_of(paths):
-        yield _name_of(file), measured_of(file, read(file.path, max_bytes=max_bytes), functions)[0]
+        try:
+            trace = read(file.path, max_bytes=max_bytes)
+        except BadInputError as error:
+            if not file.guessed:
+                raise
+            if unreadable is not None:
+                unreadable(str(file), error)
+            continue
+        found = True
+        yield _name_of(file), measured_of(file, trace, functions)[0]
+    if not found:
+        raise BadInputError("no file of the folder is a trace")
 
 
 def _name_of(file: TraceFile) -> str:
@@ -169,4 +193,4 @@ def _name_of(file: TraceFile) -> str:
 def _named(side: Side) -> str:
     if isinstance(side, Run):
         return str(side.directory)
-    return side.source.path if isinstance(side, Analysis) else str(side)
+    return side.source.path if isinstance(side, Analysis | Trace) else str(side)

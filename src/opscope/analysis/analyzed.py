@@ -248,8 +248,17 @@ class Analysis(Summarised):
         """Return the limits of some activities, given as rows."""
         if len(work) == self.trace.activities.height:
             return self.limits
-        shapes = launch_shapes(self.trace, self.links, self._inputs, work)
-        return limit_rows(shapes, self.functions, peaks_of(self.trace.devices), self.rebuild)
+        return limit_rows(self._shapes_of(work), self.functions, peaks_of(self.trace.devices), self.rebuild)
+
+    def _shapes_of(self, work: Ints) -> pl.DataFrame:
+        if len(work) == self.trace.activities.height:
+            return self.launch_shapes
+        return launch_shapes(self.trace, self.links, self._inputs, work)
+
+    @functools.cached_property
+    def launch_shapes_of_steps(self) -> pl.DataFrame:
+        """`launch_shapes` of what the steps launched; of everything where no steps are marked."""
+        return self._shapes_of(self._work_of_steps)
 
     @functools.cached_property
     def _work_of_steps(self) -> Ints:

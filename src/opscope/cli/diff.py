@@ -10,6 +10,9 @@ from opscope.cli.inputs import input_option
 from opscope.cli.options import INCONCLUSIVE, Percent, format_option
 from opscope.cli.startup import tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
+from opscope.documents.difference import Gate
+from opscope.errors import BadInputError, UsageError
+from opscope.files import write_whole
 from opscope.text import printable
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ _SHOWN: Final = 15
 @click.option("--any-device", is_flag=True, help="Compare what ran on different devices.")
 @click.option("--top", type=click.IntRange(min=0), default=_SHOWN, show_default=True, help="Rows of work; 0 for all.")
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page for a browser as well.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write it as Markdown as well.")
 @input_option
 @damage_option
 @format_option
@@ -35,6 +39,7 @@ def command(
     any_device: bool,
     top: int,
     page: Path | None,
+    report: Path | None,
     max_input: int,
     allow_damaged: bool,
     output_format: str,
@@ -51,20 +56,37 @@ def command(
     tune_for_one_analysis()
     from opscope.diff_api import compare_sides, traces_by_name
 
-    sides = [dict(traces_by_name([path], max_input)) for path in (before, after)]
+    for target in (page, report):
+        if target is not None and not target.parent.is_dir():
+            raise UsageError(f"{target.parent} is no folder: make it, or name another file")
+
+    unreadable: list[str] = []
+
+    def skipped(path: str, error: BadInputError) -> None:
+        unreadable.append(path)
+        click.echo(printable(f"opscope: {error}"), err=True)
+
+    sides = [dict(traces_by_name([path], max_input, skipped)) for path in (before, after)]
     diff = compare_sides(str(before), str(after), *sides, fail_over=fail_over, any_device=any_device)
+    from opscope.report.difference_sections import difference_section
+    from opscope.report.markdown import render
+
     _show(diff, top or None, output_format)
     if page is not None:
         diff.page().save(page)
         click.echo(printable(f"opscope: the page is {page}"), err=True)
+    if report is not None:
+        write_whole(report, render(difference_section(diff.document, top or None), level=2).encode())
     doubted = [
         Doubted.of(f"{path}: {name}", measured.trust)
         for path, side in zip((before, after), sides, strict=True)
         for name, measured in side.items()
     ]
-    end_with(doubted, allow_damaged=allow_damaged)
-    if diff.document.gate is not None:
-        _end(diff)
+    _tell(diff)
+    end_with(doubted, unreadable, allow_damaged=allow_damaged)
+    gate = diff.document.gate
+    if gate is not None and gate is not Gate.FINE:
+        sys.exit(1 if gate is Gate.REGRESSION else INCONCLUSIVE)
 
 
 def _show(diff: "Diff", top: int | None, output_format: str) -> None:
@@ -84,13 +106,9 @@ def _show(diff: "Diff", top: int | None, output_format: str) -> None:
         echo_section(difference_section(diff.document, top))
 
 
-def _end(diff: "Diff") -> None:
-    """End with what the gate says, and name the culprit."""
-    from opscope.documents.difference import Gate
-
+def _tell(diff: "Diff") -> None:
+    """Say which steps take longer than allowed, or may, and what grew most."""
     for pair in diff.pairs:
-        if pair.gate is not Gate.FINE:
+        if pair.gate is not None and pair.gate is not Gate.FINE:
             grew = f" What grew most: {pair.culprit}." if pair.culprit else ""
             click.echo(printable(f"opscope: {pair.name}: {pair.gate}. {pair.unprofiled.sentence}{grew}"), err=True)
-    if diff.document.gate is not Gate.FINE:
-        sys.exit(1 if diff.document.gate is Gate.REGRESSION else INCONCLUSIVE)

@@ -1,5 +1,6 @@
 """What several commands share: options that take lists, and ``--format``."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -51,9 +52,12 @@ class Percent(click.ParamType[float]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Read ``5%`` or ``5``."""
         try:
-            return float(str(value).removesuffix("%")) / 100
+            share = float(str(value).removesuffix("%")) / 100
         except ValueError:
-            self.fail(f"{value!r} is no percentage", param, ctx)
+            share = -1.0
+        if not 0 <= share < math.inf:
+            self.fail(f"{value!r} is no percentage from 0 on", param, ctx)
+        return share
 
 
 class StepRange(click.ParamType[tuple[int, int]]):

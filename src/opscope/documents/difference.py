@@ -32,6 +32,7 @@ class Matched(StrEnum):
     """By what work on one side was found again on the other."""
 
     SAME = "operator and inputs"
+    OPERATOR = "operator, inputs not recorded on both sides"
     INPUTS = "operator, with other inputs"
     DOES = "what it does"
     GONE = "only before"
@@ -102,7 +103,7 @@ class KernelChange:
 class WorkChange:
     """The calls of an operator with the same inputs on both sides; counts and times are a step's.
 
-    ``calls_ns + inputs_ns + kernel_changed_ns + same_kernel_ns + clocks_ns = change_ns``.
+    ``calls_ns + inputs_ns + launches_ns + kernel_changed_ns + same_kernel_ns + clocks_ns = change_ns``.
 
     Attributes:
         operator: its name; after, where it is called so on one side only, before. Null for work of no operator.
@@ -116,6 +117,7 @@ class WorkChange:
         change_ns: the difference.
         calls_ns: because there are more or fewer calls; all of it where one side has none.
         inputs_ns: because the inputs are others.
+        launches_ns: because a call launches the same kernels more or less often.
         kernel_changed_ns: because other kernels do it.
         same_kernel_ns: because the same kernels take longer or shorter.
         clocks_ns: of that, as much as the change of the multiprocessors' clock can explain at most.
@@ -136,6 +138,7 @@ class WorkChange:
     change_ns: int
     calls_ns: int = 0
     inputs_ns: int = 0
+    launches_ns: int = 0
     kernel_changed_ns: int = 0
     same_kernel_ns: int = 0
     clocks_ns: int = 0
@@ -147,7 +150,8 @@ class StepChange:
     """How much longer a step takes. ``work_ns`` and ``parts`` add up to ``change_ns``, ``idle`` to the part so named.
 
     Attributes:
-        unprofiled: whether it is the median unprofiled step; else the recorded one.
+        unprofiled: whether it is the median unprofiled step; else the recorded one, as always on a CPU, where all times
+            of operators are the profiler's.
         per_step: whether figures are of one step; else of the whole recording.
         steps_before, steps_after: how many steps were recorded.
         measured_on: ``device``, or ``cpu`` where nothing ran on a device: then work is operators' self CPU time.
@@ -244,7 +248,7 @@ class PairDiff:
         step: the recorded step taken apart.
         host: the host's part; null where nothing was recorded of it.
         memory: null where neither side knows it.
-        culprit: what grew most, in a sentence; null where nothing did.
+        culprit: of a step that is slower, what grew most, in a sentence; null where the evidence names nothing.
         gate: what ``--fail-over`` says; null without it.
     """
 

@@ -14,6 +14,7 @@ SHOWN: Final = 15  # rows of work, unless the user says
 _REASONS: Final = {
     "calls_ns": "calls",
     "inputs_ns": "other inputs",
+    "launches_ns": "launches of a call",
     "kernel_changed_ns": "other kernels",
     "same_kernel_ns": "same work, other time",
     "clocks_ns": "clocks, at most",

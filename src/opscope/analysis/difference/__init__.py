@@ -14,6 +14,7 @@ from opscope.analysis.difference.work import Change, Side, work_changes
 from opscope.analysis.idle import IdleCause
 from opscope.analysis.measured import Measured
 from opscope.analysis.timeline import DeviceTimeline
+from opscope.analysis.window import WindowKind
 from opscope.documents.difference import (
     ChangeVerdict,
     Gate,
@@ -25,6 +26,7 @@ from opscope.documents.difference import (
     UnprofiledChange,
     WorkChange,
 )
+from opscope.documents.trust import CheckName
 from opscope.units import format_ns
 
 IDLE: Final = "idle"
@@ -35,7 +37,6 @@ OTHER_CPU: Final = "within operators, not their own: API calls, named ranges, th
 NO_OPERATOR_CPU: Final = "no operator ran"
 OPERATORS, API, REST = "operators' own time", "API calls", "all else, less what threads did at once"
 _LISTED: Final = 50
-_NO_CULPRIT: Final = (ChangeVerdict.FASTER, ChangeVerdict.NO_DIFFERENCE)
 
 
 def difference(name: str, before: Measured, after: Measured, fail_over: float | None = None) -> PairDiff:
@@ -58,7 +59,7 @@ def difference(name: str, before: Measured, after: Measured, fail_over: float | 
         step=step,
         host=_host(before, after),
         memory=memory_change(before, after),
-        culprit=None if unprofiled.verdict in _NO_CULPRIT else _culprit(step),
+        culprit=_culprit(step) if _names_one(unprofiled, before, after) else None,
         gate=None if fail_over is None else gate_of(unprofiled, fail_over),
     )
 
@@ -81,7 +82,8 @@ def _step(before: Measured, after: Measured, unprofiled: UnprofiledChange) -> St
     recorded = (_on_devices if all(on_device) else _on_cpu)(both, (first, second))
     medians = (unprofiled.before, unprofiled.after)
     totals = recorded.windows
-    if stepwise and medians[0] is not None and medians[1] is not None:
+    known = unprofiled.ratio is not None and unprofiled.verdict is not ChangeVerdict.UNKNOWN
+    if stepwise and all(on_device) and known and medians[0] is not None and medians[1] is not None:
         totals = Fraction(medians[0].median_ns), Fraction(medians[1].median_ns)
     found = StepChange(
         unprofiled=totals is not recorded.windows,
@@ -100,6 +102,8 @@ def _step(before: Measured, after: Measured, unprofiled: UnprofiledChange) -> St
     )
     if len(set(on_device)) > 1:
         return replace(found, reason="one of the two ran on a device, the other did not: their steps are other work")
+    if recorded.doubt is not None and not found.unprofiled:
+        return replace(found, reason=recorded.doubt)
     return _taken_apart(found, recorded, totals[1] - totals[0])
 
 
@@ -115,6 +119,7 @@ class _Recorded:
         rest: what else did; what neither of the two says is left for the last of them.
         last: the name of that.
         causes: by what that one is made up in the recordings.
+        doubt: why the windows cannot be compared; None where they can.
     """
 
     devices: tuple[int | None, int | None]
@@ -124,17 +129,20 @@ class _Recorded:
     rest: dict[str, Fraction]
     last: str
     causes: dict[str, Fraction]
+    doubt: str | None = None
 
 
 def _on_devices(both: tuple[Measured, Measured], steps: tuple[int, int]) -> _Recorded:
-    lines = busiest(both[0].analysis.devices), busiest(both[1].analysis.devices)
+    lines = _same_device(both[0].analysis.devices, both[1].analysis.devices)
     before, after = (
         Side.of_device(one.analysis, line.device, n, _clock(one))
         for one, line, n in zip(both, lines, steps, strict=True)
     )
     light = all(one.timed is not one.analysis for one in both)
-    timed = [busiest(one.timed.devices) if light else line for one, line in zip(both, lines, strict=True)]
+    timed = [_numbered(one.timed.devices, line) if light else line for one, line in zip(both, lines, strict=True)]
     idle = [line.idle.by_cause() for line in timed]
+    doubt = _incomparable(timed, steps)
+    launched = before.total_ns, after.total_ns
     return _Recorded(
         devices=(lines[0].device, lines[1].device),
         windows=_pair(timed, steps, lambda line: line.window.duration_ns),
@@ -142,13 +150,46 @@ def _on_devices(both: tuple[Measured, Measured], steps: tuple[int, int]) -> _Rec
         work=work_changes(before, after),
         rest={
             SIDE_BY_SIDE: _change(lines, steps, lambda line: line.busy_ns - line.sum_ns),
-            OUTSIDE: _change(lines, steps, lambda line: -line.outside_window_ns),
+            # What no step launched counts here, so far as it lies within the window.
+            OUTSIDE: _change(lines, steps, lambda line: line.sum_ns - line.outside_window_ns)
+            - (per_step(launched[1], steps[1]) - per_step(launched[0], steps[0])),
         },
         last=IDLE,
-        causes={
+        causes={}
+        if doubt is not None
+        else {
             str(cause): per_step(idle[1][cause], steps[1]) - per_step(idle[0][cause], steps[0]) for cause in IdleCause
         },
+        doubt=doubt,
     )
+
+
+def _same_device(
+    before: Sequence[DeviceTimeline], after: Sequence[DeviceTimeline]
+) -> tuple[DeviceTimeline, DeviceTimeline]:
+    """Return the device to compare: of those that both have the one that works most; else each side's busiest."""
+    theirs = {line.device: line for line in after}
+    common = [(line, theirs[line.device]) for line in before if line.device in theirs]
+    if not common:
+        return busiest(before), busiest(after)
+    return max(common, key=lambda pair: sum(line.busy_in_window_ns for line in pair))
+
+
+def _numbered(lines: Sequence[DeviceTimeline], like: DeviceTimeline) -> DeviceTimeline:
+    return next((line for line in lines if line.device == like.device), like)
+
+
+def _incomparable(lines: Sequence[DeviceTimeline], steps: tuple[int, int]) -> str | None:
+    """Say why two windows, divided by their steps, are not the same thing; None where they are."""
+    kinds = {line.window.kind for line in lines}
+    if len(kinds) > 1:
+        return f"the recorded steps are measured differently: one by its {' and one by its '.join(sorted(kinds))}"
+    if kinds == {WindowKind.STEP_WORK} and steps[0] != steps[1]:
+        return (
+            "steps do not wait for their work, and the recordings have different numbers of them: the last one is "
+            "shorter than a whole step"
+        )
+    return None
 
 
 def _pair(
@@ -243,6 +284,17 @@ def _host(before: Measured, after: Measured) -> HostChange | None:
     )
 
 
+def _names_one(unprofiled: UnprofiledChange, before: Measured, after: Measured) -> bool:
+    """Tell whether the recordings can say why a step is slower: it is, and they are whole and like it."""
+    spoiling = (CheckName.FILE_IS_VALID, CheckName.PROFILER_OVERHEAD)
+    failed = any(
+        one.trust.failed(name) is not None
+        for one in (before, after)
+        for name in (spoiling if not one.analysis.has_device_times else spoiling[:1])
+    )
+    return unprofiled.verdict is ChangeVerdict.SLOWER and not failed
+
+
 def _culprit(step: StepChange) -> str | None:
     """Say what grew most; None where the step did not."""
     if step.change_ns <= 0:
@@ -250,7 +302,7 @@ def _culprit(step: StepChange) -> str | None:
     work = max(step.work, key=lambda row: row.change_ns, default=None)
     part = max(step.parts, key=lambda part: part.change_ns, default=None)
     if work is not None and work.change_ns > max(0, part.change_ns if part else 0):
-        return f"{_named(work)}: {_why(work)} (+{format_ns(work.change_ns)} a {_unit(step)})"
+        return f"{_named(work)}: {_why(work, step.measured_on)} (+{format_ns(work.change_ns)} a {_unit(step)})"
     if part is not None and part.change_ns > 0:
         return f"{part.name} (+{format_ns(part.change_ns)} a {_unit(step)})"
     return None
@@ -265,15 +317,16 @@ def _named(row: WorkChange) -> str:
     return f"{row.renamed_to or row.operator or 'work of no operator'}{f' {inputs}' if inputs else ''}"
 
 
-def _why(row: WorkChange) -> str:
+def _why(row: WorkChange, measured_on: str) -> str:
     """Say what most of a group's growth is due to."""
     if row.matched in (Matched.GONE, Matched.NEW):
         return "not there before" if row.matched is Matched.NEW else "not there after"
     reasons = {
         f"{row.calls_after:.4g} calls instead of {row.calls_before:.4g}": row.calls_ns,
         "other inputs": row.inputs_ns,
-        "other kernels": row.kernel_changed_ns,
-        "the same kernels take longer": row.same_kernel_ns,
-        "the multiprocessors' clock": row.clocks_ns,
+        "more launches a call": row.launches_ns,
+        "other kernels" if measured_on == "device" else "another operator": row.kernel_changed_ns,
+        "the same kernels take longer" if measured_on == "device" else "it takes longer": row.same_kernel_ns,
+        "at most the multiprocessors' clock": row.clocks_ns,
     }
     return max(reasons, key=lambda reason: reasons[reason])

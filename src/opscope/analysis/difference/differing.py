@@ -12,11 +12,12 @@ from opscope.record.settings import heading_of
 
 Kind: TypeAlias = Literal["environment", "settings", "recording", "measurement"]
 _NOT_TOLD: Final = frozenset({"torch_libraries", "gpus"})
+_CALLED: Final = {"device": "PyTorch device"}
 _CLOCK: Final = "multiprocessors' clock (MHz, median)"
 
 
 def devices_of(measured: Measured) -> tuple[str, ...]:
-    """Return the names of the devices that it ran on; of a CPU what the record calls it, or nothing."""
+    """Return the names of the devices that it ran on; of a CPU what the record calls it. Empty where nothing tells."""
     names = sorted({line.name for line in measured.analysis.devices})
     if names or measured.record is None:
         return tuple(names)
@@ -37,7 +38,8 @@ _Fact: TypeAlias = tuple[tuple[Kind, str], str]
 
 
 def _facts(one: Measured) -> Iterator[_Fact]:
-    yield ("environment", "device"), ", ".join(devices_of(one)) or "none"
+    if devices := devices_of(one):
+        yield ("environment", "device"), ", ".join(devices)
     yield from _of_record(one)
     trace = one.analysis.trace
     recorded = {
@@ -63,7 +65,7 @@ def _of_record(one: Measured) -> Iterator[_Fact]:
     for source in (record.machine, record.framework):
         for field in fields(source) if source is not None else ():
             if field.name not in _NOT_TOLD and (value := getattr(source, field.name)) is not None:
-                yield ("environment", field.name.replace("_", " ")), str(value)
+                yield ("environment", _CALLED.get(field.name, field.name.replace("_", " "))), str(value)
     yield ("environment", "opscope"), record.opscope
     if record.git_revision is not None:
         yield ("settings", "git revision"), record.git_revision
@@ -73,6 +75,9 @@ def _of_record(one: Measured) -> Iterator[_Fact]:
         yield ("settings", heading_of(name)), str(value)
     for option in fields(record.options):
         yield ("recording", option.name.replace("_", " ")), str(getattr(record.options, option.name))
+    if record.benchmark is not None:
+        waits = "end with a wait for the device" if record.benchmark.synchronised else "are timed as they come"
+        yield ("measurement", "unprofiled steps"), waits
     if (clocks := clocks_of(one)) is not None:
         yield ("measurement", _CLOCK), str(clocks.sm_mhz_median)
         yield ("measurement", "memory clock (MHz, median)"), str(clocks.memory_mhz)

@@ -1,9 +1,10 @@
 """Which work changed: groups of calls of both sides matched with each other, and the change of each taken apart."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Final
@@ -21,7 +22,9 @@ from opscope.knowledge.kernels.names import canonical
 
 _MOST_PAIRS: Final = 250_000  # of groups of one operator that are looked at one by one
 _LISTED_KERNELS: Final = 10
-_ON_HOST: Final = "(host)"  # stands for the kernel where time is the host's
+# Kinds of work of which the inputs say what is computed, whichever operator of them it is.
+_DEFINITE: Final = frozenset({str(Category.ATTENTION), str(Category.CONVOLUTION)})
+_NUMBERED: Final = re.compile(r"_\d+$")
 Key = tuple[str | None, str, str]
 
 
@@ -71,24 +74,31 @@ class Side:
         groups: the calls by operator and inputs.
         steps: how many steps they are of.
         clock_mhz: the lowest, the median and the highest clock of the multiprocessors; None where it is not known.
+        on_host: whether times are the host's; then an operator stands for its kernels.
     """
 
     groups: tuple[Group, ...]
     steps: int
     clock_mhz: tuple[int, int, int] | None = None
+    on_host: bool = False
 
     @cached_property
     def total(self) -> Fraction:
         """All their time, a step."""
-        return per_step(sum(group.total_ns for group in self.groups), self.steps)
+        return per_step(self.total_ns, self.steps)
+
+    @cached_property
+    def total_ns(self) -> int:
+        """All their time."""
+        return sum(group.total_ns for group in self.groups)
 
     @classmethod
     def of_device(
         cls, analysis: Analysis, device: int, steps: int, clock_mhz: tuple[int, int, int] | None = None
     ) -> "Side":
-        """Group the activities of a device."""
+        """Group the activities that the steps launched on a device; all where no steps are marked."""
         categories = dict(analysis.operators.select("name", "category").iter_rows())
-        rows = analysis.launch_shapes.filter(pl.col("device").fill_null(NO_DEVICE) == device)
+        rows = analysis.launch_shapes_of_steps.filter(pl.col("device").fill_null(NO_DEVICE) == device)
         groups: dict[Key, Group] = {}
         columns = ("operator", "input_dims", "input_types", "name", "calls", "operator_calls", "total_ns", "kind")
         counted: dict[Key, dict[tuple[object, ...], int]] = {}
@@ -102,7 +112,9 @@ class Side:
             ran.count, ran.total_ns = ran.count + count, ran.total_ns + total
             # Of calls that differ in strides or other arguments only, each combination has a number of its own.
             counted.setdefault(key, {})[call if operator is not None else ()] = operator_calls
-        products = {(row.operator, *_tensors(row.input_dims, row.input_types)): row.product for row in analysis.limits}
+        products = {
+            (row.operator, *_tensors(row.input_dims, row.input_types)): row.product for row in analysis.limits_of_steps
+        }
         for key, group in groups.items():
             group.product = product.text if (product := products.get(key)) is not None else None
             group.calls = sum(counted[key].values()) if group.operator else sum(r.count for r in group.kernels.values())
@@ -117,9 +129,9 @@ class Side:
         for name, dims, types, calls, own in analysis.shapes.select(columns).iter_rows():
             key = (name, *_tensors(dims, types))
             group = groups.setdefault(key, Group(name, dims, key[1], key[2], categories[name]))
-            ran = group.kernels.setdefault(_ON_HOST, Ran(_ON_HOST))
+            ran = group.kernels.setdefault(name, Ran(name))
             ran.count, ran.total_ns, group.calls = ran.count + calls, ran.total_ns + own, group.calls + calls
-        return cls(tuple(groups.values()), steps)
+        return cls(tuple(groups.values()), steps, on_host=True)
 
 
 def _tensors(dims: str | None, types: str | None) -> tuple[str, str]:
@@ -173,47 +185,49 @@ class Change:
         )
         return first, second
 
-    def _parts(self) -> tuple[Fraction, Fraction, Fraction, Fraction, Fraction]:
-        """Return the change by calls, inputs, other kernels, the same kernels, and clocks."""
+    def _parts(self) -> tuple[Fraction, ...]:
+        """Return the change by calls, inputs, launches of a call, other kernels, the same kernels, and clocks."""
         none = Fraction()
         if self.before is None or self.after is None or not self.before.calls or not self.after.calls:
-            return self.change, none, none, none, none
+            return self.change, none, none, none, none, none
         (first, second), old = self.calls, self.times[0]
         by_calls = (second - first) * old / first
         if self.matched is Matched.INPUTS:
-            return by_calls, self.change - by_calls, none, none, none
-        same = sum((second * (self._of_call(name, 1) - self._of_call(name, 0)) for name in self._common), Fraction())
-        clocks = self._clocks(same, first, second)
-        return by_calls, none, self.change - by_calls - same, same - clocks, clocks
+            return by_calls, self.change - by_calls, none, none, none, none
+        launches = same = expected = none
+        for name in self._common:
+            (often, mean), (now_often, now_mean) = (self._of_call(name, side) for side in (0, 1))
+            launches += second * (now_often - often) * mean
+            same += second * now_often * (now_mean - mean)
+            expected += second * now_often * mean
+        clocks = self._clocks(same, expected)
+        return by_calls, none, launches, self.change - by_calls - launches - same, same - clocks, clocks
 
     @property
     def _common(self) -> list[str]:
-        return (
-            []
-            if self.before is None or self.after is None
-            else [k for k in self.before.kernels if k in self.after.kernels]
-        )
+        before, after = self.before, self.after
+        return [] if before is None or after is None else [name for name in before.kernels if name in after.kernels]
 
-    def _of_call(self, kernel: str, side: int) -> Fraction:
-        """Return how long a kernel takes in one call."""
+    def _of_call(self, kernel: str, side: int) -> tuple[Fraction, Fraction]:
+        """Return how often a kernel runs in one call, and how long once."""
         group = (self.before, self.after)[side]
         assert group is not None
-        return Fraction(group.kernels[kernel].total_ns, group.calls)
+        ran = group.kernels[kernel]
+        return Fraction(ran.count, group.calls), Fraction(ran.total_ns, ran.count) if ran.count else Fraction()
 
-    def _clocks(self, same: Fraction, first: Fraction, second: Fraction) -> Fraction:
+    def _clocks(self, same: Fraction, expected: Fraction) -> Fraction:
         """Return how much of the same kernels' change another clock explains at most.
 
         Only where the ranges of both clocks do not touch: kernels that wait for nothing but the multiprocessors take as
         much longer as the clock is lower. Others do not, so it is an upper bound.
         """
         clocks = [side.clock_mhz for side in self.sides]
-        if clocks[0] is None or clocks[1] is None or not first:
+        if clocks[0] is None or clocks[1] is None:
             return Fraction()
         (low, one, high), (lowest, other, highest) = clocks[0], clocks[1]
         if not other or (low <= highest and lowest <= high):
             return Fraction()
-        took = second * sum((self._of_call(name, 0) for name in self._common), Fraction())
-        explained = took * (Fraction(one, other) - 1)
+        explained = expected * (Fraction(one, other) - 1)
         if explained * same <= 0:
             return Fraction()
         return min(explained, same) if same > 0 else max(explained, same)
@@ -244,11 +258,11 @@ class Change:
 
     def _kernels(self) -> Iterator[KernelChange]:
         """Yield the kernels of both sides, the most expensive first; none of time on the host."""
+        if self.sides[0].on_host:
+            return
         sides: list[Mapping[str, Ran]] = [group.kernels if group else {} for group in (self.before, self.after)]
         time = {name: sum(side[name].total_ns for side in sides if name in side) for side in sides for name in side}
         for name in sorted(time, key=lambda name: (-time[name], name))[:_LISTED_KERNELS]:
-            if name == _ON_HOST:
-                return
             old, new = (side.get(name) for side in sides)
             yield KernelChange(
                 before=None if old is None else old.name,
@@ -260,15 +274,21 @@ class Change:
             )
 
 
-_PARTS: Final = ("calls_ns", "inputs_ns", "kernel_changed_ns", "same_kernel_ns", "clocks_ns")
+_PARTS: Final = ("calls_ns", "inputs_ns", "launches_ns", "kernel_changed_ns", "same_kernel_ns", "clocks_ns")
 
 
 def work_changes(before: Side, after: Side) -> list[Change]:
     """Match the work of two sides: exactly, then by operator, then by what it does; the rest is on one side only."""
+    whole = before, after
+    if _has_inputs(before) != _has_inputs(after):
+        before, after = _by_operator(before), _by_operator(after)
     sides = (before, after)
     left = {group.key: group for group in before.groups}
     right = {group.key: group for group in after.groups}
-    found = [Change(left.pop(key), right.pop(key), Matched.SAME, None, sides) for key in list(left) if key in right]
+    matched, why = Matched.SAME, None
+    if sides != whole:
+        matched, why = Matched.OPERATOR, "inputs were recorded on one side only"
+    found = [Change(left.pop(key), right.pop(key), matched, why, sides) for key in list(left) if key in right]
     for match in (_with_other_inputs, _doing_the_same):
         for one, other, matched, why in match(list(left.values()), list(right.values()), sides):
             del left[one.key], right[other.key]
@@ -276,6 +296,23 @@ def work_changes(before: Side, after: Side) -> list[Change]:
     found += [Change(group, None, Matched.GONE, None, sides) for group in left.values()]
     found += [Change(None, group, Matched.NEW, None, sides) for group in right.values()]
     return found
+
+
+def _has_inputs(side: Side) -> bool:
+    return any(group.dims is not None for group in side.groups)
+
+
+def _by_operator(side: Side) -> Side:
+    """Put the groups of each operator together, whatever their inputs."""
+    merged: dict[Key, Group] = {}
+    for group in side.groups:
+        key = (group.operator, "", group.types if group.operator is None else "")
+        into = merged.setdefault(key, Group(group.operator, None, key[1], key[2], group.category))
+        into.calls += group.calls
+        for name, ran in group.kernels.items():
+            sum_ = into.kernels.setdefault(name, Ran(ran.name))
+            sum_.count, sum_.total_ns = sum_.count + ran.count, sum_.total_ns + ran.total_ns
+    return replace(side, groups=tuple(merged.values()))
 
 
 _Match = tuple[Group, Group, Matched, str]
@@ -336,41 +373,39 @@ def _other_inputs(one: Group, other: Group) -> str:
 
 
 def _doing_the_same(left: list[Group], right: list[Group], sides: tuple[Side, Side]) -> Iterator[_Match]:
-    """Pair work under other names where one on each side alone does that: category, inputs and calls are the same."""
-
-    def does(side: Side) -> Callable[[Group], object]:
-        def key(group: Group) -> object:
-            calls = Fraction(group.calls, side.steps)
-            if group.product is not None:
-                return group.product, calls
-            return group.operator is None, group.category, group.shapes if group.operator else None, calls
-
-        return key
-
-    ours, theirs = _by(left, does(sides[0])), _by(right, does(sides[1]))
-    for key in ours.keys() & theirs.keys():
-        if len(ours[key]) == 1 and len(theirs[key]) == 1:
-            one, other = ours[key][0], theirs[key][0]
-            if (why := _why_the_same(one, other)) is not None:
+    """Pair work under other names that must be the same: the only one on each side, matched or not, that does that."""
+    keys = [_Does(side) for side in sides]
+    every = [Counter(key for group in does.side.groups for key in does.of(group)) for does in keys]
+    theirs = {key: group for group in right for key in keys[1].of(group)}
+    taken: set[Key] = set()
+    for one in left:
+        for key, why in keys[0].of(one).items():
+            other = theirs.get(key)
+            if other is not None and other.key not in taken and every[0][key] == every[1][key] == 1:
+                taken.add(other.key)
                 yield one, other, Matched.DOES, why
+                break
 
 
-def _why_the_same(one: Group, other: Group) -> str | None:
-    """Say what makes two groups the same work, being the only ones of their kind; None where too little does."""
-    if one.product is not None:
-        return f"both multiply {one.product}, equally often, and no others do"
-    if one.category in (str(Category.OTHER), UNLINKED) or (one.operator is None and not _alike(one, other)):
-        return None
-    shared = "calls" if one.operator is None or _sizes(one.dims) is None else "inputs and calls"
-    return f"both are {one.category} with the same {shared}, and no others are"
+@dataclass(frozen=True, slots=True)
+class _Does:
+    """What makes work the same under another name, in order, with the words for that. A category alone does not."""
 
+    side: Side
 
-def _alike(one: Group, other: Group) -> bool:
-    """Tell of kernels without operators whether their names say that they do the same."""
-    kinds = Counter(
-        kind.words
-        for group in (one, other)
-        for ran in group.kernels.values()
-        if (kind := kind_of(ran.name)) is not None
-    )
-    return any(count > 1 for count in kinds.values())
+    def of(self, group: Group) -> dict[object, str]:
+        calls = Fraction(group.calls, self.side.steps)
+        found: dict[object, str] = {}
+        if group.product is not None:
+            found["product", group.product, calls] = (
+                f"both multiply {group.product}, equally often, and nothing else does"
+            )
+        if group.operator is not None:
+            plain = _NUMBERED.sub("", group.operator.rpartition("::")[2].strip("_"))
+            found["name", plain, group.shapes, calls] = "their names differ in underscores or a number only"
+            for name in group.kernels if not self.side.on_host and len(group.kernels) == 1 else ():
+                found["kernel", name, group.shapes, calls] = "both launch the same kernel with the same inputs"
+        if group.category in _DEFINITE and group.shapes:
+            words = f"both are {group.category} of the same inputs, equally often, and nothing else is"
+            found["category", group.category, group.shapes, calls] = words
+        return found

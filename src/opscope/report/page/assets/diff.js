@@ -60,7 +60,7 @@ function workTable(step) {
             { key: "size", label: "Change", value: (row) => Math.abs(row.change_ns), show: (row) => [figure(row.change_ns, formatChange, { class: row.change_ns > 0 ? "figure more" : "figure less" }), diverging(row.change_ns, largest)] },
             { key: "before_ns", label: "Before", value: (row) => row.before_ns, format: formatNs }, { key: "after_ns", label: "After", value: (row) => row.after_ns, format: formatNs },
             { key: "calls", label: "Calls", text: true, value: (row) => (row.calls_before === row.calls_after ? formatCount(row.calls_before) : `${formatCount(row.calls_before)} → ${formatCount(row.calls_after)}`) },
-            part("calls_ns", "More or fewer calls"), part("inputs_ns", "Other inputs"), part("kernel_changed_ns", "Other kernels"), part("same_kernel_ns", "Same work, other time"), part("clocks_ns", "Clocks", "as much as the multiprocessors' clock can explain at most"),
+            part("calls_ns", "More or fewer calls"), part("inputs_ns", "Other inputs"), part("launches_ns", "Launches of a call"), part("kernel_changed_ns", "Other kernels"), part("same_kernel_ns", "Same work, other time"), part("clocks_ns", "Clocks", "as much as the multiprocessors' clock can explain at most"),
             { key: "matched", label: "Matched by", text: true, value: (row) => row.matched, show: (row) => el("span", { class: "word", title: row.why || "" }, row.matched) },
         ],
     }).element;
