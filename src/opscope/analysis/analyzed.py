@@ -33,6 +33,7 @@ from opscope.analysis.links import Links, link
 from opscope.analysis.memory import MemoryUse, memory_use
 from opscope.analysis.modules import module_table
 from opscope.analysis.nesting import Ints
+from opscope.analysis.origins import Origins
 from opscope.analysis.plausible import plausible
 from opscope.analysis.recomputed import recomputed
 from opscope.analysis.stacks import callers
@@ -181,7 +182,12 @@ class Analysis(Summarised):
     @functools.cached_property
     def callers(self) -> pl.DataFrame | None:
         """Python places that operators were called from; None where no stacks were recorded."""
-        return callers(self.trace, self.links, self.backward_pass)
+        return callers(self.trace, self.links, self.origins.frame)
+
+    @functools.cached_property
+    def origins(self) -> Origins:
+        """Where each operator call comes from, as far as stacks were recorded."""
+        return Origins.of(self.trace, self.backward_pass)
 
     @functools.cached_property
     def memory(self) -> tuple[MemoryUse, ...]:

@@ -20,6 +20,7 @@ from opscope.analysis.window import step_table
 from opscope.errors import UsageError
 from opscope.model import Trace
 
+_ENOUGH: Final = 60_000  # slices of further steps; a single one may have more
 _MOST_DEPTH: Final = 64  # rows of a thread; deeper slices are drawn in the last one
 
 
@@ -121,7 +122,7 @@ def slices_of(
     table = step_table(trace)
     numbers = tuple(table["step"].to_list())
     spans = _spans(trace, links, table)
-    chosen = _named(numbers, *steps) if steps is not None else _fitting(tracks, spans, most)
+    chosen = _named(numbers, *steps) if steps is not None else _fitting(tracks, spans, min(most, _ENOUGH))
     if len(chosen):
         start, end = int(spans[0][chosen].min()), int(spans[1][chosen].max())
     else:

@@ -18,15 +18,19 @@ _NOT_THE_USERS = re.compile(
 )
 
 
-def callers(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataFrame | None:
+def callers(trace: Trace, links: Links, frame: Ints) -> pl.DataFrame | None:
     """Return where operators were called from: ``name``, ``called_from``, ``calls`` and their self times.
 
     The place is the innermost Python frame around the call that is neither PyTorch's nor opscope's; a backward
     operator has the place of the forward operator with its sequence number. None where no stacks were recorded.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        frame: per operator that frame; see `user_frame_of_operators`.
     """
     if not trace.frames.height:
         return None
-    frame = user_frame_of_operators(trace, backward)
     places = trace.frames["name"].cast(pl.String).gather(pl.Series(frame).replace(-1, None))
     rows = (
         pl.DataFrame(

@@ -214,16 +214,15 @@ def grouped(table: pl.DataFrame, key: str) -> Mapping[str, pl.DataFrame]:
 
 def _shapes(table: pl.DataFrame) -> Iterator[doc.ShapeRow]:
     columns = ("input_dims", "input_types", "calls", "self_device_ns", "total_device_ns", "self_cpu_ns")
-    for row in table.select(columns).iter_rows(named=True):
-        yield doc.ShapeRow(**row)
+    for row in table.iter_rows(named=True):  # a selection of so few rows takes longer than all of it
+        yield doc.ShapeRow(**{name: row[name] for name in columns})
 
 
 def _kernels(table: pl.DataFrame, resolver: SourceResolver | None) -> Iterator[doc.KernelRow]:
     """Yield rows of `Analysis.kernels`, or of `Analysis.kernels_of` for one operator."""
     columns = [name for name in table.columns if name in doc.KernelRow.__slots__]
-    texts = [name for name in ("name", "kind") if name in columns]
-    for row in table.select(columns).with_columns(pl.col(texts).cast(pl.String)).iter_rows(named=True):
-        yield doc.KernelRow(**{"device": None, **row, **_named(row, resolver)})
+    for row in table.iter_rows(named=True):
+        yield doc.KernelRow(**{"device": None, **{name: row[name] for name in columns}, **_named(row, resolver)})
 
 
 def _named(row: Mapping[str, Any], resolver: SourceResolver | None) -> dict[str, str | None]:

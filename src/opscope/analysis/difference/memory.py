@@ -5,7 +5,6 @@ from typing import Final
 
 from opscope.analysis.live_memory import LiveMemory, live_memory
 from opscope.analysis.measured import Measured
-from opscope.analysis.origins import Origins
 from opscope.documents.difference import MemoryChange, MemoryPart
 
 BEFORE_RECORDING: Final = "allocated before the recording"
@@ -31,7 +30,7 @@ def _largest(one: Measured) -> LiveMemory | None:
     analysis = one.analysis
     if not analysis.trace.allocations.height:
         return None
-    found = live_memory(analysis.trace, analysis.links, Origins.of(analysis.trace, analysis.backward_pass))
+    found = live_memory(analysis.trace, analysis.links, analysis.origins)
     return max(found, key=lambda memory: (memory.device is not None, memory.peak_bytes), default=None)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import html
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from string import Template
 from typing import Final
 
@@ -22,7 +22,7 @@ _SCRIPTS: Final = (
 )  # fmt: skip
 _LIBRARY: Final = "echarts.min.js"
 _LICENSES: Final = "LICENSES.txt"
-_LEVEL: Final = 6  # of gzip
+_LEVEL: Final = 4  # of gzip: 6 takes twice as long, and makes pages 2 % smaller
 _SHELL: Final = Template(
     """<!doctype html>
 <html lang="en">
@@ -95,4 +95,4 @@ def _script(names: Sequence[str]) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+    return (Path(__file__).parent / "assets" / name).read_text(encoding="utf-8")

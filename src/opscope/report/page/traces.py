@@ -81,7 +81,7 @@ def pictures_of(
         UsageError: the trace does not mark these steps.
     """
     trace, links = analysis.trace, analysis.links
-    tree, origins, names = CallTree.of(trace), Origins.of(trace, analysis.backward_pass), _Names()
+    tree, origins, names = CallTree.of(trace), analysis.origins, _Names()
     slices = slices_of(trace, links, tree, analysis.devices, most=most_slices, steps=steps)
     timeline = None if slices is None else _timeline(slices, trace, tree, origins, names)
     trees = tuple(_flame(flame, names) for flame in flames(trace, links, tree, origins, _MOST_NODES))
