@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 
-.PHONY: help setup demo test static sanitize fuzz wheel check format schemas collector clean
+.PHONY: help setup demo test static sanitize fuzz wheel check format schemas charts collector clean
 
 MINUTES ?= 60
 CPP := src/opscope/readers/native/kineto.cpp src/opscope/analysis/native/nesting.cpp
@@ -56,6 +56,9 @@ format: setup  ## Format the code and fix what can be fixed
 
 schemas: setup  ## Write the JSON schemas of docs/schema anew
 	$(BIN)/python tools/build_schemas.py docs/schema
+
+charts: setup  ## Bundle the chart library of the page anew, from its pinned package (needs npm)
+	$(BIN)/python tools/build_charts.py
 
 collector: setup  ## Build what opscope exec loads into programs (it builds it itself when it is first needed)
 	$(BIN)/python -m opscope.collect.cuda.building

@@ -230,3 +230,11 @@ def test_the_bundle_has_a_script_that_makes_it() -> None:
         [sys.executable, ROOT / "tools" / "build_charts.py", "--help"], capture_output=True, text=True, check=True
     )
     assert "--check" in done.stdout
+
+
+def test_a_trace_without_steps_and_idle_time_has_a_page(tmp_path: Path) -> None:
+    built = KinetoTrace()
+    built.operator("aten::mm", 0, 5_000)
+    built.launched_kernel("k", (1_000, 1_000), (3_000, 9_000))
+    (trace,) = document_of(page(tmp_path / "page.html", built.write(tmp_path / "t.json")))["traces"]
+    assert [track["kind"] for track in trace["timeline"]["tracks"]] == ["stream", "thread"]

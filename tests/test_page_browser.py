@@ -508,3 +508,90 @@ def test_a_notebook_shows_the_page_in_a_frame(browser: Any, tmp_path: Path) -> N
     assert frame.locator("#tab-memory").get_attribute("aria-selected") == "true"
     assert complaints == []
     shown.close()
+
+
+# ---------------------------------------------------------------- what an attack found
+
+PAINTED = """([row, time]) => {
+    const { timeline } = opscopePage.app.traces[0];
+    timeline.surface.drawNow();
+    const number = timeline.lanes.findIndex(one => one.kind === "stream");
+    const ratio = devicePixelRatio;
+    const x = (time - timeline.view.start) / timeline.perPixel(), y = timeline.tops[number] + 16 + row * 17 + 8;
+    return timeline.surface.context.getImageData(Math.round(x * ratio), Math.round(y * ratio), 1, 1).data[3] > 0;
+}"""
+
+
+def test_a_long_slice_beside_tiny_ones_is_drawn(browser: Any, made: Callable[..., Path], tmp_path: Path) -> None:
+    built = KinetoTrace()
+    built.step(1, 0, 10_000_000)
+    built.operator("aten::mm", 500, 5_000)
+    for start, length in ((1_000_000, 100), (1_000_200, 100), (1_000_400, 3_000_000), (9_000_000, 100)):
+        built.launched_kernel("k", (600, 100), (start, length))
+    with opened(browser, made(built.write(tmp_path / "t.json"))) as page:
+        page.show("timeline")
+        for time in (1_500_000, 2_500_000, 3_900_000):
+            assert page.evaluate(PAINTED, [0, time]), time
+        assert not page.evaluate(PAINTED, [0, 6_300_000])
+
+
+def test_a_slice_around_others_is_drawn_however_near_one_looks(
+    browser: Any, made: Callable[..., Path], tmp_path: Path
+) -> None:
+    built = KinetoTrace()
+    built.operator("aten::mm", 0, 5_000)
+    built.launched_kernel("long", (100, 100), (1_000_000, 10_000_000))
+    for place in range(20):
+        built.launched_kernel("short", (300 + place, 1), (1_100_000 + place * 100_000, 1_000))
+    with opened(browser, made(built.write(tmp_path / "t.json"))) as page:
+        page.show("timeline")
+        page.evaluate("opscopePage.app.traces[0].timeline.show(6e6, 9e6)")
+        assert page.evaluate(PAINTED, [0, 7_500_000])
+        found = page.evaluate("""() => { const { timeline } = opscopePage.app.traces[0]; const lanes = timeline.lanes.find(one => one.kind === "stream");
+            return [1100500, 2900500, 5000000].map(time => timeline.names[lanes.name[lanes.at(0, time - timeline.entry.start_ns, 0)]]); }""")
+        assert found == ["short", "short", "long"]
+
+
+def test_charts_come_back_after_the_colours_changed(browser: Any, made: Callable[..., Path]) -> None:
+    with opened(browser, made(DATA / "h200_bert_small")) as page:
+        for view in ("sweep", "roofline"):
+            page.show(view)
+            page.page.wait_for_timeout(200)
+            before = len(page.page.query_selector_all(".chart canvas"))
+            assert before > 0
+            page.show("overview")
+            page.page.click("button[data-value=dark]")
+            page.show(view)
+            page.page.wait_for_timeout(200)
+            assert len(page.page.query_selector_all(".chart canvas")) == before
+            page.page.click("button[data-value=light]")
+        assert_clean(page)
+
+
+def test_what_is_left_out_counts_in_sums_and_shares(browser: Any, made: Callable[..., Path], tmp_path: Path) -> None:
+    built = KinetoTrace()
+    built.step(1, 0, 100_000_000)
+    for place in range(3_000):
+        built.operator(f"my::operator_{place}", 1_000 + place * 20_000, 5_000)
+        built.launched_kernel(f"k{place}", (2_000 + place * 20_000, 1_000), (5_000 + place * 20_000, 3_000))
+    with opened(browser, made(built.write(tmp_path / "t.json"))) as page:
+        data = page.evaluate(
+            "(({ deviceSum, operatorsSum, cpuSum }) => [deviceSum, operatorsSum, cpuSum])(opscopePage.app.traces[0])"
+        )
+        assert data == [9_000_000, 9_000_000, 12_000_000]
+        assert "1,000 more operators (3.000 ms together)" in (page.show("operators") or page.page.inner_text("main"))
+
+
+def test_dialogs_do_not_pile_up_and_odd_names_have_colours(browser: Any, made: Callable[..., Path]) -> None:
+    with opened(browser, made(trace("cudagraph_replay"))) as page:
+        for _ in range(3):
+            page.page.keyboard.press("?")
+        assert len(page.page.query_selector_all("dialog")) == 1
+        page.page.keyboard.press("3")
+        assert page.page.get_attribute("#tab-overview", "aria-selected") == "true"
+        page.page.keyboard.press("Escape")
+        page.show("timeline")
+        colours = page.evaluate(
+            "['constructor', 'toString', 'dispatch'].map(name => opscopePage.app.traces[0].timeline.colorOf(name))"
+        )
+        assert all(isinstance(colour, str) and colour.startswith("#") for colour in colours)

@@ -15,12 +15,14 @@ from opscope.documents.bench import BenchDocument, ChangesDocument
 from opscope.documents.build import BuildDocument, ListingDocument
 from opscope.documents.comparison import Comparison, Comparisons
 from opscope.documents.counters import CountersDocument
+from opscope.documents.difference import DiffDocument
 from opscope.documents.doctor import DoctorDocument
 from opscope.documents.dossier import DossierDocument
 from opscope.documents.explain import ExplainDocument
 from opscope.documents.gpus import GpusDocument
 from opscope.documents.launch import LaunchDocument
 from opscope.documents.limits import LimitsDocument, LimitsDocuments
+from opscope.documents.page import PageDocument
 from opscope.documents.stats import Stats
 from opscope.documents.trace import TraceDocument, TraceDocuments
 from opscope.documents.triton_check import TritonCheckDocument
@@ -56,6 +58,8 @@ DOCUMENTS: dict[str, type] = {
     "stats-1.json": Stats,
     "counters-1.json": CountersDocument,
     "exec-1.json": Execution,
+    "diff-1.json": DiffDocument,
+    "page-1.json": PageDocument,
 }
 
 

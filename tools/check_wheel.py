@@ -16,6 +16,8 @@ NEEDED = (
     "opscope/analysis/native/libnesting.so",
     "opscope/collect/cuda/native/collector.cpp",
     "opscope/collect/cuda/native/tables.h",
+    "opscope/report/page/assets/echarts.min.js",
+    "opscope/report/page/assets/LICENSES.txt",
 )
 RECORDING = ROOT / "tests" / "data" / "exec" / "graph.cudarec.xz"
 
@@ -45,6 +47,8 @@ def main() -> None:
         run(opscope, "analyze", TRACE, "--by", "kernel", cwd=folder)
         run(opscope, "explain", "aten::softmax", cwd=folder)
         run(opscope, "stats", RECORDING, "--stats", "all", cwd=folder)
+        run(opscope, "page", TRACE, "-o", folder / "page.html", cwd=folder)
+        run(opscope, "diff", TRACE, TRACE, cwd=folder)
         run(opscope, "convert", TRACE, "-o", folder / "store", cwd=folder)
         assert "activities" in run(opscope, "sql", "--schema", cwd=folder)
         run(opscope, "sql", "SELECT count(*) FROM activities", folder / "store", cwd=folder)
