@@ -238,3 +238,33 @@ def test_a_trace_without_steps_and_idle_time_has_a_page(tmp_path: Path) -> None:
     built.launched_kernel("k", (1_000, 1_000), (3_000, 9_000))
     (trace,) = document_of(page(tmp_path / "page.html", built.write(tmp_path / "t.json")))["traces"]
     assert [track["kind"] for track in trace["timeline"]["tracks"]] == ["stream", "thread"]
+
+
+def test_a_page_that_cannot_be_made_costs_no_result(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opscope.errors import OpscopeError
+    from opscope.record.codec import decode
+    from opscope.record.sweep import Manifest
+    from opscope.store import RunDirectory
+    from opscope.sweep import runner
+
+    opscope("report", str(sweep))
+    directory = RunDirectory(sweep)
+    manifest = decode(directory.manifest, Manifest)
+    assert (sweep / "report.html").is_file()
+
+    def fails(*_: object, **__: object) -> None:
+        raise OpscopeError("no page today")
+
+    monkeypatch.setattr(runner, "write_page", fails)
+    after = runner.run_sweep(runner.Plan(manifest, directory, runner.Here()), SilentObserver())
+    assert [entry.status for entry in after.entries] == ["done"] * 3
+    assert not (sweep / "report.html").exists()  # none that is of something else
+    assert (sweep / "comparison.json").is_file()
+
+
+class SilentObserver:
+    def configuration(self, number: int, entry: Any) -> None: ...
+
+    def progress(self, phase: str, fraction: float) -> None: ...
+
+    def finished(self, number: int, entry: Any) -> None: ...

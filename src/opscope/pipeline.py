@@ -222,6 +222,7 @@ def write_page(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bo
     Raises:
         BadInputError: a file is missing or damaged.
     """
+    directory.remove_page()
     done = [entry for entry in manifest.entries if entry.status == "done"]
     parts = PageParts(len(done))
     for entry in done:

@@ -71,6 +71,14 @@ class RunDirectory:
         """
         self._remove(name for cycle in entry.files.cycles for name in (cycle.statistics, cycle.report))
 
+    def remove_page(self) -> None:
+        """Remove the page: it would be of what was there before.
+
+        Raises:
+            EnvironmentLacksError: it cannot be removed.
+        """
+        self._remove((PAGE,))
+
     def remove_results(self, entry: Entry) -> None:
         """Remove all files of a configuration: results of all cycles, raw files, its log.
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-import msgspec
 
 from opscope.benchmarking.regression import changes, differences, worst
+from opscope.cli.inputs import read_bench
 from opscope.cli.options import INCONCLUSIVE, Percent, format_option
 from opscope.cli.terminal import echo_table
 from opscope.documents.bench import BenchDocument, Change, Changed, ChangesDocument
-from opscope.errors import BadInputError, UsageError
+from opscope.errors import UsageError
 from opscope.record.codec import encode
 from opscope.report.bench_document import change_table
 from opscope.report.tables import as_csv, as_markdown
@@ -32,7 +32,7 @@ def command(before: Path, now: Path, fail_over: float, any_environment: bool, ag
     By the times of kernels where there are any, else by the host's clock. Ends with exit code 1 where something takes
     longer than --fail-over allows, is wrong or missing; with 5 where that cannot be told.
     """
-    first, second = _read(before), _read(now)
+    first, second = read_bench(before), read_bench(now)
     other = differences(first, second)
     if other and not any_environment:
         raise UsageError(f"these were not measured alike ({'; '.join(other)}): --any-environment")
@@ -43,13 +43,6 @@ def command(before: Path, now: Path, fail_over: float, any_environment: bool, ag
     result = worst(found)
     if result is not Change.FINE:
         sys.exit(INCONCLUSIVE if result is Change.INCONCLUSIVE else 1)
-
-
-def _read(path: Path) -> BenchDocument:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=BenchDocument)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path} is no benchmark of opscope bench --save: {error}") from error
 
 
 def _again(first: BenchDocument, second: BenchDocument, fail_over: float) -> tuple[Changed, ...] | None:

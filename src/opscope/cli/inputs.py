@@ -15,6 +15,7 @@ from opscope.readers.source import MAX_UNPACKED_BYTES
 from opscope.text import printable
 
 if TYPE_CHECKING:
+    from opscope.documents.bench import BenchDocument
     from opscope.model import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -87,3 +88,19 @@ def _read(readings: Iterable[tuple[TraceFile, Reading]], unreadable: list[str]) 
             yield file, trace
     if not found:
         raise BadInputError("no file of the folder is a trace")
+
+
+def read_bench(path: Path) -> "BenchDocument":
+    """Read what ``opscope bench --save`` wrote.
+
+    Raises:
+        BadInputError: it is something else.
+    """
+    import msgspec
+
+    from opscope.documents.bench import BenchDocument
+
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=BenchDocument)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path} is no benchmark of opscope bench --save: {error}") from error

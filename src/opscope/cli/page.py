@@ -2,21 +2,17 @@
 
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from opscope.cli.inputs import input_option, traces_of
+from opscope.cli.inputs import input_option, read_bench, traces_of
 from opscope.cli.options import StepRange
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
-from opscope.errors import BadInputError
 from opscope.files import write_whole
 from opscope.inputs import files_of, measured_of
 from opscope.text import printable
-
-if TYPE_CHECKING:
-    from opscope.documents.bench import BenchDocument
 
 _BENCH: Final = b'"opscope.bench/1"'
 _BEGINNING: Final = 4096  # bytes in which a document says what it is
@@ -64,7 +60,7 @@ def command(
             raw = capture.record.traces[capture.cycle].file
             parts.add(measured, functions, raw, capture.directory, capture.cycle)
         doubted.append(Doubted.of(str(file), measured.trust))
-    page = page_html(parts.page(title, [_read_bench(path) for path in benches]))
+    page = page_html(parts.page(title, [read_bench(path) for path in benches]))
     write_whole(output, page)
     click.echo(printable(f"{output}: {len(page):,} bytes"), err=True)
     end_with(doubted, unreadable, allow_damaged=allow_damaged)
@@ -76,14 +72,3 @@ def _is_bench(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return _BENCH in file.read(_BEGINNING)
-
-
-def _read_bench(path: Path) -> "BenchDocument":
-    import msgspec
-
-    from opscope.documents.bench import BenchDocument
-
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=BenchDocument)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path} is no benchmark of opscope bench --save: {error}") from error

@@ -114,6 +114,8 @@ def _print_problems(directory: RunDirectory, manifest: Manifest) -> None:
         if entry.failure is not None:
             log = f" (log: {directory.path / entry.failure.log})" if entry.failure.log else ""
             lines.append(f"{entry.configuration.id} failed: {entry.failure.message}{log}")
+    if any(entry.status == "done" for entry in manifest.entries) and not directory.inside(PAGE).is_file():
+        lines.append(f"{PAGE} was not written: opscope page {directory.path} -o page.html says why")
     lines += [f"{entry.configuration.id}: {entry.problem}" for entry in worthless_entries(manifest)]
     pending = [entry.configuration.id for entry in manifest.entries if entry.status == "pending"]
     if pending:

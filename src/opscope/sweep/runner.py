@@ -85,6 +85,7 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
     for entry in (*_replaced(directory, manifest), *manifest.entries):
         if entry.status != "done":
             directory.remove_results(entry)
+    directory.remove_page()
     directory.write_manifest(manifest)
     previous: Failure | None = None
     try:
@@ -102,7 +103,9 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
         write_comparison(directory, manifest)
         raise
     write_comparison(directory, manifest)
-    write_page(directory, manifest)
+    # The results are there whatever becomes of the page; whoever shows them sees whether it is.
+    with contextlib.suppress(Exception):
+        write_page(directory, manifest)
     return manifest
 
 
