@@ -82,7 +82,7 @@ def test_calls_that_no_rule_knows_are_made_again(
 
 
 def test_the_command_asks_pytorch_for_what_no_rule_knows() -> None:
-    trace = str(TRACES.parent / "findings" / "new_kernels.json.gz")
+    trace = str(TRACES.parent / "findings" / "new_kernels.json.xz")
     with_torch = json.loads(opscope("limits", "--format", "json", trace).stdout)["limits"]
     without = json.loads(opscope("limits", "--format", "json", trace, code=WITHOUT_TORCH).stdout)["limits"]
     assert with_torch["modelled_ns"] > without["modelled_ns"]

@@ -212,7 +212,7 @@ def test_runs_and_analyses_show_themselves_in_notebooks(tmp_path: Path) -> None:
     assert "aten::mm" in shown
     assert "<b>product" not in shown
     made = run.page()
-    assert '<iframe sandbox="allow-scripts allow-popups"' in made._repr_html_()
+    assert '<iframe sandbox="allow-scripts allow-popups allow-popups-to-escape-sandbox"' in made._repr_html_()
     assert "allow-same-origin" not in made._repr_html_()
     assert document_of(made.save(tmp_path / "page.html").read_text())["traces"][0]["samples_ns"]
     assert "<svg" in analyze(run.trace)._repr_html_()
@@ -241,6 +241,7 @@ def test_a_trace_without_steps_and_idle_time_has_a_page(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_made_costs_no_result(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opscope import pipeline
     from opscope.errors import OpscopeError
     from opscope.record.codec import decode
     from opscope.record.sweep import Manifest
@@ -255,7 +256,7 @@ def test_a_page_that_cannot_be_made_costs_no_result(sweep: Path, monkeypatch: py
     def fails(*_: object, **__: object) -> None:
         raise OpscopeError("no page today")
 
-    monkeypatch.setattr(runner, "write_page", fails)
+    monkeypatch.setattr(pipeline, "page_html", fails)
     after = runner.run_sweep(runner.Plan(manifest, directory, runner.Here()), SilentObserver())
     assert [entry.status for entry in after.entries] == ["done"] * 3
     assert not (sweep / "report.html").exists()  # none that is of something else

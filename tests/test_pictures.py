@@ -32,7 +32,7 @@ CUDA = 1
 
 def trees_of(analysis: Analysis, most: int = 100_000) -> dict[FlameBy, Flame]:
     origins = Origins.of(analysis.trace, analysis.backward_pass)
-    found = flames(analysis.trace, analysis.links, CallTree.of(analysis.trace), origins, most)
+    found = flames(analysis.trace, analysis.links, CallTree.of(analysis.trace), origins, analysis.backward_pass, most)
     return {flame.by: flame for flame in found}
 
 

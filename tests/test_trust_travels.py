@@ -79,7 +79,7 @@ def test_documents_hold_the_checks_that_a_trace_fails(cut: Path) -> None:
 
 
 def test_reports_of_a_run_end_so_too(tmp_path: Path) -> None:
-    source = next(path.parent for path in sorted(DATA.rglob("manifest.json")) if (path.parent / "raw").is_dir())
+    source = DATA / "h200_bert_small"
     run = shutil.copytree(source, tmp_path / "run")
     trace = next(path for path in sorted(run.iterdir()) if "_trace_" in path.name)
     packed = trace.suffix == ".gz"

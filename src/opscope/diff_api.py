@@ -103,7 +103,7 @@ def compare_sides(
     fail_over: float | None,
     any_device: bool,
 ) -> Diff:
-    """Compare traces by their names; where either side has one alone, these two.
+    """Compare traces by their names; where both sides have one alone, these two.
 
     Raises:
         UsageError: as `diff`.
@@ -185,7 +185,7 @@ def traces_by_name(
 
 def _name_of(file: TraceFile) -> str:
     if file.capture is None:
-        return file.path.name
+        return file.path.resolve().name
     cycle = f", cycle {file.capture.cycle + 1}" if file.capture.cycle else ""
     return f"{file.capture.record.configuration.id}{cycle}"
 

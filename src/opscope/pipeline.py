@@ -3,6 +3,7 @@
 Everything here can be repeated at any time, from the files of a run directory alone.
 """
 
+import contextlib
 import functools
 import sys
 from collections.abc import Iterator, Sequence
@@ -157,6 +158,7 @@ class PageParts:
         self._steps = steps
         self._traces: list[PageTrace] = []
         self._runs: dict[Path, list[TraceDocument]] = {}
+        self._names: dict[Path, str] = {}
 
     def add(
         self,
@@ -178,6 +180,7 @@ class PageParts:
         Raises:
             UsageError: the trace does not mark the steps.
         """
+        _ = measured.analysis.origins  # both pieces need it
         pictures, result = together(
             (
                 lambda: pictures_of(measured.analysis, most_slices=self._most, steps=self._steps),
@@ -188,26 +191,28 @@ class PageParts:
         document: TraceDocument = result.document
         called, sweep = document.name, None
         if directory is not None:
-            sweep = _called(directory.path)
+            sweep = self._called(directory.path)
             called = f"{called}, cycle {cycle + 1}" if cycle else called
             documents = self._runs.setdefault(directory.path, [])
             if cycle == 0:
                 documents.append(document)
         self._traces.append(page_trace(measured, document, pictures, name=called, sweep=sweep))
 
+    def _called(self, path: Path) -> str:
+        """Return the name of a run: its folder's, or the whole path where another one has that."""
+        name = path.resolve().name
+        taken = name in (other for run, other in self._names.items() if run != path)
+        return self._names.setdefault(path, str(path.resolve()) if taken else name)
+
     def page(self, title: str | None = None, benchmarks: Sequence[BenchDocument] = ()) -> PageDocument:
         """Return what was gathered, with the comparisons of the runs."""
         sweeps = tuple(
-            sweep_entry(_called(path), compare(documents, RunDirectory(path).read_manifest()))
+            sweep_entry(self._called(path), compare(documents, RunDirectory(path).read_manifest()))
             for path, documents in self._runs.items()
         )
         names = [sweep.comparison.description for sweep in sweeps] or [trace.name for trace in self._traces]
         default = ", ".join([*names, *(f"benchmark of {one.created}" for one in benchmarks)])
         return new_page(title or default, self._traces, sweeps=sweeps, benchmarks=tuple(benchmarks))
-
-
-def _called(path: Path) -> str:
-    return path.resolve().name
 
 
 def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> PageDocument:
@@ -219,9 +224,13 @@ def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> Page
 def write_page(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool = False) -> None:
     """Write the page of a run into its directory, if any configuration is done.
 
-    Raises:
-        BadInputError: a file is missing or damaged.
+    Whatever goes wrong with it costs nothing else: then there is none, and who shows the results sees that.
     """
+    with contextlib.suppress(Exception):
+        _write_page(directory, manifest, allow_damaged=allow_damaged)
+
+
+def _write_page(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool) -> None:
     directory.remove_page()
     done = [entry for entry in manifest.entries if entry.status == "done"]
     parts = PageParts(len(done))

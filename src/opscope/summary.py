@@ -78,7 +78,7 @@ class Summary:
 def _drawn(bar: Bar, place: int, zero: float, scale: float) -> str:
     y, width = _LINE * place + 3, abs(bar.value) * scale
     x = zero - width if bar.value < 0 else zero
-    color = "#c0504d" if bar.value > 0 and zero > _NAMES else "#4e79a7"
+    color = "#4e79a7"
     name, text = (html.escape(_shortened(_plain(one))) for one in (bar.name, bar.text))
     return (
         f'<text x="{_NAMES - 6}" y="{y + 11}" text-anchor="end" fill="currentColor">{name}</text>'

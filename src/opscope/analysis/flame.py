@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from opscope.analysis.autograd import BackwardPass
 from opscope.analysis.call_tree import CallTree, numbered, self_time
 from opscope.analysis.columns import nesting_of
 from opscope.analysis.links import Links
@@ -62,7 +63,9 @@ class Flame:
         return total
 
 
-def flames(trace: Trace, links: Links, tree: CallTree, origins: Origins, most_nodes: int) -> Iterator[Flame]:
+def flames(
+    trace: Trace, links: Links, tree: CallTree, origins: Origins, backward: BackwardPass, most_nodes: int
+) -> Iterator[Flame]:
     """Yield the trees that the recording allows: by operator always, by module and frame where stacks were recorded.
 
     Args:
@@ -70,6 +73,7 @@ def flames(trace: Trace, links: Links, tree: CallTree, origins: Origins, most_no
         links: its links.
         tree: its calls.
         origins: where its operators come from.
+        backward: its backward pass.
         most_nodes: nodes of a tree; the smallest ones are put together, so that sums stay.
     """
     yield _pruned(_by_operator(trace, links, tree), most_nodes)
@@ -77,14 +81,14 @@ def flames(trace: Trace, links: Links, tree: CallTree, origins: Origins, most_no
         return
     if (origins.module >= 0).any():
         yield _pruned(_by_frames(trace, links, tree, origins.module, FlameBy.MODULE), most_nodes)
-    yield _pruned(_by_frames(trace, links, tree, _frame_around(trace, origins), FlameBy.PYTHON), most_nodes)
+    yield _pruned(_by_frames(trace, links, tree, _frame_around(trace, origins, backward), FlameBy.PYTHON), most_nodes)
 
 
-def _frame_around(trace: Trace, origins: Origins) -> Ints:
+def _frame_around(trace: Trace, origins: Origins, backward: BackwardPass) -> Ints:
     """Return per operator the innermost frame around it; of a backward operator the user's frame of its forward one."""
     frames = nesting_of(trace.frames)
     own = frames.innermost_at(trace.operators["thread"].to_numpy(), trace.operators["start_ns"].to_numpy())
-    return np.where(own >= 0, own, origins.frame)
+    return np.where((own >= 0) & ~backward.inside, own, np.where(origins.frame >= 0, origins.frame, own))
 
 
 class _Tree:
@@ -218,12 +222,10 @@ def _pruned(flame: Flame, most: int) -> Flame:
         return flame
     device, cpu = flame.totals(flame.device_ns), flame.totals(flame.cpu_ns)
     weight = device / max(int(flame.device_ns.sum()), 1) + cpu / max(int(flame.cpu_ns.sum()), 1)
-    # Half of the room is for the nodes that stand for the small children of those that stay.
+    # Half of the room is for the nodes that stand for the small children of those that stay. What is around a node
+    # weighs no less and comes first, so it stays too.
     kept = np.zeros(len(weight), np.bool_)
     kept[np.argsort(-weight, kind="stable")[: most // 2]] = True
-    for node in np.flatnonzero(kept).tolist():  # what is around a node that stays, stays; it weighs no less
-        while (node := int(flame.parent[node])) >= 0 and not kept[node]:
-            kept[node] = True
     return _merged(flame, kept)
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,12 +13,11 @@ from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.difference import Gate
 from opscope.errors import BadInputError, UsageError
 from opscope.files import write_whole
+from opscope.report.by import SHOWN_ROWS
 from opscope.text import printable
 
 if TYPE_CHECKING:
     from opscope.diff_api import Diff
-
-_SHOWN: Final = 15
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,7 +25,7 @@ _SHOWN: Final = 15
 @click.argument("after", type=click.Path(path_type=Path))
 @click.option("--fail-over", type=Percent(), metavar="PERCENT", help="End with 1 where a step proves to take longer.")
 @click.option("--any-device", is_flag=True, help="Compare what ran on different devices.")
-@click.option("--top", type=click.IntRange(min=0), default=_SHOWN, show_default=True, help="Rows of work; 0 for all.")
+@click.option("--top", type=click.IntRange(min=0), default=SHOWN_ROWS, show_default=True, help="Rows; 0 for all.")
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page for a browser as well.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write it as Markdown as well.")
 @input_option
@@ -72,11 +71,11 @@ def command(
     from opscope.report.markdown import render
 
     _show(diff, top or None, output_format)
+    if report is not None:
+        write_whole(report, render(difference_section(diff.document, top or None), level=2).encode())
     if page is not None:
         diff.page().save(page)
         click.echo(printable(f"opscope: the page is {page}"), err=True)
-    if report is not None:
-        write_whole(report, render(difference_section(diff.document, top or None), level=2).encode())
     doubted = [
         Doubted.of(f"{path}: {name}", measured.trust)
         for path, side in zip((before, after), sides, strict=True)

@@ -10,6 +10,7 @@ from opscope.cli.inputs import input_option, read_bench, traces_of
 from opscope.cli.options import StepRange
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
+from opscope.errors import EnvironmentLacksError
 from opscope.files import write_whole
 from opscope.inputs import files_of, measured_of
 from opscope.text import printable
@@ -44,6 +45,9 @@ def command(
     tune_for_one_analysis()
     benches = [path for path in inputs if _is_bench(path)]
     others = [path for path in inputs if path not in benches]
+    if not output.parent.is_dir():
+        raise EnvironmentLacksError(f"cannot write {output}: {output.parent} is no folder")
+    benchmarks = [read_bench(path) for path in benches]
     count, unreadable, libraries_imported = sum(1 for _ in files_of(others)), list[str](), Event()
     traces = traces_of(others, max_input, unreadable, libraries_imported) if others else ()
     import_libraries(libraries_imported)
@@ -60,7 +64,7 @@ def command(
             raw = capture.record.traces[capture.cycle].file
             parts.add(measured, functions, raw, capture.directory, capture.cycle)
         doubted.append(Doubted.of(str(file), measured.trust))
-    page = page_html(parts.page(title, [read_bench(path) for path in benches]))
+    page = page_html(parts.page(title, benchmarks))
     write_whole(output, page)
     click.echo(printable(f"{output}: {len(page):,} bytes"), err=True)
     end_with(doubted, unreadable, allow_damaged=allow_damaged)

@@ -59,7 +59,7 @@ def _print_one(
         echo_lines(_first(document))
     echo_table(table)
     click.echo(f"\nReports in {printable(str(directory.path))}{_separator(directory.path)}:")
-    click.echo("\n".join(printable(line) for line in _files(manifest)))
+    click.echo("\n".join(printable(line) for line in _files(directory, manifest)))
 
 
 def _separator(path: Path) -> str:
@@ -100,8 +100,9 @@ def _operator(row: OperatorRow, document: TraceDocument) -> str:
     return f"{row.name}: {took}, {format_share(time, all_)} of the {whole} ({row.category}{where})"
 
 
-def _files(manifest: Manifest) -> Iterator[str]:
-    yield f"  {PAGE} (for a browser), {COMPARISON_REPORT}, {COMPARISON}, manifest.json"
+def _files(directory: RunDirectory, manifest: Manifest) -> Iterator[str]:
+    page = f"{PAGE} (for a browser), " if directory.inside(PAGE).is_file() else ""
+    yield f"  {page}{COMPARISON_REPORT}, {COMPARISON}, manifest.json"
     for entry in manifest.entries:
         if entry.status == "done":
             first = entry.files.cycles[0]

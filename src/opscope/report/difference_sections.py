@@ -7,10 +7,10 @@ from typing import Final
 from opscope.documents.difference import DiffDocument, Matched, MemoryChange, PairDiff, StepChange, WorkChange
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.report.by import SHOWN_ROWS
 from opscope.report.shapes import input_shapes
 from opscope.units import format_bytes, format_count, format_ns, format_share
 
-SHOWN: Final = 15  # rows of work, unless the user says
 _REASONS: Final = {
     "calls_ns": "calls",
     "inputs_ns": "other inputs",
@@ -21,7 +21,7 @@ _REASONS: Final = {
 }
 
 
-def difference_section(document: DiffDocument, top: int | None = SHOWN) -> Section:
+def difference_section(document: DiffDocument, top: int | None = SHOWN_ROWS) -> Section:
     """Build the section of a whole document, with the first ``top`` rows of work of each pair; all for None."""
     one_sided = [
         (f"only {when}: ", Name(", ".join(names)))

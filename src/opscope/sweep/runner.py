@@ -103,9 +103,7 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
         write_comparison(directory, manifest)
         raise
     write_comparison(directory, manifest)
-    # The results are there whatever becomes of the page; whoever shows them sees whether it is.
-    with contextlib.suppress(Exception):
-        write_page(directory, manifest)
+    write_page(directory, manifest)
     return manifest
 
 

@@ -279,16 +279,13 @@ _PARTS: Final = ("calls_ns", "inputs_ns", "launches_ns", "kernel_changed_ns", "s
 
 def work_changes(before: Side, after: Side) -> list[Change]:
     """Match the work of two sides: exactly, then by operator, then by what it does; the rest is on one side only."""
-    whole = before, after
-    if _has_inputs(before) != _has_inputs(after):
+    recorded = [_has_inputs(side) for side in (before, after)]
+    if recorded[0] != recorded[1]:
         before, after = _by_operator(before), _by_operator(after)
     sides = (before, after)
     left = {group.key: group for group in before.groups}
     right = {group.key: group for group in after.groups}
-    matched, why = Matched.SAME, None
-    if sides != whole:
-        matched, why = Matched.OPERATOR, "inputs were recorded on one side only"
-    found = [Change(left.pop(key), right.pop(key), matched, why, sides) for key in list(left) if key in right]
+    found = [_change(left.pop(key), right.pop(key), recorded, sides) for key in list(left) if key in right]
     for match in (_with_other_inputs, _doing_the_same):
         for one, other, matched, why in match(list(left.values()), list(right.values()), sides):
             del left[one.key], right[other.key]
@@ -296,6 +293,18 @@ def work_changes(before: Side, after: Side) -> list[Change]:
     found += [Change(group, None, Matched.GONE, None, sides) for group in left.values()]
     found += [Change(None, group, Matched.NEW, None, sides) for group in right.values()]
     return found
+
+
+def _change(one: Group, other: Group, recorded: list[bool], sides: tuple[Side, Side]) -> Change:
+    matched, why = _by_key(one.key, recorded)
+    return Change(one, other, matched, why, sides)
+
+
+def _by_key(key: Key, recorded: list[bool]) -> tuple[Matched, str | None]:
+    """Say by what two groups of one key are matched; work of no operator has no inputs."""
+    if key[0] is None or all(recorded):
+        return Matched.SAME, None
+    return Matched.OPERATOR, f"inputs were recorded on {'one side only' if any(recorded) else 'neither side'}"
 
 
 def _has_inputs(side: Side) -> bool:
@@ -328,7 +337,9 @@ def _by(groups: Iterable[Group], key: Callable[[Group], object]) -> dict[object,
 def _with_other_inputs(left: list[Group], right: list[Group], sides: tuple[Side, Side]) -> Iterator[_Match]:
     """Pair what is left of the same operator, the most alike first: as many calls, and as many equal sizes."""
     ours, theirs = (_by((g for g in groups if g.operator), lambda g: g.operator) for groups in (left, right))
-    for operator in ours.keys() & theirs.keys():
+    for operator in ours:
+        if operator not in theirs:
+            continue
         mine, others = ours[operator], theirs[operator]
         if len(mine) * len(others) > _MOST_PAIRS:
             continue

@@ -10,6 +10,8 @@ from opscope.files import write_whole
 from opscope.report.page.html import page_html
 
 _HEIGHT = 900  # pixels
+# Its own script, and links to source in windows of their own.
+_ALLOWED = "allow-scripts allow-popups allow-popups-to-escape-sandbox"
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,4 +46,4 @@ class Page:
         """Return a frame: the page runs its own script in it, and can reach nothing of the notebook."""
         content = html.escape(self.html.decode(), quote=True)
         style = f"width:100%;height:{_HEIGHT}px;border:1px solid #999"
-        return f'<iframe sandbox="allow-scripts allow-popups" style="{style}" srcdoc="{content}"></iframe>'
+        return f'<iframe sandbox="{_ALLOWED}" style="{style}" srcdoc="{content}"></iframe>'

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
+import polars as pl
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.call_tree import CallTree, numbered
@@ -53,7 +54,7 @@ _LONG_TABLES: Final = {
     "annotations": "self_device_ns",
     "steps": "span_ns",
     "iterations": "total_ns",
-}
+}  # in the order of the document
 T = TypeVar("T")
 
 
@@ -84,9 +85,12 @@ def pictures_of(
     tree, origins, names = CallTree.of(trace), analysis.origins, _Names()
     slices = slices_of(trace, links, tree, analysis.devices, most=most_slices, steps=steps)
     timeline = None if slices is None else _timeline(slices, trace, tree, origins, names)
-    trees = tuple(_flame(flame, names) for flame in flames(trace, links, tree, origins, _MOST_NODES))
+    trees = flames(trace, links, tree, origins, analysis.backward_pass, _MOST_NODES)
+    entries = tuple(_flame(flame, names) for flame in trees)
     memory = live_memory(trace, links, origins) if trace.allocations.height else ()
-    return Pictures(names.cut(), timeline, trees, tuple(_curve(one) for one in memory))
+    tables = (analysis.operators["name"], analysis.kernels["name"].cast(pl.String))
+    whole = frozenset(name for table in tables for name in table.head(MOST_ROWS))
+    return Pictures(names.cut(whole), timeline, entries, tuple(_curve(one) for one in memory))
 
 
 def page_trace(
@@ -135,10 +139,14 @@ class _Names:
             place[entry] = self.number(table[entry])
         return list(place[used].tolist())
 
-    def cut(self) -> tuple[str, ...]:
-        """Return all of them, none so long that together they would be too many characters."""
+    def cut(self, whole: frozenset[str]) -> tuple[str, ...]:
+        """Return all of them, none so long that together they would be too many characters.
+
+        Args:
+            whole: names by which tables are looked up: they are cut as those of the tables are.
+        """
         most = max(_SHORTEST_CUT, min(_LONGEST_NAME, _ALL_NAMES // max(len(self._numbers), 1)))
-        return tuple(_cut(name, most) for name in self._numbers)
+        return tuple(_cut(name, _LONGEST_NAME if name in whole else most) for name in self._numbers)
 
 
 def _cut(text: str, most: int) -> str:
@@ -222,7 +230,7 @@ def _track(
     return TrackEntry(
         kind=str(track.kind),
         label=_label(track, trace),
-        device=track.device,
+        device=None if track.device == NO_DEVICE else track.device,
         rows=int(track.row.max()) + 1,
         row=track.row.tolist(),
         start=np.diff(start, prepend=0).tolist(),

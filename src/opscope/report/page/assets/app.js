@@ -118,8 +118,8 @@ class App {
     showInTimeline(name) {
         this.show("timeline");
         const { timeline } = this.traces[this.current];
-        timeline.mark(name);
-        timeline.step(1);
+        timeline.mark(name, true);
+        if (timeline.matches.length) timeline.step(1);
     }
 
     onKey(event) {

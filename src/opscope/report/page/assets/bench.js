@@ -16,7 +16,10 @@ const parametersText = (values) => Object.entries(values).map(([name, value]) =>
 const spread = (duration) => (duration.ci_low === null ? "" : `${formatNs(duration.ci_low)} to ${formatNs(duration.ci_high)}`);
 
 function benchCase(doc, name, results) {
-    const measures = MEASURES.filter(([key]) => results.some((result) => result[key] !== null));
+    const found = MEASURES.filter(([key]) => results.some((result) => result[key] !== null));
+    // Charts are of the first one that all timed variants have.
+    const timed = results.filter((result) => result.wall_ns !== null);
+    const measures = [...found.filter(([key]) => timed.every((result) => result[key] !== null)), ...found.filter(([key]) => !timed.every((result) => result[key] !== null))];
     const rows = results.map((result) => ({ result, comparison: doc.comparisons.find((one) => one.case === name && one.variant === result.name && parametersText(one.parameters) === parametersText(result.parameters)) }));
     const table = new DataTable({
         name: `benchmark ${name}`, rows, sort: [measures.length ? measures[0][0] : "name", false], search: ({ result }) => `${result.name} ${parametersText(result.parameters)}`,
@@ -26,7 +29,7 @@ function benchCase(doc, name, results) {
             { key: "parameters", label: "Parameters", text: true, value: ({ result }) => parametersText(result.parameters) || "-" },
             ...measures.map(([key, label]) => ({ key, label, value: ({ result }) => (result[key] ? result[key].median : null), format: formatNs, bar: key === measures[0][0] })),
             { key: "share", label: "of limit", value: ({ result }) => (result.limit ? result.limit.share : null), format: (value) => formatShare(value, 1) },
-            { key: "right", label: "Right?", text: true, value: ({ result }) => (result.correctness ? result.correctness.verdict : "-"), show: ({ result }) => el("span", { class: `trust ${result.correctness && result.correctness.verdict === "wrong" ? "fail" : "pass"}` }, result.correctness ? result.correctness.verdict : "-") },
+            { key: "right", label: "Right?", text: true, value: ({ result }) => (result.correctness ? result.correctness.verdict : "-"), show: ({ result }) => el("span", { class: result.correctness ? `trust ${{ wrong: "fail", right: "pass" }[result.correctness.verdict] || "warn"}` : null }, result.correctness ? result.correctness.verdict : "-") },
             { key: "ratio", label: "Ratio to first", value: ({ comparison }) => (comparison ? comparison.ratio : null), show: ({ comparison }) => (comparison && comparison.ratio !== null ? [figure(comparison.ratio, (value) => fixed(value, 3)), " ", el("span", { class: `word ${comparison.verdict.replace(" ", "-")}` }, comparison.verdict)] : "-") },
         ],
     });

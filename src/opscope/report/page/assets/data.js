@@ -1,4 +1,4 @@
-// The document, unpacked. Lists of numbers become typed arrays where there are many.
+// The document, unpacked.
 async function unpacked() {
     const text = document.getElementById("data").textContent;
     const packed = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));

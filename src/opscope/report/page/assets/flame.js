@@ -170,7 +170,6 @@ function treemap(data) {
     const rows = data.document.categories.filter((row) => row[key] > 0);
     if (!rows.length) return null;
     const whole = data.hasDevice ? data.deviceSum : data.cpuSum;
-    const named = sum(rows.map((row) => row[key]));
     return section(`${data.hasDevice ? "Device" : "CPU"} time by category and operator`, chart("treemap of categories", 380, (colors) => plain(colors, {
         series: [{
             type: "treemap", roam: false, nodeClick: false, breadcrumb: { show: false }, top: 4, bottom: 4, left: 0, right: 0,
@@ -181,8 +180,8 @@ function treemap(data) {
                 const operators = data.document.operators.filter((row) => row.category === category.category && row[key] > 0);
                 const rest = category[key] - sum(operators.map((row) => row[key]));
                 const leaf = (name, value, known) => ({ name, value, category: category.category, known, itemStyle: { color: categoryColor(category.category) }, label: { color: onColor(categoryColor(category.category)) }, tip: () => tip(name, [["category", category.category], ["time", formatNs(value)], ["of all", formatShare(value, whole)]]) });
-                return { name: category.category, value: category[key], itemStyle: { borderColor: categoryColor(category.category), color: categoryColor(category.category) }, tip: () => tip(category.category, [["time", formatNs(category[key])], ["of all", formatShare(category[key], named)]]),
-                    children: [...operators.map((row) => leaf(row.name, row[key], true)), ...(rest > 0 ? [leaf("(no operator)", rest, false)] : [])] };
+                return { name: category.category, value: category[key], itemStyle: { borderColor: categoryColor(category.category), color: categoryColor(category.category) }, tip: () => tip(category.category, [["time", formatNs(category[key])], ["of all", formatShare(category[key], whole)]]),
+                    children: [...operators.map((row) => leaf(row.name, row[key], true)), ...(rest > 0 ? [leaf("(others)", rest, false)] : [])] };
             }),
         }],
     }), (event) => { if (event.data && event.data.known) app.reveal(data, "operators", event.data.name); }));

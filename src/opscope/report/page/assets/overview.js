@@ -90,7 +90,7 @@ function stepBars(data) {
         const whole = Math.max(bar.step_ns, bar.unprofiled_ns || 0) || 1;
         const width = (ns) => `${(100 * ns / whole).toFixed(3)}%`;
         return el("div", { class: "stepbar", data: { device: bar.device } },
-            el("div", { class: "label" }, `Device ${bar.device}: `, figure(bar.step_ns, formatNs), bar.per_step ? ` a recorded step${bar.light ? " of the light pass" : ""} (${bar.window})` : ` ${bar.window}`),
+            el("div", { class: "label" }, bar.device < 0 ? "Device: " : `Device ${bar.device}: `, figure(bar.step_ns, formatNs), bar.per_step ? ` a recorded step${bar.light ? " of the light pass" : ""} (${bar.window})` : ` ${bar.window}`),
             el("div", { class: "stack", role: "img", "aria-label": `device ${bar.device}: ${bar.parts.map((part) => `${part.name} ${formatNs(part.ns)}`).join(", ")}` },
                 bar.parts.map((part) => hoverable(el("span", { class: part.name.startsWith("idle") ? "piece idle" : "piece", style: { width: width(part.ns), "background-color": partColor(part.name) } }),
                     () => tip(part.name, [["time", formatNs(part.ns)], ["of the window", formatShare(part.ns, bar.step_ns)]])))),

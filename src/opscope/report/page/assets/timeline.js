@@ -264,13 +264,13 @@ class Timeline {
     }
 
     // Mark all slices of a name, and what operators of that name launched.
-    mark(text) {
+    mark(text, exactly) {
         const query = text.trim().toLowerCase();
         if (this.search.value !== text) this.search.value = text;
         this.matches = [];
         this.marked = null;
         if (query) {
-            const exact = this.names.some((name) => name.toLowerCase() === query);
+            const exact = exactly || this.names.some((name) => name.toLowerCase() === query);
             this.marked = new Uint8Array(this.names.length);
             this.names.forEach((name, number) => { this.marked[number] = exact ? name.toLowerCase() === query : name.toLowerCase().includes(query); });
             for (const lanes of this.lanes) {
