@@ -595,3 +595,20 @@ def test_dialogs_do_not_pile_up_and_odd_names_have_colours(browser: Any, made: C
             "['constructor', 'toString', 'dispatch'].map(name => opscopePage.app.traces[0].timeline.colorOf(name))"
         )
         assert all(isinstance(colour, str) and colour.startswith("#") for colour in colours)
+
+
+def test_one_configuration_begins_with_its_overview(browser: Any, made: Callable[..., Path]) -> None:
+    changes = DATA / "changes"
+    with opened(browser, made(changes / "before")) as page:
+        assert page.evaluate("opscopePage.app.tabs.map(tab => tab.dataset.view)") == TRACE_VIEWS
+        assert page.page.get_attribute("#tab-overview", "aria-selected") == "true"
+    with opened(browser, made(changes / "before", changes / "tf32")) as page:
+        page.show("overview")
+        assert page.page.eval_on_selector_all("header option", "all => all.map(one => one.textContent)") == [
+            "before: bs8",
+            "tf32: bs8",
+        ]
+        page.show("sweep")
+        page.page.click("article[data-sweep=tf32] td button")
+        assert page.page.input_value("header select") == "1"
+        assert_clean(page)

@@ -3,7 +3,10 @@ const TRACE_VIEWS = [
     ["overview", "Overview", overview], ["operators", "Operators", operatorTable], ["kernels", "Kernels", kernelTable], ["timeline", "Timeline", timelineView],
     ["flame", "Flame", flameView], ["roofline", "Roofline", rooflineView], ["memory", "Memory", memoryView],
 ];
-const PAGE_VIEWS = [["diff", "Difference", diffView, (page) => page.difference !== null], ["sweep", "Sweep", sweepView, (page) => page.sweeps.length > 0], ["bench", "Benchmarks", benchView, (page) => page.benchmarks.length > 0]];
+const PAGE_VIEWS = [["diff", "Difference", diffView, (page) => page.difference !== null], ["sweep", "Sweep", sweepView, (page) => page.sweeps.length > 1 || page.sweeps.some(isSweep)], ["bench", "Benchmarks", benchView, (page) => page.benchmarks.length > 0]];
+
+// A run of one configuration has nothing to compare.
+const isSweep = ({ comparison }) => comparison.rows.length + comparison.failed.length + comparison.pending.length > 1;
 
 class App {
     constructor(page) {
@@ -33,7 +36,7 @@ class App {
     }
 
     header() {
-        this.picker = this.traces.length > 1 ? el("select", { "aria-label": "configuration", on: { change: () => this.choose(Number(this.picker.value)) } }, this.traces.map((data, number) => el("option", { value: number }, data.trace.name))) : null;
+        this.picker = this.traces.length > 1 ? el("select", { "aria-label": "configuration", on: { change: () => this.choose(Number(this.picker.value)) } }, this.traces.map((data, number) => el("option", { value: number }, this.page.sweeps.length > 1 && data.trace.sweep ? `${data.trace.sweep}: ${data.trace.name}` : data.trace.name))) : null;
         return el("header", null, el("h1", null, this.page.title), this.picker,
             el("span", { class: "spacer" }), choice("colours", [["auto", "auto"], ["light", "light"], ["dark", "dark"]], "auto", (value) => this.theme(value)), button("?", () => this.help(), { "aria-label": "help", class: "help" }));
     }
@@ -83,7 +86,7 @@ class App {
 
     chooseTrace(name, comparison) {
         const sweep = this.page.sweeps.find((one) => one.comparison === comparison);
-        const number = this.traces.findIndex((data) => data.document.capture && data.document.capture.configuration.id === name && data.trace.sweep === sweep.name);
+        const number = this.traces.findIndex((data) => data.trace.name === name && data.trace.sweep === sweep.name);
         if (number >= 0) { this.current = number; this.show("overview"); }
     }
 

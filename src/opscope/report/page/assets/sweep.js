@@ -12,7 +12,7 @@ function sweepOf(page, sweep) {
         section(null, sweepTable(comparison, rows), failures(comparison)),
         axes.length ? growth(rows, axes, comparison) : null,
         section(`Time by category, ${comparison.measured_on === "device" ? "on the device" : "on the CPU"}, a step`, categoryChart(rows)),
-        regimes(sweep, rows, axes),
+        rows.length > 1 ? regimes(sweep, rows, axes) : null,
         section("Unprofiled steps of each configuration", distributions(page.traces.filter((trace) => trace.sweep === sweep.name))),
         comparison.findings.length ? section("What the sweep shows", el("ol", { class: "findings" }, comparison.findings.map((one) => finding(null, one)))) : null,
         comparison.notes.length ? section("Notes", el("ul", null, comparison.notes.map((one) => el("li", null, one)))) : null,

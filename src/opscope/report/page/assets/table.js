@@ -92,7 +92,7 @@ class DataTable {
         this.drawn = 0;
         this.extend();
         clear(this.count).append(this.shown.length === this.options.rows.length
-            ? `${formatCount(this.options.rows.length)} rows` : `${formatCount(this.shown.length)} of ${formatCount(this.options.rows.length)} rows`);
+            ? `${formatCount(this.options.rows.length)} ${this.options.rows.length === 1 ? "row" : "rows"}` : `${formatCount(this.shown.length)} of ${formatCount(this.options.rows.length)} rows`);
         this.lastRefreshMs = performance.now() - began;
         this.element.dataset.refreshMs = this.lastRefreshMs.toFixed(1);
     }
