@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, sm_of, version_of
-from opscope.knowledge.devices import known_devices
+from opscope.knowledge.devices import device_called, known_devices
 from opscope.report.gpus_document import chosen, gpus_here, gpus_table, known_gpus
 from opscope.report.tables import as_text
 from tests import machines
@@ -20,7 +21,8 @@ def test_every_model_has_a_known_compute_capability_and_a_source() -> None:
         if gpu.vendor == "nvidia":
             assert gpu.compute_capability in compute_capabilities()
             assert gpu.flag == f"-arch=sm_{gpu.compute_capability.replace('.', '')}"
-        assert gpu.sms > 0
+        assert gpu.kind in ("data centre", "workstation", "consumer", "embedded")
+        assert gpu.sms is None or gpu.sms > 0
     assert len(known_gpus()) == len(known_devices())
 
 
@@ -48,7 +50,7 @@ def test_peaks_follow_from_cores_and_clock() -> None:
     checked = 0
     for gpu in known_gpus():
         known = compute_capabilities().get(gpu.compute_capability)
-        if known is None or gpu.boost_clock_mhz is None or "fp32" not in gpu.peak_flops:
+        if known is None or gpu.boost_clock_mhz is None or gpu.sms is None or "fp32" not in gpu.peak_flops:
             continue
         computed = 2.0 * gpu.sms * known.fp32_cores * gpu.boost_clock_mhz * 1e6
         assert computed == pytest.approx(gpu.peak_flops["fp32"], rel=0.03), gpu.name
@@ -118,13 +120,68 @@ def test_no_devices_say_why(driver: machines.Driver, said: str) -> None:
 
 
 def test_choosing_and_showing() -> None:
-    assert [gpu.name for gpu in chosen(known_gpus(), ["4090"], None)] == ["NVIDIA GeForce RTX 4090"]
+    assert [gpu.name for gpu in chosen(known_gpus(), ["4090"], None)] == [
+        "NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4090 Laptop GPU",
+    ]  # fmt: skip
     assert {gpu.architecture for gpu in chosen(known_gpus(), [], "hopper")} == {"Hopper"}
     assert chosen(known_gpus(), [], "sm_90") == chosen(known_gpus(), [], "9.0")
     assert chosen(known_gpus(), ["no such"], None) == ()
     text = as_text(gpus_table(gpus_here(machines.MIXED)))
     assert "-arch=sm_89" in text
     assert "989.4" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "count"),
+    [
+        ("titan", "NVIDIA TITAN V", 2), ("titan v", "NVIDIA TITAN V", 1), ("3060 ti", "NVIDIA GeForce RTX 3060 Ti", 1),
+        ("3060ti", "NVIDIA GeForce RTX 3060 Ti", 1), ("a10", "NVIDIA A10", 1), ("h100 t4", "NVIDIA T4", 4),
+        ("no such", None, 0), ("b200", "NVIDIA B200", 1),
+    ],
+)  # fmt: skip
+def test_words_that_follow_each_other_are_one_name(words: str, first: str | None, count: int) -> None:
+    found = chosen(known_gpus(), words.split(), None)
+    assert (found[0].name if found else None, len(found)) == (first, count)
+
+
+# The founding guide's table of hardware, and what it says (seed 000, section 0); where it is wrong, what is right.
+@pytest.mark.parametrize(
+    ("words", "capability", "cuda_min"),
+    [
+        ("V100", "7.0", "9.0"), ("Titan V", "7.0", "9.0"), ("A100", "8.0", "11.0"), ("A30", "8.0", "11.0"),
+        ("RTX 30系列", "8.6", "11.1"), ("RTX 30", "8.6", "11.1"), ("H100", "9.0", "11.8"), ("B200", "10.0", "12.8"),
+    ],
+)  # fmt: skip
+def test_every_model_of_the_guides_table_answers(words: str, capability: str, cuda_min: str) -> None:
+    found = chosen(known_gpus(), words.split(), None)
+    assert {(gpu.compute_capability, gpu.cuda_min) for gpu in found} == {(capability, cuda_min)}
+
+
+def test_every_generation_of_geforce_since_turing_is_there() -> None:
+    for series, least in (("16", 6), ("20", 8), ("30", 10), ("40", 9), ("50", 7)):
+        assert len(chosen(known_gpus(), ["rtx" if series != "16" else "gtx", series], None)) >= least, series
+
+
+def test_what_the_table_does_not_know_is_the_drivers() -> None:
+    """A model without peaks and bandwidth in the table: FP32 and bandwidth come from the clocks, with their source."""
+    lacking = next(
+        d for d in known_devices() if d.vendor == "nvidia" and not d.peaks and d.multiprocessors and d.matches
+    )
+    here = replace(machines.H200, name=lacking.matches[0], multiprocessors=lacking.multiprocessors,
+                   memory_bytes=int(0.95 * (lacking.memory_bytes or 1 << 33)),
+                   compute_capability=lacking.compute_capability)  # fmt: skip
+    (gpu,) = gpus_here(replace(machines.ONE, devices=(here,))).gpus
+    assert (gpu.name, gpu.kind) == (lacking.name, lacking.kind)
+    assert set(gpu.peak_flops) == {"fp32"}
+    assert gpu.sources["peak of FP32"] == "computed from the driver's clocks"
+
+
+def test_memory_decides_between_models_of_one_name() -> None:
+    small, large = (device_called("NVIDIA GeForce RTX 4060 Ti", 34, size << 30) for size in (8, 16))
+    assert small is not None
+    assert large is not None
+    assert (small.memory_bytes, large.memory_bytes) == (8 << 30, 16 << 30)
+    assert device_called("NVIDIA GeForce RTX 4060 Ti", 34) is None
 
 
 def test_the_command() -> None:
@@ -134,7 +191,7 @@ def test_the_command() -> None:
     assert document["schema"] == "opscope.gpus/1"
     assert len(document["gpus"]) == 3
     assert opscope("gpus", "no such").returncode == 1
-    assert opscope("gpus", "--format", "csv").stdout.startswith("GPU,Architecture")
+    assert opscope("gpus", "--format", "csv").stdout.startswith("GPU,For,Architecture")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the driver is looked for as Linux does")

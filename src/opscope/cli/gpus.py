@@ -5,6 +5,7 @@ import sys
 import click
 
 from opscope.cli.options import format_option
+from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.gpus import GpusDocument
 from opscope.record.codec import encode
@@ -38,25 +39,25 @@ def command(words: tuple[str, ...], detect: bool, architecture: str | None, outp
     _show(document, output_format)
     if document.problem is not None:
         if output_format != "json":
-            click.echo(f"opscope: {printable(document.problem)}", err=True)
+            say(f"opscope: {printable(document.problem)}")
         sys.exit(_MISSING)
     if not document.gpus:
-        click.echo("opscope: no GPU is called so, or of that architecture; opscope gpus lists all", err=True)
+        say("opscope: no GPU is called so, or of that architecture; opscope gpus lists all")
         sys.exit(1)
 
 
 def _show(document: GpusDocument, output_format: str) -> None:
     if output_format == "json":
-        click.echo(encode(document), nl=False)
+        show(encode(document))
         return
     table = gpus_table(document)
     if output_format == "csv":
-        click.echo(as_csv(table))
+        show(as_csv(table))
         return
     if document.problem is not None and not document.gpus:
         return
     if output_format == "md":
-        click.echo(as_markdown(table, "GPUs"))
+        show(as_markdown(table, "GPUs"))
     else:
         echo_table(gpus_table(document, units=False))
         echo_lines(["Rates in TFLOP/s, dense; on Tensor Cores with 32-bit accumulation."])

@@ -20,7 +20,8 @@ class GpuFacts:
         gencode: the same for nvcc in the long form, which can be given several times; null of AMD's devices.
         cuda_min: the first CUDA toolkit that builds for it; null of AMD's devices, and where it is not known.
         cuda_max: the last one; null where the newest does.
-        sms: streaming multiprocessors, compute units.
+        kind: ``data centre``, ``workstation``, ``consumer`` or ``embedded``; null of a model that is not in the table.
+        sms: streaming multiprocessors, compute units; null where that is not known.
         memory_bytes, memory_bytes_per_s: of its memory.
         l2_bytes: of the cache that all of them share.
         boost_clock_mhz: the highest clock.
@@ -40,7 +41,7 @@ class GpuFacts:
     gencode: str | None
     cuda_min: str | None
     cuda_max: str | None
-    sms: int
+    sms: int | None
     memory_bytes: int | None
     memory_bytes_per_s: float | None
     l2_bytes: int | None
@@ -49,6 +50,7 @@ class GpuFacts:
     sources: Mapping[str, str]
     here: DriverDevice | None = None
     note: str | None = None
+    kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Final, Literal
+
+Kind = Literal["data centre", "workstation", "consumer", "embedded"]
+# The driver reports a little less than what a card is sold with: reserved memory, ECC.
+_LEAST_MEMORY: Final = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +21,8 @@ class Device:
         matches: the names that drivers give it, whole.
         vendor, architecture: as named.
         compute_capability: of AMD's devices the gfx name.
-        multiprocessors: streaming multiprocessors, compute units.
+        kind: ``data centre``, ``workstation``, ``consumer`` or ``embedded``.
+        multiprocessors: streaming multiprocessors, compute units; None where that is not known.
         source: where the figures are from.
         memory_bytes: of its own memory.
         memory_bytes_per_s: to and from that.
@@ -25,7 +30,8 @@ class Device:
         boost_clock_mhz: the highest clock that its maker promises.
         peaks: dense operations per second by the type of the operands, a multiplication and an addition counted as
             two: ``fp32`` on the ordinary cores, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``int8``, ``fp64_tensor`` on
-            Tensor Cores with 32-bit accumulation; ``_acc16`` with 16-bit accumulation.
+            Tensor Cores with 32-bit accumulation; ``_acc16`` with 16-bit accumulation. Empty where they are not known.
+        note: what to know before using the figures; None where nothing.
     """
 
     name: str
@@ -33,13 +39,15 @@ class Device:
     vendor: str
     architecture: str
     compute_capability: str
-    multiprocessors: int
+    kind: Kind
     source: str
+    multiprocessors: int | None = None
     memory_bytes: int | None = None
     memory_bytes_per_s: float | None = None
     l2_bytes: int | None = None
     boost_clock_mhz: int | None = None
     peaks: Mapping[str, float] = field(default_factory=dict)
+    note: str | None = None
 
 
 @cache
@@ -53,16 +61,24 @@ def _device(entry: Mapping[str, Any]) -> Device:
     return Device(**{**entry, "matches": tuple(entry["matches"])})
 
 
-def device_called(name: str, multiprocessors: int | None = None) -> Device | None:
+def is_listed(name: str) -> bool:
+    """Tell whether any device of the table has this name with a driver."""
+    return any(name in device.matches for device in known_devices())
+
+
+def device_called(name: str, multiprocessors: int | None = None, memory_bytes: int | None = None) -> Device | None:
     """Return the device that a driver calls so; None if it is not known, or a part of one.
 
     Args:
         name: as the driver gives it, compared whole: "NVIDIA H20" is no H200.
         multiprocessors: how many it has, where that was recorded; a device with another number is another one.
+        memory_bytes: how much it has, as the driver says; decides between devices of one name and size.
     """
     found = [device for device in known_devices() if name in device.matches]
     if multiprocessors is not None:
-        found = [device for device in found if device.multiprocessors == multiprocessors]
+        found = [device for device in found if device.multiprocessors in (multiprocessors, None)]
+    if memory_bytes is not None and len(found) > 1:
+        found = [device for device in found if _LEAST_MEMORY <= memory_bytes / (device.memory_bytes or 1) <= 1]
     return found[0] if len(found) == 1 else None
 
 

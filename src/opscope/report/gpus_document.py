@@ -1,11 +1,12 @@
 """The tables of devices and the driver's answer -> `GpusDocument`, and that as a table."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from opscope.documents.gpus import GpuFacts, GpusDocument
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, sm_of
-from opscope.knowledge.devices import Device, device_called, known_devices
+from opscope.knowledge.devices import Device, device_called, is_listed, known_devices
 from opscope.record.driver import Driver, DriverDevice
 from opscope.report.blocks import Name, Table
 from opscope.units import format_bytes
@@ -14,6 +15,9 @@ _TERA: Final = 1e12
 _GIBI: Final = 1 << 30
 _SHOWN: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16/BF16", "fp8": "FP8", "int8": "INT8", "fp64": "FP64"}
 _DRIVER: Final = "the driver"
+_WORDS: Final = re.compile(r"[a-z]+[0-9][a-z0-9.]*|[a-z]+|[0-9][a-z0-9.]*")
+_SERIES: Final = re.compile(r"(?:geforce )?(?:(?P<line>gtx|rtx) )?(?P<number>16|20|30|40|50)(?: ?series| ?系列)?")
+_SHORTEST_PART: Final = 3  # of a name: shorter ones are in too many
 _BY_CLOCK: Final = "computed from the driver's clocks"
 
 
@@ -44,7 +48,15 @@ def _none_visible(driver: Driver) -> str:
 
 
 def _of_model(device: Device) -> GpuFacts:
-    return _facts(device.compute_capability, device.vendor, device.architecture, device.name, _sheet(device))
+    return _facts(
+        device.compute_capability,
+        device.vendor,
+        device.architecture,
+        device.name,
+        _sheet(device),
+        note=device.note,
+        kind=device.kind,
+    )
 
 
 def _sheet(device: Device) -> dict[str, object]:
@@ -87,16 +99,30 @@ def _toolkit_source(number: str) -> dict[str, str]:
 
 def _here(device: DriverDevice) -> GpuFacts:
     known = compute_capabilities().get(device.compute_capability)
-    model = None if device.is_slice else device_called(device.name, device.multiprocessors)
+    model = None if device.is_slice else device_called(device.name, device.multiprocessors, device.memory_bytes)
     architecture = model.architecture if model else known.architecture if known else None
-    if model is None:
-        figures, note = _by_driver(device), _why_unknown(device)
-    else:
-        figures, note = _sheet(model), None
-        figures["sources"] = {**model_sources(model), "memory size, L2, multiprocessors": _DRIVER}
-        figures |= {"memory_bytes": device.memory_bytes, "l2_bytes": device.l2_bytes or model.l2_bytes}
+    figures = _by_driver(device) if model is None else _of_both(device, model)
+    note = _why_unknown(device) if model is None else model.note
     name = device.name if model is None else model.name
-    return _facts(device.compute_capability, "nvidia", architecture, name, figures, here=device, note=note)
+    kind = None if model is None else model.kind
+    return _facts(device.compute_capability, "nvidia", architecture, name, figures, here=device, note=note, kind=kind)
+
+
+def _of_both(device: DriverDevice, model: Device) -> dict[str, object]:
+    """Describe a device by its model; what the table does not know of it, by the driver."""
+    driver = _by_driver(device)
+    known = {name: value for name, value in _sheet(model).items() if value not in (None, {})}
+    own = {"sms": device.multiprocessors, "memory_bytes": device.memory_bytes}
+    sources = {"memory size, L2, multiprocessors": _DRIVER}
+    if model.peaks or model.memory_bytes_per_s:
+        sources = {**model_sources(model), **sources}
+    by_driver: Mapping[str, str] = driver["sources"]  # type: ignore[assignment]
+    if not model.peaks and "peak of FP32" in by_driver:
+        sources["peak of FP32"] = _BY_CLOCK
+    if model.memory_bytes_per_s is None and "bandwidth" in by_driver:
+        sources["bandwidth"] = _BY_CLOCK
+    l2 = {"l2_bytes": device.l2_bytes or model.l2_bytes}
+    return {**driver, **known, **own, **l2, "sources": sources}
 
 
 def model_sources(model: Device) -> dict[str, str]:
@@ -107,7 +133,7 @@ def model_sources(model: Device) -> dict[str, str]:
 def _why_unknown(device: DriverDevice) -> str:
     if device.is_slice:
         return "a slice of a card (MIG): the card's peaks do not hold for it"
-    if device_called(device.name):
+    if is_listed(device.name):
         return "a model of this name has another number of multiprocessors: described by the driver alone"
     return "not in the table: described by the driver alone"
 
@@ -135,20 +161,49 @@ def _by_driver(device: DriverDevice) -> dict[str, object]:
 
 
 def chosen(gpus: Iterable[GpuFacts], names: Iterable[str], architecture: str | None) -> tuple[GpuFacts, ...]:
-    """Return those whose name, architecture, compute capability or ``sm`` holds one of some words.
+    """Return those whose name, architecture, compute capability, ``sm`` or kind is what some words say.
+
+    Words that follow each other and together are in a name are one: ``3060 ti``. A name's words are compared whole, so
+    that ``a10`` is no A100; only where none has them, as parts.
 
     Args:
         gpus: from which to choose.
         names: words, in any case; none chooses all.
         architecture: ``hopper``, ``9.0`` or ``sm_90``, whole; None chooses all.
     """
-    words = [word.lower() for word in names]
-    return tuple(
-        gpu
-        for gpu in gpus
-        if (architecture is None or _is_of(gpu, architecture))
-        and (not words or any(_is_called(gpu, word) or _is_of(gpu, word) for word in words))
-    )
+    candidates = [gpu for gpu in gpus if architecture is None or _is_of(gpu, architecture)]
+    words = " ".join(names).lower().split()
+    if not words:
+        return tuple(candidates)
+    found: set[int] = set()
+    while words:
+        count = next((n for n in range(len(words), 0, -1) if _meant(candidates, " ".join(words[:n]))), 1)
+        found.update(id(gpu) for gpu in _meant(candidates, " ".join(words[:count])))
+        words = words[count:]
+    return tuple(gpu for gpu in candidates if id(gpu) in found)
+
+
+def _meant(gpus: Sequence[GpuFacts], phrase: str) -> Sequence[GpuFacts]:
+    if series := _SERIES.fullmatch(phrase):
+        models = re.compile(rf"geforce {series['line'] or '[gr]tx'} {series['number']}\d\d\b")
+        return [gpu for gpu in gpus if models.search(gpu.name.lower())]
+    if kinds := [gpu for gpu in gpus if phrase in (gpu.kind, (gpu.kind or "").replace("centre", "center"))]:
+        return kinds
+    if of := [gpu for gpu in gpus if _is_of(gpu, phrase)]:
+        return of
+    wanted = _WORDS.findall(phrase)
+    whole = [gpu for gpu in gpus if any(_within(wanted, _WORDS.findall(name)) for name in _names_of(gpu))]
+    if whole:
+        return whole
+    plain = phrase.replace(" ", "")
+    if len(plain) < _SHORTEST_PART:
+        return []
+    return [gpu for gpu in gpus if any(plain in name.replace(" ", "") for name in _names_of(gpu))]
+
+
+def _within(words: Sequence[str], name: Sequence[str]) -> bool:
+    """Tell whether words stand in a name, one after the other."""
+    return any(list(name[at : at + len(words)]) == list(words) for at in range(len(name) - len(words) + 1))
 
 
 def _is_of(gpu: GpuFacts, kind: str) -> bool:
@@ -157,9 +212,9 @@ def _is_of(gpu: GpuFacts, kind: str) -> bool:
     return word in (own, own.split(" ")[0], gpu.arch.lower()) or capability_of(word) == gpu.compute_capability
 
 
-def _is_called(gpu: GpuFacts, word: str) -> bool:
-    names = [gpu.name, *(name for device in known_devices() if device.name == gpu.name for name in device.matches)]
-    return any(word in name.lower() for name in names)
+def _names_of(gpu: GpuFacts) -> tuple[str, ...]:
+    matches = (name for device in known_devices() if device.name == gpu.name for name in device.matches)
+    return tuple(name.lower() for name in (gpu.name, *matches))
 
 
 def gpus_table(document: GpusDocument, *, units: bool = True) -> Table:
@@ -170,21 +225,22 @@ def gpus_table(document: GpusDocument, *, units: bool = True) -> Table:
         units: whether headings have them.
     """
     columns = (
-        *("GPU", "Architecture", "Capability", "Build with", "CUDA", "SMs", "Memory", "TB/s", "L2"),
+        *("GPU", "For", "Architecture", "Capability", "Build with", "CUDA", "SMs", "Memory", "TB/s", "L2"),
         *(f"{shown} TFLOP/s" if units else shown for shown in _SHOWN.values()),
     )
     rows = tuple(_row(gpu) for gpu in document.gpus)
-    return Table(columns, rows, frozenset(range(5, len(columns))), frozenset({1, 2, 8, 12, 13, 14}))
+    return Table(columns, rows, frozenset(range(6, len(columns))), frozenset({1, 2, 3, 9, 13, 14, 15}))
 
 
 def _row(gpu: GpuFacts) -> tuple[str, ...]:
     return (
         Name(gpu.name),
+        gpu.kind or "-",
         gpu.architecture or "unknown",
         gpu.compute_capability,
         gpu.flag,
         _range(gpu),
-        str(gpu.sms),
+        "-" if gpu.sms is None else str(gpu.sms),
         "-" if gpu.memory_bytes is None else f"{gpu.memory_bytes / _GIBI:,.0f} GiB",
         "-" if gpu.memory_bytes_per_s is None else f"{gpu.memory_bytes_per_s / _TERA:.3f}",
         "-" if gpu.l2_bytes is None else format_bytes(gpu.l2_bytes),
