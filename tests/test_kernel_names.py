@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
 from opscope.knowledge.kernels.decode import decode
-from opscope.knowledge.kernels.decoded import FP32_CORES, TENSOR_CORES
+from opscope.knowledge.kernels.decoded import FP32_CORES, MATRIX_CORES, TENSOR_CORES
 from opscope.knowledge.kernels.libraries import library_of
 from opscope.knowledge.kernels.names import base_name, canonical
 from opscope.readers import read
@@ -75,8 +75,20 @@ def test_real_names_say_what_was_read_off_them(case: dict[str, Any]) -> None:
         ),
         (
             "Cijk_Alik_Bljk_BBS_BH_Bias_MT128x16x128_MI16x16x1_SN_LDSB1",
-            {"layout": "tn", "tile": (128, 16, 128), "unit": TENSOR_CORES},
+            {
+                "layout": "tn", "tile": (128, 16, 128), "unit": MATRIX_CORES, "unknown": (),
+                "input_dtype": "bf16", "accumulate_dtype": "f32", "output_dtype": "bf16",
+                "summary": "AMD BF16 GEMM 128x16x128, Matrix Cores",
+            },
         ),
+        (
+            "Cijk_Ailk_Bljk_HHS_BH_MT64x64x32_SE",
+            {"unit": None, "input_dtype": "f16", "accumulate_dtype": "f32", "output_dtype": "f16"},
+        ),
+        ("Cijk_Ailk_Bljk_HSS_BH_MT64x64x32_SE", {"input_dtype": "f16", "output_dtype": "f32"}),
+        ("Cijk_Ailk_Bljk_S_B_MT64x64x16_SE", {"input_dtype": "f32", "output_dtype": "f32"}),
+        ("Cijk_Ailk_Bljk_SB_MT64x64x16_SE", {"input_dtype": None, "unknown": ("types SB",)}),
+        ("Cijk_Ailk_Bljk_HBH_MT64x64x16_SE", {"input_dtype": None, "unknown": ("types HBH",)}),
         (
             "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4, false, "
             "false, cutlass::bfloat16_t, pytorch_flash::Flash_kernel_traits<64, 128, 128, 4, cutlass::bfloat16_t> >, "

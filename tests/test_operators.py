@@ -1,6 +1,9 @@
 """Operators from C++ and CUDA sources: declarations, checks before each call, and a real build for the CPU."""
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +77,7 @@ def test_arguments_are_checked_before_the_launch() -> None:
     assert "must be on one device" in problem({}, x=x, y=torch.empty(8, device="meta"))
 
 
+ROOT = Path(__file__).parents[1]
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None or find_program("ninja") is None, reason="g++ and ninja build extensions"
 )
@@ -134,3 +138,97 @@ def test_what_cannot_be_built_says_why(tmp_path: Path) -> None:
     if torch.version.cuda is None:
         with pytest.raises(EnvironmentLacksError, match="needs a PyTorch with CUDA"):
             load_kernel("__global__ void k() {}\n", {"scaled": scaled})
+
+
+# ---------------------------------------------------------------- what builds keep, and what may be loaded of it
+
+
+OWN_BINDING = """
+#include <torch/extension.h>
+torch::Tensor twice(torch::Tensor x) { return x * 2; }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("doubled", &twice, "Twice as much"); }
+"""
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@needs_compiler
+def test_a_source_with_a_binding_of_its_own_is_built_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPSCOPE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "own.cpp").write_text(OWN_BINDING)
+    run = load_kernel(tmp_path / "own.cpp", {"doubled": doubled}, name="tests_own")
+    assert torch.equal(run.doubled(torch.ones(3)), 2 * torch.ones(3))
+    with pytest.raises(UsageError, match="has no function twice; it has: doubled"):
+        load_kernel(tmp_path / "own.cpp", {"twice": doubled}, name="tests_other")
+
+
+@needs_compiler
+def test_the_headers_of_a_source_belong_to_it_and_killed_builds_hinder_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("OPSCOPE_CACHE", str(cache))
+    old = os.umask(0)
+    try:
+        found = []
+        for factor in (2, 3):
+            folder = tmp_path / str(factor)
+            folder.mkdir()
+            (folder / "factor.h").write_text('#include "inner.h"\n')
+            (folder / "inner.h").write_text(f"#define FACTOR {factor}\n")
+            (folder / "s.cpp").write_text(
+                '#include "factor.h"\n#include <torch/extension.h>\n'
+                "torch::Tensor doubled(torch::Tensor x) { return x * FACTOR; }\n"
+            )
+            run = load_kernel(folder / "s.cpp", {"doubled": doubled}, name=f"tests_header{factor}")
+            found.append(float(run.doubled(torch.ones(1))))
+    finally:
+        os.umask(old)
+    assert found == [2.0, 3.0]
+    for path in [cache, *cache.rglob("*")]:
+        if path.is_dir():
+            assert path.stat().st_mode & 0o077 == 0, path
+    (built,) = cache.glob("operators/tests_header2-*")
+    (built / "lock").write_text("")  # PyTorch's, of a process that was killed
+    (library,) = built.glob("*.so")
+    library.write_bytes(library.read_bytes()[:1000])  # a full disk
+    script = f"""
+import sys, torch
+sys.path.insert(0, {str(ROOT)!r})
+from opscope.toolchain.operators import load_kernel
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+run = load_kernel({str(tmp_path / "2" / "s.cpp")!r}, {{"doubled": doubled}}, name="tests_header2")
+print(float(run.doubled(torch.ones(1))))
+"""
+    again = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert again.stdout.strip() == "2.0", again.stderr
+
+
+def test_a_library_that_another_user_could_have_written_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opscope import files
+
+    monkeypatch.setenv("OPSCOPE_CACHE", str(tmp_path / "cache"))
+    folder = files.private_folder("cuda")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    library = folder / "planted.so"
+    files.write_whole(library, b"x", files.PRIVATE_FILE)
+    assert files.is_own(library)
+    library.chmod(0o666)
+    assert not files.is_own(library)
+    library.chmod(0o600)
+    folder.chmod(0o777)
+    assert not files.is_own(library)
+    assert files.private_folder("cuda").stat().st_mode & 0o777 == 0o700  # ours, and made private again
+    (folder / "link.so").symlink_to(library)
+    assert not files.is_own(folder / "link.so")
+    if os.geteuid() == 0:
+        os.chown(library, 65534, 65534)
+        assert not files.is_own(library)
+        os.chown(tmp_path / "cache", 65534, 65534)
+        elsewhere = files.private_folder("cuda")
+        assert not elsewhere.is_relative_to(tmp_path / "cache")

@@ -144,27 +144,49 @@ def matching_overloads(functions: Iterable[NativeFunction], input_types: Sequenc
     Profilers record no overload names, but one entry per schema argument: a dtype for a tensor, ``Scalar``,
     ``ScalarList``, ``TensorList``, or nothing.
     """
-    return [function for function in functions if _fits(function.arguments, input_types)]
+    functions = list(functions)
+    found = [function for function in functions if _fits(function.arguments, input_types, undefined=False)]
+    return found or [function for function in functions if _fits(function.arguments, input_types, undefined=True)]
 
 
-def _fits(arguments: Sequence[Argument], input_types: Sequence[str]) -> bool:
+def _fits(arguments: Sequence[Argument], input_types: Sequence[str], *, undefined: bool) -> bool:
     if len(arguments) != len(input_types):
         return False
-    return all(_fits_one(argument.type, seen) for argument, seen in zip(arguments, input_types, strict=True))
+    pairs = zip(arguments, input_types, strict=True)
+    return all(_fits_one(argument.type, seen, undefined=undefined) for argument, seen in pairs)
 
 
+# What autograd's own code records without a namespace (torch/csrc/autograd/VariableTypeManual.cpp).
+_SHORT_NAMES = {"detach": "aten::detach", "detach_": "aten::detach_"}
+_ENGINE = "autograd::engine::evaluate_function:"
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
+_NODE = re.compile(r"(?P<forward>\w+?)Backward\d*")
 _LARGEST_TABLE = 32 << 20  # ten times the largest that PyTorch gives
 _TENSOR_LIST = re.compile(r"^Tensor\??(\(.*?\))?\[")
 _TENSOR = re.compile(r"^Tensor(\(.*?\))?\??$")
 
 
-def _fits_one(declared: str, seen: str) -> bool:
-    if not seen:
-        return True
+# The profiler records these as nothing, and those as Scalar (torch/csrc/profiler/util.cpp, inputTypes).
+_NO_NUMBERS = frozenset({"str", "Dimname", "Device", "Generator", "Stream", "Storage"})
+_NUMBERS = frozenset({"int", "SymInt", "float", "bool", "Scalar", "ScalarType", "Layout", "MemoryFormat"})
+
+
+def _fits_one(declared: str, seen: str, *, undefined: bool) -> bool:
+    """Tell whether a recorded type fits an argument.
+
+    Args:
+        declared: the argument's type in the schema.
+        seen: what was recorded.
+        undefined: whether a tensor or a number that is required may have been recorded as nothing.
+    """
+    plain = declared.rstrip("?")
+    if not seen:  # left out, undefined, a text, or a list of more than 30 numbers
+        return undefined or declared.endswith("?") or not (declared in _NUMBERS or declared.startswith("Tensor"))
     if seen == "Scalar":
-        return not declared.startswith("Tensor") and not declared.rstrip("?").endswith("]")
+        return not declared.startswith("Tensor") and not plain.endswith("]") and plain not in _NO_NUMBERS
     if seen == "ScalarList":
-        return not declared.startswith("Tensor") and declared.rstrip("?").endswith("]")
+        is_list = not declared.startswith("Tensor") and plain.endswith("]")
+        return is_list and plain.partition("[")[0] not in _NO_NUMBERS
     if seen in ("TensorList", "GenericList"):
         return _TENSOR_LIST.match(declared) is not None
     return _TENSOR.match(declared) is not None
@@ -248,7 +270,11 @@ class NativeFunctions:
         asked, or else all.
         """
         overloads = self.overloads(name)
-        begins = [function for function in overloads if _fits(function.arguments[: len(input_types)], input_types)]
+        begins = [
+            function
+            for function in overloads
+            if _fits(function.arguments[: len(input_types)], input_types, undefined=True)
+        ]
         fitting = matching_overloads(overloads, input_types) or begins or overloads
         found = []
         for position in range(len(input_types)):
@@ -266,9 +292,9 @@ class NativeFunctions:
             calls: the operator's calls, by the types of their inputs.
             device_key: the dispatch key of the device, ``CUDA`` or ``CPU``.
         """
-        overloads = self.overloads(name)
+        overloads = self.overloads(_SHORT_NAMES.get(name, name))
         if not overloads:
-            return Resolution(None, None, None, "PyTorch's dispatcher has no operator of this name")
+            return self._of_autograd(name)
         if len(overloads) == 1:
             return self.on_device(overloads[0], device_key)
         weights: dict[str, int] = {}
@@ -284,6 +310,30 @@ class NativeFunctions:
         first, *others = sorted(fitting, key=lambda name: (-weights[name], name))
         found = self.on_device(fitting[first], device_key)
         return replace(found, other_overloads=tuple(others))
+
+    def _of_autograd(self, name: str) -> Resolution:
+        """Resolve the ranges of autograd's engine, which are no operators: they compute gradients of operators."""
+        node = name.removeprefix(_ENGINE).strip()
+        if node == _ACCUMULATES:
+            return Resolution(None, f"{node}::apply", "Autograd", "autograd's node that adds up gradients")
+        match = _NODE.fullmatch(node)
+        forward = None if match is None else self._forward_names.get(match["forward"])
+        if forward is None:
+            return Resolution(None, None, None, "PyTorch's dispatcher has no operator of this name")
+        listed = [one for one in self.overloads(forward) if one.derivatives]
+        function = listed[0] if len(listed) == 1 else None
+        of = forward.removeprefix("aten::") if function is None else function.yaml_name
+        how = f"autograd's node for the gradient of {of} (derivatives.yaml)"
+        return Resolution(function, f"torch::autograd::generated::{node}::apply", "Autograd", how)
+
+    @functools.cached_property
+    def _forward_names(self) -> dict[str, str]:
+        """Return the operators by what autograd's nodes are called after them, as torchgen names these."""
+        return {
+            "".join(part.title() for part in name.removeprefix("aten::").split("_")): name
+            for name in reversed(self._by_name)
+            if name.startswith("aten::")
+        }
 
     def on_device(self, function: NativeFunction, device_key: str) -> Resolution:
         """Find what serves one overload on a device; see `resolve`."""

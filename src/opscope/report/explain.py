@@ -23,7 +23,7 @@ from opscope.documents.explain import (
     LaunchRow,
     NativeFunctionEntry,
 )
-from opscope.documents.source import NativeFunctionDetail, SourceEntry
+from opscope.documents.source import NativeFunctionDetail
 from opscope.documents.trust import Check
 from opscope.errors import UsageError
 from opscope.knowledge.categories import Category, Classification, Classifier
@@ -32,13 +32,12 @@ from opscope.knowledge.kernels.categories import kernel_classification
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import DecodedKernel
 from opscope.knowledge.kernels.index import SourceIndex
-from opscope.knowledge.kernels.shipped import same_release
-from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver, link
+from opscope.knowledge.kernels.source import How, SourceResolver, link
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions, Resolution
 from opscope.knowledge.suggestions import similar_operators
 from opscope.record.counters import Precision
 from opscope.report.native_function import detail_of, native_function_of
-from opscope.report.source import source_entry
+from opscope.report.operator_source import OperatorSources
 
 _OPERATOR = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?|autograd::.*|\w+Backward\d*|record_param_comms")
 # Ranges that are no operators of PyTorch's tables, and yet known by their names.
@@ -103,6 +102,11 @@ class Lookup:
         return self.functions.argument_names(operator, types)
 
     @cached_property
+    def sources(self) -> OperatorSources:
+        """Says where operators and kernels are."""
+        return OperatorSources(self.resolver, self.analysis, lambda name: self._resolved(name)[0])
+
+    @cached_property
     def classifier(self) -> Classifier:
         """Says what kind of work an operator does."""
         return Classifier(self.functions)
@@ -142,7 +146,7 @@ class Lookup:
         decoded = decode(name)
         rows = self._launches(pl.col("name") == name)
         classification = self._classification_of_kernel(rows, decoded)
-        source, cost = self.source_of_kernel(name, rows), self._cost_of_kernel(name)
+        source, cost = self.sources.of_kernel(name, rows), self._cost_of_kernel(name)
         known = cost is not None or source.how is not How.UNKNOWN or decoded.family is not None
         return ExplainDocument(
             kind="kernel",
@@ -164,19 +168,6 @@ class Lookup:
         recorded = [] if self.analysis is None else self.analysis.operators["name"].to_list()
         return similar_operators(name, {*self.functions.names(), *recorded})
 
-    def source_of_kernel(self, name: str, rows: pl.DataFrame | None) -> SourceEntry:
-        """Return where a kernel is; ``rows`` are its launches, which know the files of generated kernels."""
-        source = self.resolver.resolve(name)
-        files = set() if rows is None else set(rows["kernel_file"].drop_nulls())
-        if source.library == "Triton" and len(files) == 1:
-            source = KernelSource(
-                How.VERIFIED,
-                "the trace names the Python file that torch.compile generated for the launch",
-                file=files.pop(),
-                library="Triton",
-            )
-        return source_entry(source)
-
     def _classification_of_kernel(self, rows: pl.DataFrame | None, decoded: DecodedKernel) -> Classification:
         """Classify a kernel as the operator is that launched it most, else by what its name says."""
         operators = [] if rows is None else rows["operator"].drop_nulls().to_list()
@@ -197,7 +188,7 @@ class Lookup:
     # ------------------------------------------------------------ operators
 
     def _operator(self, name: str) -> ExplainDocument:
-        rows = self.launches_of(name)
+        rows = self.sources.launches_of(name)
         classification = self.classifier.classify(name)
         native_function, cost = self._native_function(name), self._cost_of_operator(name)
         known = native_function is not None or cost is not None or classification.category in _NOT_OPERATORS
@@ -209,7 +200,7 @@ class Lookup:
             category_rule=classification.rule,
             decoded=None,
             native_function=native_function,
-            source=self._source_of_operator(name, native_function),
+            source=self.sources.of_operator(name),
             launches=tuple(self._rows(rows)),
             cost=cost,
             context=self._context(),
@@ -285,53 +276,16 @@ class Lookup:
         return link(file, None, self.index.git) if self.index else None
 
     def _host_file(self, cpp_function: str | None) -> HostFileEntry | None:
-        found = self.index.host_file(cpp_function) if self.index and cpp_function else None
-        if found is None or self.index is None:
+        found = None if cpp_function is None else self.resolver.host_source(cpp_function)
+        if found is None or found.file is None:
             return None
-        how = How.VERIFIED if found.named and self._is_of_the_version(self.index) else How.LIKELY
-        basis = (
-            f"the function's code in PyTorch {self.index.torch} names the file"
-            if found.named
-            else f"the functions around it in the libraries of PyTorch {self.index.torch} come from this file"
-        )
-        return HostFileEntry(found.file, how, basis, link(found.file, None, self.index.git))
-
-    def _is_of_the_version(self, index: SourceIndex) -> bool:
-        """Tell whether an index is of the very PyTorch in question."""
-        version = self.resolver.version
-        return version is not None and self.resolver.doubt is None and same_release(version) == index.torch
+        return HostFileEntry(found.file, found.how, found.basis, link(found.file, None, found.git))
 
     def _calls(self, name: str) -> dict[str, int]:
         if self.analysis is None:
             return {}
         rows = self.analysis.called_operators.filter(pl.col("operator") == name)
         return dict(zip(rows["called"], rows["calls"], strict=True))
-
-    def source_of_launched(self, operator: str) -> SourceEntry | None:
-        """Return where the kernel is that took most of an operator's time; None if it launched none."""
-        rows = self.launches_of(operator)
-        kernels = rows.filter(pl.col("kind") == "kernel") if rows.height else rows
-        if not kernels.height:
-            return None
-        totals = kernels.group_by("name").agg(pl.col("total_ns").sum()).sort("total_ns", "name", descending=True)
-        return self.source_of_kernel(totals["name"][0], kernels.filter(pl.col("name") == totals["name"][0]))
-
-    def _source_of_operator(self, name: str, native_function: NativeFunctionEntry | None) -> SourceEntry:
-        if (source := self.source_of_launched(name)) is not None:
-            return source
-        host = native_function.host_file if native_function else None
-        if host is not None and self.index is not None:
-            found = KernelSource(
-                host.how,
-                f"no kernel of it is recorded; this is the file of its C++ function: {host.basis}",
-                file=host.file,
-                torch=self.index.torch,
-                git=self.index.git,
-            )
-            return source_entry(found)
-        composite = bool(native_function and native_function.detail.dispatch_key == "CompositeImplicitAutograd")
-        reason = "it decomposes into other operators" if composite else "a trace tells which kernels it launches"
-        return source_entry(KernelSource(How.UNKNOWN, reason))
 
     def _cost_of_operator(self, name: str) -> CostEntry | None:
         if self.analysis is None:
@@ -353,17 +307,6 @@ class Lookup:
     def _share(self, nanoseconds: int) -> float | None:
         total = self.analysis.accounting.activities_ns if self.analysis else 0
         return nanoseconds / total if total else None
-
-    def launches_of(self, operator: str) -> pl.DataFrame:
-        """Return an operator's rows of `Analysis.launch_shapes`; empty without a trace."""
-        if self.analysis is None:
-            return pl.DataFrame()
-        return self._by_operator.get(operator, self.analysis.launch_shapes.clear())
-
-    @cached_property
-    def _by_operator(self) -> Mapping[str, pl.DataFrame]:
-        rows = pl.DataFrame() if self.analysis is None else self.analysis.launch_shapes.drop_nulls("operator")
-        return {str(name): group for (name,), group in rows.group_by("operator", maintain_order=True)}
 
     def _launches(self, chosen: pl.Expr) -> pl.DataFrame | None:
         return None if self.analysis is None else self.analysis.launch_shapes.filter(chosen)

@@ -15,13 +15,16 @@ from typing import Final, get_type_hints
 import torch
 
 from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.files import cache_folder, write_whole
+from opscope.files import PRIVATE_FILE, alone_in, digest_of, is_own, private_folder, write_whole
 from opscope.toolchain.messages import first_error
 from opscope.toolchain.nvcc import BuildFailedError, installed
 
 Function = Callable[..., object]
 _TYPES: Final = {torch.Tensor: "torch::Tensor", int: "int64_t", float: "double", bool: "bool"}
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_ANY_NAME: Final = "TORCH_EXTENSION_NAME"
+_MODULE: Final = re.compile(r"^[ \t]*PYBIND11_MODULE\s*\(\s*(\w+)", re.MULTILINE)
+_INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _INCLUDED: Final = ("-include", "torch/types.h")
 _INCLUDED_CUDA: Final = (*_INCLUDED, "-include", "cuda_runtime.h")
 
@@ -101,9 +104,10 @@ def load_kernel(
 
     Args:
         source: a ``.cu`` or ``.cpp`` file, or the text of one (CUDA, where it has a ``__global__``). It defines C++
-            functions that take and return ``torch::Tensor``, ``int64_t``, ``double`` and ``bool``.
-        functions: per function of the source, a Python function of the same parameters, with annotations, that returns
-            empty tensors like its results: the fake kernel.
+            functions that take and return ``torch::Tensor``, ``int64_t``, ``double`` and ``bool``. A source with a
+            ``PYBIND11_MODULE`` of its own is built as the extension that it is.
+        functions: per function of the source (of its module, where it has one), a Python function of the same
+            parameters, with annotations, that returns empty tensors like its results: the fake kernel.
         requires: per parameter, what it must be; the same for all functions.
         name: the operators' namespace in ``torch.ops``.
         flags: further flags for the compiler.
@@ -125,6 +129,10 @@ def load_kernel(
     is_cuda = "__global__" in text or (given is not None and given.suffix == ".cu")
     _refuse_taken(name, functions, given, text)
     module = _built(name, text, given, declarations, flags, is_cuda=is_cuda)
+    for function in functions:
+        if not hasattr(module, function):
+            bound = ", ".join(one for one in vars(module) if not one.startswith("_")) or "none"
+            raise UsageError(f"the module of {given or 'the source'} has no function {function}; it has: {bound}")
     operators = {
         function: _registered(f"{name}::{function}", getattr(module, function), fake, requires or {}, is_cuda=is_cuda)
         for function, fake in functions.items()
@@ -203,15 +211,66 @@ def _built(
     capability = torch.cuda.get_device_capability() if is_cuda and torch.cuda.is_available() else None
     parts = [text, *declarations.values(), *flags, torch.__version__, str(capability)]
     parts.append(installed().version if is_cuda else "")
+    if given is not None:  # the same text beside other headers is another program
+        parts += [str(given), *_included(given, text)]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    folder = cache_folder() / "operators" / f"{name}-{key}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = private_folder(f"operators/{name}-{key}")
     own = given or folder / f"{name}.{'cu' if is_cuda else 'cpp'}"
     if given is None:
         _keep(own, text)
-    binding = folder / f"opscope_binding_{key}.cpp"
-    _keep(binding, _binding(declarations))
-    return _compiled(f"{name}_{key}", folder, [own, binding], flags, capability, is_cuda=is_cuda)
+    bound = _MODULE.search(text)
+    sources, called = [own], f"{name}_{key}"
+    if bound is None:
+        sources.append(folder / f"opscope_binding_{key}.cpp")
+        _keep(sources[-1], _binding(declarations))
+    elif bound[1] != _ANY_NAME:
+        called = bound[1]  # what its initialisation is called after
+    with alone_in(folder, lambda: _say_waiting(folder)):
+        _clear(folder, called)
+        module = _compiled(called, folder, sources, flags, capability, is_cuda=is_cuda)
+        library = folder / f"{called}.so"
+        if library.is_file():
+            write_whole(_digest_of(library), digest_of(library).encode(), PRIVATE_FILE)
+    return module
+
+
+def _included(source: Path, text: str) -> Iterator[str]:
+    """Yield paths and digests of the headers beside a source that it includes, and those that these include."""
+    waiting, seen = [(source.parent, text)], set[Path]()
+    while waiting:
+        folder, content = waiting.pop()
+        for name in _INCLUDE.findall(content):
+            header = (folder / name).resolve()
+            if header in seen or not header.is_file():
+                continue
+            seen.add(header)
+            inner = header.read_text(encoding="utf-8", errors="replace")
+            yield f"{header} {hashlib.sha256(inner.encode()).hexdigest()}"
+            waiting.append((header.parent, inner))
+
+
+def _clear(folder: Path, name: str) -> None:
+    """Clear away what a build that was killed left; called while no other process builds in the folder.
+
+    PyTorch's own lock is a file that stays when its process is killed, and a library may have been cut off.
+    """
+    (folder / "lock").unlink(missing_ok=True)
+    library = folder / f"{name}.so"
+    if not library.exists():
+        return
+    kept = _digest_of(library)
+    whole = kept.is_file() and is_own(library) and kept.read_text() == digest_of(library)
+    if not whole:
+        library.unlink()
+        kept.unlink(missing_ok=True)
+
+
+def _digest_of(library: Path) -> Path:
+    return library.with_name(f"{library.name}.digest")
+
+
+def _say_waiting(folder: Path) -> None:
+    sys.stderr.write(f"opscope: another process builds in {folder}; waiting for it\n")
 
 
 def _keep(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 TENSOR_CORES: Final = "Tensor Cores"
+MATRIX_CORES: Final = "Matrix Cores"
 FP32_CORES: Final = "FP32 cores"
 FP64_CORES: Final = "FP64 cores"
 
@@ -59,7 +60,7 @@ class DecodedKernel:
         family: whose naming it follows: nvjet, xmma, cutlass, ...
         operation: what it computes.
         architecture: the oldest one it was written for: sm80.
-        unit: what does the arithmetic: Tensor Cores, FP32 cores.
+        unit: what does the arithmetic: Tensor Cores (NVIDIA), Matrix Cores (AMD), FP32 cores.
         input_dtype: of the data in memory.
         compute_dtype: what the unit multiplies, where it differs from what is in memory (tf32).
         accumulate_dtype: what it adds up in.

@@ -5,7 +5,6 @@ import importlib.util
 import os
 import re
 import shutil
-import tempfile
 import zipfile
 import zlib
 from collections import Counter, defaultdict
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opscope.errors import BadInputError, OpscopeError
-from opscope.files import cache_folder, regular, write_whole
+from opscope.files import PRIVATE_FILE, cache_folder, private_folder, regular, scratch, write_whole
 from opscope.knowledge.binaries.demangle import demangler
 from opscope.knowledge.binaries.elf import Elf, open_elf
 from opscope.knowledge.binaries.paths import by_file_name, repository_root, source_paths
@@ -83,8 +82,8 @@ def torch_in_wheel(wheel: Path) -> Iterator[InstalledTorch]:
     """
     if not wheel.is_file():
         raise BadInputError(f"there is no wheel {wheel}")
-    with tempfile.TemporaryDirectory() as folder:
-        yield _read_wheel(wheel, Path(folder))
+    with scratch() as folder:
+        yield _read_wheel(wheel, folder)
 
 
 def _read_wheel(wheel: Path, folder: Path) -> InstalledTorch:
@@ -216,8 +215,7 @@ def _read_cache(path: Path) -> SourceIndex | None:
 def _write_cache(path: Path, content: bytes) -> None:
     """Keep something. A cache that cannot be written costs time, nothing else."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, content)
+        write_whole(private_folder(path.parent.name) / path.name, content, PRIVATE_FILE)
     except (OSError, OpscopeError):
         return
 

@@ -199,6 +199,26 @@ class SourceResolver:
                 )
         return None
 
+    def host_source(self, cpp_function: str) -> KernelSource | None:
+        """Return the file of a C++ function, ``at::native::layer_norm_cuda``; None where no release tells it."""
+        release = self._release_index()
+        for index in (*((release,) if release else ()), *self._other_indexes()):
+            if (found := index.host_file(cpp_function)) is None:
+                continue
+            named = "the function's code in PyTorch {} names the file"
+            beside = "the functions around it in the libraries of PyTorch {} come from this file"
+            basis = (named if found.named else beside).format(index.torch)
+            if index is not release:
+                basis = f"{basis}, and the version that ran is {self._version_text()}"
+            return KernelSource(
+                How.VERIFIED if found.named and index is release and not self.doubt else How.LIKELY,
+                basis + (f", but {self.doubt}" if self.doubt else ""),
+                file=found.file if "/" in found.file else index.path_of(found.file) or found.file,
+                torch=index.torch,
+                git=index.git,
+            )
+        return None
+
     def _release_index(self) -> SourceIndex | None:
         name = same_release(self.version) if self.version else None
         return shipped_index(name) if name else None

@@ -9,6 +9,7 @@ from opscope.knowledge.dtypes import cpp_dtype
 from opscope.knowledge.kernels.decoded import (
     FP32_CORES,
     FP64_CORES,
+    MATRIX_CORES,
     TENSOR_CORES,
     DecodedKernel,
     Operation,
@@ -36,7 +37,7 @@ def _product_summary(decoded: DecodedKernel) -> str:
     parts.append(_OPERATION.get(decoded.operation or "", decoded.operation or "kernel"))
     parts += [_tile_text(decoded.tile)] if decoded.tile else []
     unit = ", no Tensor Cores" if decoded.unit in (FP32_CORES, FP64_CORES) else ""
-    unit = ", Tensor Cores" if decoded.unit == TENSOR_CORES else unit
+    unit = f", {decoded.unit}" if decoded.unit in (TENSOR_CORES, MATRIX_CORES) else unit
     split = ", split-K" if decoded.split_k else ""
     return " ".join(parts) + unit + split
 
@@ -232,6 +233,21 @@ _TENSILE = re.compile(
     r"Cijk_(?P<a>A\w{3})_(?P<b>B\w{3})_(?P<types>[A-Z0-9]+)(?:_\w*?)?_MT(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)"
     r"(?:_MI(?P<instruction>\d+x\d+x\d+))?"
 )
+_TENSILE_LETTERS: Final[Mapping[str, str]] = {"S": "f32", "D": "f64", "H": "f16", "B": "bf16"}
+"""Tensile's letters for types, as its documentation's page on precision lists them."""
+
+
+def _tensile_types(letters: str) -> tuple[str | None, str | None, str | None]:
+    """Read the types of the inputs, the sum and the output: ``BBS`` reads and writes bf16 and adds up in f32.
+
+    One letter stands for all three. Two (``SB``) are an older form, whose second letter is no type: not read.
+    """
+    types = [_TENSILE_LETTERS.get(letter) for letter in letters]
+    if len(types) == 1:
+        return types[0], types[0], types[0]
+    if len(types) == 3 and None not in types and types[2] in ("f32", "f64"):
+        return types[0], types[2], types[1]
+    return None, None, None
 
 
 def tensile(name: str) -> DecodedKernel | None:
@@ -239,17 +255,21 @@ def tensile(name: str) -> DecodedKernel | None:
     match = _TENSILE.match(name)
     if match is None:
         return None
+    inputs, accumulate, output = _tensile_types(match["types"])
     decoded = DecodedKernel(
         summary="",
         family="Tensile",
         operation=Operation.GEMM,
-        unit=TENSOR_CORES if match["instruction"] else None,
+        unit=MATRIX_CORES if match["instruction"] else None,
+        input_dtype=inputs,
+        accumulate_dtype=accumulate,
+        output_dtype=output,
         layout=("t" if match["a"] == "Alik" else "n") + ("t" if match["b"] == "Bjlk" else "n"),
         tile=(int(match["m"]), int(match["n"]), int(match["k"])),
         details=(("instruction", match["instruction"]),) if match["instruction"] else (),
-        unknown=(f"types {match['types']}",),
+        unknown=() if inputs else (f"types {match['types']}",),
     )
-    return replace(decoded, summary=f"AMD {_product_summary(decoded)}".replace("Tensor Cores", "matrix cores"))
+    return replace(decoded, summary=f"AMD {_product_summary(decoded)}")
 
 
 _VECTOR_PRODUCT = re.compile(

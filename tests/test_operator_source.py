@@ -1,0 +1,157 @@
+"""Statistics, reports and ``explain`` answer from one place where an operator's source is, and none says nothing."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opscope.inputs import files_of, measured_of
+from opscope.knowledge.kernels.source import How, SourceResolver
+from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls, matching_overloads
+from opscope.knowledge.releases import TorchVersion
+from opscope.pipeline import Result, with_document
+from opscope.readers import read
+from opscope.report.explain import Lookup
+from opscope.report.guide_keys import statistics_json
+from opscope.report.kernel_report import kernel_report
+from opscope.report.markdown import render
+from opscope.report.operator_source import file_text
+from tests.conftest import DATA
+
+RECORDED = (
+    "h200_bert_small",
+    "traces/bert_fp32_eager_bs8_seq128.json.gz",
+    "traces/gpt2_train_amp_stacks.json.gz",
+    "traces/resnet50_train_fp32.json.gz",
+)
+
+
+def results(name: str) -> Iterator[Result]:
+    for file in files_of([DATA / name]):
+        yield with_document(*measured_of(file, read(file.path), NativeFunctions.shipped()))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_no_operator_of_the_recorded_runs_is_without_a_function_or_a_file(name: str) -> None:
+    for result in results(name):
+        rows = json.loads(statistics_json(result.document))["top_aten_operators"]
+        assert rows
+        for row in rows:
+            assert row["native_function"], row["name"]
+            assert row["potential_cuda_file"], row["name"]
+        for operator in result.document.operators:
+            assert operator.detail is not None
+            assert operator.detail.source is not None
+            if operator.name.startswith("aten::"):
+                assert operator.native_function, operator.name
+                assert operator.cpp_function, operator.name
+            if "Backward" in operator.name or operator.name.endswith("AccumulateGrad"):
+                assert operator.cpp_function, operator.name
+                assert operator.cpp_function.endswith("::apply"), operator.name
+            assert file_text(operator.detail.source, operator.detail.native_function)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_explain_and_the_statistics_give_one_answer(name: str) -> None:
+    for result in results(name):
+        functions = NativeFunctions.shipped()
+        lookup = Lookup(SourceResolver(), functions, measured=result.measured)
+        document = with_document(result.measured, functions).document
+        for operator in document.operators[:15]:
+            assert operator.detail is not None
+            explained = lookup.explain(operator.name)
+            if result.measured.record is None:  # a run has a table of operators of its own
+                assert explained.source == operator.detail.source, operator.name
+
+
+def test_the_dearest_operator_of_bert_names_its_file_and_its_library() -> None:
+    (first, *_) = results("h200_bert_small")
+    row = json.loads(statistics_json(first.document))["top_aten_operators"][0]
+    assert (row["name"], row["potential_cuda_file"]) == (
+        "aten::addmm",
+        "aten/src/ATen/native/cuda/Blas.cpp (calls cuBLAS)",
+    )
+    assert row["source"]["library"] == "cuBLAS"
+    assert "functions around it" in row["source"]["basis"]
+    report = render(kernel_report(first.document))
+    section = report[report.index("aten::addmm", report.index("4.1")) :]
+    assert "which calls cuBLAS" in section
+    gather = next(row for row in first.document.operators if row.name == "aten::gather")
+    assert gather.native_function == "gather.out"
+
+
+TABLE = NativeFunctions.shipped(TorchVersion.parse("2.11.0+cu130"))
+
+
+@pytest.mark.parametrize(
+    ("operator", "types", "overloads"),
+    [
+        ("gather", ["float", "Scalar", "long int", "Scalar"], ["gather"]),
+        ("transpose", ["float", "Scalar", "Scalar"], ["transpose.int"]),
+        ("select", ["float", "Scalar", "Scalar"], ["select.int"]),
+        ("_foreach_div_", ["TensorList", ""], ["_foreach_div_.ScalarList"]),  # a list of over 30 numbers
+        ("_foreach_div_", ["TensorList", "Scalar"], ["_foreach_div_.Scalar"]),
+        ("index_select", ["float", "Scalar", "long int"], ["index_select"]),
+        ("sum", ["float", ""], ["sum"]),
+    ],
+)
+def test_recorded_inputs_tell_the_overload(operator: str, types: list[str], overloads: list[str]) -> None:
+    found = matching_overloads(TABLE.overloads(f"aten::{operator}"), types)
+    assert [one.yaml_name for one in found] == overloads
+
+
+def test_a_required_tensor_that_was_not_defined_still_fits() -> None:
+    found = matching_overloads(TABLE.overloads("aten::addmm"), ["", "float", "float", "Scalar", "Scalar"])
+    assert [one.yaml_name for one in found] == ["addmm"]
+
+
+@pytest.mark.parametrize(
+    ("node", "function", "says"),
+    [
+        ("AddmmBackward0", "torch::autograd::generated::AddmmBackward0::apply", "gradient of addmm"),
+        (
+            "autograd::engine::evaluate_function: MmBackward0",
+            "torch::autograd::generated::MmBackward0::apply",
+            "gradient of mm",
+        ),
+        ("torch::autograd::AccumulateGrad", "torch::autograd::AccumulateGrad::apply", "adds up"),
+        ("PowBackward0", "torch::autograd::generated::PowBackward0::apply", "gradient of pow"),
+        ("detach", "at::native::detach", "detach"),
+    ],
+)
+def test_nodes_of_autograd_have_a_function(node: str, function: str, says: str) -> None:
+    found = TABLE.resolve(node, [RecordedCalls((), 1)], "CUDA")
+    assert found.cpp_function == function
+    assert says in found.how or node == "detach"
+
+
+@pytest.mark.parametrize("name", ["myBackward0", "NoSuchThingBackward0", "step", "record_param_comms"])
+def test_what_is_no_operator_is_said_to_be_none(name: str) -> None:
+    found = TABLE.resolve(name, [], "CUDA")
+    assert found.cpp_function is None
+    assert "no operator of this name" in found.how
+
+
+def test_a_file_of_a_function_says_how_it_is_known() -> None:
+    resolver = SourceResolver(TorchVersion.parse("2.11.0+cu130"))
+    linear = resolver.host_source("at::native::linear")
+    assert linear is not None
+    assert (linear.how, linear.file) == (How.VERIFIED, "aten/src/ATen/native/Linear.cpp")
+    assert resolver.host_source("at::native::no_such_function") is None
+    doubted = SourceResolver(TorchVersion.parse("2.11.0+cu130"), doubt="it may be another build")
+    found = doubted.host_source("at::native::linear")
+    assert found is not None
+    assert found.how is How.LIKELY
+    assert "it may be another build" in found.basis
+
+
+def test_without_a_device_no_file_of_the_device_is_named(tmp_path: Path) -> None:
+    from tests.kineto import KinetoTrace
+
+    trace = KinetoTrace()
+    trace.operator("aten::mm", 0, 10_000)
+    (file,) = files_of([trace.write(tmp_path / "t.json")])
+    document = with_document(*measured_of(file, read(file.path), NativeFunctions.shipped())).document
+    (row,) = json.loads(statistics_json(document))["top_aten_operators"]
+    assert row["potential_cuda_file"] is None
