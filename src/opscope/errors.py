@@ -31,5 +31,9 @@ class BadInputError(OpscopeError):
     exit_code: ClassVar[int] = 4
 
 
+class NotATraceError(BadInputError):
+    """A file is whole, and something else than a trace (exit code 4)."""
+
+
 class DamagedInputError(BadInputError):
     """A file is damaged: what is whole was read and shown (exit code 4)."""

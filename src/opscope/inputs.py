@@ -4,15 +4,20 @@ Imports nothing large: commands read a file before numpy and polars are there.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from opscope.errors import BadInputError, UsageError
+from opscope.files import regular
 from opscope.readers.source import STORE_MANIFEST, TRACE_ENDINGS
-from opscope.record.execution import EXECUTION, RAW, Execution
+from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
 from opscope.units import NS_PER_MS
+
+_RUNS: Final = ("manifest.json", EXECUTION)  # what a folder holds that is a run
+_RECORDING: Final = re.compile(rf"[\w.-]{{1,200}}{re.escape(RECORDING_ENDING)}(\.xz|\.gz|\.zst)?", re.ASCII)
 
 if TYPE_CHECKING:
     from opscope.analysis.measured import Measured
@@ -86,6 +91,20 @@ def _of_run(directory: "RunDirectory") -> Iterator[TraceFile]:
             yield TraceFile(directory.trace_path(trace.file), Capture(directory, record, cycle))
 
 
+def unmeasured_of(paths: Iterable[Path]) -> dict[str, str]:
+    """Return the configurations of run directories that were to be measured and have no result, with the reason."""
+    from opscope.store import RunDirectory
+
+    found: dict[str, str] = {}
+    for path in paths:
+        directory = RunDirectory(path)
+        for entry in directory.read_manifest().entries if directory.manifest.is_file() else ():
+            if not entry.measured:
+                reason = "it was not run" if entry.failure is None else f"it failed: {entry.failure.message}"
+                found[entry.configuration.id] = reason
+    return found
+
+
 def is_execution(folder: Path) -> bool:
     """Tell whether a folder is a run of ``opscope exec``."""
     return (folder / EXECUTION).is_file()
@@ -95,11 +114,45 @@ def _of_execution(folder: Path) -> Iterator[TraceFile]:
     """Yield the recordings of a command's processes, in the order in which they began."""
     from opscope.record.codec import decode
 
-    record = decode(folder / EXECUTION, Execution)
-    if not record.recordings:
-        raise BadInputError(f"{folder} holds no recording: no process of {record.command[0]} used CUDA")
-    for name in record.recordings:
-        yield TraceFile(folder / RAW / Path(name).name)
+    said = folder / EXECUTION
+    if said.is_symlink() and not _is_within(said, folder):
+        raise BadInputError(f"{said} leads out of {folder}: it is not read")
+    record = decode(regular(said), Execution)
+    names = record.recordings or (_left_in(folder) if record.cut_off else ())
+    if not names:
+        program = record.command[0] if record.command else "the command"
+        raise BadInputError(f"{folder} holds no recording: no process of {program} used CUDA")
+    if len(set(names)) < len(names):
+        raise BadInputError(f"{folder / EXECUTION} names a recording twice")
+    for name in names:
+        yield TraceFile(_recording(folder, name))
+
+
+def _left_in(folder: Path) -> tuple[str, ...]:
+    """Return the recordings of a command during which opscope was killed, in the order in which they began."""
+    found = (path.name for path in (folder / RAW).glob(f"*{RECORDING_ENDING}"))
+    return tuple(sorted(found, key=lambda name: name.removesuffix(RECORDING_ENDING).rpartition("-")[2]))
+
+
+def _recording(folder: Path, name: str) -> Path:
+    """Return the path of a recording that a record names; a record may be anyone's.
+
+    Raises:
+        BadInputError: it is no name of a recording, or leads out of the folder.
+    """
+    path = folder / RAW / name
+    if not _RECORDING.fullmatch(name):
+        raise BadInputError(f"{folder / EXECUTION} names a recording as opscope does not: {name[:60]!r}")
+    if (folder / RAW).is_symlink() or not _is_within(path, folder):
+        raise BadInputError(f"{path} leads out of {folder}: it is not read")
+    return regular(path)
+
+
+def _is_within(path: Path, folder: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # links that lead to each other
+        return False
 
 
 def _of_folder(folder: Path) -> Iterator[TraceFile]:
@@ -107,13 +160,22 @@ def _of_folder(folder: Path) -> Iterator[TraceFile]:
     found = [
         path
         for path in sorted(folder.iterdir())
-        if (path.name.endswith(TRACE_ENDINGS) and path.is_file()) or (path / STORE_MANIFEST).is_file()
+        if (path.name.endswith(TRACE_ENDINGS) and path.is_file()) or _holds_one(path, (STORE_MANIFEST,))
     ]
-    if not found:
+    runs = [path for path in sorted(folder.iterdir()) if not path.is_symlink() and _holds_one(path, _RUNS)]
+    if not found and not runs:
         endings = ", ".join(TRACE_ENDINGS)
-        raise BadInputError(f"{folder} holds no trace: no file ends in {endings}, and nothing in it is a converted one")
+        raise BadInputError(
+            f"{folder} holds no trace: no file ends in {endings}, and nothing in it is a converted one or a run"
+        )
     for path in found:
         yield TraceFile(path, guessed=True)
+    for path in runs:  # the ranks of a job, the sweeps of a preset
+        yield from _inside(path)
+
+
+def _holds_one(folder: Path, names: Iterable[str]) -> bool:
+    return any((folder / name).is_file() for name in names)
 
 
 def measured_of(
@@ -159,10 +221,10 @@ def measured_of(
 
 
 def distinct(files: Iterable[TraceFile]) -> Iterator[TraceFile]:
-    """Yield files, none twice, however it is named."""
+    """Yield files, none twice; two links to one file are two files of their folder, and both are kept."""
     seen: set[str] = set()
     for file in files:
-        real = os.path.realpath(file.path)
-        if real not in seen:
-            seen.add(real)
+        place = os.path.abspath(file.path)
+        if place not in seen:
+            seen.add(place)
             yield file

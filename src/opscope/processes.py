@@ -1,10 +1,33 @@
-"""Runs a program and everything that it starts, for a limited time."""
+"""Starts processes: opscope's own modules, and any program for a limited time with everything that it starts."""
 
 import os
 import signal
 import subprocess
+import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+
+def own_process(module: str) -> list[str]:
+    """Return the command that runs a module of opscope in a process of its own.
+
+    Args:
+        module: its full name.
+
+    What lies in the current folder never shadows a library (``-P``): a ``msgspec.py`` beside a user's code is not ours.
+    """
+    return [sys.executable, "-P", "-m", module]
+
+
+def own_environment(**variables: str) -> dict[str, str]:
+    """Return the variables of a child that runs opscope: it finds opscope where this process did, installed or not."""
+    environment = {**os.environ, **variables}
+    source = str(Path(__file__).resolve().parents[1])
+    if source in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        return environment
+    inherited = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys([source, *inherited]))}
 
 
 def run_within(
