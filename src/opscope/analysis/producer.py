@@ -36,12 +36,8 @@ def process_name(source: TraceSource) -> str:
     """Return what a process is called: its rank, program and number, as far as the file says; else the file's path."""
     metadata = source.metadata
     rank = _rank(metadata.get("distributedInfo"))
-    parts = [
-        "" if rank is None else rank,
-        metadata.get("program", ""),
-        f"(process {metadata['process']})" if "process" in metadata else "",
-    ]
-    return " ".join(filter(None, parts)) or source.path
+    program = [metadata.get("program", ""), f"(process {metadata['process']})" if "process" in metadata else ""]
+    return ": ".join(filter(None, [rank or "", " ".join(filter(None, program))])) or source.path
 
 
 def _rank(text: str | None) -> str | None:
@@ -52,4 +48,4 @@ def _rank(text: str | None) -> str | None:
     if not isinstance(found, dict) or not isinstance(found.get("rank"), int):
         return None
     size = found.get("world_size")
-    return f"rank {found['rank']}{f' of {size}' if isinstance(size, int) else ''}:"
+    return f"rank {found['rank']}{f' of {size}' if isinstance(size, int) else ''}"

@@ -21,6 +21,7 @@ from opscope.errors import UsageError
 from opscope.model import Trace
 
 _ENOUGH: Final = 60_000  # slices of further steps; a single one may have more
+_MOST_THREADS: Final = 200  # with a track of their own; of the others, the outermost slices share one
 _MOST_DEPTH: Final = 64  # rows of a thread; deeper slices are drawn in the last one
 
 
@@ -41,6 +42,7 @@ class Track:
         device: of a stream, or of idle time.
         stream: the stream.
         thread: of a thread its number in the trace.
+        folded: how many threads it stands for, where it shows the outermost slices of many; else 0.
         row: in which row of the track the slice lies, from 0.
         start_ns, end_ns: when, on the trace's clock.
         name: the name: of a thread's slice its number in `CallTree.names`, of a stream's its activity as a row of the
@@ -59,6 +61,7 @@ class Track:
     name: Ints
     operator: Ints
     count: Ints
+    folded: int = 0
 
     def __len__(self) -> int:
         return len(self.row)
@@ -184,8 +187,7 @@ def _tracks(trace: Trace, links: Links, tree: CallTree, devices: Sequence[Device
             idle.code.astype(np.int64), np.full(len(idle.pieces), -1), np.ones(len(idle.pieces), np.int64),
         )  # fmt: skip
         mine = np.flatnonzero(device == timeline.device)
-        for number in np.unique(stream[mine]).tolist():
-            rows = mine[stream[mine] == number]
+        for number, rows in _by_value(stream, mine):
             lane = lanes_of(np.zeros(len(rows), np.int64), start[rows], end[rows])
             track = Track(
                 TrackKind.STREAM, timeline.device, number, None, lane, start[rows], end[rows], rows,
@@ -208,13 +210,38 @@ def _threads(tree: CallTree) -> Iterator[Track]:
     # A call's operator is what it lies in, where that is one.
     above = nesting.parent
     operator = np.where(is_operator | (above < 0), operator, operator[np.maximum(above, 0)] if len(above) else operator)
-    for thread in np.unique(nesting.thread).tolist():
-        rows = np.flatnonzero(nesting.thread == thread)
+    threads = list(_by_value(nesting.thread, every))
+    shown, further = threads, []
+    if len(threads) > _MOST_THREADS:
+        outermost = np.where(nesting.parent < 0, nesting.end - nesting.start, 0)
+        busy = [-int(outermost[rows].sum()) for _, rows in threads]
+        order = np.argsort(busy, kind="stable").tolist()
+        shown = [threads[number] for number in sorted(order[:_MOST_THREADS])]
+        further = [threads[number][1] for number in sorted(order[_MOST_THREADS:])]
+    for thread, rows in shown:
         track = Track(
             TrackKind.THREAD, None, None, thread, depth[rows], nesting.start[rows], nesting.end[rows], tree.name[rows],
             operator[rows], np.ones(len(rows), np.int64),
         )  # fmt: skip
         yield _in_order(track)
+    if further:
+        rows = np.concatenate(further)
+        rows = rows[nesting.parent[rows] < 0]
+        lane = lanes_of(np.zeros(len(rows), np.int64), nesting.start[rows], nesting.end[rows])
+        lane = np.minimum(lane, _MOST_DEPTH - 1)
+        track = Track(
+            TrackKind.THREAD, None, None, None, lane, nesting.start[rows], nesting.end[rows], tree.name[rows],
+            operator[rows], np.ones(len(rows), np.int64), len(further),
+        )  # fmt: skip
+        yield _in_order(track)
+
+
+def _by_value(values: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield each value of some rows, in order, with the rows that have it: one sort, however many values there are."""
+    chosen = values[rows]
+    order = np.argsort(chosen, kind="stable")
+    found, first = np.unique(chosen[order], return_index=True)
+    yield from zip(found.tolist(), np.split(rows[order], first[1:]), strict=False)
 
 
 def _in_order(track: Track) -> Track:

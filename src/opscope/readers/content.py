@@ -8,7 +8,8 @@ from opscope.errors import BadInputError
 from opscope.readers import native
 from opscope.readers.formats import ContentReader, Format, format_of
 from opscope.readers.odd import BETWEEN, LONGEST_EVENT, decode_event
-from opscope.readers.source import MAX_UNPACKED_BYTES, Source
+from opscope.readers.source import MAX_UNPACKED_BYTES, STANDARD_INPUT, Source
+from opscope.readers.whole import OpenedReader, WholeReader
 
 # What the compiled reader hands back is decoded one by one: of 16 GiB, as many as fill 16 MiB, or 131,072.
 _SLOWER = 1024
@@ -92,5 +93,7 @@ class _Reading:
 
     def _choose(self, beginning: bytes) -> ContentReader:
         form = format_of(beginning, self._source.path)
-        self._chosen = form, form.reader()
+        # Standard input cannot be opened by its path, whatever it is.
+        whole = form.reader is OpenedReader and self._source.path == STANDARD_INPUT
+        self._chosen = form, WholeReader() if whole else form.reader()
         return self._chosen[1]

@@ -36,6 +36,7 @@ from opscope.readers.cupti_names import (
     named,
 )
 from opscope.readers.events import LATEST_NS
+from opscope.readers.source import MAX_UNPACKED_BYTES, Source
 from opscope.readers.tables import build, shaped
 from opscope.readers.whole import whole
 from opscope.schema import SCHEMAS
@@ -56,6 +57,8 @@ _FAILED_KIND: Final = re.compile(r"activities of kind (\d{1,6}): (.*)", re.DOTAL
 _NOT_ALLOWED: Final = "INSUFFICIENT_PRIVILEGES"
 _STARTED, _FINISHED, _FAILED, _STEPPED_ASIDE, _REFUSED, _HINDERED = range(1, 7)
 _PUSH_POP: Final = 1
+_RATIO: Final = 60  # of what a packed recording unpacks to; recordings of tests/data/exec have 3 to 5
+_UNSUSPICIOUS: Final = 32 << 20  # bytes that a recording may unpack to, however small it is
 _OBJECTS: Final[Mapping[int, str]] = {2: "thread", 3: "device", 5: "stream"}  # that NVTX names
 # Libraries of other clients of CUPTI, by how their names begin.
 _CLIENTS: Final = (
@@ -83,20 +86,41 @@ def parse(content: Content) -> Trace:
         BadInputError: it is no such file, or holds other columns.
     """
     source, path = content.source, path_text(content.source.path)
+    _refuse_padded(source, path)
     try:
-        file = read_cuda_file(whole(content.reader).content(), path)
+        file = read_cuda_file(whole(content.reader).take(), path)
         return _Reading(file).trace(path, source.size_bytes, source.damage or file.damage)
     except (KeyError, ValueError, IndexError, OverflowError, TypeError, pl.exceptions.PolarsError) as error:
         raise BadInputError(f"{path} does not hold what opscope exec writes: {error}") from error
 
 
+def _refuse_padded(source: Source, path: str) -> None:
+    """Refuse what unpacks to very much more than it is, unless the limit was set: rows of equal bytes.
+
+    Times and numbers of calls grow from row to row, so honest recordings unpack to three to twenty times their size.
+    """
+    try:
+        packed = source.path.stat().st_size if source.path.is_file() else source.size_bytes
+    except OSError:
+        return
+    if source.max_bytes == MAX_UNPACKED_BYTES and source.size_bytes > max(_UNSUSPICIOUS, _RATIO * packed):
+        raise BadInputError(
+            f"{path} unpacks to more than {_RATIO} times its size, as recordings do not: set the limit with "
+            "--max-input if it is what you expect"
+        )
+
+
 class _Reading:
     def __init__(self, file: CudaFile) -> None:
         self._file = file
-        self._facts = {file.text(row["key"]): file.text(row["value"]) for row in file.tables["facts"]}
+        facts = file.tables["facts"]
+        self._facts = dict(
+            zip(map(file.text, facts["key"].tolist()), map(file.text, facts["value"].tolist()), strict=True)
+        )
         self._process = self._facts.get("process", "0")
         pairs = {(self._process, self._process)}
-        self._thread_ids = {int(row["number"]): str(row["id"]) for row in file.tables["threads"]}
+        threads = file.tables["threads"]
+        self._thread_ids = dict(zip(threads["number"].tolist(), map(str, threads["id"].tolist()), strict=True))
         pairs.update((self._process, thread) for thread in self._thread_ids.values())
         self._threads = tuple(sorted(pairs))
         self._shift_ns = self._clock_shift()
@@ -241,11 +265,12 @@ class _Reading:
         """Return the numbers of threads in the trace, for the collector's."""
         places = {pair: number for number, pair in enumerate(self._threads)}
         main = places[self._process, self._process]
-        found = {
-            number: places[self._process, self._thread_ids[number]] if number in self._thread_ids else main
-            for number in np.unique(numbers).tolist()
-        }
-        return np.array([found[number] for number in numbers.tolist()], np.int64)
+        different, place = np.unique(numbers, return_inverse=True)
+        found = [
+            places[self._process, self._thread_ids[number]] if number in self._thread_ids else main
+            for number in different.tolist()
+        ]
+        return np.array(found, np.int64)[place]
 
     def _launches(self) -> pl.DataFrame:
         rows, start, duration = self._timed("api")

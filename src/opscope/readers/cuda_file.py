@@ -6,6 +6,7 @@ all.
 
 import re
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +26,21 @@ _STRINGS: Final = "strings"
 _LONGEST_TEXT: Final = 1 << 20
 
 Rows = npt.NDArray[Any]
+
+
+# Rows that are read one by one: what a process has few of, by its nature (devices, calls of an API) or the system's
+# limits (threads: /proc/sys/kernel/threads-max is at most a few hundred thousand).
+_MOST_TEXTS: Final = 4_000_000  # each stands once, whatever uses it
+_MOST_ROWS: Final = {
+    "devices": 1_024,
+    "calls": 1 << 16,
+    "threads": 500_000,
+    "facts": 100_000,
+    "events": 100_000,
+    "names": 100_000,
+    "contexts": 100_000,
+    "launches": 2_000_000,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +73,9 @@ def read_cuda_file(content: bytes, path: str) -> CudaFile:
         raise BadInputError(f"{path} is cut off in its header: it holds no record")
     layouts = _layouts(content[:end].decode("utf-8", "replace").split("\n"), path)
     names = list(layouts)
-    parts: dict[str, list[bytes]] = {name: [] for name in names if name != _STRINGS}
+    view = memoryview(content)
+    parts: dict[str, list[Rows]] = {name: [] for name in names if name != _STRINGS}
+    counts: Counter[str] = Counter()
     texts: list[str] = []
     damage, at = None, end + 2
     while at < len(content):
@@ -79,9 +97,12 @@ def read_cuda_file(content: bytes, path: str) -> CudaFile:
             damage = "a block holds no whole rows"
             break
         else:
-            parts[name].append(content[at : at + size])
+            parts[name].append(np.frombuffer(view[at : at + size], layout))
+            counts[name] += size // layout.itemsize
+            if name in _MOST_ROWS and counts[name] > _MOST_ROWS[name]:
+                raise BadInputError(f"{path} lists more {name} than a process has: no collector wrote it")
         at += size
-    tables = {name: np.frombuffer(b"".join(found), layouts[name]) for name, found in parts.items()}
+    tables = {name: np.concatenate(found) if found else np.empty(0, layouts[name]) for name, found in parts.items()}
     return CudaFile(tables, tuple(texts), damage)
 
 
@@ -111,7 +132,7 @@ def _take_texts(block: bytes, texts: list[str]) -> bool:
             return False
         number, size = _TEXT.unpack_from(block, at)
         at += _TEXT.size
-        if number != len(texts) or size > _LONGEST_TEXT or at + size > len(block):
+        if number != len(texts) or number >= _MOST_TEXTS or size > _LONGEST_TEXT or at + size > len(block):
             return False
         texts.append(block[at : at + size].decode("utf-8", "replace"))
         at += size

@@ -211,12 +211,15 @@ def _decimal(text: str) -> Decimal | None:
         return None
 
 
+_LARGEST: Final = 400  # digits of a number beyond which arithmetic overflows; a float has up to 309
+
+
 def _finite(value: Any) -> Decimal | None:
     """Return a finite number; None for anything else, truth values included."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     number = Decimal(value)  # and not as a float: an integer may be larger than any
-    return number if number.is_finite() else None
+    return number if number.is_finite() and (not number or number.adjusted() <= _LARGEST) else None
 
 
 def _integer(value: Any, bits: int = _INT64) -> int | None:

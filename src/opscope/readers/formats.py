@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from opscope.errors import BadInputError
+from opscope.errors import NotATraceError
 from opscope.readers import native
 from opscope.readers.scan import PythonReader
 from opscope.readers.source import Takes
@@ -105,5 +105,5 @@ def format_of(beginning: bytes, path: Path) -> Format:
     """
     for magic, kind in _OTHER_KINDS:
         if beginning.startswith(magic):
-            raise BadInputError(f"{path} is {kind}, and no trace that opscope knows. {EXPECTED}")
+            raise NotATraceError(f"{path} is {kind}, and no trace that opscope knows. {EXPECTED}")
     return next(known for known in FORMATS if known.recognises(beginning))

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from opscope.columns import TABLES, Kind
-from opscope.errors import BadInputError
+from opscope.errors import BadInputError, NotATraceError
 from opscope.files import path_text
 from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.content import Content
@@ -56,7 +56,8 @@ class _Oddities:
         """Count the slices that the compiled reader left out."""
         tokens = dict(zip(reader.strings(CATEGORIES), reader.ignored(), strict=True))
         counts = {token: count for token, count in tokens.items() if count and token.startswith(b'"')}
-        for category, count in zip(_texts(list(counts))[0], counts.values(), strict=True):
+        for category, bad, count in zip(*_texts(list(counts)), counts.values(), strict=True):
+            self.replaced_bytes += count * int(bad)
             if not_understood(category):
                 self.not_understood[category] += count
 
@@ -69,7 +70,8 @@ def parse(content: Content) -> Trace:
     """
     source, reader = content.source, _reader_of(content)
     if not reader.found_events or (content.unreadable_bytes and not content.event_count):
-        raise BadInputError(_no_trace(source, reader))
+        whole = source.damage is None and source.size_bytes
+        raise (NotATraceError if whole else BadInputError)(_no_trace(source, reader))
     oddities = _Oddities(replaced_bytes=content.replaced_bytes, unreadable_bytes=content.unreadable_bytes)
     if isinstance(reader, NativeReader):
         rows, frames = _frames(reader, content.events, oddities)
@@ -175,7 +177,8 @@ def _texts(tokens: list[bytes]) -> tuple[pl.Series, Array]:
     """Decode names; return them with the number of bytes that had to be replaced in each."""
     replaced = np.zeros(len(tokens), np.int64)
     try:
-        decoded = json.loads(b"[" + b",".join(tokens) + b"]")
+        # As text: json.loads would take bytes of half a surrogate pair for a character.
+        decoded = json.loads((b"[" + b",".join(tokens) + b"]").decode())
         texts = [text_of(text) for text in decoded]
     except ValueError:
         texts = []

@@ -6,6 +6,7 @@ file may hold several processes; correlation ids are unique within one only, so 
 """
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
@@ -13,7 +14,7 @@ from urllib.parse import quote
 
 import polars as pl
 
-from opscope.errors import BadInputError
+from opscope.errors import BadInputError, NotATraceError
 from opscope.files import path_text
 from opscope.model import DeviceProperties, Migration, Trace, TraceSource
 from opscope.readers.content import Content
@@ -50,6 +51,17 @@ _WARNING: Final = 2
 _SHOWN_WARNINGS: Final = 5
 _LONGEST_TEXT: Final = 1 << 20
 _LONGEST_VALUE: Final = 1 << 24
+# What a database of some size can hold at most: each row of a b-tree takes at least a cell of two bytes and its pointer
+# (https://sqlite.org/fileformat2.html, 1.6), and UTF-16 becomes at most one and a half times as long in UTF-8.
+_SHORTEST_ROW: Final = 4
+_LEAST_ROWS: Final = 1_000
+_TEXTS_RATIO: Final = 2
+_LEAST_TEXTS: Final = 16 << 20
+# Reading takes some 5 ns a byte; this is ten times as long.
+_LEAST_SECONDS: Final = 8.0
+_BYTES_PER_SECOND: Final = 20e6
+_STEPS_BETWEEN: Final = 10_000  # of SQLite's machine, between two looks at the clock
+_ROWS_AT_ONCE: Final = 10_000
 
 Row = tuple[Any, ...]
 
@@ -60,26 +72,81 @@ def parse(content: Content) -> Trace:
     Raises:
         BadInputError: it is no SQLite database that can be read, or not one of Nsight Systems.
     """
-    path = path_text(content.source.path)
+    source = content.source
+    path = path_text(source.path)
+    size = _size_of(content)
+    bounds = _Bounds(size)
     try:
-        with closing(_opened(content)) as connection:
-            return _Export(connection, path).trace(content.source.size_bytes, content.source.damage)
+        with closing(_opened(content, bounds)) as connection:
+            return _Export(connection, path, bounds).trace(size, source.damage)
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+        if bounds.exceeded is not None:
+            raise BadInputError(f"{path} is no export that Nsight Systems wrote: {bounds.exceeded}") from error
         raise BadInputError(f"{path} is no whole SQLite export of Nsight Systems: {error}") from error
 
 
-def _opened(content: Content) -> sqlite3.Connection:
+class _Bounds:
+    """What a database of some size can hold. A damaged or made-up one can say much more, or never end.
+
+    Its pages may point to one another in circles, its columns may have long defaults, its rows may share their texts.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self.exceeded: str | None = None
+        self._text_bytes = max(_LEAST_TEXTS, _TEXTS_RATIO * size_bytes)
+        self._rows = max(_LEAST_ROWS, size_bytes // _SHORTEST_ROW)
+        self._until = time.monotonic() + _LEAST_SECONDS + size_bytes / _BYTES_PER_SECOND
+
+    def text(self, text: bytes) -> str:
+        """Count and decode a text of the database."""
+        kept = text[:_LONGEST_TEXT]
+        self._text_bytes -= len(kept)
+        if self._text_bytes < 0:
+            self.exceeded = "it holds more text than its bytes can"
+            raise sqlite3.DataError(self.exceeded)
+        return kept.decode("utf-8", "replace")
+
+    def rows(self, found: sqlite3.Cursor) -> list[Row]:
+        """Return the rows of a query, no more than the file's bytes can hold."""
+        rows: list[Row] = []
+        while more := found.fetchmany(_ROWS_AT_ONCE):
+            rows += more
+            if len(rows) > self._rows:
+                self.exceeded = "it holds more rows than its bytes can"
+                raise sqlite3.DataError(self.exceeded)
+        return rows
+
+    def stop(self) -> bool:
+        """Tell SQLite to give up: it has run for longer than reading a file of that size takes."""
+        late = time.monotonic() > self._until
+        if late:
+            self.exceeded = "reading it does not end in the time that its size can take"
+        return late
+
+
+def _size_of(content: Content) -> int:
+    """Return the size of the database; say where a program that still writes it keeps more."""
+    reader, source = whole(content.reader), content.source
+    if not isinstance(reader, OpenedReader) or not reader.left_unread:
+        return len(reader.content())
+    source.size_bytes = source.path.stat().st_size
+    log = source.path.with_name(f"{source.path.name}-wal")
+    if log.is_file() and log.stat().st_size:
+        source.damage = f"a program still writes it: what is in {log.name} is not read"
+    return source.size_bytes
+
+
+def _opened(content: Content, bounds: _Bounds) -> sqlite3.Connection:
     reader = whole(content.reader)
     if isinstance(reader, OpenedReader) and reader.left_unread:
-        content.source.size_bytes = content.source.path.stat().st_size
+        # Immutable: nothing is locked, and no file is made beside it.
         place = content.source.path.absolute()
-        # What a program that still writes has in a file of its own beside it belongs to the database.
-        alone = "" if place.with_name(f"{place.name}-wal").exists() else "&immutable=1"
-        connection = sqlite3.connect(f"file:{quote(str(place))}?mode=ro{alone}", uri=True)
+        connection = sqlite3.connect(f"file:{quote(str(place))}?mode=ro&immutable=1", uri=True)
     else:
         connection = sqlite3.connect(":memory:")
         connection.deserialize(reader.content())
-    connection.text_factory = lambda text: text[:_LONGEST_TEXT].decode("utf-8", "replace")
+    connection.text_factory = bounds.text
+    connection.set_progress_handler(bounds.stop, _STEPS_BETWEEN)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA query_only = ON")
@@ -87,21 +154,23 @@ def _opened(content: Content) -> sqlite3.Connection:
 
 
 class _Export:
-    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
-        self._connection, self._path = connection, path
-        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    def __init__(self, connection: sqlite3.Connection, path: str, bounds: _Bounds) -> None:
+        self._connection, self._path, self._bounds = connection, path, bounds
+        tables = bounds.rows(connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
         self._columns = {
-            str(name): {str(row[1]) for row in connection.execute("SELECT * FROM pragma_table_info(?)", (name,))}
+            str(name): {str(row[0]) for row in connection.execute("SELECT name FROM pragma_table_info(?)", (name,))}
             for (name,) in tables
         }
         if not {"id", "value"} <= self._columns.get("StringIds", set()) or not any(
             name in self._columns for name in (*_USED, "TARGET_INFO_GPU")
         ):
-            raise BadInputError(
+            raise NotATraceError(
                 f"{path} is an SQLite database, and none that Nsight Systems exported: it has no table StringIds, or "
                 "none of CUDA or NVTX"
             )
-        self._texts = dict(connection.execute("SELECT CAST(id AS INTEGER), CAST(value AS TEXT) FROM StringIds"))
+        self._texts: dict[int, str] = dict(
+            bounds.rows(connection.execute("SELECT CAST(id AS INTEGER), CAST(value AS TEXT) FROM StringIds"))
+        )
         self._begin_ns = self._one("TARGET_INFO_SESSION_START_TIME", "utcEpochNs") or 0
         self._pairs: dict[tuple[str, str], int] = {}
         self._processes: dict[int, int] = {}
@@ -334,7 +403,7 @@ class _Export:
             return []
         kind = "TEXT" if texts else "INTEGER"
         columns = ", ".join(f'CAST("{name}" AS {kind})' if name in self._columns[table] else "NULL" for name in wanted)
-        return self._connection.execute(f'SELECT {columns} FROM "{table}"').fetchall()
+        return self._bounds.rows(self._connection.execute(f'SELECT {columns} FROM "{table}"'))
 
     def _timed(self, table: str, wanted: Sequence[str], only: pl.Expr | None = None) -> pl.DataFrame:
         """Return columns of the rows that are wanted and whose times can be true, with beginning and duration."""

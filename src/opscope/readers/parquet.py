@@ -8,7 +8,6 @@
         allocations.parquet, overheads.parquet, ranges.parquet, synchronizations.parquet, migrations.parquet
 """
 
-import hashlib
 import io
 import os
 import tempfile
@@ -23,7 +22,7 @@ import polars as pl
 
 from opscope._version import __version__
 from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
-from opscope.files import PARTIAL, path_text, regular, write_whole
+from opscope.files import digest_of, partial_prefix, path_text, regular, write_whole
 from opscope.model import DeviceProperties, Trace, TraceSource
 from opscope.readers.events import KINDS, LATEST_NS
 from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST, UNSUSPICIOUS_BYTES
@@ -66,7 +65,7 @@ def write(trace: Trace, directory: Path) -> StoreManifest:
     """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=PARTIAL) as scratch:
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=partial_prefix()) as scratch:
             whole = Path(scratch) / "new"
             whole.mkdir()
             manifest = _written(trace, whole)
@@ -74,6 +73,33 @@ def write(trace: Trace, directory: Path) -> StoreManifest:
     except (OSError, pl.exceptions.PolarsError) as error:
         raise EnvironmentLacksError(f"cannot write to {directory}: {error}") from error
     return manifest
+
+
+def refuse_target(directory: Path, trace: Path, *, overwrite: bool) -> None:
+    """Check where a trace is to be converted to, before any work is done.
+
+    Raises:
+        UsageError: something is there that may not be replaced: the trace itself, anything that is no whole store, or a
+            store where ``overwrite`` was not said.
+    """
+    if not directory.exists() and not directory.is_symlink():
+        return
+    if directory.is_symlink() or not directory.is_dir():
+        raise UsageError(f"{directory} is no folder: name another")
+    if trace.exists() and trace.resolve().is_relative_to(directory.resolve()):
+        raise UsageError(f"{directory} is what is read, or holds it: name another folder")
+    if not any(directory.iterdir()):
+        return
+    if not overwrite:
+        raise UsageError(f"{directory} is there already: name another folder, or --overwrite replaces it")
+    try:
+        manifest = msgspec.json.decode(regular(directory / STORE_MANIFEST).read_bytes(), type=StoreManifest)
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{directory} holds something else than a converted trace, and is not replaced") from error
+    for name, digest in manifest.digests.items():
+        path = directory / f"{name}.parquet"
+        if name not in SCHEMAS or path.is_symlink() or (path.exists() and digest_of(path) != digest):
+            raise UsageError(f"{directory} is not replaced: {path.name} is not what opscope wrote")
 
 
 def _written(trace: Trace, directory: Path) -> StoreManifest:
@@ -85,7 +111,7 @@ def _written(trace: Trace, directory: Path) -> StoreManifest:
             frame.write_parquet(file, compression="zstd", compression_level=1)
             file.flush()
             os.fsync(file.fileno())
-        digests[name] = _digest(path)
+        digests[name] = digest_of(path)
     manifest = StoreManifest(
         opscope=__version__,
         source=trace.source,
@@ -96,11 +122,6 @@ def _written(trace: Trace, directory: Path) -> StoreManifest:
     )
     write_whole(directory / STORE_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     return manifest
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 
 
 def _put(whole: Path, directory: Path, scratch: Path) -> None:
@@ -175,7 +196,7 @@ class _Table:
     digest: str | None
 
     def read(self, threads: int) -> pl.DataFrame:
-        if self.digest is not None and _digest(self.path) != self.digest:
+        if self.digest is not None and digest_of(self.path) != self.digest:
             raise self._unlike("content than its manifest says")
         content = self.path if path_text(self.path) == str(self.path) else io.BytesIO(self.path.read_bytes())
         lazy = pl.scan_parquet(content)

@@ -70,7 +70,7 @@ def _decoded(tokens: Sequence[bytes], numbers: Array) -> Iterator[tuple[Any, int
     for first in range(0, len(numbers), _AT_ONCE):
         chosen = [tokens[number] for number in numbers[first : first + _AT_ONCE]]
         try:
-            values = json.loads(b"[" + b",".join(chosen) + b"]")
+            values = json.loads((b"[" + b",".join(chosen) + b"]").decode())
         except (ValueError, RecursionError):
             values = ()
         if len(values) == len(chosen):

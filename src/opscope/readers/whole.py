@@ -39,6 +39,11 @@ class WholeReader:
         self._pieces = [b"".join(self._pieces)]
         return self._pieces[0]
 
+    def take(self) -> bytes:
+        """Return all that was read, and keep nothing of it."""
+        content, self._pieces = self.content(), []
+        return content
+
 
 class OpenedReader(WholeReader):
     """Keeps a file's content only where the file cannot be opened again: a pipe, or packed data."""

@@ -66,7 +66,7 @@ def difference(name: str, before: Measured, after: Measured, fail_over: float | 
 
 def worst(gates: list[Gate]) -> Gate:
     """Return the worst of some; what is proven counts before what is not."""
-    return next((gate for gate in (Gate.REGRESSION, Gate.INCONCLUSIVE) if gate in gates), Gate.FINE)
+    return next((gate for gate in (Gate.REGRESSION, Gate.INCOMPLETE, Gate.INCONCLUSIVE) if gate in gates), Gate.FINE)
 
 
 def _steps(before: Measured, after: Measured) -> tuple[int, int, bool]:
