@@ -1,10 +1,7 @@
 """Hardware counters of single operators, through Nsight Compute (``ncu``)."""
 
-import os
 import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +11,8 @@ import msgspec
 
 from opscope.collect.collector import Collected
 from opscope.errors import EnvironmentLacksError
+from opscope.files import scratch
+from opscope.processes import own_environment, own_process
 from opscope.readers.ncu import read_kernel_counters
 from opscope.record.counters import Counters, OperatorCall
 
@@ -75,7 +74,7 @@ class NsightCompute:
         command = [
             *(find_ncu(), "--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off"),
             *("--target-processes", "all", "--log-file", str(log), "--metrics", ",".join(metrics)),
-            *(sys.executable, "-m", "opscope.collect.replay"),
+            *own_process("opscope.collect.replay"),
         ]
         try:
             result = subprocess.run(
@@ -84,7 +83,7 @@ class NsightCompute:
                 capture_output=True,
                 timeout=_TIMEOUT_S,
                 check=False,
-                env={**os.environ, "TMPDIR": str(folder)},
+                env=own_environment(TMPDIR=str(folder)),
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise EnvironmentLacksError(f"ncu could not be run: {error}") from error
@@ -97,8 +96,8 @@ def counters_of(call: OperatorCall) -> tuple[Counters, ...]:
     Raises:
         EnvironmentLacksError: see `NsightCompute.collect`.
     """
-    with tempfile.TemporaryDirectory(prefix="opscope-ncu-") as folder:
-        return NsightCompute().collect(call, Path(folder)).record
+    with scratch() as folder:
+        return NsightCompute().collect(call, folder).record
 
 
 def _why(log: str, stderr: bytes) -> str:

@@ -1,21 +1,28 @@
-"""Costs of calls that no rule knows: each is made again with tensors that hold nothing (meta), and PyTorch counts.
+"""Costs of calls that no rule knows: PyTorch counts them, with tensors that hold nothing (meta), in a process apart.
 
-The operators are those of the PyTorch that is installed. Nothing is computed, and no memory is taken.
+A trace may be anyone's, and the calls that it records may be made up. So they are made in a process of its own, which
+can neither write files nor take much memory or time (`confined`), and only those that `replayable` allows.
 """
 
-import ast
+import contextlib
 import json
+import os
+import selectors
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
-import torch
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+import msgspec
 
 from opscope.analysis.launch_shapes import LaunchShape
+from opscope.files import scratch
 from opscope.knowledge.categories import Category
 from opscope.knowledge.costs import Cost
 from opscope.knowledge.dtypes import recorded_dtype
+from opscope.processes import own_environment, own_process
+from opscope.record.meta import MetaAnswer, MetaCall, Rebuilt
 
 # Kinds of work that read every element of what they are given; of others only what is written is certain.
 _READ_WHOLE: Final = frozenset(
@@ -24,31 +31,20 @@ _READ_WHOLE: Final = frozenset(
         *(Category.ELEMENTWISE, Category.REDUCTION, Category.DISTANCE, Category.FFT),
     }
 )
+_START_S: Final = 60.0  # importing PyTorch takes 2 to 10 s on slow disks
+_CALL_S: Final = 5.0  # a call takes a millisecond; what takes seconds is no call of a program
+_MOST_PROCESSES: Final = 3  # calls that end the process are skipped; a trace full of them is not asked about any more
+_LONGEST_ANSWER: Final = 1 << 16
+MadeAgain = Callable[[LaunchShape], Rebuilt | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
-    """What a call that was made again takes and gives.
-
-    Attributes:
-        flop: as ``torch.utils.flop_counter`` counts.
-        read_bytes: of all tensors among its arguments.
-        new_bytes: of the tensors that it returns and was not given.
-        rewritten_bytes: of those among its arguments that it writes.
-    """
-
-    flop: int
-    read_bytes: int
-    new_bytes: int
-    rewritten_bytes: int
-
-
-def rebuilt_cost(row: LaunchShape, category: Category) -> Cost | None:
+def cost_of(row: LaunchShape, category: Category, made_again: MadeAgain) -> Cost | None:
     """Return what a call must do at least, as far as that is certain; None where it cannot be made again.
 
     Args:
         row: the call, as it was recorded.
         category: what kind of work it is.
+        made_again: makes the call.
     """
     found = made_again(row)
     if found is None:
@@ -62,50 +58,88 @@ def rebuilt_cost(row: LaunchShape, category: Category) -> Cost | None:
     return Cost(read + written, found.flop, found.flop, dtype=dtype)
 
 
-def made_again(row: LaunchShape) -> Rebuilt | None:
-    """Make a recorded call again, with the first overload that takes its arguments."""
-    namespace, _, name = (row.operator or "").partition("::")
-    if namespace != "aten" or not row.input_strides:
-        return None
-    packet = getattr(torch.ops.aten, name, None)
-    texts = (row.input_dims, row.input_types, row.input_strides, row.concrete_inputs)
-    dims, types, strides, values = (json.loads(text or "[]") for text in texts)
-    for overload in packet.overloads() if packet is not None else ():
-        function = getattr(packet, overload)
-        if len(function._schema.arguments) != len(types):
-            continue
+@contextlib.contextmanager
+def costs_by_pytorch() -> Iterator[Callable[[LaunchShape, Category], Cost | None]]:
+    """Give a function that returns the cost of a recorded call; PyTorch is started with the first one.
+
+    ::
+
+        with costs_by_pytorch() as rebuild:
+            analysis = replace(analysis, rebuild=rebuild)
+    """
+    with scratch() as empty:
+        process = _MetaProcess(empty)
         try:
-            return _called(function, [dims, types, strides, values])
-        except Exception:  # another overload may take them
-            continue
-    return None
+            yield lambda row, category: cost_of(row, category, process.made_again)
+        finally:
+            process.end()
 
 
-def _called(function: Any, recorded: list[list[Any]]) -> Rebuilt:
-    """Raise where the arguments cannot be made, or are not taken."""
-    declared = function._schema.arguments
-    made = [_argument(str(a.type), *rest) for a, *rest in zip(declared, *recorded, strict=True)]
-    given = [value for a, value in zip(declared, made, strict=True) if not a.kwarg_only]
-    named = {a.name: value for a, value in zip(declared, made, strict=True) if a.kwarg_only and value is not None}
-    with FlopCounterMode(display=False) as counter:
-        result = function(*given, **named)
-    tensors = [value for value in made if isinstance(value, torch.Tensor)]
-    writes = [a.alias_info is not None and a.alias_info.is_write for a in declared]
-    rewritten = [v for v, w in zip(made, writes, strict=True) if w and isinstance(v, torch.Tensor)]
-    outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    new = [leaf for leaf in outputs if not any(leaf is value for value in tensors)]
-    return Rebuilt(int(counter.get_total_flops()), *map(_bytes, (tensors, new, rewritten)))
+@dataclass(slots=True)
+class _MetaProcess:
+    """Makes calls in a process, and starts another one where a call ended it."""
 
+    folder: Path
+    process: "subprocess.Popen[bytes] | None" = None
+    started: int = 0
 
-def _bytes(tensors: list[torch.Tensor]) -> int:
-    return sum(value.numel() * value.element_size() for value in tensors)
+    def made_again(self, row: LaunchShape) -> Rebuilt | None:
+        """Make a recorded call again; None where that is not allowed, or fails in whatever way."""
+        if row.operator is None or not row.input_strides:
+            return None
+        dims, types, values = (text or "[]" for text in (row.input_dims, row.input_types, row.concrete_inputs))
+        call = MetaCall(row.operator, dims, types, row.input_strides, values)
+        process = self._running()
+        if process is None or process.stdin is None:
+            return None
+        try:
+            process.stdin.write(msgspec.json.encode(call) + b"\n")
+            process.stdin.flush()
+            answer = self._answer(process, _CALL_S)
+        except OSError:
+            answer = None
+        if answer is None:
+            self.end()
+            return None
+        return answer.rebuilt
 
+    def _running(self) -> "subprocess.Popen[bytes] | None":
+        """Return the process, started and confined; None where it cannot be had."""
+        if self.process is not None or self.started >= _MOST_PROCESSES:
+            return self.process
+        self.started += 1
+        self.process = subprocess.Popen(
+            own_process("opscope.collect.meta_worker"),
+            cwd=self.folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=own_environment(),
+            start_new_session=True,
+        )
+        if self._answer(self.process, _START_S) is None:
+            self.end()
+            self.started = _MOST_PROCESSES
+        return self.process
 
-def _argument(declared: str, dims: Any, dtype: str, stride: Any, value: str) -> Any:
-    """Make one argument of a recorded call."""
-    known = recorded_dtype(dtype)
-    if known is not None and "Tensor" in declared:
-        return torch.empty_strided(tuple(dims), tuple(stride), dtype=getattr(torch, known.torch), device="meta")
-    if not value:
-        return None
-    return ast.literal_eval(f"{value}0" if value.endswith(".") else value)
+    @staticmethod
+    def _answer(process: "subprocess.Popen[bytes]", seconds: float) -> MetaAnswer | None:
+        """Read a line; None where none comes in time, or it is no answer."""
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            if not selector.select(seconds):
+                return None
+        # One write of fewer bytes than a pipe holds arrives whole.
+        line = os.read(process.stdout.fileno(), _LONGEST_ANSWER)
+        try:
+            return msgspec.json.decode(line, type=MetaAnswer)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import torch
 
-from opscope.collect.replayable import refuse_unsafe
+from opscope.collect.replayable import overload_of, refuse_unsafe
 from opscope.errors import UsageError
 from opscope.knowledge.dtypes import DataType, recorded_dtype
 from opscope.record.counters import OperatorCall
@@ -49,7 +49,7 @@ def refuse(call: OperatorCall, function: Any, device: torch.device) -> None:
 
     Args:
         call: what was recorded.
-        function: the overload, of ``torch.ops``.
+        function: the overload; see `overload_of`.
         device: what it would run on.
 
     Raises:
@@ -100,11 +100,7 @@ def run(call: OperatorCall) -> None:
     Raises:
         UsageError: the operator or its arguments cannot be built.
     """
-    namespace, _, name = call.operator.partition("::")
-    try:
-        function = getattr(getattr(getattr(torch.ops, namespace), name), call.overload or "default")
-    except AttributeError as error:
-        raise UsageError(f"this PyTorch has no operator {call.operator}.{call.overload or 'default'}") from error
+    function = overload_of(call.operator, call.overload)
     device = torch.device("cuda", 0)
     refuse(call, function, device)
     arguments = arguments_of(call, device)

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 from opscope._version import __version__
 from opscope.collect.collector import Collected
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
-from opscope.files import PARTIAL
+from opscope.files import partial_prefix
 from opscope.readers.repair import repaired
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import Activity, CaptureOptions, Schedule
@@ -170,7 +170,7 @@ def write_trace(profiler: profile, target: Path) -> int:
         EnvironmentLacksError: it could not be written whole.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=target.parent) as folder:
+        with tempfile.TemporaryDirectory(prefix=partial_prefix(), dir=target.parent) as folder:
             partial = Path(folder) / target.name
             profiler.export_chrome_trace(str(partial))
             # On a full disk Kineto only logs; what it leaves behind is no file, or half of one.

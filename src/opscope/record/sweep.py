@@ -1,6 +1,6 @@
 """A sweep: its configurations, their files, and what became of each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from opscope.record.capture import Clocks
@@ -74,7 +74,8 @@ class Manifest:
 
     ``machine``, ``framework``, ``git_revision`` and ``clocks`` are those of the first configuration that was measured;
     ``notes`` name configurations that were measured in another environment. ``target_digest`` is the SHA-256 of the
-    file that defines a target of the user's.
+    file that defines a target of the user's. ``digests`` holds the BLAKE2b digest of each file that was written, by its
+    name: what differs from it is not opscope's any more. ``page_failure`` says why there is no page.
     """
 
     schema: Literal["opscope.sweep/2"] = "opscope.sweep/2"
@@ -89,3 +90,5 @@ class Manifest:
     clocks: Clocks | None = None
     notes: tuple[str, ...] = ()
     target_digest: str | None = None
+    digests: dict[str, str] = field(default_factory=dict)
+    page_failure: str | None = None

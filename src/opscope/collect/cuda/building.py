@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from opscope.errors import EnvironmentLacksError, OpscopeError
-from opscope.files import cache_folder, written_whole
+from opscope.files import PRIVATE_FILE, is_own, private_folder, written_whole
 from opscope.toolchain.cupti import Cupti, find_cupti
 from opscope.toolchain.driver import driver_release
 
@@ -31,17 +31,11 @@ def built_collector(cupti: Cupti) -> Path:
         EnvironmentLacksError: there is no C++ compiler, it fails, or the cache cannot be written to.
     """
     command = [*_compiler(), *_FLAGS, *(f"-I{folder}" for folder in cupti.headers)]
-    target = cache_folder() / "cuda" / f"collector-{cupti.api_version}-{_digest(command)}.so"
-    if target.is_file():
+    target = private_folder("cuda") / f"collector-{cupti.api_version}-{_digest(command)}.so"
+    if is_own(target):  # else it may be anyone's, and is written anew
         return target
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(target) as partial:
-            _compile([*command, "-o", str(partial), str(_MAIN), "-ldl"])
-    except OSError as error:
-        raise EnvironmentLacksError(
-            f"the collector cannot be kept as {target} ({error.strerror}); OPSCOPE_CACHE names another folder"
-        ) from error
+    with written_whole(target, PRIVATE_FILE) as partial:
+        _compile([*command, "-o", str(partial), str(_MAIN), "-ldl"])
     return target
 
 

@@ -8,11 +8,10 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,7 @@ from opscope._version import __version__
 from opscope.collect.collector import Collected
 from opscope.collect.cuda.building import built_collector
 from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.files import digest_of, kept_scratch, path_text
 from opscope.record.execution import RECORDING_ENDING, Execution, OtherTool
 from opscope.toolchain.cupti import Cupti, find_cupti
 from opscope.toolchain.driver import driver_release
@@ -94,8 +94,15 @@ class CudaCollector:
         cupti = find_cupti(driver_release())
         return cls(cupti, built_collector(cupti))
 
-    def collect(self, subject: Command, folder: Path) -> Collected[Execution]:
+    def collect(
+        self, subject: Command, folder: Path, begun: Callable[[Execution], None] = lambda _: None
+    ) -> Collected[Execution]:
         """Run a command, whose standard streams are those of this process; the raw files go into the folder.
+
+        Args:
+            subject: the command.
+            folder: where its processes write.
+            begun: called, just before it starts, with what is known by then: the record without an end.
 
         Raises:
             UsageError: there is no such program, or another tool is to be injected already.
@@ -106,9 +113,7 @@ class CudaCollector:
             raise UsageError(f"{_INJECTION} is set to {other}: another tool is to be loaded in its place. Unset it")
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        stand_ins = Path(
-            tempfile.mkdtemp(prefix="opscope-")
-        )  # the folder's own path may hold colons, as none in a PATH
+        stand_ins = kept_scratch()  # the folder's own path may hold colons, as none in a PATH
         log = folder / _ASIDE
         variables = self._variables(folder)
         _write_stand_ins(stand_ins, log, sorted(variables), str(Path(program).absolute()))
@@ -116,6 +121,19 @@ class CudaCollector:
             program = str(named)
         path = os.pathsep.join(filter(None, (str(stand_ins), os.environ.get("PATH"))))
         created, began = datetime.datetime.now(datetime.UTC), time.time()
+        record = Execution(
+            command=tuple(map(_as_text, subject.arguments)),
+            folder=_here(),
+            created=created.isoformat(timespec="seconds"),
+            seconds=None,
+            exit_code=None,
+            opscope=__version__,
+            cupti=str(self.cupti.api_version),
+            cupti_library=str(self.cupti.library),
+            recordings=(),
+        )
+        begun(record)
+        before = set(folder.iterdir())  # what is somebody else's stays, and is not read
         try:
             code = _run(subject.arguments, program, {**os.environ, **variables, "PATH": path})
         except OSError as error:
@@ -124,18 +142,15 @@ class CudaCollector:
             shutil.rmtree(stand_ins, ignore_errors=True)
         seconds = time.time() - began
         tools = tuple(_other_tools(log, began))
-        files = sorted(folder.glob(f"*{RECORDING_ENDING}"), key=lambda file: file.stem.rpartition("-")[2])
-        record = Execution(
-            command=subject.arguments,
-            folder=str(Path.cwd()),
-            created=created.isoformat(timespec="seconds"),
+        taken = (file for file in folder.glob(f"*{RECORDING_ENDING}") if file not in before)
+        files = sorted(taken, key=lambda file: file.stem.rpartition("-")[2])
+        record = replace(
+            record,
             seconds=seconds,
             exit_code=code,
-            opscope=__version__,
-            cupti=str(self.cupti.api_version),
-            cupti_library=str(self.cupti.library),
             recordings=tuple(file.name for file in files),
             other_tools=tools,
+            digests={file.name: digest_of(file) for file in files},
         )
         return Collected(tuple(files), record)
 
@@ -144,6 +159,18 @@ class CudaCollector:
         if not os.environ.get(_NVTX_INJECTION):  # another tool's listener stays
             variables[_NVTX_INJECTION] = str(self.library)
         return variables
+
+
+def _as_text(argument: str) -> str:
+    """Return an argument as text that JSON takes: bytes that are no UTF-8 become U+FFFD."""
+    return os.fsencode(argument).decode("utf-8", "replace")
+
+
+def _here() -> str:
+    try:
+        return path_text(Path.cwd())
+    except OSError:
+        return "?"  # the folder is gone
 
 
 def _write_stand_ins(folder: Path, log: Path, variables: Sequence[str], program: str) -> None:

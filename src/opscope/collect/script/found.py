@@ -22,6 +22,7 @@ class Found:
         profiled_ns: of the profiled ones.
         trace: the trace that was written.
         light: that of a pass over as many steps that recorded device activities only; None without one.
+        own: whether the trace is that of the script's own profiler.
         notes: what a reader must know.
     """
 
@@ -36,11 +37,17 @@ class Found:
     profiled_ns: list[int] = field(default_factory=list)
     trace: RawTrace | None = None
     light: RawTrace | None = None
+    own: bool = False
     notes: list[str] = field(default_factory=list)
 
     def sentence(self) -> str:
         """Say which steps were profiled, and how they were found."""
-        if self.source is None:
+        if self.own:
+            found = (
+                "The script has a profiler of its own, and PyTorch one at a time: the recording is what that one took, "
+                "of the part of the script that it was started for"
+            )
+        elif self.source is None:
             found = (
                 "No repetition of steps was found: the recording is of the run from its beginning, first uses included"
             )

@@ -22,6 +22,9 @@ class Listener(Protocol):
     def profiler_prepares(self, profiler: Any) -> None:
         """A profiler is about to start."""
 
+    def trace_exported(self, profiler: Any, path: Any) -> None:
+        """A profiler has written its trace."""
+
 
 class _Depth(threading.local):
     optimizers = 0
@@ -143,3 +146,12 @@ def _listen_to_profilers(listener: Listener) -> None:
         return original(self)
 
     profile._prepare_trace = _prepare_trace
+    export = profile.export_chrome_trace
+
+    @functools.wraps(export)
+    def export_chrome_trace(self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        result = export(self, path, *args, **kwargs)
+        listener.trace_exported(self, path)
+        return result
+
+    profile.export_chrome_trace = export_chrome_trace

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from opscope.collect.script.events import ANCHOR, LEVELS, Identities, StepEvents
 from opscope.collect.script.found import Found
+from opscope.collect.script.own_profiler import OwnProfiler
 from opscope.collect.script.passes import Passes
 from opscope.collect.script.period import Pattern, settled
 from opscope.collect.script.questions import (
@@ -113,11 +114,17 @@ class Watcher:
         self._block: _Block | None = None
         self._passes = Passes(options, trace, light)
         self._early = EarlyWindow(options, trace)
+        self._own = OwnProfiler(trace)
         self._raised, self._busy = 0, False
 
     @property
     def missed(self) -> str:
         """What a reader may have expected to be recorded, where CUDA could be used and was not."""
+        if self._own.was_used:
+            return (
+                ": it has a profiler of its own, which left no results. PyTorch has one at a time: take it out, or let "
+                "it write its trace and see that (opscope analyze TRACE)"
+            )
         if self._early.began or "torch" not in sys.modules:
             return ""
         return ": it ended before steps were found, or within the first seconds, in which nothing is recorded on a GPU"
@@ -164,6 +171,7 @@ class Watcher:
         """A profiler is about to start. PyTorch has one at a time; the script's own goes first."""
         if self._passes.owns(profiler) or self._early.starting or not self.active:
             return
+        self._own.started(profiler)
         if not self._passes.running and not self._early.running:
             return
         self.found.notes.append("The script started a profiler of its own, and this one gave way")
@@ -171,6 +179,11 @@ class Watcher:
         if self.phase is Phase.RECORD:
             self._passes.abandon()
             self._watch_again()
+
+    def trace_exported(self, profiler: Any, path: Any) -> None:
+        """A profiler has written its trace."""
+        if self.active and self.phase is not Phase.DONE:
+            self._own.exported(profiler, path)
 
     # ---------------------------------------------------------------- boundaries
 
@@ -406,7 +419,11 @@ class Watcher:
             _, number, name = self._current_call
             self._call.add((number, number, name), time.perf_counter_ns())
         self._early.stop()
-        if self._early.write():
+        if self._own.was_used and failure is None and (taken := self._own.kept()) is not None:
+            self.found.notes.clear()
+            self.found.own, self.found.trace = True, taken
+            self._finished()
+        elif self._early.write():
             self._keep_early(whole=failure is None)
 
     def _keep_early(self, *, whole: bool) -> None:

@@ -244,7 +244,6 @@ private:
         fact("process", std::to_string(getpid()));
         fact("parent", std::to_string(getppid()));
         fact("executable", linked("/proc/self/exe"));
-        fact("command", contentOf("/proc/self/cmdline"));
         char host[256] = {};
         if (gethostname(host, sizeof host - 1) == 0) fact("host", host);
         for (const char* variable : kVariables)

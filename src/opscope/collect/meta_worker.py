@@ -1,0 +1,111 @@
+"""The process that makes recorded calls again with tensors that hold nothing.
+
+It reads a `MetaCall` a line from standard input and answers each with a `MetaAnswer`. Nothing is computed, and no
+memory is taken for tensors. The operators are those of the installed PyTorch, and only those that `replayable` allows.
+"""
+
+import ast
+import json
+import os
+import sys
+from typing import Any, Final
+
+import msgspec
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from opscope.collect.confined import confine
+from opscope.collect.replayable import overloads_of, refuse_unsafe
+from opscope.knowledge.dtypes import recorded_dtype
+from opscope.record.meta import MetaAnswer, MetaCall, Rebuilt
+
+_MEMORY: Final = 1 << 30
+_CPU_SECONDS: Final = 120
+_LONGEST_VALUE: Final = 1000  # characters of a recorded argument
+
+
+def made_again(call: MetaCall) -> Rebuilt | None:
+    """Make a recorded call again, with the first overload that takes its arguments and may be called."""
+    recorded = [
+        json.loads(text) for text in (call.input_dims, call.input_types, call.input_strides, call.concrete_inputs)
+    ]
+    if not all(isinstance(values, list) for values in recorded):
+        return None
+    for function in overloads_of(call.operator):
+        if len(function._schema.arguments) != len(recorded[1]):
+            continue
+        try:
+            return _called(call.operator, function, recorded)
+        except Exception:  # another overload may take them
+            continue
+    return None
+
+
+def _called(operator: str, function: Any, recorded: list[list[Any]]) -> Rebuilt:
+    """Raise where the call is refused, its arguments cannot be made, or are not taken."""
+    declared = function._schema.arguments
+    dims, types, strides, _ = recorded
+    values = [_value(str(a.type), *rest) for a, *rest in zip(declared, *recorded, strict=True)]
+    refuse_unsafe(operator, function, list(zip(dims, strides, types, strict=True)), values, "Meta")
+    made = [
+        _tensor(*rest) if _is_tensor(str(a.type), rest[1]) else value
+        for a, value, *rest in zip(declared, values, dims, types, strides, strict=True)
+    ]
+    given = [value for a, value in zip(declared, made, strict=True) if not a.kwarg_only]
+    named = {a.name: value for a, value in zip(declared, made, strict=True) if a.kwarg_only and value is not None}
+    with FlopCounterMode(display=False) as counter:
+        result = function(*given, **named)
+    tensors = [value for value in made if isinstance(value, torch.Tensor)]
+    writes = [a.alias_info is not None and a.alias_info.is_write for a in declared]
+    rewritten = [v for v, w in zip(made, writes, strict=True) if w and isinstance(v, torch.Tensor)]
+    outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    new = [leaf for leaf in outputs if not any(leaf is value for value in tensors)]
+    return Rebuilt(int(counter.get_total_flops()), *map(_bytes, (tensors, new, rewritten)))
+
+
+def _bytes(tensors: list[torch.Tensor]) -> int:
+    return sum(value.numel() * value.element_size() for value in tensors)
+
+
+def _is_tensor(declared: str, dtype: str) -> bool:
+    return recorded_dtype(dtype) is not None and "Tensor" in declared
+
+
+def _value(declared: str, _dims: Any, dtype: str, _stride: Any, value: str) -> Any:
+    """Read the value of an argument; None for a tensor, and for what was recorded as nothing."""
+    if _is_tensor(declared, dtype) or not value:
+        return None
+    if len(value) > _LONGEST_VALUE:
+        raise ValueError("too long for an argument of an operator")
+    return ast.literal_eval(f"{value}0" if value.endswith(".") else value)
+
+
+def _tensor(dims: Any, dtype: str, stride: Any) -> torch.Tensor:
+    known = recorded_dtype(dtype)
+    assert known is not None
+    return torch.empty_strided(tuple(dims), tuple(stride), dtype=getattr(torch, known.torch), device="meta")
+
+
+def main() -> None:
+    """Answer calls until standard input ends."""
+    # What PyTorch imports late is imported before this process is confined.
+
+    made_again(MetaCall("aten::mm", "[[2,2],[2,2]]", '["float","float"]', "[[2,1],[2,1]]", '["",""]'))
+    confine(memory_bytes=_MEMORY, cpu_seconds=_CPU_SECONDS)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what an operator prints is no answer
+    _answer(answers, None)
+    for line in sys.stdin.buffer:
+        try:
+            _answer(answers, made_again(msgspec.json.decode(line, type=MetaCall)))
+        except (ValueError, TypeError, RecursionError, MemoryError):
+            _answer(answers, None)
+
+
+def _answer(descriptor: int, rebuilt: Rebuilt | None) -> None:
+    os.write(descriptor, msgspec.json.encode(MetaAnswer(rebuilt)) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

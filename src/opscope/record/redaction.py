@@ -1,0 +1,180 @@
+"""Takes secrets out of command lines before they are written: results are kept, sent and shown on pull requests.
+
+What is replaced: values whose name speaks of a secret (``--api-key X``, ``token=X``, ``"password": "X"``), the user and
+the query of addresses, and what looks like a token of a known kind wherever it stands.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from opscope.record.settings import SETTINGS, Value
+
+HIDDEN: Final = "***"
+_SECRET_WORDS: Final = frozenset(
+    {
+        *("token", "key", "apikey", "secret", "password", "passwd", "pwd", "passphrase", "auth", "authorization"),
+        *("credential", "credentials", "sas", "sig", "signature", "bearer", "cookie"),
+        *("tokens", "secrets", "passwords", "pass", "creds", "oauth", "jwt", "pat"),
+    }
+)
+_SECRET_ENDINGS: Final = ("token", "apikey", "secret", "password", "passwd", "credential", "credentials")
+# Numbers beside these words are sizes: --key-dim 64, --pad-token-id 0, --num-key-value-heads 8.
+_SIZES: Final = frozenset(
+    {
+        *("id", "ids", "dim", "dims", "size", "len", "length", "num", "number", "count", "max", "min", "per", "heads"),
+        *("head", "n", "dropout", "limit", "budget", "rate"),
+    }
+)
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|true|false|none", re.IGNORECASE)
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_NAME: Final = re.compile(r"[\w.\-]+")
+_OPTION: Final = re.compile(r"--?[A-Za-z][\w.\-]*")
+# --token VALUE inside a word, as in bash -c "curl --token X".
+_SPOKEN: Final = re.compile(r"""(?<!\S)--?(?P<name>[A-Za-z][\w.\-]*)\s+(?P<value>"[^"]*"|'[^']*'|[^\s"'-][^\s"']*)""")
+# NAME=VALUE and "NAME": "VALUE" inside a word. A value in quotes ends with them, another one where the next begins.
+_NAMED: Final = re.compile(
+    r"""(?<![\w.\-])(?P<name>-{0,2}[A-Za-z_][\w.\-]*)(?P<between>["']?\s*[=:]\s*)(?P<value>"[^"]*"|'[^']*'|[^\s"',;&{}\[\]()]+)"""
+)
+_BEARER: Final = re.compile(r"(?i)\b(authorization\s*:\s*\w+|bearer|basic(?=\s+\S*[0-9=]))(\s+)([^\s\"']+)")
+_ADDRESS: Final = re.compile(
+    # The user part ends with the last @ of the host's part; a slash stands in it only behind a password's colon.
+    r"(?P<scheme>(?<![A-Za-z0-9+.\-])[A-Za-z][A-Za-z0-9+.\-]*://)"
+    r"(?:(?P<user>[^/\s?#\"']*|[^/@:\s?#\"']+:(?!\d+/)[^@:\s?#\"']*)@)?(?P<place>[^\s?#\"']*)(?P<query>[?#]\S*)?"
+)
+# Kinds of tokens, as those who issue them describe them: GitHub, GitLab, Hugging Face, OpenAI and Anthropic, AWS,
+# Google, Slack, npm, PyPI, Stripe, Groq, NVIDIA, Docker, DigitalOcean, Replicate, SendGrid,
+# JSON Web Tokens, and keys in PEM.
+_TOKENS: Final = re.compile(
+    r"(?<![A-Za-z0-9])(?:"
+    + "|".join(
+        (
+            r"gh[pousr]_[A-Za-z0-9]{20,}",
+            r"github_pat_[A-Za-z0-9_]{20,}",
+            r"glpat-[A-Za-z0-9_\-]{16,}",
+            r"hf_[A-Za-z0-9]{20,}",
+            r"sk-(?=[A-Za-z0-9_\-]*\d)[A-Za-z0-9_\-]{16,}",
+            r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}",
+            r"(?:gsk_|nvapi-|dckr_pat_|dop_v1_|r8_|GOCSPX-)[A-Za-z0-9_\-]{20,}",
+            r"SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}",
+            r"(?:AKIA|ASIA)[A-Z0-9]{16}",
+            r"AIza[A-Za-z0-9_\-]{30,}",
+            r"ya29\.[A-Za-z0-9_\-]{20,}",
+            r"xox[abeoprs]-[A-Za-z0-9\-]{10,}",
+            r"npm_[A-Za-z0-9]{30,}",
+            r"pypi-[A-Za-z0-9_\-]{20,}",
+            r"eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]*)?",
+            r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)",
+        )
+    )
+    + ")"
+)
+_SHORTEST_SCRUBBED: Final = 6  # shorter values stand in too many other words to be searched for
+
+
+@dataclass(slots=True)
+class Redactor:
+    """Replaces secrets, and remembers them so that they can be taken out of other texts too.
+
+    Attributes:
+        names: further names whose values are secrets.
+        keep: replace nothing.
+        secrets: what was replaced so far.
+    """
+
+    names: frozenset[str] = frozenset()
+    keep: bool = False
+    secrets: set[str] = field(default_factory=set)
+
+    def arguments(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Return the words of a command line without secrets."""
+        return tuple(words) if self.keep else tuple(self._words(words))
+
+    def settings(self, values: Mapping[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
+        """Return values by their names without secrets; opscope's own settings hold none."""
+        return {
+            name: found if self.keep or name in SETTINGS else tuple(self._setting(name, value) for value in found)
+            for name, found in values.items()
+        }
+
+    def scrubbed(self, text: str) -> str:
+        """Return a text without what was replaced so far."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            if len(secret) >= _SHORTEST_SCRUBBED:
+                text = text.replace(secret, HIDDEN)
+        return text
+
+    def _setting(self, name: str, value: Value) -> Value:
+        if isinstance(value, str):
+            return self._hide(value) if self._is_secret(name, value) else self._word(value)
+        return self._hide(str(value)) if self._is_secret(name, str(value)) else value
+
+    def _words(self, words: Sequence[str]) -> Iterator[str]:
+        waiting = ""  # the name of an option whose value is the next word
+        for word in words:
+            if waiting and not word.startswith("--") and self._is_secret(waiting, word):
+                waiting = ""
+                yield self._hide(word)
+                continue
+            waiting = word.lstrip("-") if _OPTION.fullmatch(word) else ""
+            yield self._word(word)
+
+    def _word(self, word: str) -> str:
+        word = _ADDRESS.sub(self._address, word)
+        word = _BEARER.sub(lambda found: f"{found[1]}{found[2]}{self._hide(found[3])}", word)
+        word = _NAMED.sub(self._named, _SPOKEN.sub(self._spoken, self._whole(word)))
+        return _TOKENS.sub(lambda found: self._hide(found[0]), word)
+
+    def _whole(self, word: str) -> str:
+        """Hide the value of a word that is NAME=VALUE as a whole: it may hold blanks, commas and brackets."""
+        name, equals, value = word.partition("=")
+        name = name.lstrip("-")
+        is_value = equals and value and not value.startswith(("{", "[")) and _NAME.fullmatch(name)
+        if is_value and self._is_secret(name, value):
+            return word[: len(word) - len(value)] + self._hide(value)
+        return word
+
+    def _named(self, found: "re.Match[str]") -> str:
+        value = found["value"]
+        quote = value[0] if value[0] in "\"'" else ""
+        inner = value.strip(quote) if quote else value
+        if not inner or inner.startswith("//") or not self._is_secret(found["name"], inner):
+            return found[0]
+        return f"{found['name']}{found['between']}{quote}{self._hide(inner)}{quote}"
+
+    def _spoken(self, found: "re.Match[str]") -> str:
+        value = found["value"].strip("\"'")
+        if not value or not self._is_secret(found["name"], value):
+            return found[0]
+        return found[0][: -len(found["value"])] + found["value"].replace(value, self._hide(value))
+
+    def _address(self, found: "re.Match[str]") -> str:
+        user, query = found["user"], found["query"]
+        kept = found["scheme"]
+        if user:
+            self.secrets.update(filter(None, (user, user.partition(":")[2])))
+            kept += f"{HIDDEN}@"
+        kept += found["place"]
+        if query and len(query) > 1:
+            self.secrets.add(query[1:])
+            self.secrets.update(part.partition("=")[2] for part in re.split("[&;]", query[1:]) if "=" in part)
+            kept += f"{query[0]}{HIDDEN}"
+        return kept
+
+    def _hide(self, value: str) -> str:
+        if value and value != HIDDEN:
+            self.secrets.add(value)
+        return HIDDEN
+
+    def _is_secret(self, name: str, value: str) -> bool:
+        """Tell whether a name speaks of a secret, and the value can be one."""
+        if value == HIDDEN:
+            return False
+        plain = name.lstrip("-")
+        if plain in self.names or plain.rpartition(".")[2] in self.names:
+            return True
+        words = {word.lower() for word in _WORD.findall(plain)}
+        if _NUMBER.fullmatch(value) and words & _SIZES:
+            return False
+        return bool(words & _SECRET_WORDS) or any(word.endswith(_SECRET_ENDINGS) for word in words)
