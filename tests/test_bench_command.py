@@ -189,10 +189,11 @@ def saved(tmp_path: Path, name: str, factor: float, **more: Any) -> Path:
     result = opscope("bench", written(tmp_path, WAYS), *QUICK, "--format", "json", cwd=tmp_path)
     document = json.loads(result.stdout)
     for one in document["results"]:
-        one["doubts"] = []
+        one |= {"doubts": [], "steady": None}
         base = {"doubled": 1_000.0, "added": 2_000.0, "slowly": 30_000.0}[one["name"]] * factor
+        samples = [0.99 * base, *[base] * 14, 1.01 * base]
         one["wall_ns"] = {
-            "median": base, "ci_low": 0.995 * base, "ci_high": 1.005 * base, "n": 16, "samples": [base] * 16,
+            "median": base, "ci_low": 0.995 * base, "ci_high": 1.005 * base, "n": 16, "samples": samples,
             "stopped": one["wall_ns"]["stopped"],
         }  # fmt: skip
     document |= {"request": None, **more}
@@ -240,17 +241,68 @@ def test_what_cannot_be_told_is_measured_again(tmp_path: Path) -> None:
     result = opscope("bench", f"{target}:doubled", *QUICK, "--save", str(now), cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     document = json.loads(now.read_text())
+    document["results"][0]["steady"] = None
     wall = document["results"][0]["wall_ns"]
     before = json.loads(now.read_text())
     before["results"][0]["wall_ns"] |= {key: 10 * wall[key] for key in ("median", "ci_low", "ci_high")}
+    before["results"][0]["wall_ns"]["samples"] = [10 * sample for sample in wall["samples"]]
     (tmp_path / "before.json").write_text(json.dumps(before))
-    document["results"][0]["wall_ns"] |= {"ci_low": 5 * wall["median"], "ci_high": 15 * wall["median"]}
+    wide = [wall["median"] / 2, *[wall["median"]] * (wall["n"] - 2), 20 * wall["median"]]
+    ends = {"ci_low": wall["median"] / 2, "ci_high": 15 * wall["median"]}
+    document["results"][0]["wall_ns"] |= {"samples": wide, **ends}
     now.write_text(json.dumps(document))
     files = (str(tmp_path / "before.json"), str(now))
-    assert opscope("compare", *files, "--not-again").returncode == 5
-    again = opscope("compare", *files, cwd=tmp_path)
+    assert opscope("compare", *files).returncode == 5
+    again = opscope("compare", *files, "--again", "--target", f"{target}:doubled", cwd=tmp_path)
     assert again.returncode in (0, 5), again.stderr  # 5 where the cores are busy
     assert "again:" in again.stderr
+
+
+def test_nothing_that_a_saved_benchmark_names_is_run(tmp_path: Path) -> None:
+    before = saved(tmp_path, "before.json", 1.0)
+    wide = json.loads(saved(tmp_path, "now.json", 1.055).read_text())
+    hostile = {
+        "targets": ["os:getpid"], "inputs": "subprocess:getoutput", "axes": {"cmd": [f"touch {tmp_path / 'ran'}"]},
+        "device": "cpu",
+    }  # fmt: skip
+    now = tmp_path / "hostile.json"
+    now.write_text(json.dumps({**wide, "request": hostile}))
+    plain = opscope("compare", str(before), str(now), cwd=tmp_path)
+    assert plain.returncode == 5, plain.stderr
+    without = opscope("compare", str(before), str(now), "--again", cwd=tmp_path)
+    assert without.returncode == 2
+    assert "--target" in without.stderr
+    for words in (("os:getpid",), ("os:getpid", "--inputs", "subprocess:getoutput"), (written(tmp_path, WAYS),)):
+        other = opscope("compare", str(before), str(now), "--again", "--target", *words, cwd=tmp_path)
+        assert other.returncode == 2, other.stderr
+        assert "is of other" in other.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        {"ci_low": 2_000.0, "ci_high": 500.0},
+        {"ci_low": -1.0},
+        {"median": -5.0},
+        {"median": 0.0},
+        {"median": 1e-310, "ci_low": 1e-310, "ci_high": 1e-310, "samples": [1e-310] * 16},
+        {"n": 17},
+        {"samples": [], "n": 0},
+        {"ci_low": None},
+        {"median": 1e30, "ci_high": 1e30},
+    ],
+    ids=str,
+)
+def test_durations_that_nothing_has_are_refused(poison: dict[str, Any], tmp_path: Path) -> None:
+    before = saved(tmp_path, "before.json", 1.0)
+    document = json.loads(before.read_text())
+    document["results"][0]["wall_ns"] |= poison
+    poisoned = tmp_path / "poisoned.json"
+    poisoned.write_text(json.dumps(document))
+    result = opscope("compare", str(poisoned), str(poisoned))
+    assert result.returncode == 4, result.stdout
+    assert "what no benchmark measures: doubled" in result.stderr
 
 
 def test_what_is_missing_or_wrong_now_is_no_pass(tmp_path: Path) -> None:
@@ -317,7 +369,7 @@ def test_the_pytest_plugin(tmp_path: Path) -> None:
             check=False,
         )
 
-    assert "no baseline of this test is saved" in run("x * 2").stdout
+    assert "no baseline of this test is saved" in run("x * 2", "-rx").stdout
     assert run("x * 2", "--opscope-save").returncode == 0
     slower = run("sum(x * 2 for _ in range(40)) / 40")
     assert "regression" in slower.stdout or BUSY in slower.stdout

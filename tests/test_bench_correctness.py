@@ -1,6 +1,7 @@
 """Variants that are wrong in some way, on the CPU: each is found, and gets no verdict on its speed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -215,3 +216,46 @@ def test_a_baseline_that_tf32_does_not_change_is_not_timed_at_tf32() -> None:
     assert [one.name for one in found] == ["baseline", "rough"]
     assert found[1].correctness is not None
     assert found[1].correctness.precision == "tf32"
+
+
+# ---------------------------------------------------------------- what a lower precision can explain
+
+
+def test_an_error_like_that_of_a_lower_precision_is_wrong_where_nothing_is_computed_in_one() -> None:
+    x = torch.randn(256)
+    case = Case("t", {"twice": lambda x: x * 2, "nearly": lambda x: x * 2.001}, lambda: (x,), None)
+    found = check(case, (x,), None)["nearly"]
+    assert found.verdict is Correct.WRONG
+    assert "nothing that it computes is done in a lower precision" in found.sentence
+
+
+def test_of_a_product_the_same_error_is_a_lower_precision() -> None:
+    x, y = torch.randn(64, 64), torch.randn(64, 64)
+
+    def rounded(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Multiply what has ten bits behind the point, as TF32 does."""
+        bits = [(value.view(torch.int32) & ~0x1FFF).view(torch.float32) for value in (x, y)]
+        return bits[0] @ bits[1] if x.dtype is torch.float32 else x @ y
+
+    case = Case("t", {"product": torch.mm, "rounded": rounded}, lambda: (x, y), None)
+    found = check(case, (x, y), None)["rounded"]
+    assert (found.verdict, found.precision) == (Correct.LOWER_PRECISION, "tf32")
+
+
+def test_the_error_that_is_shown_is_that_of_the_inputs_that_decided() -> None:
+    from opscope.documents.bench import BenchResult, RegimeError
+    from opscope.report.bench_document import _right
+
+    x = torch.randn(256)
+
+    def wrong_for_small(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x.abs().max() < 1e-2, x * 2.1, x * 2)
+
+    case = Case("t", {"twice": lambda x: x * 2, "other": wrong_for_small}, lambda: (x,), None)
+    found = check(case, (x,), None)["other"]
+    assert (found.verdict, found.worst) == (Correct.WRONG, "tiny")
+    assert next(error for error in found.errors if error.regime == "as given").error == 0.0
+    far = RegimeError(regime="tiny", error=5e-2)
+    others = (RegimeError(regime="as given", error=3e-1), far)
+    shown = replace(found, errors=others)
+    assert _right(BenchResult(name="other", case="t", correctness=shown)) == "wrong, error 5e-02"

@@ -6,15 +6,34 @@ which tensors they are, and that all of the result is written.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from opscope.benchmarking.case import Case, Function
 from opscope.documents.bench import Correct, Correctness, RegimeError
+from opscope.knowledge.categories import Category, Classifier
+from opscope.knowledge.native_functions import NativeFunctions
 from opscope.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
 
 _LOWER: Final = {torch.float32: (TF32_ERROR, "TF32-like"), torch.float16: (1e-2, "bfloat16-like")}
+# What a lower precision can explain: TF32 is a way to multiply matrices, and nothing else uses it; sums of many numbers
+# are added up in less than their type where they are of 16 bits.
+_PRODUCTS: Final = frozenset(
+    {
+        *(Category.MATRIX, Category.CONVOLUTION, Category.ATTENTION, Category.RECURRENT, Category.DISTANCE),
+        Category.LINEAR_ALGEBRA,
+    }
+)
+_SUMS: Final = frozenset(
+    {
+        *(Category.REDUCTION, Category.NORMALIZATION, Category.ACTIVATION, Category.LOSS, Category.SCAN),
+        *(Category.POOLING, Category.INTERPOLATION, Category.FFT),
+    }
+)
+_EXPLAINED: Final = {torch.float32: _PRODUCTS, torch.float16: _PRODUCTS | _SUMS}
+_NO_WORK: Final = frozenset({Category.MEMORY, Category.HOST, Category.FRAMEWORK, Category.OTHER})
 _MOST_OF_BASELINE: Final = 10.0
 _OF_BASELINE: Final = 3.0  # times the baseline's own error is right as well
 _TINY: Final = {torch.float16: 1e-2}  # smaller numbers are no normal ones
@@ -77,6 +96,7 @@ def check(
     kinds = [(regime.name, _changed(inputs, regime)) for regime in _REGIMES]
     kinds += [("odd size", odd)] if odd is not None else []
     wanted = {name: _reference(case, values) for name, values in kinds}
+    work = _work_of(case, inputs)
     found: dict[str, Correctness] = {}
     own: dict[str, float] = {}
     first: torch.dtype | None = None
@@ -90,7 +110,7 @@ def check(
         dtype = _result_dtype(function, inputs)
         first = dtype if name == case.baseline else first
         exact = all(value is None or value.exact for value in wanted.values())
-        judged = _judged(case, errors, own, _Result(dtype, first, exact))
+        judged = _judged(case, errors, own, _Result(dtype, first, exact, work))
         if only is None or name in only:
             found[name] = judged
         if name == case.baseline and judged.verdict is not Correct.WRONG:
@@ -98,6 +118,25 @@ def check(
             most = _MOST_OF_BASELINE * (judged.tolerance or 0.0)
             own = {error.regime: min(error.error, most) for error in errors if error.error is not None}
     return found
+
+
+def _work_of(case: Case, inputs: Inputs) -> frozenset[Category]:
+    """Return what kinds of work the baseline and the reference do, by the operators that they call."""
+    called: set[str] = set()
+
+    class Listening(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called.add(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    for function in filter(None, (case.variants[case.baseline], case.reference)):
+        try:
+            with Listening():
+                function(*_copied(inputs))
+        except Exception:  # compiled functions may not be listened to
+            continue
+    classifier = Classifier(NativeFunctions.shipped())
+    return frozenset(classifier.classify(name).category for name in called) - _NO_WORK
 
 
 def _no_reference(case: Case, inputs: Inputs) -> str | None:
@@ -301,11 +340,19 @@ def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[Regim
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """The data type of a variant's result, and that of the baseline's; whether the reference is of float64."""
+    """The data type of a variant's result, and that of the baseline's; whether the reference is of float64.
+
+    ``work`` is the kinds of work that the baseline and the reference do; empty where PyTorch sees none of it.
+    """
 
     dtype: torch.dtype | None
     of_baseline: torch.dtype | None
     exact: bool
+    work: frozenset[Category]
+
+    def explains(self, dtype: torch.dtype) -> bool:
+        """Tell whether a lower precision can be what an error comes from."""
+        return not self.work or bool(self.work & _EXPLAINED.get(dtype, frozenset()))
 
 
 def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], result: _Result) -> Correctness:
@@ -314,7 +361,9 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
     dtype = result.dtype
     tolerance = TOLERANCE.get(dtype, 0.0) if dtype is not None else None
 
-    def said(verdict: Correct, sentence: str, precision: str | None = None) -> Correctness:
+    def said(
+        verdict: Correct, sentence: str, precision: str | None = None, worst: RegimeError | None = None
+    ) -> Correctness:
         return Correctness(
             verdict=verdict,
             sentence=sentence,
@@ -322,13 +371,14 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
             tolerance=tolerance,
             errors=tuple(errors),
             precision=precision or (None if dtype is None else _name(dtype)),
+            worst=None if worst is None else worst.regime,
         )
 
     # Around infinities implementations differ, and none is wrong.
     special = next((error for error in errors if error.problem is not None and error.regime == _SPECIAL), None)
     problem = next((error for error in errors if error.problem is not None and error is not special), None)
     if problem is not None:
-        return said(Correct.WRONG, f"it {problem.problem} (inputs: {problem.regime})")
+        return said(Correct.WRONG, f"it {problem.problem} (inputs: {problem.regime})", worst=problem)
     if tolerance is None or dtype is None:
         return said(Correct.WRONG, "it returns no tensor")
     far = [
@@ -348,10 +398,12 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
     worst = max(far, key=lambda error: error.error or 0.0)
     found = f"relative error {worst.error:.1e} (inputs: {worst.regime}), {tolerance:.0e} allowed for {_name(dtype)}"
     most, like = _LOWER.get(dtype, (0.0, ""))
-    if (worst.error or 0.0) <= most:
+    if (worst.error or 0.0) <= most and result.explains(dtype):
         lower = like.removesuffix("-like").lower()
-        return said(Correct.LOWER_PRECISION, f"{like} error in a {_name(dtype)} variant: {found}", lower)
-    return said(Correct.WRONG, found)
+        return said(Correct.LOWER_PRECISION, f"{like} error in a {_name(dtype)} variant: {found}", lower, worst)
+    if (worst.error or 0.0) <= most:
+        found += "; nothing that it computes is done in a lower precision"
+    return said(Correct.WRONG, found, worst=worst)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -4,7 +4,6 @@ Kernels are attributed by the host range that their launch lies in, never by nam
 it is verified that this still ran when the last call was issued: the host never kept the device waiting.
 """
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from opscope.analysis.columns import column, end_of
 from opscope.analysis.links import link
 from opscope.benchmarking.rounds import Calls, Timer
 from opscope.errors import OpscopeError
+from opscope.files import scratch
 from opscope.readers import read
 from opscope.units import NS_PER_MS
 
@@ -108,8 +108,8 @@ class KernelTimer:
                 if place % 16 == 15:
                     torch.cuda.synchronize(self.device)
             torch.cuda.synchronize(self.device)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "trace.json"
+        with scratch() as folder:
+            path = folder / "trace.json"
             profiler.export_chrome_trace(str(path))
             *found, marked = attributed(path, len(names) + 1)
         self.current |= marked.streams

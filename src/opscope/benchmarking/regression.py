@@ -2,7 +2,17 @@
 
 from collections.abc import Sequence
 
-from opscope.documents.bench import BenchDocument, BenchResult, Change, Changed, Correct, Duration, compared_by
+from opscope.documents.bench import (
+    BenchDocument,
+    BenchResult,
+    Change,
+    Changed,
+    Correct,
+    Duration,
+    Measure,
+    Steady,
+    compared_by,
+)
 
 
 def differences(before: BenchDocument, now: BenchDocument) -> list[str]:
@@ -51,12 +61,32 @@ def _changed(name: str, before: BenchResult, now: BenchResult | None, threshold:
         return Changed(name, *nothing, Change.MISSING)
     if now.correctness is not None and now.correctness.verdict is Correct.WRONG:
         return Changed(name, *nothing, Change.WRONG)
+    doubts = (*before.doubts, *now.doubts)
     for measure in compared_by(before, now):
         old, new = before.duration(measure), now.duration(measure)
         if old is not None and new is not None:
-            low, high = _between(old, new)
-            return Changed(name, measure, old.median, new.median, low, high, _said(low, high, threshold, now.doubts))
+            if measure is Measure.WALL and before.steady is not None and now.steady is not None:
+                low, high = between_sessions(before.steady, now.steady)
+                said = _said(low, high, threshold, doubts)
+                return Changed(name, measure, before.steady.ns, now.steady.ns, low, high, said)
+            least, most = _between(old, new)
+            contended = [one.contention for one in (before, now) if measure is Measure.WALL and one.contention]
+            said = _said(least, most, threshold, (*doubts, *contended))
+            return Changed(name, measure, old.median, new.median, least, most, said)
     return Changed(name, *nothing, Change.MISSING)
+
+
+def between_sessions(before: Steady, now: Steady) -> tuple[float, float]:
+    """Return the least and the most that the ratio of two sessions' times can be.
+
+    By the clock, and in pieces of the yardstick: where the machine itself was faster or slower, one of the two does not
+    see it, and nobody knows which. Both are widened by what the call differs from itself within a session.
+    """
+    of_itself = [ratio for one in (before, now) for ratio in (one.same_low, one.same_high) if ratio > 0]
+    noise = max((max(ratio, 1 / ratio) for ratio in of_itself), default=1.0)
+    by_clock = (now.ci_low / before.ci_high, now.ci_high / before.ci_low)
+    by_yardstick = (now.pieces_low / before.pieces_high, now.pieces_high / before.pieces_low)
+    return min(by_clock[0], by_yardstick[0]) / noise, max(by_clock[1], by_yardstick[1]) * noise
 
 
 def _between(before: Duration, now: Duration) -> tuple[float | None, float | None]:

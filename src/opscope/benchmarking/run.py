@@ -17,10 +17,11 @@ from opscope.benchmarking.limit import least_work, limit_share
 from opscope.benchmarking.precision import tf32
 from opscope.benchmarking.ran import what_ran
 from opscope.benchmarking.rounds import Calls, Series, Timer, in_turns
+from opscope.benchmarking.steady import steady_time
 from opscope.benchmarking.steps import waited_for_cpu_ns
 from opscope.benchmarking.stopping import Limits
 from opscope.benchmarking.verdicts import at_precision
-from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, LimitShare, Measure
+from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, LimitShare, Measure, Steady
 from opscope.errors import OpscopeError
 from opscope.record.capture import Clocks
 from opscope.tensors import tensors_of
@@ -71,7 +72,12 @@ def bench_case(
     again = check(case, inputs, None, only=tuple(right))
     checked |= {name: after for name, after in again.items() if _is_wrong(after)}
     text = {name: _shown(value) for name, value in {**case.parameters, **parameters}.items()}
-    tools = _Tools(case, inputs, durations, sampler.clocks, text, busy)
+    steady: dict[str, Steady] = {}
+    if device.type != "cuda":
+        progress(f"{case.name}: beside a yardstick")
+        found = {name: steady_time(call, limits.seconds) for name, call in calls.items()}
+        steady = {name: one for name, one in found.items() if one is not None}
+    tools = _Tools(case, inputs, durations, sampler.clocks, text, busy, steady)
     checked |= {name: one.checked for name, one in lower.items()}
     return _without_work([tools.result(name, checked[name], calls.get(name)) for name in checked])
 
@@ -263,6 +269,7 @@ class _Tools:
     clocks: Clocks | None
     parameters: dict[str, str]
     busy: str | None
+    steady: Mapping[str, Steady]
 
     @property
     def device(self) -> torch.device:
@@ -304,6 +311,8 @@ class _Tools:
             operators=operators,
             launched=kernels,
             peak_memory_bytes=None if wrong or call is None else _peak_memory(call, self.device),
+            contention=self.busy,
+            steady=None if wrong else self.steady.get(name),
         )
 
     def _limit(self, kernel: Duration, checked: Correctness) -> LimitShare | None:
@@ -317,7 +326,7 @@ class _Tools:
         return limit_share(flop, moved, kernel.median, self.device, precision)
 
     def _doubts(self, name: str, limit: LimitShare | None) -> Sequence[str]:
-        doubts = [] if self.busy is None else [self.busy]
+        doubts = []
         if self.clocks is not None:
             slowest, fastest = self.clocks.sm_mhz_min, self.clocks.sm_mhz_max
             hard = [reason for reason in self.clocks.limited_by if reason in _HARD_LIMITS]

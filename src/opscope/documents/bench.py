@@ -104,6 +104,7 @@ class Correctness:
         tolerance: largest relative error that counts as right.
         errors: per kind of inputs.
         precision: at which the variant computes, as far as its result and error tell: ``float32``, ``tf32``.
+        worst: the kind of inputs that decided the verdict; null where none did.
     """
 
     verdict: Correct
@@ -112,6 +113,7 @@ class Correctness:
     tolerance: float | None
     errors: tuple[RegimeError, ...] = ()
     precision: str | None = None
+    worst: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,38 @@ class LimitShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """How long a call takes on the CPU while the machine runs at full speed, and beside a yardstick.
+
+    The yardstick is a fixed piece of work, measured in the same rounds. Where the machine is another one than before,
+    as other processes share its cores, the yardstick is too.
+
+    Attributes:
+        ns: the median of the rounds in which the yardstick ran at full speed, without waiting for a core.
+        ci_low, ci_high: its 95 % interval; of several threads up to where all of their waiting counts.
+        pieces: the same in pieces of the yardstick.
+        pieces_low, pieces_high: its 95 % interval.
+        piece_ns: how long a piece of the yardstick took.
+        same_low, same_high: the 95 % interval of the ratio of the call to itself, in the same rounds.
+        rounds, of_rounds: how many rounds counted, and of how many.
+        several_threads: whether more than one thread worked.
+    """
+
+    ns: float
+    ci_low: float
+    ci_high: float
+    pieces: float
+    pieces_low: float
+    pieces_high: float
+    piece_ns: float
+    same_low: float
+    same_high: float
+    rounds: int
+    of_rounds: int
+    several_threads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
     """One variant with one choice of parameters. A duration that was not measured is null; ``reasons`` says why.
 
@@ -153,7 +187,7 @@ class BenchResult:
         inputs: what each argument was: a tensor's data type and shape, or the type of anything else.
         reasons: by measure, why it is null.
         kernels: how many kernels, copies and fills a call launches; null without a GPU.
-        operators: the outermost ones of a call.
+        operators: those of a call, each with those that it calls in brackets; of equal ones the number.
         launched: what a call launches, by short names; several equal ones with their number.
         about: what this is, where it is no function of the user's.
         launch_bound: whether issuing a call takes longer than its kernels; null without a GPU.
@@ -161,6 +195,8 @@ class BenchResult:
         limit: how far it is from what the device allows.
         clocks: of the device while it was measured.
         doubts: what makes its durations unfit for a verdict.
+        contention: says that other processes took the CPU meanwhile; null where none did, or nobody knows.
+        steady: of what ran on a CPU, its time at the machine's full speed; null without.
         peak_memory_bytes: the most that a call took beyond what was allocated before; null without a GPU.
     """
 
@@ -185,6 +221,8 @@ class BenchResult:
     clocks: Clocks | None = None
     doubts: tuple[str, ...] = ()
     peak_memory_bytes: int | None = None
+    contention: str | None = None
+    steady: Steady | None = None
 
     def duration(self, measure: Measure) -> Duration | None:
         """Return the durations of one measure."""

@@ -21,10 +21,15 @@ class ChangeVerdict(StrEnum):
 
 
 class Gate(StrEnum):
-    """What ``--fail-over`` says."""
+    """What ``--fail-over`` says.
+
+    Attributes:
+        INCOMPLETE: nothing takes longer as far as can be told, but configurations have no result to compare.
+    """
 
     FINE = "fine"
     REGRESSION = "regression"
+    INCOMPLETE = "incomplete"
     INCONCLUSIVE = "inconclusive"
 
 
@@ -272,8 +277,9 @@ class DiffDocument:
         before, after: the inputs.
         pairs: configurations that both have.
         only_before, only_after: configurations that one has.
+        incomplete: configurations that were not compared, as a side has no result of them; each with the reason.
         fail_over: how much longer a step may take, as a share; null where that was not asked.
-        gate: the worst of all pairs.
+        gate: the worst of all pairs, and whether any is missing.
     """
 
     schema: Literal["opscope.diff/1"] = "opscope.diff/1"
@@ -284,3 +290,4 @@ class DiffDocument:
     only_after: tuple[str, ...] = ()
     fail_over: float | None = None
     gate: Gate | None = None
+    incomplete: tuple[str, ...] = ()

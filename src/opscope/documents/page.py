@@ -272,7 +272,8 @@ class PageDocument:
         created: when.
         traces: its traces.
         sweeps: runs of several configurations.
-        benchmarks: saved by ``opscope bench``.
+        benchmarks: saved by ``opscope bench``; of long ones the first results.
+        benchmark_results_left_out: of each benchmark how many further results it has.
         difference: of two runs.
     """
 
@@ -283,4 +284,5 @@ class PageDocument:
     traces: tuple[PageTrace, ...] = ()
     sweeps: tuple[SweepEntry, ...] = ()
     benchmarks: tuple[BenchDocument, ...] = ()
+    benchmark_results_left_out: tuple[int, ...] = ()
     difference: DiffDocument | None = None

@@ -95,8 +95,11 @@ def _right(result: BenchResult) -> str:
     checked = result.correctness
     if checked is None:
         return "-"
-    largest = max((error.error for error in checked.errors if error.error is not None), default=None)
-    return f"{checked.verdict}" if largest is None else f"{checked.verdict}, error {largest:.0e}"
+    if checked.worst is not None:  # the inputs that decided, whatever the error of others
+        shown = next((error.error for error in checked.errors if error.regime == checked.worst), None)
+    else:
+        shown = max((error.error for error in checked.errors if error.error is not None), default=None)
+    return f"{checked.verdict}" if shown is None else f"{checked.verdict}, error {shown:.0e}"
 
 
 _EXCEEDS: Final = (

@@ -1,5 +1,6 @@
 """Benchmarks as pictures: durations over a parameter, or bars. Needs matplotlib (the extra ``plot``)."""
 
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,19 +16,26 @@ _FORMATS: Final = (".png", ".svg", ".pdf")
 _WIDTH, _HEIGHT = 8.0, 4.5  # inches
 
 
-def write_plot(document: BenchDocument, target: Path) -> None:
-    """Draw one picture per case, below each other.
-
-    Args:
-        document: what was measured.
-        target: a file whose name ends in ``.png``, ``.svg`` or ``.pdf``.
+def check_format(target: Path) -> None:
+    """Refuse a name that tells no format.
 
     Raises:
-        UsageError: the name ends in something else.
-        EnvironmentLacksError: matplotlib is missing.
+        UsageError: it ends in something else than ``.png``, ``.svg`` or ``.pdf``.
     """
     if target.suffix.lower() not in _FORMATS:
         raise UsageError(f"a plot is written as {', '.join(_FORMATS)}, not as {target.name}")
+
+
+def drawn(document: BenchDocument, suffix: str) -> bytes:
+    """Draw one picture per case, below each other; return the content of the file.
+
+    Args:
+        document: what was measured.
+        suffix: ``.png``, ``.svg`` or ``.pdf``.
+
+    Raises:
+        EnvironmentLacksError: matplotlib is missing.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -37,7 +45,9 @@ def write_plot(document: BenchDocument, target: Path) -> None:
     for number, case in enumerate(cases, start=1):
         axes = figure.add_subplot(len(cases), 1, number)
         _draw(axes, case, [result for result in document.results if result.case == case])
-    figure.savefig(str(target), dpi=150)
+    content = io.BytesIO()
+    figure.savefig(content, dpi=150, format=suffix.lower().removeprefix("."))
+    return content.getvalue()
 
 
 _WHAT: Final = {Measure.KERNEL: "kernels, L2 flushed", Measure.EVENT: "between events, L2 flushed"}

@@ -1,0 +1,33 @@
+"""The runs in a folder: the schema ``opscope.runs/1``."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One configuration of a run, or one command that ran under ``opscope exec``.
+
+    Attributes:
+        folder: of the run.
+        target: what ran.
+        created: when, UTC, ISO 8601.
+        configuration: its id; null for a command.
+        outcome: what bounds its step, why it failed, or how the command ended.
+        step_ns: the median unprofiled step; null where none was timed.
+    """
+
+    folder: str
+    target: str
+    created: str
+    configuration: str | None
+    outcome: str
+    step_ns: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsDocument:
+    """The runs in a folder, the oldest first."""
+
+    schema: Literal["opscope.runs/1"] = "opscope.runs/1"
+    runs: tuple[RunRow, ...]
