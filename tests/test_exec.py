@@ -1,5 +1,6 @@
 """``opscope exec`` and what reads its recordings: real ones of an H200, and programs that play one with CUDA here."""
 
+import contextlib
 import json
 import lzma
 import os
@@ -28,7 +29,7 @@ from opscope.record.codec import decode
 from opscope.record.execution import Execution
 from opscope.toolchain.cupti import Cupti, find_cupti
 from tests import collector
-from tests.cli import fresh_opscope
+from tests.cli import PYTHONPATH, fresh_opscope
 from tests.collector import FakeCuda
 from tests.conftest import DATA
 
@@ -427,9 +428,62 @@ def test_the_command_line(cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.Mo
     assert stats["reports"][0]["name"] == "cuda_api_sum"
     assert fresh_opscope("analyze", "run").returncode == 0
     taken = fresh_opscope("exec", "-o", "run", str(cuda.program))
-    assert (taken.returncode, "is there already" in taken.stderr) == (2, True)
+    assert (taken.returncode, "--overwrite" in taken.stderr) == (2, True)
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    (tmp_path / "run" / "raw" / "changed.cudarec").write_text("mine")
+    before = set(record.recordings)
+    replaced = fresh_opscope("exec", "-o", "run", "--overwrite", "--", str(cuda.program), "everything")
+    assert replaced.returncode == 0, replaced.stderr
+    left = {path.name for path in (tmp_path / "run" / "raw").iterdir()}
+    assert not left & before
+    assert "changed.cudarec" in left
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
     nothing = fresh_opscope("exec", sys.executable, "-c", "print('hello'); raise SystemExit(4)")
     assert (nothing.returncode, nothing.stdout) == (4, "hello\n")
     assert "was seen to use CUDA or NVTX: nothing was recorded" in nothing.stderr
-    assert not (tmp_path / "profiling_results" / f"exec_{Path(sys.executable).name}").exists()
+    assert not (tmp_path / "profiling_results").exists()
     assert fresh_opscope("exec", "--stats", "no_such_sum", "true").returncode == 2
+
+
+def test_what_was_recorded_is_read_where_opscope_was_killed(cuda: FakeCuda, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    command = [sys.executable, "-m", "opscope", "exec", "-o", "run", "--redact", "seed", "--", "sh", "-c",
+               f"{cuda.program} everything; sleep 60", "--token", "s3cr3tt0ken", "--seed", "77777777"]  # fmt: skip
+    running = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    until = time.monotonic() + 60
+    while not list(tmp_path.glob("run/raw/*.cudarec")) and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(1)
+    running.kill()
+    running.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL)
+    record = decode(tmp_path / "run" / "exec.json", Execution)
+    assert record.cut_off
+    assert record.recordings == ()
+    assert "s3cr3tt0ken" not in (tmp_path / "run" / "exec.json").read_text()
+    assert "77777777" not in (tmp_path / "run" / "exec.json").read_text()
+    for path in tmp_path.glob("run/raw/*"):
+        assert b"s3cr3tt0ken" not in path.read_bytes()
+    assert len(list(files_of([tmp_path / "run"]))) == 1
+    assert fresh_opscope("analyze", "run", cwd=tmp_path).returncode == 0
+    listed = json.loads(fresh_opscope("runs", ".", "--format", "json", cwd=tmp_path).stdout)["runs"]
+    assert "was cut off" in listed[0]["outcome"]
+
+
+def test_the_exit_code_is_the_programs_whatever_it_does_to_its_folder(cuda: FakeCuda, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = fresh_opscope(
+        "exec", "-o", "../run", "sh", "-c", f"{cuda.program} everything; rm -rf {gone}; exit 7", cwd=gone
+    )
+    assert done.returncode == 7, done.stderr
+    assert decode(tmp_path / "run" / "exec.json", Execution).exit_code == 7
+    odd = subprocess.run(
+        [sys.executable, "-m", "opscope", "exec", "-o", "odd", "sh", "-c", "exit 3", b"\xff\xfe"], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert odd.returncode == 3, odd.stderr
+    assert decode(tmp_path / "odd" / "exec.json", Execution).command[-1] == "\ufffd\ufffd"

@@ -177,7 +177,15 @@ def test_a_manifest_cannot_lead_out_of_its_directory(sweep: Path, tmp_path: Path
     record.write_text(record.read_text().replace("step_trace_bs2.json", "../../../../etc/hostname"))
     result = opscope("report", str(copy))
     assert result.returncode == 4
-    assert "outside its directory" in result.stderr
+    assert "names traces as opscope does not" in result.stderr
+    shutil.rmtree(copy)
+    shutil.copytree(sweep, copy)
+    (tmp_path / "outside.json").write_bytes((copy / "step_trace_bs2.json").read_bytes())
+    (copy / "step_trace_bs2.json").unlink()
+    (copy / "step_trace_bs2.json").symlink_to(tmp_path / "outside.json")
+    led_out = opscope("report", str(copy))
+    assert led_out.returncode == 4
+    assert "outside its directory" in led_out.stderr
 
 
 # ---------------------------------------------------------------- failures
@@ -461,7 +469,11 @@ def test_results_of_an_earlier_run_are_never_taken_for_new_ones(tmp_path: Path) 
     directory = tmp_path / "r"
     first = profile(directory, toy("ill"), "--batch-sizes", "1", "3", "--repeat", "2", env={"TOY_CURED": "1"})
     assert first.returncode == 0, first.stderr
-    second = profile(directory, toy("ill"), "--batch-sizes", "1", "3")
+    refused = profile(directory, toy("ill"), "--batch-sizes", "1", "3")
+    assert refused.returncode == 2
+    assert "--resume" in refused.stderr
+    assert "--overwrite" in refused.stderr
+    second = profile(directory, toy("ill"), "--batch-sizes", "1", "3", "--overwrite")
     assert second.returncode == 1
     left = {path.name for path in directory.rglob("*") if path.is_file()}
     assert {name for name in left if "_cycle2" in name} == set()

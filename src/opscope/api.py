@@ -3,7 +3,6 @@
 import copy
 import operator
 import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,8 +15,9 @@ from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.documents.trace import TraceDocument
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.files import kept_scratch
 from opscope.model import Trace
-from opscope.pipeline import PageParts, functions_of, write_comparison, write_outputs, write_page
+from opscope.pipeline import PageParts, functions_of, write_outputs
 from opscope.record.capture import CaptureRecord, RawTrace, WorkloadInfo
 from opscope.record.configuration import Activity, CaptureOptions, Configuration, Schedule
 from opscope.record.settings import Dtype, Mode
@@ -28,7 +28,7 @@ from opscope.report.page.frame import Page
 from opscope.store import RunDirectory, with_entry
 from opscope.summary import Summarised, Summary
 from opscope.sweep.plan import new_manifest
-from opscope.sweep.runner import described
+from opscope.sweep.runner import described, written_sweep
 from opscope.units import format_ns
 from opscope.workloads.catalog import short_name
 
@@ -83,10 +83,15 @@ class Run(Summarised):
         return Page(parts.page())
 
     def save(self, directory: str | Path) -> Path:
-        """Copy the run directory (trace, statistics, report, manifest) to a new place and return its path."""
+        """Copy the run directory (trace, statistics, report, manifest) to a new place and return its path.
+
+        Raises:
+            UsageError: something is there already: results are never replaced unasked.
+        """
         target = Path(directory)
         if target.resolve() == self.directory.resolve():
             return target
+        RunDirectory(target).refuse_if_used("name another folder")
         return shutil.copytree(self.directory, target, dirs_exist_ok=True)
 
 
@@ -254,8 +259,10 @@ def _check(configuration: Configuration, options: CaptureOptions) -> None:
 @contextmanager
 def _run_directory(output_dir: str | Path | None) -> Iterator[RunDirectory]:
     """Make the run directory; a temporary one is removed again if the block fails."""
-    path = Path(tempfile.mkdtemp(prefix="opscope-")) if output_dir is None else Path(output_dir)
+    path = kept_scratch() if output_dir is None else Path(output_dir)
     directory = RunDirectory(path)
+    if output_dir is not None:
+        directory.refuse_if_used("name another output_dir")
     try:
         directory.create()
         yield directory
@@ -308,9 +315,7 @@ def _finish(record: CaptureRecord, manifest: Manifest, directory: RunDirectory, 
     """Write the run directory's results and return them as a run."""
     reported = write_outputs(directory, replace(manifest.entries[0], status="done", measured=True))
     manifest = described(with_entry(manifest, reported.entry), record)
-    directory.write_manifest(manifest)
-    write_comparison(directory, manifest)
-    write_page(directory, manifest)
+    manifest = written_sweep(directory, directory.with_digests(manifest, manifest.entries))
     first = reported.results[0]
     run = Run(record, first.analysis.trace, first.analysis, first.measured, first.document, directory.path)
     if temporary:

@@ -1,5 +1,6 @@
 """The Python API of differences: ``opscope.diff``."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,9 @@ from opscope.analysis.difference import difference, worst
 from opscope.analysis.difference.differing import devices_of
 from opscope.analysis.measured import Measured
 from opscope.api import Run
-from opscope.documents.difference import DiffDocument, PairDiff
+from opscope.documents.difference import DiffDocument, Gate, PairDiff
 from opscope.errors import BadInputError, UsageError
-from opscope.inputs import TraceFile, files_of, measured_of
+from opscope.inputs import TraceFile, files_of, measured_of, unmeasured_of
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace
 from opscope.pipeline import new_page
@@ -91,7 +92,18 @@ def diff(before: Side, after: Side, *, fail_over: float | None = None, any_devic
         BadInputError, EnvironmentLacksError: as ``opscope.read``.
     """
     sides = dict(_traces(before)), dict(_traces(after))
-    return compare_sides(_named(before), _named(after), *sides, fail_over=fail_over, any_device=any_device)
+    return compare_sides(
+        _named(before),
+        _named(after),
+        *sides,
+        fail_over=fail_over,
+        any_device=any_device,
+        without_result=(_without_result(before), _without_result(after)),
+    )
+
+
+def _without_result(side: Side) -> dict[str, str]:
+    return unmeasured_of([Path(side)]) if isinstance(side, str | Path) else {}
 
 
 def compare_sides(
@@ -102,14 +114,24 @@ def compare_sides(
     *,
     fail_over: float | None,
     any_device: bool,
+    without_result: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
 ) -> Diff:
     """Compare traces by their names; where both sides have one alone, these two.
+
+    Args:
+        before: what the first side is called.
+        after: what the second one is called.
+        first: the traces of the first side.
+        second: those of the second one.
+        fail_over: how much longer a step may take, as a share.
+        any_device: compare what ran on different devices.
+        without_result: of each side the configurations that were to be measured and have no result, with the reason.
 
     Raises:
         UsageError: as `diff`.
     """
     names = [(name, name) for name in first if name in second]
-    if len(first) == len(second) == 1:
+    if len(first) == len(second) == 1 and not any(without_result):
         names = [(next(iter(first)), next(iter(second)))]
     if not names:
         raise UsageError(f"the two have no configuration in common: {', '.join(first)}; {', '.join(second)}")
@@ -122,6 +144,11 @@ def compare_sides(
     )
     paired = {one for one, _ in names}, {other for _, other in names}
     gates = [pair.gate for pair in pairs if pair.gate is not None]
+    incomplete = {name: "it is missing after" for name in first if name not in paired[0]}
+    incomplete |= {name: f"before, {reason}" for name, reason in without_result[0].items()}
+    incomplete |= {name: f"after, {reason}" for name, reason in without_result[1].items()}
+    if incomplete and fail_over is not None:
+        gates.append(Gate.INCOMPLETE)
     return Diff(
         DiffDocument(
             before=before,
@@ -131,6 +158,7 @@ def compare_sides(
             only_after=tuple(name for name in second if name not in paired[1]),
             fail_over=fail_over,
             gate=worst(gates) if gates else None,
+            incomplete=tuple(f"{name}: {reason}" for name, reason in incomplete.items()),
         )
     )
 
@@ -167,7 +195,7 @@ def traces_by_name(
     Raises:
         BadInputError: a file that was named, or all of a folder, cannot be read.
     """
-    functions, found = NativeFunctions.shipped(), False
+    functions, taken = NativeFunctions.shipped(), set[str]()
     for file in files_of(paths):
         try:
             trace = read(file.path, max_bytes=max_bytes)
@@ -177,17 +205,25 @@ def traces_by_name(
             if unreadable is not None:
                 unreadable(str(file), error)
             continue
-        found = True
-        yield _name_of(file), measured_of(file, trace, functions)[0]
-    if not found:
+        name = next(name for name in _names_of(file) if name not in taken)
+        taken.add(name)
+        yield name, measured_of(file, trace, functions)[0]
+    if not taken:
         raise BadInputError("no file of the folder is a trace")
 
 
-def _name_of(file: TraceFile) -> str:
-    if file.capture is None:
-        return file.path.resolve().name
-    cycle = f", cycle {file.capture.cycle + 1}" if file.capture.cycle else ""
-    return f"{file.capture.record.configuration.id}{cycle}"
+def _names_of(file: TraceFile) -> Iterator[str]:
+    """Yield what a trace can be called, the shortest first: names of folders tell apart what is called alike."""
+    folders, name = file.path.parent, file.path.name or file.path.resolve().name
+    if file.capture is not None:
+        cycle = f", cycle {file.capture.cycle + 1}" if file.capture.cycle else ""
+        folders, name = file.capture.directory.path, f"{file.capture.record.configuration.id}{cycle}"
+    yield name
+    for folder in (folders, *folders.absolute().parents):
+        if folder.name:
+            name = f"{folder.name}/{name}"
+            yield name
+    yield from (f"{name} ({number})" for number in itertools.count(2))
 
 
 def _named(side: Side) -> str:

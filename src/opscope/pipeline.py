@@ -3,8 +3,8 @@
 Everything here can be repeated at any time, from the files of a run directory alone.
 """
 
-import contextlib
 import functools
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -143,6 +143,7 @@ def read_documents(directory: RunDirectory, manifest: Manifest) -> Iterator[Trac
 
 _SLICES_OF_SWEEP: Final = 60_000  # of the timelines of all configurations together
 _LEAST_SLICES: Final = 3_000
+_MOST_RESULTS: Final = 1_000  # of a benchmark: more are no picture
 
 
 class PageParts:
@@ -212,7 +213,21 @@ class PageParts:
         )
         names = [sweep.comparison.description for sweep in sweeps] or [trace.name for trace in self._traces]
         default = ", ".join([*names, *(f"benchmark of {one.created}" for one in benchmarks)])
-        return new_page(title or default, self._traces, sweeps=sweeps, benchmarks=tuple(benchmarks))
+        return new_page(
+            title or default,
+            self._traces,
+            sweeps=sweeps,
+            benchmarks=tuple(_first_results(one) for one in benchmarks),
+            benchmark_results_left_out=tuple(max(0, len(one.results) - _MOST_RESULTS) for one in benchmarks),
+        )
+
+
+def _first_results(document: BenchDocument) -> BenchDocument:
+    """Return a benchmark with its first results and what belongs to them."""
+    results = document.results[:_MOST_RESULTS]
+    shown = {(one.case, one.name, tuple(one.parameters.items())) for one in results}
+    comparisons = (c for c in document.comparisons if (c.case, c.variant, tuple(c.parameters.items())) in shown)
+    return replace(document, results=results, comparisons=tuple(comparisons))
 
 
 def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> PageDocument:
@@ -221,13 +236,23 @@ def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> Page
     return PageDocument(title=title, opscope=__version__, created=created, traces=tuple(traces), **parts)
 
 
-def write_page(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool = False) -> None:
+def write_page(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool = False) -> str | None:
     """Write the page of a run into its directory, if any configuration is done.
 
-    Whatever goes wrong with it costs nothing else: then there is none, and who shows the results sees that.
+    Whatever goes wrong with it costs nothing else. ``OPSCOPE_RAISE`` in the environment lets it be raised, for tests.
+
+    Returns:
+        Why there is no page; None if there is one, or nothing to show.
     """
-    with contextlib.suppress(Exception):
+    try:
         _write_page(directory, manifest, allow_damaged=allow_damaged)
+    except OpscopeError as error:
+        return str(error)
+    except Exception as error:
+        if os.environ.get("OPSCOPE_RAISE"):
+            raise
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def _write_page(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool) -> None:

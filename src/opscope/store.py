@@ -13,17 +13,20 @@
         raw/log_bs8_seq128.txt                       what its process printed
         raw/native_functions-2.11.0+cu130-cuda.json.gz   the operators of the PyTorch that ran
 
-The manifest names the files of every configuration before it runs; `allot` is the one place that makes the names.
+The manifest names the files of every configuration before it runs; `allot` is the one place that makes the names. A
+manifest may be anyone's: names that `allot` would not make are refused, and only files that the manifest has a digest
+of, and that still have it, are ever removed.
 """
 
-import shutil
+import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
-from opscope.errors import BadInputError, EnvironmentLacksError
-from opscope.files import PARTIAL, regular, write_whole
+from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
+from opscope.files import digest_of, regular, sweep, write_whole
 from opscope.record.capture import CaptureRecord
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import Configuration
@@ -31,6 +34,19 @@ from opscope.record.sweep import CycleFiles, Entry, EntryFiles, Manifest
 from opscope.units import NS_PER_S
 
 COMPARISON, COMPARISON_REPORT, PAGE = "comparison.json", "comparison.md", "report.html"
+_MANIFEST: Final = "manifest.json"
+_WORD: Final = r"[^/\x00-\x1f]+"
+# How the names of each kind of file are made; nothing else in a run directory is opscope's.
+_FORMS: Final = {
+    "record": re.compile(rf"raw/capture_{_WORD}\.json"),
+    "log": re.compile(rf"raw/log_{_WORD}\.txt"),
+    "light": re.compile(rf"raw/light_{_WORD}\.json"),
+    "trace": re.compile(rf"{_WORD}_trace_{_WORD}\.json"),
+    "statistics": re.compile(rf"profiling_stats_{_WORD}\.json"),
+    "report": re.compile(rf"kernel_analysis_report_{_WORD}\.md"),
+    "functions": re.compile(rf"raw/native_functions-{_WORD}\.json\.gz"),
+    "sweep": re.compile(r"comparison\.(json|md)|report\.html|manifest\.json"),
+}
 _LONGEST_STEP_NS = 30 * 24 * 3_600 * NS_PER_S
 
 
@@ -43,25 +59,105 @@ class RunDirectory:
     @property
     def manifest(self) -> Path:
         """The manifest's path."""
-        return self.path / "manifest.json"
+        return self.path / _MANIFEST
 
     def create(self) -> None:
         """Make the directory, and clear away what an earlier run that was killed left half written.
 
         Raises:
-            EnvironmentLacksError: it cannot be made or written to.
+            EnvironmentLacksError: it cannot be made or written to, or its folder ``raw`` is a link.
         """
+        raw = self.path / "raw"
         try:
-            (self.path / "raw").mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.path / "raw"):
+            if raw.is_symlink():
+                raise EnvironmentLacksError(f"{raw} is a link: results are written into folders of their own")
+            raw.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=raw):
                 pass
-            for folder in (self.path, self.path / "raw"):
-                for partial in folder.glob(f"{PARTIAL}*"):
-                    shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
         except OSError as error:
             raise EnvironmentLacksError(
                 f"cannot write to {self.path}: {error.strerror or error}. Choose another folder with --output-dir."
             ) from error
+        for folder in (self.path, raw):
+            sweep(folder)
+
+    def refuse_if_used(self, instead: str) -> None:
+        """Refuse a directory that holds anything.
+
+        Args:
+            instead: what its user can do, as an order.
+
+        Raises:
+            UsageError: it does.
+        """
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise UsageError(f"{self.path} is there already, and is not replaced unasked: {instead}")
+
+    def replaceable(self) -> Manifest:
+        """Return the manifest of results that may be replaced: each file in their place is opscope's, as written.
+
+        Raises:
+            UsageError: there is no manifest with digests, or a file has been changed since.
+        """
+        try:
+            manifest = self.read_manifest()
+        except BadInputError as error:
+            raise UsageError(f"{self.path} cannot be overwritten: {error}. Choose another --output-dir") from error
+        if not manifest.digests:
+            raise UsageError(
+                f"{self.path} cannot be overwritten: an earlier version wrote it, which did not note what its files "
+                "hold. Remove it, or choose another --output-dir"
+            )
+        written = set(self._as_written(manifest))
+        for name in manifest.digests:
+            # A log says what a process printed, also one that tried in vain to replace these results.
+            is_log = _FORMS["log"].fullmatch(name) is not None
+            if name not in written and not is_log and (self.path / name).exists():
+                raise UsageError(f"{self.path} cannot be overwritten: {name} has been changed since it was written")
+        return manifest
+
+    def refuse_foreign(self, manifest: Manifest, entries: Iterable[Entry]) -> None:
+        """Refuse to measure where files that a manifest does not know have the names of what is to be written.
+
+        Raises:
+            UsageError: there is such a file.
+        """
+        for name in (name for entry in entries for name in _names(entry.files)):
+            is_log = _FORMS["log"].fullmatch(name) is not None
+            if name not in manifest.digests and not is_log and (self.path / name).exists():
+                raise UsageError(f"{self.path / name} is there, and opscope did not write it: move it away")
+
+    def remove_written(self, manifest: Manifest, keep: Iterable[str] = ()) -> None:
+        """Remove the files of a manifest that still are what opscope wrote; links are not followed.
+
+        Args:
+            manifest: what was read of this directory.
+            keep: names of files that stay.
+
+        Raises:
+            EnvironmentLacksError: a file cannot be removed.
+        """
+        self._remove(set(self._as_written(manifest)) - set(keep))
+
+    def _as_written(self, manifest: Manifest) -> Iterator[str]:
+        """Yield the names of files that have the digest of the manifest and a name of ours, and are no links."""
+        for name, digest in manifest.digests.items():
+            path = self.path / name
+            plain = name.removesuffix(".gz") if name.endswith(".json.gz") else name
+            ours = any(form.fullmatch(one) for form in _FORMS.values() for one in (name, plain))
+            if not ours or path.is_symlink() or path.parent.is_symlink() or not path.is_file():
+                continue
+            if digest_of(path) == digest:
+                yield name
+
+    def with_digests(self, manifest: Manifest, entries: Iterable[Entry] = ()) -> Manifest:
+        """Return a manifest with the digests of what was written: of some entries, and of the whole sweep."""
+        names = [COMPARISON, COMPARISON_REPORT, PAGE, *(name for entry in entries for name in _names(entry.files))]
+        tables = (path.relative_to(self.path) for path in (self.path / "raw").glob("native_functions-*.json.gz"))
+        names += [str(table) for table in tables if str(table) not in manifest.digests]
+        there = {name: path for name in names if (path := self.path / name).is_file() and not path.is_symlink()}
+        kept = {name: digest for name, digest in manifest.digests.items() if name not in names}
+        return replace(manifest, digests={**kept, **{name: digest_of(path) for name, path in there.items()}})
 
     def remove_reports(self, entry: Entry) -> None:
         """Remove what was computed for a configuration; its raw files stay.
@@ -79,22 +175,10 @@ class RunDirectory:
         """
         self._remove((PAGE,))
 
-    def remove_results(self, entry: Entry) -> None:
-        """Remove all files of a configuration: results of all cycles, raw files, its log.
-
-        Raises:
-            EnvironmentLacksError: a file cannot be removed.
-        """
-        self.remove_reports(entry)
-        self._remove((entry.files.record, entry.files.log))
-        if entry.files.light is not None:
-            self._remove((entry.files.light, _packed(entry.files.light)))
-        self._remove(name for cycle in entry.files.cycles for name in (cycle.trace, _packed(cycle.trace)))
-
     def _remove(self, names: Iterable[str]) -> None:
         try:
             for name in names:
-                self.inside(name).unlink(missing_ok=True)
+                self.inside(name).unlink(missing_ok=True)  # of a link, the link
         except OSError as error:
             raise EnvironmentLacksError(f"cannot replace {error.filename}: {error.strerror or error}") from error
 
@@ -102,15 +186,25 @@ class RunDirectory:
         """Read the manifest.
 
         Raises:
-            BadInputError: there is none, or it is damaged.
+            BadInputError: there is none, it is damaged, names one configuration twice, or files that opscope would not
+                name so.
         """
         if not self.manifest.is_file():
-            raise BadInputError(f"{self.path} is not a run directory: it has no manifest.json")
-        return decode(self.manifest, Manifest)
+            raise BadInputError(f"{self.path} is not a run directory: it has no {_MANIFEST}")
+        manifest = decode(self.manifest, Manifest)
+        seen: set[str] = set()
+        for entry in manifest.entries:
+            for name, form in _formed(entry.files):
+                if not form.fullmatch(name):
+                    raise BadInputError(f"{self.manifest} names a file as opscope does not: {name}")
+                if name in seen:
+                    raise BadInputError(f"{self.manifest} names {name} twice")
+                seen.add(name)
+        return manifest
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest."""
-        self.write("manifest.json", encode(manifest))
+        self.write(_MANIFEST, encode(manifest))
 
     def read_record(self, entry: Entry) -> CaptureRecord:
         """Read what was measured beside the traces of a configuration."""
@@ -120,6 +214,9 @@ class RunDirectory:
             raise BadInputError(f"{path} is of another configuration than {self.manifest} says")
         if not record.traces or not _plausible_times(record):
             raise BadInputError(f"{path} names no trace, or step times that cannot be true")
+        names = [trace.file for trace in record.traces]
+        if len(set(names)) < len(names) or not all(_FORMS["trace"].fullmatch(name) for name in names):
+            raise BadInputError(f"{path} names traces as opscope does not: {', '.join(names[:3])}")
         return record
 
     def write(self, name: str, content: bytes) -> None:
@@ -128,7 +225,8 @@ class RunDirectory:
         Raises:
             EnvironmentLacksError: it cannot be written (no room, no permission).
         """
-        write_whole(self.inside(name), content)
+        self.inside(name)
+        write_whole(self.path / name, content)
 
     def inside(self, name: str) -> Path:
         """Return the path of a file of the run.
@@ -148,6 +246,24 @@ class RunDirectory:
         """Return the path of a trace, packed where only that is there."""
         path, packed = self.inside(name), self.inside(_packed(name))
         return packed if packed.is_file() and not path.is_file() else path
+
+
+def _formed(files: EntryFiles) -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Yield each file of a configuration with the form that its name must have."""
+    yield files.record, _FORMS["record"]
+    yield files.log, _FORMS["log"]
+    if files.light is not None:
+        yield files.light, _FORMS["light"]
+    for cycle in files.cycles:
+        yield from ((getattr(cycle, kind), _FORMS[kind]) for kind in ("trace", "statistics", "report"))
+
+
+def _names(files: EntryFiles) -> Iterator[str]:
+    """Yield the names of the files that a configuration may have, packed ones too."""
+    for name, form in _formed(files):
+        yield name
+        if form in (_FORMS["trace"], _FORMS["light"]):
+            yield _packed(name)
 
 
 def _plausible_times(record: CaptureRecord) -> bool:

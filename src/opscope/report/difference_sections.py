@@ -28,6 +28,7 @@ def difference_section(document: DiffDocument, top: int | None = SHOWN_ROWS) -> 
         for when, names in (("before", document.only_before), ("after", document.only_after))
         if names
     ]
+    one_sided += [("not compared: ", Name(reason)) for reason in document.incomplete]
     blocks: tuple[Block, ...] = (Paragraph.of("Before: ", Name(document.before), ", after: ", Name(document.after)),)
     if one_sided:
         blocks = (*blocks, Bullets(tuple(one_sided)))

@@ -72,7 +72,7 @@ def findings_of(lookup: Lookup, operator: str, measure: Measure | None = None) -
         operator: its name in the trace.
         measure: replays a call and reads hardware counters; None to leave them out.
     """
-    rows = lookup.launches_of(operator)
+    rows = lookup.sources.launches_of(operator)
     inputs = _most_expensive_inputs(rows)
     same = (pl.col(name).eq_missing(pl.lit(getattr(inputs, name))) for name in _columns())
     kernels = rows.filter(pl.all_horizontal(same)).filter(pl.col("kind") == "kernel")

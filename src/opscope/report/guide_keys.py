@@ -12,7 +12,7 @@ import msgspec
 from opscope.documents.bound import Bound
 from opscope.documents.source import SourceEntry
 from opscope.documents.trace import OperatorRow, TraceDocument
-from opscope.knowledge.kernels.source import How
+from opscope.report.operator_source import file_text
 from opscope.units import NS_PER_MS
 
 _TOP_OPERATORS = 10
@@ -126,10 +126,22 @@ def _operator(row: OperatorRow, document: TraceDocument) -> GuideOperator:
         cpu_time_total_ms=row.total_cpu_ns / NS_PER_MS,
         percent_of_device_sum=_percent(row.self_device_ns, document),
         kernels_launched=row.activities,
-        native_function=row.native_function,
-        potential_cuda_file=source.file if source and source.how is How.VERIFIED else None,
+        native_function=row.native_function or _function_text(row),
+        potential_cuda_file=_file(row) if document.has_device_times else None,
         source=source,
     )
+
+
+def _function_text(row: OperatorRow) -> str | None:
+    """Return what stands in for an entry of native_functions.yaml: the C++ function, or why there is none."""
+    if row.detail is None:
+        return row.cpp_function
+    return row.detail.native_function.cpp_function or f"none: {row.detail.native_function.how}"
+
+
+def _file(row: OperatorRow) -> str | None:
+    detail = row.detail
+    return None if detail is None or detail.source is None else file_text(detail.source, detail.native_function)
 
 
 def _device_ms(nanoseconds: float, document: TraceDocument) -> float | None:

@@ -10,6 +10,12 @@ _MARKUP = re.compile(r"([\\`*<>\[\]|~&#])")
 _LOOSE_UNDERSCORE = re.compile(r"(?<!\w)_|_(?!\w)")
 _AUTOLINK = re.compile(r"(?<=http)(?=://)|(?<=https)(?=://)|(?<=ftp)(?=://)|(?<=www)(?=\.)|(?=@)", re.IGNORECASE)
 _FENCE = re.compile(r"`+")
+# What sites make links and mentions of, in the text as it is shown, whatever was escaped: addresses, @names, #12,
+# GH-12, commits. As code it stays what it is.
+_LIVE = re.compile(
+    r"\S*(?:@|://|www\.|mailto:|xmpp:|#\d|GH-\d|(?<![0-9A-Za-z])(?=[0-9a-f]*[a-f])(?=[a-f]*\d)[0-9a-f]{7,40}(?![0-9A-Za-z]))\S*",
+    re.IGNORECASE,
+)
 
 
 def render(section: Section, level: int = 1) -> str:
@@ -18,7 +24,7 @@ def render(section: Section, level: int = 1) -> str:
 
 
 def _lines(section: Section, level: int) -> Iterator[str]:
-    yield f"{'#' * level} {''.join(_escaped(part) for part in section.title)}"
+    yield f"{'#' * level} {' '.join(''.join(_escaped(part) for part in section.title).split())}"
     yield ""
     for block in section.blocks:
         yield from _block(block)
@@ -51,7 +57,10 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _inline(parts: Inline) -> str:
-    return "".join(_part(part) for part in parts)
+    joined = ""
+    for part in map(_part, parts):
+        joined += " " + part if joined.endswith("`") and part.startswith("`") else part
+    return joined
 
 
 def _part(text: str) -> str:
@@ -69,6 +78,15 @@ def _code(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
+    shown, at = "", 0
+    for word in _LIVE.finditer(printable(text)):
+        live = word[0].rstrip(".,;:!?")
+        shown += _without_markup(text[at : word.start()]) + _code(live)
+        at = word.start() + len(live)
+    return shown + _without_markup(text[at:])
+
+
+def _without_markup(text: str) -> str:
     plain = _AUTOLINK.sub(r"\\", _MARKUP.sub(r"\\\1", printable(text)))
     loose = _LOOSE_UNDERSCORE.findall(plain)
     return _LOOSE_UNDERSCORE.sub(r"\\_", plain) if len(loose) > 1 else plain

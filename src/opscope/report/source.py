@@ -40,7 +40,8 @@ def source_facts(source: SourceEntry) -> Iterator[Inline]:
     """Yield what is known of a kernel's source, the three meanings of "file" apart."""
     if source.file:
         line = f" line {source.line}" if source.line else ""
-        yield ("Source: ", Name(source.file), f"{line} ({source.how}: {source.basis})")
+        calls = f", which calls {source.library}" if source.library not in (None, "Triton") else ""
+        yield ("Source: ", Name(source.file), f"{line}{calls} ({source.how}: {source.basis})")
     elif source.library:
         yield (f"Source: {source.library} (library: {source.basis})",)
     elif source.candidates:

@@ -86,7 +86,12 @@ def _parsed(query: str) -> exp.Query:
 
 
 def _in_one_line(error: Exception) -> str:
-    return " ".join(re.sub(r"\x1b\[\d*m", "", str(error)).split())[:300]
+    """Say where a query cannot be read, in its own words; what the parser says of itself helps nobody."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    details = getattr(error, "errors", None)
+    near = str(details[0].get("highlight") or "") if details else ""
+    return f"near {near[:80]!r}" if near.strip() else "a quote or a bracket is not closed, or a word is missing"
 
 
 def _tables(tree: exp.Query) -> Iterator[str]:

@@ -18,7 +18,7 @@ from opscope.documents.history import CURRENT
 from opscope.documents.limits import LimitsEntry
 from opscope.documents.source import NativeFunctionDetail
 from opscope.knowledge.kernels.kinds import short_name
-from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver
+from opscope.knowledge.kernels.source import How, SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.record.capture import CaptureRecord
 from opscope.report.dossier import findings_of
@@ -197,7 +197,7 @@ class _Details:
         return doc.OperatorDetail(
             category_rule=lookup.classifier.classify(name).rule,
             native_function=native,
-            source=lookup.source_of_launched(name) or source_entry(KernelSource(How.UNKNOWN, _NO_KERNEL)),
+            source=lookup.sources.of_operator(name),
             shape_count=shapes.height,
             shapes=tuple(_shapes(shapes.head(_LISTED))),
             kernel_count=0 if launched is None else launched.height,

@@ -5,7 +5,6 @@ import os
 import queue
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +18,8 @@ from opscope.benchmarking.statistics import duration_of
 from opscope.benchmarking.verdicts import compare, pairs_of
 from opscope.documents.bench import BenchDocument, BenchResult, Correct, Duration, FalseAlarms, Measure
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
-from opscope.files import cache_folder, write_whole
+from opscope.files import PRIVATE_FILE, cache_folder, private_folder, scratch, write_whole
+from opscope.processes import own_environment, own_process
 from opscope.record.bench import BenchRequest
 from opscope.record.codec import encode
 
@@ -59,9 +59,8 @@ def calibrate(request: BenchRequest, timeout_s: float, progress: Progress) -> tu
         OpscopeError: the process failed, or did not return in time.
     """
     found = _one(request, timeout_s, progress, FalseAlarms)
-    target = _calibration(found.device, found.torch)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(target, encode(found))
+    target = private_folder("bench") / _calibration(found.device, found.torch).name
+    write_whole(target, encode(found), PRIVATE_FILE)
     return found, target
 
 
@@ -107,15 +106,15 @@ def _joined(results: Sequence[BenchResult]) -> BenchResult:
 
 def _one(request: BenchRequest, timeout_s: float, progress: Progress, kind: type[T]) -> T:
     """Run one process and return what it wrote."""
-    with tempfile.TemporaryDirectory(prefix="opscope-bench-") as folder:
-        target = Path(folder) / "document.json"
+    with scratch() as folder:
+        target = folder / "document.json"
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "opscope.sweep.bench_worker", str(target)],
+            [*own_process("opscope.sweep.bench_worker"), str(target)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)},
+            env=own_environment(PYTHONPATH=os.pathsep.join(part for part in sys.path if part)),
         )
         last = _followed(process, encode(request).decode(), timeout_s, progress)
         if process.returncode == 0 and target.is_file():

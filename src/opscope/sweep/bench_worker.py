@@ -27,7 +27,7 @@ def run(request: BenchRequest, progress: Callable[[str], None]) -> BenchDocument
         UsageError: a target, a parameter or the device is not there.
     """
     device = resolve_device(request.device)
-    limits = Limits(request.half_width, request.seconds, request.calls)
+    limits = Limits(half_width=request.half_width, seconds=request.seconds, calls=request.calls)
     with current(device):
         if request.trials:
             return measure_false_alarms(device, limits, request.trials, progress)

@@ -1,16 +1,14 @@
 """Starts the process that compiles kernels, and lists what it leaves in Triton's cache."""
 
-import os
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from opscope.documents.build import KernelListing, ListingDocument
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
-from opscope.processes import run_within
+from opscope.files import scratch
+from opscope.processes import own_environment, own_process, run_within
 from opscope.record.codec import encode
 from opscope.record.listing import ListingRequest
 from opscope.toolchain.building import disassembled
@@ -30,12 +28,12 @@ def compiled_kernels(request: ListingRequest, kind: str, timeout_s: float) -> Li
     Raises:
         OpscopeError: it cannot be compiled, in the words of the process.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        cache = Path(folder) / "triton"
-        own = {"TRITON_CACHE_DIR": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor")}
-        command = [sys.executable, "-m", "opscope.sweep.listing_worker"]
+    with scratch() as folder:
+        cache = folder / "triton"
+        own = {"TRITON_CACHE_DIR": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+        command = own_process("opscope.sweep.listing_worker")
         try:
-            environment = {**os.environ, **own, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+            environment = own_environment(**own, TORCHINDUCTOR_COMPILE_THREADS="1")
             done = run_within(command, timeout_s, given=encode(request), environment=environment)
         except subprocess.TimeoutExpired as error:
             raise OpscopeError(f"{request.target} was not compiled within {timeout_s:g} s") from error

@@ -46,15 +46,17 @@ class Task:
     """What is measured, and where it goes.
 
     Attributes:
-        configuration, options: what was asked for.
+        configuration, options: what was asked for, as it is written down.
         directory: the run directory.
         files: the names of its files there.
+        actual: the configuration with values that are not written down; None where all are.
     """
 
     configuration: Configuration
     options: CaptureOptions
     directory: RunDirectory
     files: EntryFiles
+    actual: Configuration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def measure(task: Task, report: Report) -> CaptureRecord:
     device = resolve_device(task.options.device)
     collected_activities(task.options.activities, device)
     with current(device):
-        return measure_workload(build(task.configuration, device), task, report)
+        return measure_workload(build(task.actual or task.configuration, device), task, report)
 
 
 def measure_workload(workload: Workload, task: Task, report: Report) -> CaptureRecord:

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import os
 import shlex
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,7 @@ from opscope.store import RunDirectory
 
 def measure_script(
     configuration: Configuration,
+    arguments: str,
     options: CaptureOptions,
     directory: RunDirectory,
     files: EntryFiles,
@@ -33,7 +35,8 @@ def measure_script(
     """Run a script, and write the trace of some of its steps, and its record.
 
     Args:
-        configuration: with the script as its target, and its arguments.
+        configuration: with the script as its target, and its arguments as they are written down.
+        arguments: the arguments as the script gets them, quoted as in a shell.
         options: what is collected; ``schedule.active`` is the number of steps.
         directory: the run directory.
         files: the names of its files there.
@@ -71,11 +74,10 @@ def measure_script(
 
     phase("running the script")
     listen_to_watchdog(watcher)
-    arguments = shlex.split(str(configuration.get("arguments") or ""))
-    error = run_script(script, arguments, torch_imported)
+    error = run_script(script, shlex.split(arguments), torch_imported)
     failed = error is not None and not isinstance(error, EnoughMeasured) and not _is_plain_exit(error)
-    if failed:  # as python would have done, into the log
-        traceback.print_exception(error)
+    if failed:
+        _as_python_would(error)
     try:
         watcher.finish(f"The script itself failed then ({_reason(error)}; the log has more)" if failed else None)
     except Exception as failure:  # the script's own error, if there is one, says more
@@ -92,6 +94,14 @@ def measure_script(
         raise OpscopeError(f"{script} ended with exit code {error.code} before anything was measured") from error
     assert error is not None
     raise error
+
+
+def _as_python_would(error: BaseException | None) -> None:
+    """Print into the log what ended the script."""
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    elif error.code is not None and not isinstance(error.code, int):
+        sys.stderr.write(f"{error.code}\n")
 
 
 def _run_exit_functions() -> None:

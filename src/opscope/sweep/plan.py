@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from opscope._version import __version__
-from opscope.errors import BadInputError, UsageError
+from opscope.errors import UsageError
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.settings import SETTINGS, Value, heading_of, option_of
 from opscope.record.sweep import Entry, Manifest
@@ -156,23 +156,3 @@ def _is_whole(directory: RunDirectory, entry: Entry) -> bool:
     names = [files.record, *(name for cycle in files.cycles for name in (cycle.statistics, cycle.report))]
     traces = [directory.trace_path(cycle.trace) for cycle in files.cycles]
     return all(path.is_file() for path in (*map(directory.inside, names), *traces))
-
-
-def earlier_entries(directory: RunDirectory) -> Sequence[Entry]:
-    """Return what an earlier sweep into the directory consists of; empty where there was none, or it cannot be read."""
-    try:
-        return directory.read_manifest().entries
-    except BadInputError:
-        return ()
-
-
-def leftovers(directory: RunDirectory, manifest: Manifest) -> list[Path]:
-    """Return result files of an earlier sweep that belong to no configuration of the manifest."""
-    ids = {entry.configuration.id for entry in manifest.entries}
-    names = (
-        cycle.statistics
-        for entry in earlier_entries(directory)
-        if entry.configuration.id not in ids
-        for cycle in entry.files.cycles
-    )
-    return sorted(path for name in names if (path := directory.inside(name)).is_file())

@@ -5,18 +5,18 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
-import sysconfig
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
 import msgspec
 
 from opscope.errors import EnvironmentLacksError
+from opscope.processes import own_environment, own_process
 from opscope.record.configuration import CaptureOptions
+from opscope.record.settings import Value
 from opscope.record.sweep import Entry, Failure
 from opscope.store import RunDirectory
 from opscope.sweep.worker import Message, Request, Sender
@@ -60,13 +60,12 @@ def start_worker(request: Request, log: Path) -> "Worker":
         raise EnvironmentLacksError(f"cannot write {log}: {error.strerror or error}") from error
     with output:
         process = subprocess.Popen(
-            # -P: what lies in the current directory must not shadow libraries of the worker.
-            [sys.executable, "-P", "-m", "opscope.sweep.worker"],
+            own_process("opscope.sweep.worker"),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             pass_fds=(request.messages,),
-            env=_environment(),
+            env=own_environment(),
         )
     # If it died at once, its exit code will explain.
     with contextlib.suppress(BrokenPipeError):
@@ -82,10 +81,12 @@ class InProcess:
 
     Attributes:
         timeout_s: ends one that takes longer.
+        actual: the true values of settings whose written ones are redacted.
         start: starts the worker of a request, with its output in a log.
     """
 
     timeout_s: float | None = None
+    actual: Mapping[str, Value] = field(default_factory=dict)
     start: Callable[[Request, Path], Worker] = start_worker
 
     def measure(
@@ -98,7 +99,7 @@ class InProcess:
         """
         reading, writing = os.pipe()
         path = str(directory.path.resolve())
-        request = Request(entry.configuration, options, path, entry.files, writing)
+        request = Request(entry.configuration, options, path, entry.files, writing, self.actual)
         with os.fdopen(reading, "rb", buffering=0) as messages:
             try:
                 process = self.start(request, directory.inside(entry.files.log))
@@ -120,15 +121,6 @@ class InProcess:
 
 class _OutOfTimeError(Exception):
     """A configuration took longer than it may."""
-
-
-def _environment() -> dict[str, str]:
-    """Let the child find opscope where this process found it, also where it is not installed."""
-    source = str(Path(__file__).resolve().parents[2])
-    if source in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        return dict(os.environ)
-    inherited = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": source if not inherited else f"{source}{os.pathsep}{inherited}"}
 
 
 def _follow(process: Worker, messages: IO[bytes], progress: Sender, timeout_s: float | None) -> Message:

@@ -7,16 +7,17 @@ never imported here.
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol, TypeVar
 
 from opscope.pipeline import write_comparison, write_outputs, write_page
 from opscope.record.capture import CaptureRecord
 from opscope.record.configuration import CaptureOptions
+from opscope.record.redaction import Redactor
+from opscope.record.settings import Value
 from opscope.record.sweep import Entry, Failure, Manifest
 from opscope.store import RunDirectory, with_entry
-from opscope.sweep.plan import earlier_entries
 from opscope.sweep.worker import Request, Sender, failure_of, run
 
 T = TypeVar("T")
@@ -46,13 +47,19 @@ class Measurer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """Measures in this process. What the workload prints goes to standard error: standard output is for results."""
+    """Measures in this process. What the workload prints goes to standard error: standard output is for results.
+
+    Attributes:
+        actual: the true values of settings whose written ones are redacted.
+    """
+
+    actual: Mapping[str, Value] = field(default_factory=dict)
 
     def measure(
         self, entry: Entry, options: CaptureOptions, directory: RunDirectory, progress: Sender
     ) -> Failure | None:
         """Measure a configuration; return why it failed, if it did."""
-        request = Request(entry.configuration, options, str(directory.path), entry.files, messages=-1)
+        request = Request(entry.configuration, options, str(directory.path), entry.files, -1, self.actual)
         with contextlib.redirect_stdout(sys.stderr):
             return run(request, progress, isolated=False)
 
@@ -65,28 +72,29 @@ class Plan:
         manifest: the sweep as it stands; entries that are done are not run again.
         directory: where everything goes.
         measurer: measures one configuration.
+        replaced: the manifest of results that stand in the directory and give way to the first new one.
+        redactor: knows the secrets that logs and reasons of failures may hold.
     """
 
     manifest: Manifest
     directory: RunDirectory
     measurer: Measurer
+    replaced: Manifest | None = None
+    redactor: Redactor = field(default_factory=Redactor)
 
 
 def run_sweep(plan: Plan, observer: Observer) -> Manifest:
     """Run what is not done yet; return the manifest as it then stands (it is also on disk).
 
-    Earlier results of the configurations to run are removed first, so that none can be taken for a new one.
+    Results that are to be replaced stay until the first configuration was measured: if none can be, all is as it was.
 
     Raises:
         EnvironmentLacksError: the run directory cannot be written to; what is done stays.
         KeyboardInterrupt: the user stopped it; the configuration that ran is left pending.
     """
-    manifest, directory = plan.manifest, plan.directory
-    for entry in (*_replaced(directory, manifest), *manifest.entries):
-        if entry.status != "done":
-            directory.remove_results(entry)
-    directory.remove_page()
-    directory.write_manifest(manifest)
+    manifest, directory, replaced = plan.manifest, plan.directory, plan.replaced
+    if replaced is None:
+        directory.write_manifest(manifest)
     previous: Failure | None = None
     try:
         for number, entry in enumerate(manifest.entries, 1):
@@ -94,25 +102,31 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
                 continue
             ended = _run_one(plan, number, entry, observer)
             manifest = _with_environment(with_entry(manifest, ended), directory, ended)
-            directory.write_manifest(manifest)
+            if replaced is not None and ended.measured:
+                directory.remove_written(replaced, keep=directory.with_digests(manifest, (ended,)).digests)
+                replaced = None
+            if replaced is None:
+                manifest = directory.with_digests(manifest, (ended,))
+                directory.write_manifest(manifest)
             observer.finished(number, ended)
             if _would_hit_all(ended.failure, previous):
                 break
             previous = ended.failure
     except KeyboardInterrupt:
-        write_comparison(directory, manifest)
+        if replaced is None:
+            write_comparison(directory, manifest)
+            directory.write_manifest(directory.with_digests(manifest))
         raise
+    return manifest if replaced is not None else written_sweep(directory, manifest)
+
+
+def written_sweep(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool = False) -> Manifest:
+    """Write what is of the sweep as a whole: comparison, page, manifest. Return the manifest as it then stands."""
     write_comparison(directory, manifest)
-    write_page(directory, manifest)
+    failure = write_page(directory, manifest, allow_damaged=allow_damaged)
+    manifest = directory.with_digests(replace(manifest, page_failure=failure))
+    directory.write_manifest(manifest)
     return manifest
-
-
-def _replaced(directory: RunDirectory, manifest: Manifest) -> Sequence[Entry]:
-    """Return what an earlier sweep left of the configurations to run: with more cycles it may have more files."""
-    to_run = {entry.configuration.id for entry in manifest.entries if entry.status != "done"}
-    return [
-        replace(entry, status="pending") for entry in earlier_entries(directory) if entry.configuration.id in to_run
-    ]
 
 
 def _would_hit_all(failure: Failure | None, previous: Failure | None) -> bool:
@@ -128,10 +142,23 @@ def _run_one(plan: Plan, number: int, entry: Entry, observer: Observer) -> Entry
     began = time.monotonic()
     options = plan.manifest.options
     failure = plan.measurer.measure(entry, options, plan.directory, lambda m: observer.progress(m.phase, m.fraction))
+    if failure is not None:
+        failure = replace(failure, message=plan.redactor.scrubbed(failure.message))
+    _scrub_log(plan, entry)
     if failure is None:
         observer.progress("reporting", 0.0)
     ended = reported(plan.directory, entry) if failure is None else replace(entry, status="failed", failure=failure)
     return replace(ended, seconds=round(time.monotonic() - began, 3))
+
+
+def _scrub_log(plan: Plan, entry: Entry) -> None:
+    """Take out of a log what was taken out of the command line: programs print their arguments."""
+    path = plan.directory.inside(entry.files.log)
+    if not plan.redactor.secrets or not path.is_file():
+        return
+    said = path.read_text(encoding="utf-8", errors="surrogateescape")
+    if (scrubbed := plan.redactor.scrubbed(said)) != said:
+        plan.directory.write(entry.files.log, scrubbed.encode("utf-8", "surrogateescape"))
 
 
 def reported(directory: RunDirectory, entry: Entry, *, allow_damaged: bool = False) -> Entry:

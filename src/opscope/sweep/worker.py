@@ -11,14 +11,15 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.record.configuration import CaptureOptions, Configuration
+from opscope.record.settings import Value
 from opscope.record.sweep import EntryFiles, Failure, FailureKind
 from opscope.store import RunDirectory
 from opscope.workloads.catalog import is_script
@@ -30,13 +31,29 @@ _OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to measure, where to put it, and where to report. ``files`` are relative to ``directory``."""
+    """What to measure, where to put it, and where to report.
+
+    Attributes:
+        configuration: what is measured, as it is written down.
+        options: how.
+        directory: of the run.
+        files: their names, relative to ``directory``.
+        messages: the descriptor that messages go to.
+        actual: the true values of settings whose written ones are redacted; they are kept nowhere.
+    """
 
     configuration: Configuration
     options: CaptureOptions
     directory: str
     files: EntryFiles
     messages: int
+    actual: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def run(self) -> Configuration:
+        """The configuration as it runs: with the true values."""
+        settings = {name: self.actual.get(name, value) for name, value in self.configuration.settings.items()}
+        return replace(self.configuration, settings=settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +116,7 @@ def _measure(request: Request, send: Sender) -> None:
     from opscope.sweep.measure import Task, measure
 
     directory = RunDirectory(Path(request.directory))
-    task = Task(request.configuration, request.options, directory, request.files)
+    task = Task(request.configuration, request.options, directory, request.files, request.run)
     measure(task, lambda progress: send(Message(progress.phase, progress.fraction)))
 
 
@@ -108,6 +125,7 @@ def _measure_script(request: Request, send: Sender) -> None:
 
     measure_script(
         request.configuration,
+        str(request.run.get("arguments") or ""),
         request.options,
         RunDirectory(Path(request.directory)),
         request.files,

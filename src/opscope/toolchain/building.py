@@ -1,7 +1,6 @@
 """A source and what to make of it -> `BuildDocument`, or listings of its kernels."""
 
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from opscope.analysis.launch_check import Launch, check_launch
 from opscope.analysis.occupancy import entry_of
 from opscope.documents.build import BinaryEntry, BuildDocument, KernelListing, KernelResources, ListingDocument
 from opscope.errors import EnvironmentLacksError, OpscopeError
+from opscope.files import scratch
 from opscope.knowledge.binaries.elf import open_elf
 from opscope.knowledge.binaries.fatbins import Kind, fat_binaries
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities
@@ -105,8 +105,8 @@ def listing_of(source: Path, kind: str, number: str, more: Iterable[str] = ()) -
     """
     more = tuple(more)
     nvcc.refuse_flags(more)
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / f"listing.{kind}"
+    with scratch() as folder:
+        output = folder / f"listing.{kind}"
         nvcc.run(source, output, nvcc.Kind.PTX if kind == "ptx" else nvcc.Kind.CUBIN, [number], more)
         kernels = ptx_kernels(output.read_text()) if kind == "ptx" else disassembled(output)
         return ListingDocument(kind=kind, origin=str(source), kernels=tuple(kernels))

@@ -10,14 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from ctypes.util import find_library
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from opscope.processes import run_within
+from opscope.files import scratch
+from opscope.processes import own_environment, own_process, run_within
 from opscope.record.codec import encode
 from opscope.record.driver import Driver, DriverDevice
 
@@ -46,21 +46,17 @@ _ECC, _MANAGED = 32, 89
 
 def driver() -> Driver:
     """Ask the driver, in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"  # what the driver prints is not mixed with it
+    with scratch() as folder:
+        answer = folder / "answer.json"  # what the driver prints is not mixed with it
         try:
-            done = run_within([*own_process("opscope.toolchain.driver"), str(answer)], _SECONDS)
+            command = [*own_process("opscope.toolchain.driver"), str(answer)]
+            done = run_within(command, _SECONDS, environment=own_environment())
         except subprocess.TimeoutExpired:
             return _nothing(find_library("cuda"), f"the driver did not answer within {_SECONDS} s")
         try:
             return msgspec.json.decode(answer.read_bytes(), type=Driver)
         except (OSError, msgspec.MsgspecError):
             return _nothing(find_library("cuda") or "libcuda.so.1", f"the driver {_how_ended(done)}")
-
-
-def own_process(module: str) -> list[str]:
-    """Return the command that runs a module of opscope in a process of its own, whatever lies in the current folder."""
-    return [sys.executable, "-P", "-m", module]
 
 
 def _how_ended(done: "subprocess.CompletedProcess[bytes]") -> str:

@@ -5,21 +5,18 @@ line imports neither PyTorch nor Triton. Runs of the same case make the same inp
 """
 
 import importlib.util
-import os
 import signal
 import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from opscope.documents.triton_check import KernelRun, TritonCheckDocument
 from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.processes import run_within
+from opscope.files import scratch
+from opscope.processes import own_environment, own_process, run_within
 from opscope.record.codec import encode
 from opscope.toolchain.driver import driver
 
@@ -76,8 +73,8 @@ def check_kernel(target: str, parameters: Mapping[str, str], timeout_s: float) -
     for package in ("triton", "torch"):
         if importlib.util.find_spec(package) is None:
             raise EnvironmentLacksError(f"{package} is not installed: pip install {package}")
-    with tempfile.TemporaryDirectory() as folder:
-        results = str(Path(folder) / "results.pt")
+    with scratch() as folder:
+        results = str(folder / "results.pt")
         request = CheckRequest(target=target, parameters=dict(parameters), interpreted=True, results=results)
         interpreted = _asked(request, INTERPRETER, timeout_s)
         cpu = _run(interpreted, INTERPRETER)
@@ -114,10 +111,10 @@ def _asked_on_gpu(request: CheckRequest, timeout_s: float) -> CheckAnswer:
 
 def _asked(request: CheckRequest, device: str, timeout_s: float) -> CheckAnswer:
     """Ask a process; what the user's code prints goes to standard error."""
-    environment = {name: value for name, value in os.environ.items() if name != INTERPRET}
+    environment = {name: value for name, value in own_environment().items() if name != INTERPRET}
     if request.interpreted:
         environment[INTERPRET] = "1"
-    command = [sys.executable, "-m", "opscope.toolchain.probes.interpret"]
+    command = own_process("opscope.toolchain.probes.interpret")
     try:
         done = run_within(command, timeout_s, given=encode(request), environment=environment, errors=None)
     except subprocess.TimeoutExpired:

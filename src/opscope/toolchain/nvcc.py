@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
-from opscope.files import cache_folder
+from opscope.files import PRIVATE_FILE, is_own, partial_prefix, private_folder
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, version_of
 from opscope.processes import run_within
 from opscope.toolchain.messages import first_error
@@ -265,12 +265,12 @@ def build(source: Path, capability: tuple[int, int]) -> ctypes.CDLL:
     number = f"{capability[0]}.{capability[1]}"
     nvcc = installed()
     key = hashlib.sha256("\0".join([source.read_text(), nvcc.version, number]).encode()).hexdigest()[:20]
-    library = cache_folder() / "cuda" / f"{source.stem}-{key}.so"
-    if not library.is_file():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+    library = private_folder("cuda") / f"{source.stem}-{key}.so"
+    if not is_own(library):
+        with tempfile.TemporaryDirectory(prefix=partial_prefix(), dir=library.parent) as folder:
             partial = Path(folder) / library.name
             run(source, partial, Kind.LIBRARY, [number])
+            partial.chmod(PRIVATE_FILE)
             partial.replace(library)
     return ctypes.CDLL(str(library))
 

@@ -1,5 +1,6 @@
 """The built-in workloads by name: which sizes and options each takes. Read before PyTorch is imported."""
 
+import difflib
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -115,6 +116,16 @@ def _check_own(target: str, given: set[str]) -> None:
             raise UsageError(
                 f"{option_of(name)} cannot be applied to a script: it gets its own arguments, after its name"
             )
+    place = target if is_script(target) else target.rpartition(":")[0]
+    if place.endswith(".py") and not Path(place).is_file():
+        raise UsageError(f"there is no file {place}{_near(Path(place))}")
+
+
+def _near(path: Path) -> str:
+    """Say which file of the folder may be meant."""
+    names = sorted(file.name for file in path.parent.glob("*.py")) if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f": is {path.with_name(near[0])} meant?" if near else ""
 
 
 def is_script(target: str) -> bool:

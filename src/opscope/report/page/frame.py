@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from opscope.documents.page import PageDocument
-from opscope.files import write_whole
+from opscope.files import write_output
 from opscope.report.page.html import page_html
 
 _HEIGHT = 900  # pixels
@@ -36,7 +36,7 @@ class Page:
             EnvironmentLacksError: it cannot be written.
         """
         target = Path(path)
-        write_whole(target, self.html)
+        write_output(target, self.html)
         return target
 
     def __repr__(self) -> str:

@@ -132,12 +132,9 @@ class _Names:
 
     def of(self, table: Sequence[str], used: Ints) -> list[int]:
         """Return the numbers of entries of a table; -1 stays."""
-        place = np.full(len(table) + 1, -1, np.int64)
-        present = np.zeros(len(table) + 1, np.bool_)
-        present[used] = True
-        for entry in np.flatnonzero(present[:-1]).tolist():
-            place[entry] = self.number(table[entry])
-        return list(place[used].tolist())
+        entries, place = np.unique(used, return_inverse=True)
+        numbers = np.array([self.number(table[entry]) if entry >= 0 else -1 for entry in entries.tolist()], np.int64)
+        return list(numbers[place].tolist())
 
     def cut(self, whole: frozenset[str]) -> tuple[str, ...]:
         """Return all of them, none so long that together they would be too many characters.
@@ -258,7 +255,9 @@ class _Recorded:
 
 def _at(number: Ints, rows: Ints) -> Ints:
     """Return the numbers of some rows; -1 stays."""
-    found: Ints = np.append(number, -1)[rows]
+    if not len(number):
+        return np.full(len(rows), -1, np.int64)
+    found: Ints = np.where(rows < 0, -1, number[rows])
     return found
 
 
@@ -268,6 +267,8 @@ def _label(track: Track, trace: Trace) -> str:
         return f"{device}: idle"
     if track.kind is TrackKind.STREAM:
         return f"{device}: stream {'?' if track.stream == -1 else track.stream}"
+    if track.folded:
+        return f"{track.folded:,} further threads, outermost slices"
     process, thread = trace.threads[track.thread or 0]
     return f"thread {_plain(thread)} of process {_plain(process)}"
 

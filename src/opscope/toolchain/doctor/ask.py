@@ -5,7 +5,6 @@ import importlib.util
 import os
 import re
 import subprocess
-import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -13,11 +12,12 @@ from typing import Final, TypeVar
 import msgspec
 
 from opscope.errors import EnvironmentLacksError, OpscopeError
-from opscope.processes import run_within
+from opscope.files import scratch
+from opscope.processes import own_environment, own_process, run_within
 from opscope.record.driver import Driver
 from opscope.record.probes import Computed, Probes, ToolProbe, TorchProbe
 from opscope.toolchain import nvcc
-from opscope.toolchain.driver import driver, own_process
+from opscope.toolchain.driver import driver
 from opscope.toolchain.programs import find_program, host_compiler, version_text
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ def _installed(package: str) -> str | None:
 def _probe(name: str, kind: type[T]) -> T:
     command = own_process(f"opscope.toolchain.probes.{name}")
     try:
-        done = run_within(command, _SECONDS)
+        done = run_within(command, _SECONDS, environment=own_environment())
     except subprocess.TimeoutExpired as error:
         raise _ProbeFailedError(f"it did not answer within {_SECONDS} s") from error
     if done.returncode:
@@ -148,8 +148,8 @@ def _nvcc(drivers: "Future[Driver]") -> tuple[ToolProbe, tuple[str, ...]]:
     targets = fitting or list(compiler.capabilities[-1:])
     tried = f"a program for sm_{targets[0].replace('.', '')}, built" + (" and run" if fitting else "")
     error = None
-    with tempfile.TemporaryDirectory() as folder:
-        source, output = Path(folder) / "probe.cu", Path(folder) / "probe"
+    with scratch() as folder:
+        source, output = folder / "probe.cu", folder / "probe"
         source.write_text(_SOURCE)
         try:
             nvcc.run(source, output, nvcc.Kind.EXECUTABLE, targets)
@@ -178,7 +178,7 @@ def _ncu(drivers: "Future[Driver]") -> ToolProbe:
         return found
     command = [found.path, "--metrics", _COUNTER, "--csv", *own_process("opscope.toolchain.probes.launch")]
     try:
-        done = run_within(command, _SECONDS)
+        done = run_within(command, _SECONDS, environment=own_environment())
     except (OSError, subprocess.TimeoutExpired) as error:
         return _failed(found, str(error))
     lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()

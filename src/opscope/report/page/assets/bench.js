@@ -2,11 +2,13 @@
 const MEASURES = [["kernel_ns", "kernels, cold cache"], ["kernel_warm_ns", "kernels, warm cache"], ["event_ns", "events"], ["graph_ns", "graph replay"], ["issue_ns", "issuing"], ["wall_ns", "host's clock"]];
 
 function benchView(page) {
-    return page.benchmarks.map((doc) => {
+    return page.benchmarks.map((doc, place) => {
+        const more = page.benchmark_results_left_out[place];
         const cases = new Map();
         for (const result of doc.results) { if (!cases.has(result.case)) cases.set(result.case, []); cases.get(result.case).push(result); }
         return section(`Benchmark of ${doc.created}`, facts([["device", deviceOf(doc)], ["PyTorch", doc.framework.torch], ["samples", doc.processes > 1 ? `medians of ${doc.processes} processes` : "calls"],
             doc.false_alarms ? ["false alarms", `${doc.false_alarms.alarms} of ${doc.false_alarms.trials} comparisons of equal functions on this machine`] : null].filter(Boolean)),
+            more ? note(`These are the first ${formatCount(doc.results.length)} results; ${formatCount(more)} more are in the saved benchmark.`) : null,
             [...cases].map(([name, results]) => benchCase(doc, name, results)));
     });
 }
@@ -20,7 +22,9 @@ function benchCase(doc, name, results) {
     // Charts are of the first one that all timed variants have.
     const timed = results.filter((result) => result.wall_ns !== null);
     const measures = [...found.filter(([key]) => timed.every((result) => result[key] !== null)), ...found.filter(([key]) => !timed.every((result) => result[key] !== null))];
-    const rows = results.map((result) => ({ result, comparison: doc.comparisons.find((one) => one.case === name && one.variant === result.name && parametersText(one.parameters) === parametersText(result.parameters)) }));
+    const keyOf = (variant, parameters) => JSON.stringify([variant, parametersText(parameters)]);
+    const comparisons = new Map(doc.comparisons.filter((one) => one.case === name).map((one) => [keyOf(one.variant, one.parameters), one]));
+    const rows = results.map((result) => ({ result, comparison: comparisons.get(keyOf(result.name, result.parameters)) }));
     const table = new DataTable({
         name: `benchmark ${name}`, rows, sort: [measures.length ? measures[0][0] : "name", false], search: ({ result }) => `${result.name} ${parametersText(result.parameters)}`,
         open: ({ result, comparison }) => benchDetail(result, comparison),
@@ -90,8 +94,8 @@ function sizeSweep(results, measures) {
     const sizes = results.map((one) => sizeOf(one.parameters[along]));
     const times = results.filter((one) => one[key]).map((one) => one[key].median);
     return chart(`${label} over ${along}, with the limit`, 400, (colors) => plain(colors, {
-        xAxis: axis(colors, along, (value) => formatCount(value), { type: "log", logBase: 2, min: Math.min(...sizes), max: Math.max(...sizes) }),
-        yAxis: axis(colors, label, formatNs, { type: "log", nameGap: 62, min: Math.min(...times, ...ideals) / 2, max: Math.max(...times) * 2 }),
+        xAxis: axis(colors, along, (value) => formatCount(value), { type: "log", logBase: 2, min: least(sizes), max: most(-Infinity, sizes) }),
+        yAxis: axis(colors, label, formatNs, { type: "log", nameGap: 62, min: least([...times, ...ideals]) / 2, max: most(-Infinity, times) * 2 }),
         grid: { left: 92, right: 28, top: 54, bottom: 58 },
         series: [
             ...[...groups].map(([name, found]) => ({ name, type: "line", symbolSize: 5, data: found.sort((one, other) => sizeOf(one.parameters[along]) - sizeOf(other.parameters[along])).map((result) => ({ value: [sizeOf(result.parameters[along]), result[key].median], tip: () => tip(`${name}, ${along}=${result.parameters[along]}`, [["median", formatNs(result[key].median)], ["95 %", spread(result[key])], ["of limit", formatShare(result.limit ? result.limit.share : null, 1)]]) })) })),

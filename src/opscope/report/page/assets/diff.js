@@ -4,6 +4,7 @@ function diffView(page) {
     return [
         diff.only_before.length ? note(`Only before: ${diff.only_before.join(", ")}.`) : null,
         diff.only_after.length ? note(`Only after: ${diff.only_after.join(", ")}.`) : null,
+        diff.incomplete.map((reason) => note(`Not compared: ${reason}.`)),
         diff.pairs.map(pairView),
     ];
 }
@@ -35,13 +36,13 @@ function changeOf(step, unit) {
     const top = grown.slice(0, 8);
     const rest = step.work_ns - sum(top.map((row) => row.change_ns));
     const lines = [...top.map((row) => ({ name: workName(row), change_ns: row.change_ns })), ...(grown.length > top.length ? [{ name: `${grown.length - top.length} other groups of work`, change_ns: rest }] : []), ...step.parts];
-    const largest = Math.max(1, ...lines.map((row) => Math.abs(row.change_ns)));
+    const largest = most(1, lines.map((row) => Math.abs(row.change_ns)));
     return [
         section("What it is made of",
             plainTable("parts of the change", [{ key: "name", label: "Part", text: true, value: (row) => row.name, show: (row) => nameOf(row.name) }, changeColumn(largest)], [...lines, { name: `change of the ${step.unprofiled ? "unprofiled " : ""}${unit}`, change_ns: step.change_ns }]),
             note(`Work is ${step.measured_on === "device" ? "device time" : "operators' CPU self time"} as recorded, a ${unit}; it and the other parts add up to the change exactly.`,
                 step.unprofiled && step.measured_on === "device" ? " Idle is what the unprofiled step has beyond the device's work." : "")),
-        step.idle.length ? section("Idle time by cause", plainTable("idle time", [{ key: "name", label: "Cause", text: true, value: (row) => row.name }, changeColumn(Math.max(1, ...step.idle.map((row) => Math.abs(row.change_ns))))], step.idle),
+        step.idle.length ? section("Idle time by cause", plainTable("idle time", [{ key: "name", label: "Cause", text: true, value: (row) => row.name }, changeColumn(most(1, step.idle.map((row) => Math.abs(row.change_ns))))], step.idle),
             step.unprofiled ? note("By the recorded steps, which the profiler slows down: what it adds is a line of its own.") : null) : null,
         section("Work", workTable(step)),
     ];
@@ -50,7 +51,7 @@ function changeOf(step, unit) {
 const workName = (row) => `${row.operator || (row.kernels[0] && (row.kernels[0].before || row.kernels[0].after)) || "work of no operator"}${row.renamed_to ? ` → ${row.renamed_to}` : ""} ${shapes(row.inputs_after || row.inputs_before)}`.trim();
 
 function workTable(step) {
-    const largest = Math.max(1, ...step.work.map((row) => Math.abs(row.change_ns)));
+    const largest = most(1, step.work.map((row) => Math.abs(row.change_ns)));
     const part = (key, label, title) => ({ key, label, title, value: (row) => row[key], format: (value) => (value ? formatChange(value) : "-") });
     return new DataTable({
         name: "work", rows: step.work, sort: ["size", true], search: (row) => [row.operator, row.renamed_to, row.inputs_before, row.inputs_after, row.category, ...row.kernels.flatMap((one) => [one.before, one.after])].filter(Boolean).join(" "),
@@ -78,10 +79,10 @@ function workDetail(row) {
 }
 
 function hostOf(host, unit) {
-    const largest = Math.max(1, ...host.parts.map((row) => Math.abs(row.change_ns)));
+    const largest = most(1, host.parts.map((row) => Math.abs(row.change_ns)));
     return section("The host", facts([["launches", [figure(host.launches_before, formatCount), " → ", figure(host.launches_after, formatCount), ` a ${unit}`]], ["recorded on the host", `${formatNs(host.before_ns)} → ${formatNs(host.after_ns)}`]]),
         plainTable("host", [{ key: "name", label: "Part", text: true, value: (row) => row.name }, changeColumn(largest)], [...host.parts, { name: `change of the recorded ${unit} on the host`, change_ns: host.change_ns }]),
-        host.operators.length ? details("Operators' own time on the host", () => plainTable("operators on the host", [{ key: "name", label: "Operator", text: true, value: (row) => row.name, show: (row) => nameOf(row.name) }, changeColumn(Math.max(1, ...host.operators.map((row) => Math.abs(row.change_ns))))], host.operators)) : null,
+        host.operators.length ? details("Operators' own time on the host", () => plainTable("operators on the host", [{ key: "name", label: "Operator", text: true, value: (row) => row.name, show: (row) => nameOf(row.name) }, changeColumn(most(1, host.operators.map((row) => Math.abs(row.change_ns))))], host.operators)) : null,
         note("Under the profiler, which slows the host down."));
 }
 

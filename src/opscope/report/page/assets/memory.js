@@ -20,7 +20,7 @@ function memoryOf(data, curve) {
     return section(title,
         el("div", { class: "figures" }, big("peak", curve.peak_bytes, formatBytes, `allocated ${formatNs(curve.peak_at)} after the first record of it, by PyTorch's allocator`)),
         chart(`memory of ${title.toLowerCase()} over time`, 260, (colors) => plain(colors, {
-            xAxis: axis(colors, "since its first record", formatNs, { min: 0, max: Math.max(...curve.time, 1), nameGap: 26 }), yAxis: axis(colors, "", formatBytes, { nameGap: 60 }),
+            xAxis: axis(colors, "since its first record", formatNs, { min: 0, max: most(1, curve.time), nameGap: 26 }), yAxis: axis(colors, "", formatBytes, { nameGap: 60 }),
             grid: { left: 86, right: 28, top: 20, bottom: 46 },
             series: [{ type: "line", step: "end", symbolSize: 3, showSymbol: points.length < 500, areaStyle: { opacity: 0.18 }, lineStyle: { width: 1.2 }, data: points,
                 markPoint: { symbol: "circle", symbolSize: 9, itemStyle: { color: "#e15759" }, label: { show: true, position: "top", color: colors.text, formatter: `peak ${formatBytes(curve.peak_bytes)}` }, data: [{ coord: [curve.peak_at, curve.peak_bytes] }] } }],

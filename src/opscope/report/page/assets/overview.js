@@ -110,7 +110,7 @@ function categories(data) {
     if (!rows.length) return null;
     const key = data.hasDevice ? "self_device_ns" : "self_cpu_ns";
     const whole = data.hasDevice ? data.deviceSum : data.cpuSum;
-    const largest = Math.max(1, ...rows.map((row) => row[key]));
+    const largest = most(1, rows.map((row) => row[key]));
     return section(data.hasDevice ? "Device time by category" : "CPU time by category", el("div", { class: "bars" }, rows.filter((row) => row[key] > 0).map((row) =>
         el("div", { class: "line", data: { category: row.category } }, button(row.category, () => app.showOperators(row.category), { class: "plain label" }),
             el("span", { class: "track" }, el("span", { class: "fill", style: { width: `${(100 * row[key] / largest).toFixed(2)}%`, "background-color": categoryColor(row.category) } })),

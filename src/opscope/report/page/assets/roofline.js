@@ -3,7 +3,7 @@ function rooflineView(data) {
     const { limits } = data.document;
     if (!limits) return [note(`No limits: ${data.document.device_times_reason || "no device worked"}.`)];
     const parts = [];
-    for (const peaks of limits.peaks) parts.push(...rooflineOf(data, limits, peaks));
+    for (const peaks of limits.peaks) for (const part of rooflineOf(data, limits, peaks)) parts.push(part);
     if (limits.over_limit.length) parts.push(note(`Above the limit, so a model or a peak is wrong for: ${limits.over_limit.join(", ")}.`));
     parts.push(section("Work by time lost", limitRows(data, limits)));
     return parts;
@@ -47,15 +47,15 @@ function rooflineChart(data, peaks, points) {
     if (!points.length) return null;
     const used = new Set(points.map((one) => one.precision));
     const roofs = Object.entries(peaks.flop_per_s).filter(([precision]) => used.has(precision));
-    const largest = Math.max(...points.map((one) => one.lost));
+    const largest = most(-Infinity, points.map((one) => one.lost));
     const xs = points.map((one) => one.flop / Math.max(one.bytes, 1));
     const ys = points.map((one) => 1e9 * one.flop / one.ns);
     const corners = roofs.map(([, rate]) => rate / peaks.memory_bytes_per_s);
-    const [left, right] = [Math.min(...xs, ...corners) / 4, Math.max(...xs, ...corners) * 4];
+    const [left, right] = [least([...xs, ...corners]) / 4, most(-Infinity, [...xs, ...corners]) * 4];
     return chart("roofline of products", 420, (colors) => plain(colors, {
         grid: { left: 92, right: 40, top: 34, bottom: 58 },
         xAxis: axis(colors, "operations a byte (least bytes)", (value) => formatCount(value), { type: "log", min: left, max: right }),
-        yAxis: axis(colors, "FLOP/s", (value) => formatRate(value, ""), { type: "log", min: Math.min(...ys) / 3, max: Math.max(...ys, ...roofs.map(([, rate]) => rate)) * 2, nameGap: 62 }),
+        yAxis: axis(colors, "FLOP/s", (value) => formatRate(value, ""), { type: "log", min: least(ys) / 3, max: most(-Infinity, [...ys, ...roofs.map(([, rate]) => rate)]) * 2, nameGap: 62 }),
         series: [
             ...roofs.map(([precision, rate], number) => ({ name: precision, type: "line", showSymbol: false, lineStyle: { width: 2, color: PALETTE[number] }, itemStyle: { color: PALETTE[number] }, silent: true,
                 data: [[left, left * peaks.memory_bytes_per_s], [rate / peaks.memory_bytes_per_s, rate], [right, rate]],
@@ -68,15 +68,16 @@ function rooflineChart(data, peaks, points) {
 
 function bandwidthChart(data, peaks, points) {
     if (!points.length) return null;
-    const largest = Math.max(...points.map((one) => one.lost));
-    const [least, most] = [Math.min(...points.map((one) => one.bytes)) / 3, Math.max(...points.map((one) => one.bytes)) * 3];
+    const largest = most(-Infinity, points.map((one) => one.lost));
+    const bytes = points.map((one) => one.bytes);
+    const [left, right] = [least(bytes) / 3, most(-Infinity, bytes) * 3];
     const ys = points.map((one) => 1e9 * one.bytes / one.ns);
     return chart("bandwidth of work without products", 360, (colors) => plain(colors, {
         grid: { left: 92, right: 40, top: 34, bottom: 58 },
-        xAxis: axis(colors, "least bytes of a call", (value) => formatBytes(value), { type: "log", logBase: 2, min: least, max: most }),
-        yAxis: axis(colors, "B/s", (value) => formatRate(value, ""), { type: "log", min: Math.min(...ys) / 3, max: Math.max(...ys, peaks.memory_bytes_per_s) * 2, nameGap: 62 }),
+        xAxis: axis(colors, "least bytes of a call", (value) => formatBytes(value), { type: "log", logBase: 2, min: left, max: right }),
+        yAxis: axis(colors, "B/s", (value) => formatRate(value, ""), { type: "log", min: least(ys) / 3, max: most(peaks.memory_bytes_per_s, ys) * 2, nameGap: 62 }),
         series: [
-            { type: "line", showSymbol: false, silent: true, lineStyle: { width: 2, color: colors.accent }, data: [[least, peaks.memory_bytes_per_s], [most, peaks.memory_bytes_per_s]],
+            { type: "line", showSymbol: false, silent: true, lineStyle: { width: 2, color: colors.accent }, data: [[left, peaks.memory_bytes_per_s], [right, peaks.memory_bytes_per_s]],
                 endLabel: { show: true, formatter: `memory ${formatRate(peaks.memory_bytes_per_s, "B/s")}`, color: colors.text, align: "right", offset: [0, -10] } },
             { type: "scatter", data: points.map((one, place) => point(data, one, one.bytes, ys[place], largest, one.category ? categoryColor(one.category) : hashed(one.name))) },
         ],

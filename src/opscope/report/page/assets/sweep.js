@@ -79,7 +79,7 @@ function growthOption(colors, rows, along, of, format, key) {
     const sizes = rows.map((row) => row.axes[along]);
     return plain(colors, {
         grid: { left: 76, right: 20, top: 44, bottom: 46 },
-        xAxis: axis(colors, along.replace("_", " "), null, { type: "log", logBase: 2, nameGap: 26, min: Math.min(...sizes), max: Math.max(...sizes) }),
+        xAxis: axis(colors, along.replace("_", " "), null, { type: "log", logBase: 2, nameGap: 26, min: least(sizes), max: most(-Infinity, sizes) }),
         yAxis: axis(colors, "", format, { min: 0, nameGap: 56 }),
         series: [...groups].map(([name, found]) => {
             found.sort((one, other) => one.axes[along] - other.axes[along]);

@@ -12,7 +12,7 @@ class DataTable {
         this.opened = new Set();
         this.largest = new Map();
         for (const column of options.columns) {
-            if (column.bar) this.largest.set(column.key, Math.max(1e-30, ...options.rows.map((row) => Math.abs(column.value(row) ?? 0))));
+            if (column.bar) this.largest.set(column.key, most(1e-30, options.rows.map((row) => Math.abs(column.value(row) ?? 0))));
         }
         this.texts = options.search ? new Map() : null;
         this.body = el("tbody");

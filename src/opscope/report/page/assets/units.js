@@ -3,6 +3,10 @@ const TIME_STEPS = [[1e9, "s"], [1e6, "ms"], [1e3, "us"]];
 const SIZE_STEPS = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 const RATE_STEPS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
+// The largest and the least of many numbers: a call cannot take a hundred thousand arguments.
+const most = (start, values) => values.reduce((found, value) => Math.max(found, value), start);
+const least = (values) => values.reduce((found, value) => Math.min(found, value), Infinity);
+
 // As Python rounds: of two numbers that are equally near, the even one. Only the exact digits tell that they are.
 function fixed(value, digits) {
     const scaled = Math.abs(value) * 10 ** digits;

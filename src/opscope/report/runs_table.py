@@ -1,0 +1,34 @@
+"""The list of runs as a table."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from opscope.documents.runs import RunRow
+from opscope.report.blocks import Name, Table
+from opscope.units import format_ns
+
+
+def runs_table(runs: Sequence[RunRow]) -> Table:
+    """Return one row per run; dates are in the time of this machine."""
+    return Table(
+        ("Run", "Target", "Date", "Configuration", "Outcome", "Step"),
+        tuple(
+            (
+                Name(run.folder),
+                Name(run.target),
+                _date(run.created),
+                run.configuration or "-",
+                Name(run.outcome),
+                "-" if run.step_ns is None else format_ns(run.step_ns),
+            )
+            for run in runs
+        ),
+        numeric=frozenset({5}),
+    )
+
+
+def _date(created: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(created).astimezone():%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return "-"

@@ -1,0 +1,43 @@
+"""What a reader can do about a trust check that fails."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from opscope.documents.trust import Check, CheckName, Trust
+
+_MEASURE_ALONE: Final = "Measure again when nothing else runs on this machine"
+_RECORD_AGAIN: Final = "Record it again"
+_WHAT_TO_DO: Final = {
+    CheckName.DEVICE_WORK_RECORDED: "Run opscope doctor: it tries whether the profiler sees the GPU",
+    CheckName.FILE_IS_VALID: "Copy or record the file again; what is whole of it is shown",
+    CheckName.RECORDING_COMPLETE: "Record fewer steps at once, or see what the sentence names",
+    CheckName.IMPOSSIBLE_DURATIONS: _RECORD_AGAIN,
+    CheckName.OPERATORS_NEST: _RECORD_AGAIN,
+    CheckName.ONE_PROCESS: "Analyse the processes one by one",
+    CheckName.TIME_RESOLUTION: "Record it with PyTorch 2.0 or newer, which keeps nanoseconds",
+    CheckName.DEVICES_UNDERSTOOD: _RECORD_AGAIN,
+    CheckName.HOST_TIME_COVERED: "Record the host's operators too (activities=cpu,cuda)",
+    CheckName.LAUNCH_RECORDED: "Record from before the launches on: let the profiler warm up for a step",
+    CheckName.OPERATOR_RECORDED: "Record the host's operators too (activities=cpu,cuda)",
+    CheckName.LAUNCHES_WITHOUT_ACTIVITY: "Record fewer steps at once: records of the device were lost",
+    CheckName.LAUNCHED_OUTSIDE_STEPS: "Let steps end with a wait for the device",
+    CheckName.WORK_OUTSIDE_WINDOW: "Let steps end with a wait for the device",
+    CheckName.OVERLAP_ON_ONE_STREAM: _RECORD_AGAIN,
+    CheckName.REPEATED_CORRELATIONS: _RECORD_AGAIN,
+    CheckName.COLD_LAUNCHES: "Record later steps",
+    CheckName.PROFILER_INTERRUPTIONS: "Record fewer steps at once",
+    CheckName.GRAPH_REPLAYS_COMPLETE: "Record fewer replays at once",
+    CheckName.CPU_CONTENTION: _MEASURE_ALONE,
+    CheckName.PROFILER_OVERHEAD: "Go by the unprofiled step; times on the host are upper bounds",
+    CheckName.WITHIN_LIMITS: "Measure the device's peaks (opscope peaks), or report it: a model is wrong",
+}
+
+
+def failures(trust: Trust) -> Iterator[str]:
+    """Yield each check that fails in a sentence, with what to do."""
+    yield from map(sentence, trust.failures())
+
+
+def sentence(check: Check) -> str:
+    """Return what a check found, and what to do."""
+    return f"{check.sentence.rstrip('.')}. {_WHAT_TO_DO[check.name]}."
