@@ -19,13 +19,14 @@ setup: $(DONE)  ## Make .venv with opscope and everything that development needs
 $(DONE): pyproject.toml constraints.txt hatch_build.py src/opscope/columns.h $(CPP)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "opscope needs Python 3.11 or newer, $(PYTHON) is older: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 3; }
+	@echo "Making .venv: PyTorch and the tools are installed, which takes two to five minutes ..."
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable '.[torch,models,pandas,plot,cuda,triton,dev]'
 	@touch $(DONE)
 
 demo: setup  ## Profile BERT on the GPU if there is one, else on the CPU, and say where the reports are
-	$(BIN)/opscope profile bert --batch-sizes 1 8 --seq-lens 128 --output-dir profiling_results/quick
+	$(BIN)/opscope profile bert --batch-sizes 1 8 --seq-lens 128
 
 test: setup  ## Run all tests; those that need a GPU are skipped where there is none
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile

@@ -101,9 +101,10 @@ def as_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_guides_commands_run_on_what_a_gpu_wrote(as_recorded: Path) -> None:
     top = python(TOP_THREE, as_recorded)
     assert top.returncode == 0, top.stderr
-    assert re.fullmatch(r"(\d\. aten::\w+\n   \d+\.\d\dms\n   (None|[\w/]+\.cu)\n){3}", top.stdout)
-    # Matrix products are cuBLAS', whose source is not known; what is ATen's own is verified.
+    assert re.fullmatch(r"(\d\. aten::\w+\n   \d+\.\d\dms\n   [\w/]+\.(cu|cpp \(calls cuBLAS\))\n){3}", top.stdout)
+    # Matrix products are cuBLAS', whose source is not known: the file that calls it is. What is ATen's own is verified.
     assert "aten/src/ATen/native/cuda/layer_norm_kernel.cu" in top.stdout
+    assert "aten/src/ATen/native/cuda/Blas.cpp (calls cuBLAS)" in top.stdout
     assert top.stdout.startswith("1. aten::addmm\n")
     headings = shell(HEADINGS, as_recorded)
     assert headings.returncode == 0

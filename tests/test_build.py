@@ -210,8 +210,8 @@ def test_the_command(source: Path) -> None:
 def test_nothing_is_overwritten_or_built_elsewhere(source: Path) -> None:
     before = source.read_bytes()
     for arguments, said in (
-        (("-o", str(source)), "is the source itself"),
-        (("-o", str(source), "--emit", "ptx"), "is the source itself"),
+        (("-o", str(source)), "is what is read"),
+        (("-o", str(source), "--emit", "ptx"), "is what is read"),
         (("--", "-c"), "makes nvcc write something else"),
         (("--", "-o", "elsewhere"), "makes nvcc write something else"),
         (("--kernel", "none"), "no kernel's name holds 'none'"),

@@ -97,7 +97,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     assert (some.returncode, "host.json" in some.stdout, "notes.json" in some.stderr) == (4, True, True)
     for limit in ("nan", "inf", "-5%", "much"):
         assert diff(host, host, "--fail-over", limit).returncode == 2
-    assert diff(host, host, "--page", str(tmp_path / "no" / "page.html")).returncode == 2
+    assert diff(host, host, "--page", str(tmp_path / "no" / "page.html")).returncode == 3
     assert diff(tmp_path / "nothing.json", host).returncode in (3, 4)
     (tmp_path / "cut.json").write_text(host.read_text()[:-60])
     assert diff(host, tmp_path / "cut.json").returncode == 4
@@ -124,22 +124,25 @@ def step(name: str) -> dict[str, Any]:
 def in_shell(name: str, folder: Path, **values: str) -> subprocess.CompletedProcess[str]:
     """Run a step as the runner does, with the values that its expressions would have."""
     files = {key: str(folder / key) for key in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
-    env = {**os.environ, **files, "RUNNER_TEMP": str(folder), "GITHUB_REPOSITORY": "someone/model", **values}
+    places = {"RUNNER_TEMP": str(folder), "FOLDER": str(folder), "GITHUB_REPOSITORY": "someone/model"}
+    checkout = folder / "checkout"
+    checkout.mkdir(exist_ok=True)
+    for module in ("json", "venv", "msgspec", "opscope"):  # what a pull request may put there
+        (checkout / f"{module}.py").write_text(f"open({str(folder / 'executed')!r}, 'w')\n")
     return subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step(name)["run"]],
-        env=env, capture_output=True, text=True, check=False,
+        env={**os.environ, **files, **places, **values}, cwd=checkout, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Path:
-    """A runner's folder with an opscope in it, and a gh that writes down how it is called."""
-    tools = tmp_path / "opscope" / "bin"
+    """A runner's folder with a Python that has opscope, and a gh that writes down how it is called."""
+    tools = tmp_path / "python" / "bin"
     tools.mkdir(parents=True)
-    (tools / "opscope").write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT / "src"}" exec "{sys.executable}" -m opscope "$@"\n')
+    (tools / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tools / "gh").write_text(f'#!/bin/sh\necho "$@" >> "{tmp_path}/gh-called"\n')
-    (tools / "python").symlink_to(sys.executable)
-    for name in ("opscope", "gh"):
+    for name in ("python", "gh"):
         (tools / name).chmod(0o755)
     return tmp_path
 
@@ -157,16 +160,65 @@ def test_the_action_compares_comments_and_decides(runner: Path, after: str, gate
     assert (runner / "GITHUB_OUTPUT").read_text() == f"gate={gate}\n"
     assert "## What changed" in (runner / "GITHUB_STEP_SUMMARY").read_text()
     assert (runner / "p.html").is_file()
-    path = f"{runner / 'opscope' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    assert not (runner / "executed").exists()
+    path = f"{runner / 'python' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     commented = in_shell("Comment", runner, NUMBER="12", GH_TOKEN="t", PATH=path)
     assert commented.returncode == 0, commented.stderr
     calls = (runner / "gh-called").read_text()
     assert "api --silent --method POST repos/someone/model/issues/12/comments --field body=@" in calls
     assert "PATCH" not in calls  # there was no comment of its own yet
-    assert (runner / "opscope-comment.md").read_text().startswith("<!-- opscope diff -->\n## What changed")
+    assert (runner / "comment.md").read_text().startswith("<!-- opscope diff -->\n## What changed")
     assert in_shell("Decide", runner, GATE=gate, STRICT="false").returncode == (1 if gate == "regression" else 0)
     assert in_shell("Decide", runner, GATE="inconclusive", STRICT="false").returncode == 0
     assert in_shell("Decide", runner, GATE="inconclusive", STRICT="true").returncode == 1
+    assert in_shell("Decide", runner, GATE="incomplete", STRICT="false").returncode == 1
+
+
+GH = """#!/bin/sh
+echo "$@" >> "{folder}/gh-called"
+case "$*" in
+  "api user --jq .login") [ -n "$LOGIN" ] && echo "$LOGIN" || exit 1 ;;
+  *--jq*)
+    [ -z "$AUTHOR" ] && exit 1
+    case "$*" in *'select(.user.login == env.AUTHOR)'*) ;; *) exit 1 ;; esac
+    [ "$AUTHOR" = "$WROTE" ] && echo 77 ;;
+esac
+exit 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("login", "wrote", "method"),
+    [("", "stranger", "POST"), ("", "github-actions[bot]", "PATCH"), ("me", "github-actions[bot]", "POST")],
+)
+def test_only_a_comment_of_ones_own_is_replaced(runner: Path, login: str, wrote: str, method: str) -> None:
+    tools = runner / "python" / "bin"
+    (tools / "gh").write_text(GH.format(folder=runner))
+    (runner / "diff.md").write_text("## What changed\n")
+    values = {"NUMBER": "12", "GH_TOKEN": "t", "LOGIN": login, "WROTE": wrote}
+    done = in_shell("Comment", runner, **values, PATH=f"{tools}{os.pathsep}{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    assert f"--method {method}" in (runner / "gh-called").read_text()
+
+
+def test_a_second_use_shows_nothing_of_the_first(runner: Path) -> None:
+    again = {"BEFORE": str(CHANGES / "before"), "AFTER": str(CHANGES / "again"), "FAIL_OVER": "5%"}
+    assert in_shell("Compare", runner, **again, PAGE=str(runner / "p.html")).returncode == 0
+    shown = (runner / "GITHUB_STEP_SUMMARY").read_text()
+    second = runner / "second"
+    (second / "python").mkdir(parents=True)
+    (second / "python" / "bin").symlink_to(runner / "python" / "bin")
+    failing = {**again, "AFTER": str(runner / "nothing"), "PAGE": str(runner / "p.html"), "FOLDER": str(second)}
+    assert in_shell("Compare", runner, **failing).returncode not in (0, 1, 5)
+    assert (runner / "GITHUB_STEP_SUMMARY").read_text() == shown
+
+
+def test_each_use_of_the_action_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    assert "mktemp -d" in step("Install opscope")["run"]
+    for one in action()["runs"]["steps"]:
+        for command in re.findall(r"(?m)^.*python.*$", one["run"]):
+            if not command.lstrip().startswith("#"):
+                assert " -I " in command or "folder" in command, command
 
 
 def test_the_action_fails_where_opscope_does(runner: Path) -> None:

@@ -26,11 +26,15 @@ def test_the_installed_library_and_the_shipped_index_agree() -> None:
         pytest.skip(f"no index of exactly PyTorch {installed.version} is shipped")
     indexes = torch_index(installed)
     found = {name: build_id for index in indexes for name, build_id in index.build_ids.items()}
-    assert found == dict(shipped_index(installed.version).build_ids)
+    shipped_ids = dict(shipped_index(installed.version).build_ids)
+    # An image may add libraries that the release's wheel has not (libtorch_nvshmem.so); what both have is the same.
+    assert shipped_ids
+    assert {name: found.get(name) for name in shipped_ids} == shipped_ids
     version = TorchVersion.parse(installed.version)
     here, shipped = SourceResolver(version, installed.git, indexes), SourceResolver(version)
     demangle = demangler()
-    names = {demangle(kernel.name) for path in installed.libraries for kernel in read_cuda_library(path).kernels}
+    both = [path for path in installed.libraries if path.name in shipped_ids]
+    names = {demangle(kernel.name) for path in both for kernel in read_cuda_library(path).kernels}
     assert len(names) > 15_000
     for name in names:
         one, other = here.resolve(name), shipped.resolve(name)
@@ -48,7 +52,8 @@ def test_kernels_of_a_run_are_verified_and_operators_have_findings(tmp_path: Pat
         sum(row["detail"] is not None and row["detail"]["findings"] is not None for row in statistics["operators"]) == 3
     )
     top = statistics["operators"][0]
-    assert top["detail"]["source"]["how"] in ("library", "verified")
+    source = top["detail"]["source"]
+    assert source["library"] or source["how"] == "verified"  # of a library's kernels, the file that calls it is likely
     assert json.loads((run / "manifest.json").read_text())["framework"]["torch_libraries"]
 
 

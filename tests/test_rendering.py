@@ -43,7 +43,13 @@ def test_sections_become_headings_and_blocks() -> None:
         ("void f<int>(int*)", "# void f\\<int\\>(int\\*)"),
         ("a\nb", "# a b"),
         ("<script>alert(1)</script>", "# \\<script\\>alert(1)\\</script\\>"),
-        ("[x](http://evil)", "# \\[x\\](http\\://evil)"),
+        ("[x](http://evil)", "# `[x](http://evil)`"),
+        ("see @org/team", "# see `@org/team`"),
+        ("me@example.com", "# `me@example.com`"),
+        ("fixes #12", "# fixes `#12`"),
+        ("GH-12, www.evil.org", "# `GH-12`, `www.evil.org`"),
+        ("deadbeef1", "# `deadbeef1`"),
+        ("128x64 134217728", "# 128x64 134217728"),
     ],
 )
 def test_headings_keep_names_readable_and_harmless(name: str, heading: str) -> None:

@@ -230,6 +230,33 @@ def test_the_scripts_own_profiler_goes_first(profiled: Callable[..., Any]) -> No
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("words", [(), ("export",)])
+def test_the_trace_of_a_bare_profiler_is_taken(words: tuple[str, ...], tmp_path: Path) -> None:
+    """As the founding guide has it: one call under torch.profiler, and the script is over."""
+    pytest.importorskip("torch")
+    script = str(SCRIPTS / "bare_profiler.py")
+    done = opscope("profile", "--output-dir", "r", script, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "The script has a profiler of its own" in done.stdout
+    document = json.loads((tmp_path / "r" / "profiling_stats_default.json").read_text())
+    assert "aten::mm" in {row["name"] for row in document["operators"]}
+    assert (tmp_path / "trace.json").exists() == bool(words)  # the script's own file is its own
+
+
+@pytest.mark.torch
+def test_the_last_lines_of_a_script_that_failed_are_shown(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import argparse, torch\np = argparse.ArgumentParser()\np.add_argument('--x', required=True)\np.parse_args()\n"
+    )
+    done = opscope("profile", "--output-dir", str(tmp_path / "r"), str(script), "--y", "1")
+    assert done.returncode == 1
+    assert "  | train.py: error: the following arguments are required: --x" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.torch
 def test_a_script_that_ends_before_anything_is_a_failure_with_its_reason(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = opscope("profile", "--output-dir", str(tmp_path), str(SCRIPTS / "train.py"), "--unknown", "1")

@@ -55,7 +55,8 @@ def test_a_damaged_file_is_told_by_every_command_and_its_exit_code(command: str,
     assert "--allow-damaged" in result.stderr
     if command not in ("convert", "export"):
         assert "aten::mm" in result.stdout  # what is whole is shown
-    allowed = opscope(*words, "--allow-damaged")
+    again = ("--overwrite",) if command in ("convert", "export") else ()
+    allowed = opscope(*words, *again, "--allow-damaged")
     assert allowed.returncode == 0, allowed.stderr
     assert "file_is_valid" in allowed.stdout + allowed.stderr
 
@@ -126,7 +127,7 @@ def test_sql_sees_that_row_too(cut: Path) -> None:
     assert answer["rows"] == [[12_000, 2]]
 
 
-@pytest.mark.parametrize("command", [("analyze",), ("sql", "select trace, name from operators")])
+@pytest.mark.parametrize("command", [("analyze",), ("sql", "--strict", "select trace, name from operators")])
 def test_a_file_of_a_folder_that_is_no_trace_is_named_and_stops_nothing(
     command: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from opscope.documents.gpus import GpusDocument
 from opscope.documents.launch import LaunchDocument
 from opscope.documents.limits import LimitsDocument, LimitsDocuments
 from opscope.documents.page import PageDocument
+from opscope.documents.runs import RunsDocument
 from opscope.documents.stats import Stats
 from opscope.documents.trace import TraceDocument, TraceDocuments
 from opscope.documents.triton_check import TritonCheckDocument
@@ -55,6 +56,7 @@ DOCUMENTS: dict[str, type] = {
     "launch-1.json": LaunchDocument,
     "bench-1.json": BenchDocument,
     "compare-1.json": ChangesDocument,
+    "runs-1.json": RunsDocument,
     "stats-1.json": Stats,
     "counters-1.json": CountersDocument,
     "exec-1.json": Execution,

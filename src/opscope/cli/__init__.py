@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from opscope._version import __version__
+from opscope.cli.say import say
 from opscope.errors import OpscopeError
 from opscope.text import printable
 
@@ -23,6 +24,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "dossier": ("opscope.cli.dossier", "Show how the most expensive operators run and what could be gained."),
     "limits": ("opscope.cli.limits", "Show how far work is from what the device allows."),
     "bench": ("opscope.cli.bench", "Benchmark functions beside each other: right, how long, which is faster."),
+    "runs": ("opscope.cli.runs", "List the runs that are here: target, date, what bounds the step, its time."),
     "compare": ("opscope.cli.compare", "Compare saved benchmarks: does anything take longer now?"),
     "diff": ("opscope.cli.diff", "Compare two runs: did the step change, and what is that made of?"),
     "peaks": ("opscope.cli.peaks", "Measure what the GPUs here do at most, and keep it."),
@@ -85,7 +87,7 @@ def main() -> None:
     except OpscopeError as error:
         if os.environ.get("OPSCOPE_DEBUG"):
             raise
-        click.echo(f"opscope: {printable(str(error))}", err=True)
+        say(f"opscope: {printable(str(error))}")
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # Whoever read our output has seen enough.
@@ -94,6 +96,6 @@ def main() -> None:
     except OSError as error:
         if os.environ.get("OPSCOPE_DEBUG"):
             raise
-        click.echo(f"opscope: {printable(str(error))}", err=True)
+        say(f"opscope: {printable(str(error))}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(3)

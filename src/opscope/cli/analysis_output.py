@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import click
-
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.analysis.producer import process_name
+from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_lines, echo_table, on_terminal
 from opscope.documents.trace import TraceDocuments
 from opscope.documents.trust import CheckName
@@ -21,7 +20,6 @@ from opscope.report.gap_text import longest_gap
 from opscope.report.markdown import render
 from opscope.report.tables import Format, as_csv
 from opscope.report.trace_document import build_trace_document
-from opscope.text import printable
 from opscope.units import format_ns, format_share
 
 
@@ -60,12 +58,12 @@ def print_analyses(analysed: Sequence[Analysed], output_format: Format, rows: Ro
     """Print the analyses of one or more traces."""
     if output_format is Format.JSON:
         documents = tuple(build_trace_document(one.measured, one.functions) for one in analysed)
-        click.echo(encode(documents[0] if len(documents) == 1 else TraceDocuments(traces=documents)), nl=False)
+        show(encode(documents[0] if len(documents) == 1 else TraceDocuments(traces=documents)))
         return
     by = rows.by or _default(analysed)
     if output_format is Format.CSV:
         analyses = {one.path: one.analysis for one in analysed}
-        click.echo(as_csv(values_by(analyses, by, sort=rows.sort, top=rows.top or None)))
+        show(as_csv(values_by(analyses, by, sort=rows.sort, top=rows.top or None)))
         return
     for one in analysed:
         shown = SHOWN_ROWS if rows.top is None else rows.top or None
@@ -74,14 +72,14 @@ def print_analyses(analysed: Sequence[Analysed], output_format: Format, rows: Ro
         if output_format is Format.MD:
             summary = Bullets(tuple(_summary(one)))
             empty = () if table.rows else (Paragraph.of(f"No rows by {by}."),)
-            click.echo(render(Section((one.path,), (summary, table, *empty)), level=2).rstrip("\n"))
+            show(render(Section((one.path,), (summary, table, *empty)), level=2).rstrip("\n"))
             continue
         echo_lines("".join(parts) for parts in _summary(one))
-        click.echo()
+        say("", err=False)
         echo_table(table)
         if not table.rows:
-            click.echo(printable(f"opscope: {one.path} has nothing to show by {by}"), err=True)
-        click.echo()
+            say(f"opscope: {one.path} has nothing to show by {by}")
+        say("", err=False)
 
 
 def _default(analysed: Sequence[Analysed]) -> By:
@@ -95,7 +93,8 @@ def _summary(one: Analysed) -> Iterator[Inline]:
     analysis, measured = one.analysis, one.measured
     process = process_name(analysis.source)
     named = f" ({process})" if process != analysis.source.path else ""
-    yield Name(f"{one.path}{named}"), f": {analysis.source.event_count:,} events, {measured.step_count} steps"
+    steps = "1 step" if measured.step_count == 1 else f"{measured.step_count:,} steps"
+    yield Name(f"{one.path}{named}"), f": {analysis.source.event_count:,} events, {steps}"
     yield (f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}",)
     yield from first_things(measured.findings)
     if analysis.has_device_times and measured.findings_reason and not measured.trust.failed(CheckName.FILE_IS_VALID):

@@ -1,42 +1,32 @@
 """``opscope bench TARGET...``: how long functions take, whether they are right, and which is faster."""
 
 import sys
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from opscope.cli.options import format_option
+from opscope.cli.bench_words import axes_of, words_options
+from opscope.cli.options import format_option, output_option, overwrite_option, redaction_options, redactor_of
+from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_section
 from opscope.documents.bench import BenchDocument, Correct
 from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.files import write_whole
+from opscope.files import refuse_output, write_output
 from opscope.record.bench import BenchRequest
 from opscope.record.codec import encode
+from opscope.record.redaction import Redactor
 from opscope.report.bench_document import bench_section, bench_table
+from opscope.report.bench_plot import check_format
 from opscope.report.markdown import render
 from opscope.report.tables import as_csv
 
 _TRIALS = 50
 
 
-def _axes(size: str | None, dtype: str | None, settings: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    words = [("size", size), ("dtype", dtype)]
-    for setting in settings:
-        name, found, values = setting.partition("=")
-        if not found or not name.isidentifier() or not values:
-            raise UsageError(f"--set takes NAME=VALUE,VALUE,..., not {setting!r}")
-        words.append((name, values))
-    return {name: tuple(text.split(",")) for name, text in words if text}
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("targets", metavar="[TARGET]...", nargs=-1)
-@click.option("--size", metavar="LIST", help="Values of the inputs' parameter size: 4096,1M or 1k..64M (times four).")
-@click.option("--dtype", metavar="LIST", help="Values of the inputs' parameter dtype: fp32,bf16,fp16,fp64.")
-@click.option("--set", "settings", metavar="NAME=LIST", multiple=True, help="Values of any parameter of the inputs.")
-@click.option("--inputs", metavar="FILE:FUNCTION", help="What makes the arguments.  [default: inputs of the file]")
-@click.option("--reference", metavar="FILE:FUNCTION", help="What is right.  [default: reference of the file]")
+@words_options
 @click.option("--device", default="auto", show_default=True, help="Where: cpu, cuda, cuda:1.")
 @click.option(
     "--seconds",
@@ -69,18 +59,16 @@ def _axes(size: str | None, dtype: str | None, settings: Sequence[str]) -> dict[
     metavar="SECONDS",
     help="The most time for a process.",
 )
-@click.option(
-    "--save", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON document to a file as well."
-)
+@output_option("Write the JSON document to a file as well; opscope compare reads it.", "--save")
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     metavar="FILE",
     help="Draw the durations: .png, .svg or .pdf (needs matplotlib).",
 )
 @click.option(
     "--pytest-benchmark-json",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     metavar="FILE",
     help="Write what dashboards of pytest-benchmark read.",
 )
@@ -88,6 +76,8 @@ def _axes(size: str | None, dtype: str | None, settings: Sequence[str]) -> dict[
     "--calibrate", is_flag=True, help="Measure how often equal functions are said to differ here, and keep it."
 )
 @click.option("--trials", type=click.IntRange(min=1), default=_TRIALS, show_default=True, help="Of --calibrate.")
+@overwrite_option("files that the results are written to")
+@redaction_options
 @format_option
 def command(
     targets: tuple[str, ...],
@@ -102,11 +92,14 @@ def command(
     calls: int,
     processes: int,
     timeout: float,
-    save: Path | None,
+    output: Path | None,
     plot: Path | None,
     pytest_benchmark_json: Path | None,
     calibrate: bool,
     trials: int,
+    overwrite: bool,
+    redact: tuple[str, ...],
+    keep_arguments: bool,
     output_format: str,
 ) -> None:
     """Benchmark functions of the same inputs beside each other; the first one is the baseline.
@@ -120,7 +113,7 @@ def command(
         targets=targets,
         inputs=inputs,
         reference=reference,
-        axes=_axes(size, dtype, settings),
+        axes=axes_of(size, dtype, settings),
         device=device,
         seconds=seconds,
         half_width=precision / 100,
@@ -129,28 +122,54 @@ def command(
     )
     if calibrate == bool(targets):
         raise UsageError("name what to benchmark, or --calibrate" if not targets else "--calibrate takes no targets")
+    redactor = redactor_of(redact, keep_arguments=keep_arguments)
+    for target in (output, plot, pytest_benchmark_json):
+        if target is not None:
+            refuse_output(
+                target,
+                [Path(word.partition(":")[0]) for word in (*targets, inputs, reference) if word],
+                overwrite=overwrite,
+            )
+    if plot is not None:
+        check_format(plot)
     _check_torch()
     from opscope.sweep import bench_process
 
     if calibrate:
         found, path = bench_process.calibrate(request, timeout, _say)
-        click.echo(f"Of {found.trials} comparisons of a function with itself, {found.alarms} said that it differs.")
-        click.echo(f"opscope: kept as {path}", err=True)
+        say(f"Of {found.trials} comparisons of a function with itself, {found.alarms} said that it differs.", err=False)
+        say(f"opscope: kept as {path}")
         return
-    document = bench_process.benchmark(request, processes, timeout, _say)
-    if save is not None:
-        write_whole(save, encode(document))
+    document = _redacted(bench_process.benchmark(request, processes, timeout, _say), redactor)
+    if output is not None:
+        write_output(output, encode(document))
     if pytest_benchmark_json is not None:
         from opscope.report.pytest_benchmark import pytest_benchmark_json as as_json
 
-        write_whole(pytest_benchmark_json, as_json(document))
+        write_output(pytest_benchmark_json, as_json(document))
     if plot is not None:
-        from opscope.report.bench_plot import write_plot
+        from opscope.report.bench_plot import drawn
 
-        write_plot(document, plot)
+        write_output(plot, drawn(document, plot.suffix))
     _show(document, output_format)
     if any(r.correctness is not None and r.correctness.verdict is Correct.WRONG for r in document.results):
         sys.exit(1)
+
+
+def _redacted(document: BenchDocument, redactor: Redactor) -> BenchDocument:
+    """Return a document whose parameters hold no secrets."""
+    results = tuple(replace(one, parameters=_hidden(one.parameters, redactor)) for one in document.results)
+    comparisons = tuple(replace(one, parameters=_hidden(one.parameters, redactor)) for one in document.comparisons)
+    request = document.request
+    if request is not None:
+        axes = {name: tuple(_hidden({name: v}, redactor)[name] for v in found) for name, found in request.axes.items()}
+        request = replace(request, axes=axes)
+    return replace(document, results=results, comparisons=comparisons, request=request)
+
+
+def _hidden(parameters: dict[str, str], redactor: Redactor) -> dict[str, str]:
+    hidden = redactor.settings({name: (value,) for name, value in parameters.items()})
+    return {name: str(found[0]) for name, found in hidden.items()}
 
 
 def _check_torch() -> None:
@@ -161,15 +180,15 @@ def _check_torch() -> None:
 
 
 def _say(text: str) -> None:
-    click.echo(f"opscope: {text}", err=True)
+    say(f"opscope: {text}")
 
 
 def _show(document: BenchDocument, output_format: str) -> None:
     if output_format == "json":
-        click.echo(encode(document), nl=False)
+        show(encode(document))
     elif output_format == "csv":
-        click.echo(as_csv(bench_table(document)))
+        show(as_csv(bench_table(document)))
     elif output_format == "md":
-        click.echo(render(bench_section(document), level=2).rstrip("\n"))
+        show(render(bench_section(document), level=2).rstrip("\n"))
     else:
         echo_section(bench_section(document))

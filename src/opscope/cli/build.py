@@ -6,10 +6,12 @@ from pathlib import Path
 import click
 
 from opscope.cli.listing import echo_listing
-from opscope.cli.options import WORDS, format_option
+from opscope.cli.options import WORDS, format_option, output_option
+from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.build import BuildDocument
 from opscope.errors import UsageError
+from opscope.files import STANDARD_OUTPUT, refuse_output
 from opscope.record.codec import encode
 from opscope.report.build_document import build_lines, kernels_table
 from opscope.report.tables import as_csv, as_markdown
@@ -29,7 +31,7 @@ from opscope.toolchain.nvcc import Kind
     show_default=True,
     help="A program; a shared library; or a module of Python, with PyTorch's headers.",
 )
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="What to write.")
+@output_option("What to write; a build of the same name is replaced.")
 @click.option("--emit", type=click.Choice(["ptx", "sass"]), help="Show the code of the kernels instead.")
 @click.option("--kernel", help="Only kernels whose name holds this.")
 @click.option(
@@ -56,13 +58,15 @@ def command(
     if universal and arch:
         raise UsageError("--universal builds for all architectures, --arch for some: give one of them")
     numbers = chosen(arch, universal=universal)
+    if output is not None:
+        refuse_output(output, [source], overwrite=True)
     if emit is not None:
-        if output is not None and output.exists() and output.samefile(source):
-            raise UsageError(f"the output {output} is the source itself")
         if len(numbers) > 1:
-            click.echo(f"opscope: for {numbers[-1]} alone: --emit shows one architecture", err=True)
+            say(f"opscope: for {numbers[-1]} alone: --emit shows one architecture")
         echo_listing(listing_of(source, emit, numbers[-1], flags), kernel, output, output_format)
         return
+    if output == STANDARD_OUTPUT:
+        raise UsageError("a build is written to a file: name it with -o; --emit shows code")
     made = Kind(kind)
     target = output or source.with_suffix(SUFFIXES[made])
     _show(build_file(source, target, made, numbers, block, flags), kernel, output_format)
@@ -70,7 +74,7 @@ def command(
 
 def _show(document: BuildDocument, kernel: str | None, output_format: str) -> None:
     if output_format == "json":
-        click.echo(encode(document), nl=False)
+        show(encode(document))
         return
     shown = tuple(one for one in document.kernels if kernel is None or kernel in one.name)
     if kernel is not None and not shown:
@@ -78,10 +82,10 @@ def _show(document: BuildDocument, kernel: str | None, output_format: str) -> No
         raise UsageError(f"no kernel's name holds {kernel!r}; there are: {names}")
     table = kernels_table(replace(document, kernels=shown))
     if output_format == "csv":
-        click.echo(as_csv(table))
+        show(as_csv(table))
         return
     echo_lines(build_lines(document))
     if output_format == "md":
-        click.echo(as_markdown(table, "Kernels"))
+        show(as_markdown(table, "Kernels"))
     elif shown:
         echo_table(table)

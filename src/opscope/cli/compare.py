@@ -1,22 +1,25 @@
 """``opscope compare A B``: whether saved benchmarks take longer now."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from opscope.benchmarking.regression import changes, differences, worst
+from opscope.cli.bench_words import axes_of, words_options
 from opscope.cli.inputs import read_bench
 from opscope.cli.options import INCONCLUSIVE, Percent, format_option
+from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_table
 from opscope.documents.bench import BenchDocument, Change, Changed, ChangesDocument
 from opscope.errors import UsageError
+from opscope.record.bench import BenchRequest
 from opscope.record.codec import encode
 from opscope.report.bench_document import change_table
 from opscope.report.tables import as_csv, as_markdown
 
 _CLOSER = 4  # times as narrow, and as long, when it is measured again
+_MOST_PROCESSES = 64
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,38 +27,113 @@ _CLOSER = 4  # times as narrow, and as long, when it is measured again
 @click.argument("now", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--fail-over", type=Percent(), default="5%", show_default=True, help="How much longer it may take.")
 @click.option("--any-environment", is_flag=True, help="Compare what ran on other devices, versions or inputs.")
-@click.option("--again/--not-again", default=True, show_default=True, help="Measure again what is inconclusive.")
+@click.option(
+    "--again", is_flag=True, help="Measure again what is inconclusive: runs the targets that --target names here."
+)
+@click.option(
+    "--target", "targets", metavar="TARGET", multiple=True, help="What NOW measured, for --again. May be repeated."
+)
+@words_options
 @format_option
-def command(before: Path, now: Path, fail_over: float, any_environment: bool, again: bool, output_format: str) -> None:
+def command(
+    before: Path,
+    now: Path,
+    fail_over: float,
+    any_environment: bool,
+    again: bool,
+    targets: tuple[str, ...],
+    size: str | None,
+    dtype: str | None,
+    settings: tuple[str, ...],
+    inputs: str | None,
+    reference: str | None,
+    output_format: str,
+) -> None:
     """Compare two benchmarks that opscope bench --save wrote: BEFORE, and NOW.
 
     By the times of kernels where there are any, else by the host's clock. Ends with exit code 1 where something takes
     longer than --fail-over allows, is wrong or missing; with 5 where that cannot be told.
+
+    Nothing that a file names is run. With --again, what is inconclusive is measured once more, four times as long: name
+    the targets, and what else opscope bench was given (--inputs, --reference, --size, --dtype, --set), as they were.
     """
+    request = _request(targets, inputs, reference, axes_of(size, dtype, settings), again=again)
     first, second = read_bench(before), read_bench(now)
+    if request is not None:
+        _refuse_other(request, second.request, now)
     other = differences(first, second)
     if other and not any_environment:
         raise UsageError(f"these were not measured alike ({'; '.join(other)}): --any-environment")
     found = changes(first, second, fail_over)
-    if again and worst(found) is Change.INCONCLUSIVE and second.request is not None:
-        found = _again(first, second, fail_over) or found
+    if request is not None and worst(found) is Change.INCONCLUSIVE:
+        found = _again(request, first, second, fail_over) or found
     _show(found, fail_over, output_format)
     result = worst(found)
     if result is not Change.FINE:
         sys.exit(INCONCLUSIVE if result is Change.INCONCLUSIVE else 1)
 
 
-def _again(first: BenchDocument, second: BenchDocument, fail_over: float) -> tuple[Changed, ...] | None:
+def _request(
+    targets: tuple[str, ...],
+    inputs: str | None,
+    reference: str | None,
+    axes: dict[str, tuple[str, ...]],
+    *,
+    again: bool,
+) -> BenchRequest | None:
+    """Return what to measure again, from the words of this command line alone; None where nothing is."""
+    if not again:
+        if targets or inputs or reference or axes:
+            raise UsageError("--target and what belongs to it are for --again")
+        return None
+    if not targets:
+        raise UsageError(
+            "--again runs code, so name what to run: --target ways.py, and --inputs, --reference, --size, --dtype, "
+            "--set as opscope bench was given them"
+        )
+    asked = BenchRequest()
+    return BenchRequest(
+        targets=targets,
+        inputs=inputs,
+        reference=reference,
+        axes=axes,
+        seconds=_CLOSER * asked.seconds,
+        half_width=asked.half_width / _CLOSER,
+    )
+
+
+def _refuse_other(request: BenchRequest, measured: BenchRequest | None, path: Path) -> None:
+    """Refuse to measure something else than what a file holds."""
+    if measured is None:
+        raise UsageError(f"{path} does not say what it measured, so it cannot be measured again")
+    for name in ("targets", "inputs", "reference", "axes"):
+        if getattr(request, name) != getattr(measured, name):
+            raise UsageError(
+                f"{path} is of other {name}: {_words(getattr(measured, name))} there, "
+                f"{_words(getattr(request, name))} here"
+            )
+
+
+def _words(value: object) -> str:
+    if isinstance(value, dict):
+        value = tuple(f"{name}={','.join(values)}" for name, values in value.items())
+    return " ".join(value) or "none" if isinstance(value, tuple) else str(value or "none")
+
+
+def _again(
+    request: BenchRequest, first: BenchDocument, second: BenchDocument, fail_over: float
+) -> tuple[Changed, ...] | None:
     """Measure again, longer; None where that is not possible here."""
     from importlib.util import find_spec
 
-    request = second.request
-    if request is None or find_spec("torch") is None:
+    if find_spec("torch") is None:
         return None
     from opscope.sweep.bench_process import benchmark
 
-    closer = replace(request, seconds=_CLOSER * request.seconds, half_width=request.half_width / _CLOSER)
-    measured = benchmark(closer, second.processes, 3600.0, lambda text: click.echo(f"opscope: again: {text}", err=True))
+    def told(text: str) -> None:
+        say(f"opscope: again: {text}")
+
+    measured = benchmark(request, min(second.processes, _MOST_PROCESSES), 3600.0, told)
     if differences(second, measured):
         return None
     return changes(first, measured, fail_over)
@@ -64,10 +142,10 @@ def _again(first: BenchDocument, second: BenchDocument, fail_over: float) -> tup
 def _show(found: tuple[Changed, ...], threshold: float, output_format: str) -> None:
     table = change_table(found)
     if output_format == "json":
-        click.echo(encode(ChangesDocument(threshold=threshold, changes=found)), nl=False)
+        show(encode(ChangesDocument(threshold=threshold, changes=found)))
     elif output_format == "csv":
-        click.echo(as_csv(table))
+        show(as_csv(table))
     elif output_format == "md":
-        click.echo(as_markdown(table, "Since then"))
+        show(as_markdown(table, "Since then"))
     else:
         echo_table(table)

@@ -1,47 +1,53 @@
 """``opscope convert INPUT -o DIRECTORY``: a trace as Parquet files, which every command reads much faster."""
 
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from opscope.cli.inputs import input_option
+from opscope.cli.options import folder_option, overwrite_option
+from opscope.cli.say import say
 from opscope.cli.trust import Doubted, damage_option, end_with
-from opscope.errors import UsageError
 from opscope.inputs import files_of
 from opscope.readers import parquet, read
-from opscope.text import printable
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output-dir",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where the files go; several traces get folders of their own in it.",
-)
+@folder_option("Where the files go; several traces get folders of their own in it.", required=True)
+@overwrite_option("a converted trace")
 @input_option
 @damage_option
-def command(inputs: tuple[Path, ...], output_dir: Path, max_input: int, allow_damaged: bool) -> None:
+def command(inputs: tuple[Path, ...], output_dir: Path, overwrite: bool, max_input: int, allow_damaged: bool) -> None:
     """Write the tables of traces as Parquet files.
 
     INPUT is a trace (.json or .json.gz) or a run directory. Every command takes the result where it takes a trace.
     The tables hold what opscope computes with; Concrete values of arguments and flows stay behind in the trace.
     """
     files = [file.path for file in files_of(inputs)]
-    targets = [output_dir] if len(files) == 1 else [output_dir / _name(path) for path in files]
-    if len(set(targets)) < len(targets):
-        raise UsageError("two of the traces have the same name: convert them into directories of their own")
+    targets = [output_dir] if len(files) == 1 else [output_dir / name for name in _names(files)]
+    for path, target in zip(files, targets, strict=True):
+        parquet.refuse_target(target, path, overwrite=overwrite)
     doubted = []
     for path, target in zip(files, targets, strict=True):
         trace = read(path, max_bytes=max_input)
         manifest = parquet.write(trace, target)
         doubted.append(Doubted.of_file(str(path), trace.source))
         size = sum(file.stat().st_size for file in target.glob("*.parquet"))
-        click.echo(printable(f"{target}: {sum(manifest.rows.values()):,} rows, {size:,} bytes"))
+        say(f"{target}: {sum(manifest.rows.values()):,} rows, {size:,} bytes", err=False)
     end_with(doubted, allow_damaged=allow_damaged)
 
 
-def _name(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".json")
+def _names(paths: Sequence[Path]) -> Iterator[str]:
+    """Yield a name for each trace; those of one name get that of their folder before it, and a number where need be."""
+    taken: set[str] = set()
+    for path in paths:
+        name = path.name.removesuffix(".gz").removesuffix(".json")
+        candidates = itertools.chain(
+            (name, f"{path.absolute().parent.name}-{name}"), (f"{name}-{number}" for number in itertools.count(2))
+        )
+        chosen = next(candidate for candidate in candidates if candidate not in taken)
+        taken.add(chosen)
+        yield chosen

@@ -6,8 +6,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from opscope.cli.say import say, show
 from opscope.errors import BadInputError, UsageError
 from opscope.readers.source import TRACE_ENDINGS
 
@@ -83,14 +82,14 @@ def print_counters(
     document = build_counters([str(file) for file in files], counters, traces)
     table = counters_table(document, top or None)
     if output_format == "json":
-        click.echo(encode(document), nl=False)
+        show(encode(document))
     elif output_format == "csv":
-        click.echo(as_csv(counters_values(document, top or None)))
+        show(as_csv(counters_values(document, top or None)))
     elif output_format == "md":
-        click.echo(as_markdown(table, "Counters"))
+        show(as_markdown(table, "Counters"))
     else:
         echo_table(table)
-        click.echo()
+        say("", err=False)
         echo_lines(counters_lines(document))
     doubted = tuple(Doubted.of_file(str(file), trace.source) for file, trace in read)
     end_with(doubted, unreadable, allow_damaged=allow_damaged)

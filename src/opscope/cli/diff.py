@@ -7,75 +7,96 @@ from typing import TYPE_CHECKING
 import click
 
 from opscope.cli.inputs import input_option
-from opscope.cli.options import INCONCLUSIVE, Percent, format_option
+from opscope.cli.options import INCONCLUSIVE, Percent, format_option, overwrite_option
+from opscope.cli.say import say, show
 from opscope.cli.startup import tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.difference import Gate
 from opscope.errors import BadInputError, UsageError
-from opscope.files import write_whole
+from opscope.files import refuse_output, write_output
+from opscope.inputs import unmeasured_of
 from opscope.report.by import SHOWN_ROWS
-from opscope.text import printable
+from opscope.runs import RESULTS, last_two
 
 if TYPE_CHECKING:
     from opscope.diff_api import Diff
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
+@click.argument("before", required=False, type=click.Path(path_type=Path))
+@click.argument("after", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--runs",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=RESULTS,
+    show_default=True,
+    help="Where the runs are of which the last two are compared, if BEFORE and AFTER are left out.",
+)
 @click.option("--fail-over", type=Percent(), metavar="PERCENT", help="End with 1 where a step proves to take longer.")
 @click.option("--any-device", is_flag=True, help="Compare what ran on different devices.")
 @click.option("--top", type=click.IntRange(min=0), default=SHOWN_ROWS, show_default=True, help="Rows; 0 for all.")
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page for a browser as well.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write it as Markdown as well.")
+@overwrite_option("files that --page and --report name")
 @input_option
 @damage_option
 @format_option
 def command(
-    before: Path,
-    after: Path,
+    before: Path | None,
+    after: Path | None,
+    runs: Path,
     fail_over: float | None,
     any_device: bool,
     top: int,
     page: Path | None,
     report: Path | None,
+    overwrite: bool,
     max_input: int,
     allow_damaged: bool,
     output_format: str,
 ) -> None:
-    """Compare two runs: BEFORE, and AFTER.
+    """Compare two runs: BEFORE, and AFTER; without them the last two runs of the target that ran last.
 
     Each is a run directory of opscope profile, a trace, or a directory that opscope convert made. What differs in
     environment and settings is said first; then whether the step changed, by the unprofiled steps of both; then the
     change is taken apart by operator and inputs, idle time, host and memory, so that the parts add up to it.
 
     With --fail-over 5%, ends with exit code 1 where a step proves to take over 5 % longer, and names what grew most;
-    with 5 where that cannot be told, as between traces without unprofiled steps.
+    with 5 where that cannot be told, as between traces without unprofiled steps, and where a configuration of either
+    side has no result.
     """
     tune_for_one_analysis()
     from opscope.diff_api import compare_sides, traces_by_name
 
+    before, after = _sides(before, after, runs)
     for target in (page, report):
-        if target is not None and not target.parent.is_dir():
-            raise UsageError(f"{target.parent} is no folder: make it, or name another file")
+        if target is not None:
+            refuse_output(target, (before, after), overwrite=overwrite)
 
     unreadable: list[str] = []
 
     def skipped(path: str, error: BadInputError) -> None:
         unreadable.append(path)
-        click.echo(printable(f"opscope: {error}"), err=True)
+        say(f"opscope: {error}")
 
     sides = [dict(traces_by_name([path], max_input, skipped)) for path in (before, after)]
-    diff = compare_sides(str(before), str(after), *sides, fail_over=fail_over, any_device=any_device)
+    diff = compare_sides(
+        str(before),
+        str(after),
+        *sides,
+        fail_over=fail_over,
+        any_device=any_device,
+        without_result=(unmeasured_of([before]), unmeasured_of([after])),
+    )
     from opscope.report.difference_sections import difference_section
     from opscope.report.markdown import render
 
     _show(diff, top or None, output_format)
     if report is not None:
-        write_whole(report, render(difference_section(diff.document, top or None), level=2).encode())
+        write_output(report, render(difference_section(diff.document, top or None), level=2).encode())
     if page is not None:
         diff.page().save(page)
-        click.echo(printable(f"opscope: the page is {page}"), err=True)
+        say(f"opscope: the page is {page}")
     doubted = [
         Doubted.of(f"{path}: {name}", measured.trust)
         for path, side in zip((before, after), sides, strict=True)
@@ -88,6 +109,17 @@ def command(
         sys.exit(1 if gate is Gate.REGRESSION else INCONCLUSIVE)
 
 
+def _sides(before: Path | None, after: Path | None, runs: Path) -> tuple[Path, Path]:
+    """Return what is compared; what was found and not named is told."""
+    if before is not None and after is not None:
+        return before, after
+    if before is not None:
+        raise UsageError("name both, BEFORE and AFTER, or neither: then the last two runs of one target are compared")
+    first, second = last_two(runs)
+    say(f"opscope: {first}, then {second}")
+    return first, second
+
+
 def _show(diff: "Diff", top: int | None, output_format: str) -> None:
     from opscope.cli.terminal import echo_section
     from opscope.record.codec import encode
@@ -96,11 +128,11 @@ def _show(diff: "Diff", top: int | None, output_format: str) -> None:
     from opscope.report.tables import as_csv
 
     if output_format == "json":
-        click.echo(encode(diff.document), nl=False)
+        show(encode(diff.document))
     elif output_format == "csv":
-        click.echo(as_csv(work_values(diff.document)))
+        show(as_csv(work_values(diff.document)))
     elif output_format == "md":
-        click.echo(render(difference_section(diff.document, top), level=2), nl=False)
+        show(render(difference_section(diff.document, top), level=2))
     else:
         echo_section(difference_section(diff.document, top))
 
@@ -110,4 +142,6 @@ def _tell(diff: "Diff") -> None:
     for pair in diff.pairs:
         if pair.gate is not None and pair.gate is not Gate.FINE:
             grew = f" What grew most: {pair.culprit}." if pair.culprit else ""
-            click.echo(printable(f"opscope: {pair.name}: {pair.gate}. {pair.unprofiled.sentence}{grew}"), err=True)
+            say(f"opscope: {pair.name}: {pair.gate}. {pair.unprofiled.sentence}{grew}")
+    for reason in diff.document.incomplete if diff.document.gate is not None else ():
+        say(f"opscope: not compared: {reason}")

@@ -6,6 +6,7 @@ import time
 import click
 
 from opscope.cli.options import format_option
+from opscope.cli.say import show
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.doctor import Check, DoctorDocument, Status
 from opscope.record.codec import encode
@@ -37,11 +38,11 @@ def command(output_format: str) -> None:
 
 def _show(document: DoctorDocument, output_format: str) -> None:
     if output_format == "json":
-        click.echo(encode(document), nl=False)
+        show(encode(document))
     elif output_format == "csv":
-        click.echo(as_csv(_table(document)))
+        show(as_csv(_table(document)))
     elif output_format == "md":
-        click.echo(as_markdown(_table(document), "Doctor"))
+        show(as_markdown(_table(document), "Doctor"))
     else:
         echo_table(_table(document, fixes=False))
         echo_lines(_fixes(document.checks))

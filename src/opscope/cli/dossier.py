@@ -8,6 +8,7 @@ from opscope.cli.explain import lookup_options
 from opscope.cli.inputs import input_option
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
+from opscope.cli.say import show
 from opscope.cli.terminal import echo_section
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.dossier import DossierDocument
@@ -50,11 +51,11 @@ def command(
     lookup = build_lookup(LookupOptions(input_path, configuration, torch, libraries, max_input))
     document = build_dossier(lookup, top, _measure() if counters else None)
     if output_format == "json":
-        click.echo(encode(document), nl=False)
+        show(encode(document))
     elif output_format == "csv":
-        click.echo(as_csv(_table(document)))
+        show(as_csv(_table(document)))
     elif output_format == "md":
-        click.echo(render(dossier_section(document)))
+        show(render(dossier_section(document)))
     else:
         echo_section(dossier_section(document))
     doubted = (Doubted(document.trace, document.failed_checks),)

@@ -1,27 +1,25 @@
 """``opscope exec COMMAND...``: records what any program does with CUDA, and sums it up. Needs no PyTorch."""
 
-import itertools
+import os
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from opscope.cli.options import format_option
+from opscope.cli.options import folder_option, format_option, overwrite_option, redaction_options, redactor_of
+from opscope.cli.say import say
 from opscope.cli.stats_output import print_stats, refuse_several_as_csv, stats_options
 from opscope.documents.stats import Report
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
-from opscope.record.execution import EXECUTION, RAW
-from opscope.text import printable
-
-if TYPE_CHECKING:
-    from opscope.record.execution import Execution
-
-_PARENT = Path("profiling_results")
-
+from opscope.files import digest_of, path_text, write_whole
+from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
+from opscope.record.redaction import Redactor
+from opscope.runs import named_folder, new_folder, point_latest
 
 _HELP: Final = """Run a program and record what it does with CUDA, in every process that it starts.
 
@@ -46,17 +44,17 @@ Examples:
     },
 )
 @click.argument("arguments", metavar="[--] COMMAND [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option(
-    "-o",
-    "--output-dir",
-    type=click.Path(path_type=Path),
-    help=f"Where the recording goes.  [default: {_PARENT}/exec_PROGRAM, with a number]",
-)
+@folder_option("Where the recording goes.  [default: profiling_results/exec_PROGRAM-DATE-TIME]")
+@overwrite_option("an earlier recording in that folder")
+@redaction_options
 @stats_options
 @format_option
 def command(
     arguments: tuple[str, ...],
     output_dir: Path | None,
+    overwrite: bool,
+    redact: tuple[str, ...],
+    keep_arguments: bool,
     reports: tuple[Report, ...],
     top: int | None,
     full_names: bool,
@@ -68,52 +66,91 @@ def command(
     wanted = Command(arguments)
     wanted.found()
     refuse_several_as_csv(reports, output_format)
+    redactor = redactor_of(redact, keep_arguments=keep_arguments)
+    replaced = None if output_dir is None else _replaceable(named_folder(output_dir), overwrite=overwrite)
     collector = CudaCollector.here()
-    folder = _folder(output_dir, arguments[0])
+    name = f"exec_{path_text(Path(Path(arguments[0]).name))}"
+    folder = new_folder(name) if output_dir is None else named_folder(output_dir)
+    folder = Path(os.path.abspath(folder))  # the program may leave its folder, or remove it
     try:
-        (folder / RAW).mkdir(parents=True)
+        (folder / RAW).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentLacksError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+    def begun(record: Execution) -> None:
+        if replaced is not None:
+            _remove(folder, replaced)
+        _keep(folder, record, redactor)
+
     try:
-        record = collector.collect(wanted, folder / RAW).record
+        record = collector.collect(wanted, folder / RAW, begun).record
     except OpscopeError:
-        shutil.rmtree(folder, ignore_errors=True)
+        _discard(folder, unnamed=output_dir is None)
         raise
     try:
         if record.recordings or output_dir is not None:
-            _keep(folder, record)
+            _keep(folder, record, redactor)
+            if output_dir is None:
+                point_latest(folder)
         else:
-            shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):  # it holds other runs
-                folder.parent.rmdir()
+            _discard(folder, unnamed=True)
         _print(folder, record, reports, top, output_format, full_names=full_names)
     except (OpscopeError, OSError) as error:  # what the program ended with comes first
         if not record.exit_code:
             raise
-        click.echo(printable(f"opscope: {error}"), err=True)
+        say(f"opscope: {error}")
     sys.exit(record.exit_code)
 
 
-def _folder(given: Path | None, program: str) -> Path:
-    if given is not None:
-        if given.exists() and (not given.is_dir() or any(given.iterdir())):
-            raise UsageError(f"{given} is there already: name another folder, or remove it")
-        return given
-    begin = _PARENT / f"exec_{Path(program).name}"
-    candidates = itertools.chain([begin], (begin.with_name(f"{begin.name}_{number}") for number in itertools.count(2)))
-    return next(folder for folder in candidates if not folder.exists())
+def _replaceable(folder: Path, *, overwrite: bool) -> Execution | None:
+    """Return the record of an earlier run in a folder, which may be replaced; None where the folder is free.
+
+    Raises:
+        UsageError: something is there, and its user did not say ``--overwrite``, or it is no recording as it was left.
+    """
+    from opscope.errors import BadInputError
+    from opscope.record.codec import decode
+
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    if not overwrite:
+        raise UsageError(f"{folder} is there already: name another folder, or --overwrite replaces the recording in it")
+    try:
+        return decode(folder / EXECUTION, Execution)
+    except BadInputError as error:
+        raise UsageError(f"{folder} holds something else than a recording, and is not replaced: {error}") from error
 
 
-def _keep(folder: Path, record: "Execution") -> None:
-    from opscope.files import write_whole
+def _remove(folder: Path, record: Execution) -> None:
+    """Remove the recordings of an earlier run that still are what was written; links are not followed."""
+    for name, digest in record.digests.items():
+        path = folder / RAW / name
+        ours = Path(name).name == name and name.endswith(RECORDING_ENDING)
+        links = path.is_symlink() or path.parent.is_symlink()
+        if ours and not links and path.is_file() and digest_of(path) == digest:
+            path.unlink()
+
+
+def _discard(folder: Path, *, unnamed: bool) -> None:
+    """Remove the folder of a run that left nothing, if it was made for it."""
+    if not unnamed:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    for parent in folder.parents[:2]:
+        with suppress(OSError):  # it holds other runs
+            parent.rmdir()
+
+
+def _keep(folder: Path, record: Execution, redactor: Redactor) -> None:
     from opscope.record.codec import encode
 
-    write_whole(folder / EXECUTION, encode(record))
+    written = replace(record, command=redactor.arguments(record.command))
+    write_whole(folder / EXECUTION, encode(written))
 
 
 def _print(
     folder: Path,
-    record: "Execution",
+    record: Execution,
     reports: tuple[Report, ...],
     top: int | None,
     output_format: str,
@@ -125,15 +162,22 @@ def _print(
     if sys.stdout is not None:  # it may have been closed
         sys.stdout.flush()
     for line in _said(record):
-        click.echo(printable(f"opscope: {line}"), err=True)
+        say(f"opscope: {line}")
     traces = [read(folder / RAW / name) for name in record.recordings]
     if not traces:
         return
     print_stats(traces, reports, top, output_format, full_names=full_names)
-    click.echo(printable(f"opscope: the recording is in {folder}"), err=True)
+    say(f"opscope: the recording is in {_shown(folder)}")
 
 
-def _said(record: "Execution") -> Iterator[str]:
+def _shown(folder: Path) -> Path:
+    """Return a folder as its user would name it."""
+    with suppress(OSError, ValueError):
+        return folder.relative_to(Path.cwd())
+    return folder
+
+
+def _said(record: Execution) -> Iterator[str]:
     """Yield what is to be said of the command, beside its recordings."""
     for tool in record.other_tools:
         when = "" if tool.after_seconds is None else f" after {tool.after_seconds:.1f} s"

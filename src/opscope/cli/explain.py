@@ -11,6 +11,7 @@ import msgspec
 from opscope.cli.inputs import input_option
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
+from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_section
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.explain import ExplainDocument
@@ -19,7 +20,6 @@ from opscope.report.blocks import Name, Table
 from opscope.report.explain_sections import explain_section
 from opscope.report.markdown import render
 from opscope.report.tables import as_csv
-from opscope.text import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,20 +81,20 @@ def command(
     documents = [lookup.explain(name) for name in _names(names)]
     if output_format == "json":
         for document in documents:
-            click.echo(msgspec.json.encode(document))
+            show(msgspec.json.encode(document))
     elif output_format == "csv":
-        click.echo(as_csv(_table(documents)))
+        show(as_csv(_table(documents)))
     elif output_format == "md":
         for document in documents:
-            click.echo(render(explain_section(document), level=2))
+            show(render(explain_section(document), level=2))
     else:
         for document in documents:
             echo_section(explain_section(document))
-            click.echo()
+            say("", err=False)
     unknown = [document for document in documents if not document.known]
     for document in unknown:
         meant = f": did you mean {', '.join(document.did_you_mean)}?" if document.did_you_mean else ""
-        click.echo(printable(f"opscope: nothing is known of {document.name!r}{meant}"), err=True)
+        say(f"opscope: nothing is known of {document.name!r}{meant}")
     doubted = (Doubted(lookup.trace_name or "", lookup.failed_checks),)
     end_with(doubted, told=output_format in ("table", "md"), allow_damaged=allow_damaged)
     if unknown:

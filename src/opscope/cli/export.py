@@ -1,8 +1,7 @@
-"""``opscope export INPUT --chrome OUT``: a trace that viewers show whole, or a part of it."""
+"""``opscope export INPUT -o OUT``: a trace that viewers show whole, or a part of it."""
 
 import gzip
 import itertools
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,14 +11,15 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from opscope.cli.inputs import Size, input_option
-from opscope.cli.options import StepRange
+from opscope.cli.options import StepRange, output_option, overwrite_option
+from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
-from opscope.files import written_whole
+from opscope.files import STANDARD_OUTPUT, refuse_output
+from opscope.files import output as output_file
 from opscope.inputs import TraceFile, files_of, is_execution, measured_of
 from opscope.readers import Reading, read
-from opscope.text import printable
 
 if TYPE_CHECKING:
     from opscope.knowledge.native_functions import NativeFunctions
@@ -31,13 +31,8 @@ _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quart
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("input_path", metavar="INPUT", type=click.Path(path_type=Path))
-@click.option(
-    "--chrome",
-    "output",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The Chrome trace to write; packed if it ends in .gz.",
-)
+@output_option("The Chrome trace to write; packed if it ends in .gz.", "--chrome", required=True)
+@overwrite_option("the trace, and its further parts,")
 @click.option("--steps", type=StepRange(), metavar="FIRST[..LAST]", help="Only these steps, by the profiler's numbers.")
 @click.option("--max-size", type=Size(), help="Split into parts of at most this size, unpacked: 200MB.")
 @input_option
@@ -45,6 +40,7 @@ _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quart
 def command(
     input_path: Path,
     output: Path,
+    overwrite: bool,
     steps: tuple[int, int] | None,
     max_size: int | None,
     max_input: int,
@@ -61,8 +57,12 @@ def command(
     if len(files) > 1 and not is_execution(input_path):
         raise UsageError(f"{input_path} holds {len(files)} traces: name one, such as {files[0]}")
     file = files[0]
-    if os.path.realpath(output) == os.path.realpath(file.path):
-        raise UsageError(f"--chrome {output} is the trace itself: write the export somewhere else")
+    refuse_output(output, [input_path, *(one.path for one in files)], overwrite=overwrite)
+    stale = list(_parts_from(output, 2))
+    for part in stale:
+        refuse_output(part, [input_path, *(one.path for one in files)], overwrite=overwrite)
+    if output == STANDARD_OUTPUT and max_size is not None:
+        raise UsageError("--max-size makes several files, and standard output is one: name a file")
     tune_for_one_analysis()
     libraries_imported = Event()
     reading = Reading(file.path, max_input, libraries_imported)
@@ -81,8 +81,10 @@ def command(
     for number, part in itertools.groupby(pieces, key=lambda piece: piece.part):
         target = _target(output, number)
         events, size = _write(target, part)
-        click.echo(printable(f"{target}: {events:,} events, {size:,} bytes unpacked"))
-    _remove_parts_from(output, number + 1)
+        told = output == STANDARD_OUTPUT
+        say(f"{target}: {events:,} events, {size:,} bytes unpacked", err=told)
+    for left_over in _parts_from(output, number + 1):
+        left_over.unlink()  # of an earlier export, of another trace
     end_with([doubted], allow_damaged=allow_damaged)
 
 
@@ -94,17 +96,17 @@ def _doubted(file: TraceFile, trace: "Trace", functions: "NativeFunctions") -> D
     return Doubted.of(str(file), measured.trust)
 
 
-def _remove_parts_from(output: Path, number: int) -> None:
-    """Remove the further parts that an earlier export of the same name left: they are of another trace."""
-    while (stale := _target(output, number)).is_file():
-        stale.unlink()
+def _parts_from(output: Path, number: int) -> Iterator[Path]:
+    """Yield the further parts that an earlier export of the same name left."""
+    while output != STANDARD_OUTPUT and (part := _target(output, number)).is_file():
+        yield part
         number += 1
 
 
 def _write(target: Path, pieces: "Iterable[Piece]") -> tuple[int, int]:
     """Write a file piece by piece; return how many events and bytes it holds."""
     events = size = 0
-    with written_whole(target) as partial, _opened(partial, packed=target.suffix == ".gz") as file:
+    with output_file(target) as plain, _opened(plain, packed=target.suffix == ".gz") as file:
         for piece in pieces:
             file.write(piece.content)
             events, size = events + piece.events, size + len(piece.content)
@@ -112,14 +114,13 @@ def _write(target: Path, pieces: "Iterable[Piece]") -> tuple[int, int]:
 
 
 @contextmanager
-def _opened(path: Path, *, packed: bool) -> Iterator[BinaryIO | gzip.GzipFile]:
-    with path.open("wb") as file:
-        if packed:
-            # Without a name, which would be the temporary one.
-            with gzip.GzipFile("", "wb", _LEVEL, file) as content:
-                yield content
-        else:
-            yield file
+def _opened(file: BinaryIO, *, packed: bool) -> Iterator[BinaryIO | gzip.GzipFile]:
+    if packed:
+        # Without a name, which would be the temporary one.
+        with gzip.GzipFile("", "wb", _LEVEL, file) as content:
+            yield content
+    else:
+        yield file
 
 
 def _target(output: Path, number: int) -> Path:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opscope.errors import BadInputError
+from opscope.cli.say import say
+from opscope.errors import BadInputError, NotATraceError
+from opscope.files import regular
 from opscope.inputs import TraceFile, distinct, files_of
 from opscope.readers import Reading
 from opscope.readers.source import MAX_UNPACKED_BYTES
-from opscope.text import printable
 
 if TYPE_CHECKING:
     from opscope.documents.bench import BenchDocument
@@ -50,11 +51,16 @@ def input_option(function: F) -> F:
 
 
 def traces_of(
-    paths: Iterable[Path], max_bytes: int, unreadable: list[str], libraries_imported: Event | None = None
+    paths: Iterable[Path],
+    max_bytes: int,
+    unreadable: list[str],
+    libraries_imported: Event | None = None,
+    skipped: list[str] | None = None,
 ) -> Iterator[tuple[TraceFile, "Trace"]]:
     """Yield every trace of the inputs with its file, one after the other; none is read twice.
 
-    A file of a folder that is no trace stops nothing: it is told on standard error, and goes to ``unreadable``.
+    A file of a folder that is no trace stops nothing: it is told on standard error, and goes to ``unreadable``. With
+    ``skipped``, a file that is whole and something else than a trace goes there, also where it was named, as by a glob.
 
     The first one is being read from this call on, so call it before importing what the analysis needs; for
     ``libraries_imported`` see `Reading`.
@@ -70,37 +76,48 @@ def traces_of(
         [(first, Reading(first.path, max_bytes, libraries_imported))],
         ((file, Reading(file.path, max_bytes)) for file in files),
     )
-    return _read(readings, unreadable)
+    return _read(readings, unreadable, skipped)
 
 
-def _read(readings: Iterable[tuple[TraceFile, Reading]], unreadable: list[str]) -> Iterator[tuple[TraceFile, "Trace"]]:
+def _read(
+    readings: Iterable[tuple[TraceFile, Reading]], unreadable: list[str], skipped: list[str] | None
+) -> Iterator[tuple[TraceFile, "Trace"]]:
     found = False
     for file, reading in readings:
         try:
             trace = reading.trace()
+        except NotATraceError as error:
+            if skipped is None and not file.guessed:
+                raise
+            (unreadable if skipped is None else skipped).append(str(file))
+            say(f"opscope: {error}")
         except BadInputError as error:
             if not file.guessed:
                 raise
             unreadable.append(str(file))
-            click.echo(printable(f"opscope: {error}"), err=True)
+            say(f"opscope: {error}")
         else:
             found = True
             yield file, trace
     if not found:
-        raise BadInputError("no file of the folder is a trace")
+        raise BadInputError("none of the files is a trace")
 
 
 def read_bench(path: Path) -> "BenchDocument":
     """Read what ``opscope bench --save`` wrote.
 
     Raises:
-        BadInputError: it is something else.
+        BadInputError: it is something else, or says what cannot have been measured.
     """
     import msgspec
 
+    from opscope.benchmarking.plausible import impossible
     from opscope.documents.bench import BenchDocument
 
     try:
-        return msgspec.json.decode(path.read_bytes(), type=BenchDocument)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        document = msgspec.json.decode(regular(path).read_bytes(), type=BenchDocument)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadInputError(f"{path} is no benchmark of opscope bench --save: {error}") from error
+    if reason := impossible(document):
+        raise BadInputError(f"{path} holds what no benchmark measures: {reason}")
+    return document

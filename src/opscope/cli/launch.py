@@ -6,6 +6,7 @@ import click
 
 from opscope.analysis.launch_check import Launch
 from opscope.cli.options import format_option
+from opscope.cli.say import show
 from opscope.cli.terminal import echo_lines
 from opscope.documents.gpus import GpuFacts
 from opscope.documents.launch import LaunchDocument
@@ -57,7 +58,7 @@ def command(
     launch = Launch(grid, block, registers, shared)
     document = _checked(launch, gpu, arch)
     if output_format == "json":
-        click.echo(encode(document), nl=False)
+        show(encode(document))
     else:
         echo_lines(launch_lines(document))
     if not document.can_launch:
@@ -77,7 +78,8 @@ def _checked(launch: Launch, gpu: str | None, arch: str | None) -> LaunchDocumen
 
 def _model(name: str) -> GpuFacts:
     found = chosen(known_gpus(), [name], None) if name.strip() else ()
-    exact = [model for model in found if f" {model.name}".lower().endswith(f" {name}".lower())]
+    has_number = any(character.isdigit() for character in name)  # else it is a line of models: rtx
+    exact = [model for model in found if has_number and f" {model.name}".lower().endswith(f" {name}".lower())]
     if len(exact or found) != 1:
         said = ", ".join(printable(model.name) for model in found) or "no model of opscope gpus"
         raise UsageError(f"{name!r} may be: {said}")

@@ -1,6 +1,8 @@
 """``opscope limits INPUT``: how far each operator call is from what the device allows."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +13,7 @@ from opscope.analysis.limits import UNKNOWN
 from opscope.analysis.measured import Measured
 from opscope.cli.inputs import input_option, traces_of
 from opscope.cli.options import format_option
+from opscope.cli.say import show
 from opscope.cli.terminal import echo_section
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.limits import LimitsDocuments
@@ -57,18 +60,19 @@ def command(
     documents, doubted = [], []
     for file, trace in traces_of(inputs, max_input, unreadable):
         measured, _ = measured_of(file, trace, shipped, None, step_time_ms=step_time)
-        documents.append(build_limits(_asking_pytorch(measured), by))
+        with _asking_pytorch(measured) as asked:
+            documents.append(build_limits(asked, by))
         doubted.append(Doubted.of(str(file), measured.trust))
     shown = SHOWN_ROWS if top is None else top or None
     if output_format == "json":
         whole = documents[0] if len(documents) == 1 else LimitsDocuments(traces=tuple(documents))
-        click.echo(encode(whole), nl=False)
+        show(encode(whole))
     else:
         for document in documents:
             if output_format == "csv":
-                click.echo(as_csv(limits_table(document, top or None)))
+                show(as_csv(limits_table(document, top or None)))
             elif output_format == "md":
-                click.echo(render(limits_section(document, shown), level=2).rstrip("\n"))
+                show(render(limits_section(document, shown), level=2).rstrip("\n"))
             else:
                 echo_section(limits_section(document, shown))
     end_with(tuple(doubted), unreadable, told=False, allow_damaged=allow_damaged)
@@ -76,11 +80,14 @@ def command(
         sys.exit(1)
 
 
-def _asking_pytorch(measured: Measured) -> Measured:
+@contextlib.contextmanager
+def _asking_pytorch(measured: Measured) -> Iterator[Measured]:
     """Let PyTorch tell the costs of calls that no rule knows, where there are any and it is installed."""
     analysis = measured.analysis
     if not any(row.reason == UNKNOWN for row in analysis.limits) or find_spec("torch") is None:
-        return measured
-    from opscope.collect.rebuilt_costs import rebuilt_cost
+        yield measured
+        return
+    from opscope.collect.rebuilt_costs import costs_by_pytorch
 
-    return replace(measured, analysis=replace(analysis, rebuild=rebuilt_cost))
+    with costs_by_pytorch() as rebuild:
+        yield replace(measured, analysis=replace(analysis, rebuild=rebuild))

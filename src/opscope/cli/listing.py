@@ -3,11 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-import click
-
+from opscope.cli.say import say, show
 from opscope.documents.build import ListingDocument
 from opscope.errors import UsageError
-from opscope.files import write_whole
+from opscope.files import write_output
 from opscope.record.codec import encode
 from opscope.report.build_document import listing_lines
 from opscope.text import printable
@@ -40,7 +39,7 @@ def echo_listing(document: ListingDocument, kernel: str | None, output: Path | N
         lines = "\n\n".join("\n".join(map(printable, listing_lines(one))) for one in found)
         content = f"{lines}\n".encode()
     if output is None:
-        click.echo(content, nl=False)
+        show(content)
     else:
-        write_whole(output, content)
-        click.echo(f"opscope: written to {printable(str(output))}", err=True)
+        write_output(output, content)
+        say(f"opscope: written to {printable(str(output))}")

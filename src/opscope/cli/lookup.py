@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.measured import Measured
 from opscope.analysis.producer import Producer, producer_of
+from opscope.cli.say import say
 from opscope.errors import BadInputError, OpscopeError, UsageError
 from opscope.files import path_text
 from opscope.knowledge.kernels.index import SourceIndex
@@ -114,7 +113,7 @@ def _installed_indexes(installed: InstalledTorch) -> list[SourceIndex]:
     except OpscopeError as error:
         indexes, reason = [], str(error)
     if reason:
-        click.echo(f"opscope: {printable(reason)}: answers come from the shipped indexes", err=True)
+        say(f"opscope: {printable(reason)}: answers come from the shipped indexes")
     return indexes
 
 

@@ -3,10 +3,12 @@
 import math
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
+from opscope.record.redaction import Redactor
 from opscope.report.tables import Format
 
 INCONCLUSIVE: Final = 5  # exit code where something cannot be told
@@ -124,6 +126,67 @@ def format_option(function: F) -> F:
         show_default=True,
         help="How the result is printed to standard output.",
     )(function)
+
+
+def overwrite_option(what: str) -> Callable[[F], F]:
+    """Add ``--overwrite``, without which nothing that is there is replaced.
+
+    Args:
+        what: what may be replaced, in words.
+    """
+    return click.option("--overwrite", is_flag=True, help=f"Replace {what} if it is there already.")
+
+
+def output_option(help_text: str, *names: str, required: bool = False) -> Callable[[F], F]:
+    """Add ``-o/--output`` for the file that a command writes; ``-`` is standard output.
+
+    Args:
+        help_text: what is written.
+        names: further names of the option.
+        required: whether it has to be given.
+    """
+    return click.option(
+        "-o",
+        "--output",
+        *names,
+        "output",
+        type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+        required=required,
+        help=f"{help_text} - is standard output.",
+    )
+
+
+def folder_option(help_text: str, *, required: bool = False) -> Callable[[F], F]:
+    """Add ``-o/--output/--output-dir`` for the folder that a command writes to."""
+    return click.option(
+        "-o",
+        "--output",
+        "--output-dir",
+        "output_dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        required=required,
+        help=help_text,
+    )
+
+
+def redaction_options(function: F) -> F:
+    """Add ``--redact`` and ``--keep-arguments``: what of a command line is written down."""
+    for option in (
+        click.option("--keep-arguments", is_flag=True, help="Write all arguments down as they are, secrets too."),
+        click.option(
+            "--redact",
+            metavar="NAME",
+            multiple=True,
+            help="Write the values of this argument down as ***, as those of tokens, keys and passwords are.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def redactor_of(redact: Sequence[str], *, keep_arguments: bool) -> Redactor:
+    """Return what takes secrets out of what is written down, by the options."""
+    return Redactor(frozenset(name.lstrip("-") for name in redact), keep_arguments)
 
 
 WORDS: Final = ListOf(click.STRING)

@@ -1,5 +1,7 @@
-"""``opscope page INPUT... -o FILE.html``: everything on one page that opens in a browser, offline."""
+"""``opscope page INPUT... [-o FILE.html]``: everything on one page that opens in a browser, offline."""
 
+import itertools
+import webbrowser
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -7,13 +9,13 @@ from typing import Final
 import click
 
 from opscope.cli.inputs import input_option, read_bench, traces_of
-from opscope.cli.options import StepRange
+from opscope.cli.options import StepRange, output_option, overwrite_option
+from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
-from opscope.errors import EnvironmentLacksError
-from opscope.files import write_whole
+from opscope.errors import UsageError
+from opscope.files import STANDARD_OUTPUT, refuse_output, write_output
 from opscope.inputs import files_of, measured_of
-from opscope.text import printable
 
 _BENCH: Final = b'"opscope.bench/1"'
 _BEGINNING: Final = 4096  # bytes in which a document says what it is
@@ -21,16 +23,18 @@ _BEGINNING: Final = 4096  # bytes in which a document says what it is
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write."
-)
+@output_option("The file to write.  [default: INPUT.html, with a number where that is there]")
+@overwrite_option("the file")
+@click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
 @click.option("--steps", type=StepRange(), metavar="A..B", help="Steps of the timeline.  [default: as many as fit]")
 @click.option("--title", help="What the page is called.")
 @input_option
 @damage_option
 def command(
     inputs: tuple[Path, ...],
-    output: Path,
+    output: Path | None,
+    overwrite: bool,
+    opened: bool,
     steps: tuple[int, int] | None,
     title: str | None,
     max_input: int,
@@ -45,8 +49,10 @@ def command(
     tune_for_one_analysis()
     benches = [path for path in inputs if _is_bench(path)]
     others = [path for path in inputs if path not in benches]
-    if not output.parent.is_dir():
-        raise EnvironmentLacksError(f"cannot write {output}: {output.parent} is no folder")
+    target = output or _default(inputs[0])
+    refuse_output(target, inputs, overwrite=overwrite)
+    if opened and target == STANDARD_OUTPUT:
+        raise UsageError("--open opens a file: name one with -o")
     benchmarks = [read_bench(path) for path in benches]
     count, unreadable, libraries_imported = sum(1 for _ in files_of(others)), list[str](), Event()
     traces = traces_of(others, max_input, unreadable, libraries_imported) if others else ()
@@ -65,9 +71,22 @@ def command(
             parts.add(measured, functions, raw, capture.directory, capture.cycle)
         doubted.append(Doubted.of(str(file), measured.trust))
     page = page_html(parts.page(title, benchmarks))
-    write_whole(output, page)
-    click.echo(printable(f"{output}: {len(page):,} bytes"), err=True)
+    write_output(target, page)
+    if target != STANDARD_OUTPUT:
+        say(f"{target}: {len(page):,} bytes")
+    if opened:
+        webbrowser.open(target.resolve().as_uri())
     end_with(doubted, unreadable, allow_damaged=allow_damaged)
+
+
+def _default(path: Path) -> Path:
+    """Return a name in the current folder that is free: the input's, with the ending of a page."""
+    name = path.resolve().name if path.is_dir() else path.name
+    for ending in (".gz", ".xz", ".zst", ".json", ".sqlite", ".cudarec", ".csv"):
+        name = name.removesuffix(ending)
+    numbered = (Path(f"{name}-{number}.html") for number in itertools.count(2))
+    candidates = itertools.chain((Path(f"{name or 'page'}.html" if name != "-" else "page.html"),), numbered)
+    return next(candidate for candidate in candidates if not candidate.exists())
 
 
 def _is_bench(path: Path) -> bool:

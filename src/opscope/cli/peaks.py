@@ -3,9 +3,10 @@
 import click
 
 from opscope.cli.options import format_option
+from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_table
 from opscope.errors import EnvironmentLacksError
-from opscope.files import write_whole
+from opscope.files import PRIVATE_FILE, private_folder, write_whole
 from opscope.knowledge.devices import device_called
 from opscope.knowledge.measured_peaks import peaks_file
 from opscope.record.codec import encode
@@ -37,24 +38,24 @@ def command(device: str, output_format: str) -> None:
 def _keep(one: MeasuredPeaks) -> None:
     target = peaks_file(one.device)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, encode(one))
+        target = private_folder(target.parent.name) / target.name
+        write_whole(target, encode(one), PRIVATE_FILE)
     except OSError as error:
         raise EnvironmentLacksError(
             f"the peaks could not be kept as {target} ({error.strerror}); OPSCOPE_CACHE names another folder"
         ) from error
-    click.echo(f"opscope: kept as {printable(str(target))}", err=True)
+    say(f"opscope: kept as {printable(str(target))}")
 
 
 def _show(measured: tuple[MeasuredPeaks, ...], output_format: str) -> None:
     if output_format == "json":
-        click.echo(encode(PeaksList(peaks=measured)), nl=False)
+        show(encode(PeaksList(peaks=measured)))
         return
     table = _table(measured)
     if output_format == "csv":
-        click.echo(as_csv(table))
+        show(as_csv(table))
     elif output_format == "md":
-        click.echo(render(Section(("Peaks",), (table,))))
+        show(render(Section(("Peaks",), (table,))))
     else:
         echo_table(table)
 
@@ -70,7 +71,7 @@ def _measured(chosen: str) -> tuple[MeasuredPeaks, ...]:
 def _table(measured: tuple[MeasuredPeaks, ...]) -> Table:
     rows = []
     for one in measured:
-        sheet = device_called(one.device)
+        sheet = device_called(one.device, one.multiprocessors)
         for name, rate in one.flop_per_s.items():
             rows.append(_row(one, name, f"{rate / _TERA:,.1f} TFLOP/s", rate, sheet.peaks.get(name) if sheet else None))
         memory = one.memory_bytes_per_s

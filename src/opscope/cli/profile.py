@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
@@ -14,18 +15,21 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from opscope.cli.options import ListCommand, ListOf, format_option
+from opscope.cli.options import ListCommand, ListOf, folder_option, format_option, redaction_options, redactor_of
 from opscope.cli.progress import SweepProgress
 from opscope.cli.results import print_sweep
+from opscope.cli.say import say
 from opscope.errors import EnvironmentLacksError, UsageError
 from opscope.record.configuration import DEVICE_NAME, CaptureOptions, Configuration, Schedule
+from opscope.record.redaction import Redactor
 from opscope.record.settings import SETTINGS, SHORT_DTYPES, Value, option_of
 from opscope.record.sweep import Manifest
+from opscope.runs import named_folder, new_folder, point_latest, rank_here
 from opscope.store import RunDirectory
-from opscope.sweep.plan import PRESETS, default_sizes, expand, leftovers, new_manifest, resumed
+from opscope.sweep.plan import PRESETS, default_sizes, expand, new_manifest, resumed
 from opscope.sweep.process import InProcess
 from opscope.sweep.runner import Here, Measurer, Plan, failed_entries, run_sweep, worthless_entries
-from opscope.workloads.catalog import BUILT_IN, is_script
+from opscope.workloads.catalog import BUILT_IN, is_script, short_name
 
 _DTYPES = {short: name for name, short in SHORT_DTYPES.items()}
 _FATAL_EXIT_CODES = {"usage": 2, "environment": 3}
@@ -136,13 +140,7 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
 @click.option("--with-stack", is_flag=True, help="Record Python stacks, to show where operators are called from.")
 @click.option("--profile-memory", is_flag=True, help="Record allocations, to show which operators allocate.")
 @click.option("--skip-benchmark", is_flag=True, help="Do not time unprofiled steps beside the profile.")
-@click.option(
-    "--output-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("profiling_results"),
-    show_default=True,
-    help="Where the results go.",
-)
+@folder_option("Where the results go.  [default: profiling_results/TARGET-DATE-TIME]")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -153,6 +151,13 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
     "--run-on", is_flag=True, help="Let a script run on to its end after its steps were profiled, instead of ending it."
 )
 @click.option("--resume", is_flag=True, help="Run only what the output directory has no result of yet.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace the results in the output directory once the first new ones are there; files that opscope did not "
+    "write stay.",
+)
+@redaction_options
 @click.option(
     "--preset",
     type=click.Choice(list(PRESETS)),
@@ -168,10 +173,13 @@ def command(
     arguments: tuple[str, ...],
     own: tuple[str, ...],
     preset: str | None,
-    output_dir: Path,
+    output_dir: Path | None,
     timeout: float | None,
     run_on: bool,
     resume: bool,
+    overwrite: bool,
+    redact: tuple[str, ...],
+    keep_arguments: bool,
     in_process: bool,
     output_format: str,
     **settings: Any,
@@ -179,9 +187,17 @@ def command(
     """Profile a target; see ``_HELP``."""
     values, options = _values(target, settings, own), _capture_options(settings)
     _check_script(target, arguments, run_on=run_on, in_process=in_process)
+    redactor = redactor_of(redact, keep_arguments=keep_arguments)
+    written = _written(values, redactor)
+    actual = {name: found[0] for name, found in values.items() if found != written[name]}
     if is_script(target):
-        values = {**values, "arguments": (shlex.join(arguments),), **({"run_on": (True,)} if run_on else {})}
-    sweeps = _sweeps(target, values, preset, output_dir)
+        written["arguments"], actual["arguments"] = (shlex.join(redactor.arguments(arguments)),), shlex.join(arguments)
+        written |= {"run_on": (True,)} if run_on else {}
+    if resume and overwrite:
+        raise UsageError("--resume keeps what is there, and --overwrite replaces it: choose one")
+    if resume and output_dir is None:
+        raise UsageError("--resume goes on with a run: name its folder with --output-dir")
+    sweeps = _sweeps(target, written, preset)
     if in_process and timeout is not None:
         raise UsageError("--timeout ends a process, and --in-process has none to end: leave one of them out")
     if importlib.util.find_spec("torch") is None:
@@ -189,18 +205,57 @@ def command(
             "profiling needs PyTorch, which is not installed: pip install 'opscope[torch]' (or your own build of it). "
             "Results that exist can be analysed without: opscope report RUN_DIRECTORY"
         )
-    measurer = Here() if in_process else InProcess(timeout)
+    measurer = Here(actual) if in_process else InProcess(timeout, actual)
+    command_line = ("opscope", *redactor.arguments(sys.argv[1:]))
+    plans = [
+        _planned(
+            _directory(output_dir, sweep.folder, resume=resume, overwrite=overwrite),
+            new_manifest(sweep.configurations, options, command_line),
+            measurer,
+            redactor,
+            resume=resume,
+        )
+        for sweep in sweeps
+    ]
+    root = new_folder(short_name(target)) if output_dir is None else None
     finished = []
     try:
         with _stopped_like_ctrl_c():
-            for directory, configurations in sweeps:
-                manifest = new_manifest(configurations, options, ["opscope", *sys.argv[1:]])
-                finished.append((directory, _run(directory, manifest, measurer, resume=resume)))
+            for sweep, plan in zip(sweeps, plans, strict=True):
+                placed = plan if root is None else replace(plan, directory=RunDirectory(root / sweep.folder))
+                finished.append((placed.directory, _run(placed)))
     except KeyboardInterrupt as interrupt:
-        click.echo("opscope: interrupted; what is done is kept, and the same command with --resume goes on", err=True)
+        where = "" if root is None else f" --output-dir {root if rank_here() is None else root.parent}"
+        say(f"opscope: interrupted; what is done is kept, and the same command with --resume{where} goes on")
         sys.exit(128 + (interrupt.number if isinstance(interrupt, _Stopped) else signal.SIGINT))
+    if root is not None and any(entry.measured for _, manifest in finished for entry in manifest.entries):
+        point_latest(root)
     print_sweep(finished, output_format)
     sys.exit(_exit_code([manifest for _, manifest in finished]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    """A sweep and the folder that it has in that of the run."""
+
+    folder: str
+    configurations: tuple[Configuration, ...]
+
+
+def _written(values: Mapping[str, tuple[Value, ...]], redactor: Redactor) -> dict[str, tuple[Value, ...]]:
+    """Return the values as they are written down.
+
+    Raises:
+        UsageError: a secret is swept over: its values would stand in the names of files.
+    """
+    written = redactor.settings(values)
+    for name, found in values.items():
+        if len(found) > 1 and found != written[name]:
+            raise UsageError(
+                f"--set {name} looks like a secret, and a sweep writes its values into names of files: give it one "
+                "value, or --keep-arguments"
+            )
+    return written
 
 
 _NOT_OF_SCRIPTS: Final = ("device", "mode", "wait", "warmup", "repeat", "preset")
@@ -293,33 +348,53 @@ def _capture_options(settings: dict[str, Any]) -> CaptureOptions:
     )
 
 
-def _sweeps(
-    target: str, values: Mapping[str, tuple[Value, ...]], preset: str | None, output_dir: Path
-) -> list[tuple[RunDirectory, tuple[Configuration, ...]]]:
+def _sweeps(target: str, values: Mapping[str, tuple[Value, ...]], preset: str | None) -> list[_Sweep]:
     if preset is None:
-        return [(RunDirectory(output_dir), expand(target, {**default_sizes(target), **values}))]
+        return [_Sweep("", expand(target, {**default_sizes(target), **values}))]
     for name in values:
         if SETTINGS[name].is_size if name in SETTINGS else False:
             raise UsageError(
                 f"--preset {preset} fixes the sizes: leave out --batch-sizes and --seq-lens, or the preset"
             )
-    return [
-        (RunDirectory(output_dir / sweep.folder), expand(target, {**sweep.sizes, **values}))
-        for sweep in PRESETS[preset]
-    ]
+    return [_Sweep(sweep.folder, expand(target, {**sweep.sizes, **values})) for sweep in PRESETS[preset]]
 
 
-def _run(directory: RunDirectory, manifest: Manifest, measurer: Measurer, *, resume: bool) -> Manifest:
-    directory.create()
-    if resume:
-        manifest = resumed(manifest, directory)
-    elif old := leftovers(directory, manifest):
-        click.echo(
-            f"{directory.path} keeps {len(old)} result files of another sweep, such as {old[0].name}",
-            err=True,
+def _directory(output_dir: Path | None, folder: str, *, resume: bool, overwrite: bool) -> "_Place":
+    """Return the directory that the user named, and what of it may be replaced; nothing is made or removed yet.
+
+    Raises:
+        UsageError: it holds something, and its user said neither --resume nor --overwrite.
+    """
+    if output_dir is None:
+        return _Place(RunDirectory(Path()), None)
+    directory = RunDirectory(named_folder(output_dir / folder))
+    if not resume and not overwrite:
+        directory.refuse_if_used(
+            "choose another --output-dir, go on with --resume, or replace the results with --overwrite"
         )
-    with SweepProgress(manifest) as progress:
-        return run_sweep(Plan(manifest, directory, measurer), progress)
+    used = overwrite and directory.path.is_dir() and any(directory.path.iterdir())
+    return _Place(directory, directory.replaceable() if used else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a sweep goes, and the manifest of the results there that give way to it."""
+
+    directory: RunDirectory
+    replaced: Manifest | None
+
+
+def _planned(place: _Place, manifest: Manifest, measurer: Measurer, redactor: Redactor, *, resume: bool) -> Plan:
+    manifest = resumed(manifest, place.directory) if resume else manifest
+    if place.replaced is not None:
+        place.directory.refuse_foreign(place.replaced, manifest.entries)
+    return Plan(manifest, place.directory, measurer, place.replaced, redactor)
+
+
+def _run(plan: Plan) -> Manifest:
+    plan.directory.create()
+    with SweepProgress(plan.manifest) as progress:
+        return run_sweep(plan, progress)
 
 
 def _exit_code(manifests: Sequence[Manifest]) -> int:

@@ -4,10 +4,10 @@ import time
 from types import TracebackType
 from typing import Final
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from opscope.cli.say import say
 from opscope.record.sweep import Entry, Manifest
 from opscope.text import printable
 from opscope.workloads.catalog import is_script
@@ -48,9 +48,10 @@ class SweepProgress:
 
     def __enter__(self) -> "SweepProgress":
         if self._console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
             self._bar = Progress(
-                *columns,
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %"),
                 TimeElapsedColumn(),
                 TextColumn("{task.fields[left]}"),
                 console=self._console,
@@ -72,7 +73,7 @@ class SweepProgress:
         self._spoke = self._began
         self._shares = _SCRIPT_SHARES if is_script(entry.configuration.target) else _PHASE_SHARES
         if self._bar is None:
-            click.echo(f"[{number}/{len(self._names)}] {entry.configuration.id} ...", err=True)
+            say(f"[{number}/{len(self._names)}] {entry.configuration.id} ...")
         else:
             self.progress("starting", 0.0)
 
@@ -91,7 +92,7 @@ class SweepProgress:
         self._bar.update(
             self._task,
             completed=done,
-            description=f"[{self._number}/{len(self._names)}] {self._names[self._number - 1]}: {phase}",
+            description=printable(f"[{self._number}/{len(self._names)}] {self._names[self._number - 1]}: {phase}"),
             left=self._time_left(before),
         )
 
@@ -100,7 +101,7 @@ class SweepProgress:
         if now - self._spoke >= _HEARTBEAT_S:
             self._spoke = now
             where = f"[{self._number}/{len(self._names)}] {self._names[self._number - 1]}"
-            click.echo(printable(f"{where}: {phase}, {now - self._began:.0f} s so far"), err=True)
+            say(f"{where}: {phase}, {now - self._began:.0f} s so far")
 
     def finished(self, number: int, entry: Entry) -> None:
         """A configuration has ended."""
@@ -112,7 +113,7 @@ class SweepProgress:
         if self._bar is not None:
             self._bar.console.print(line, markup=False, highlight=False)
         else:
-            click.echo(line, err=True)
+            say(line)
 
     def _time_left(self, fraction: float) -> str:
         """Estimate from the configurations that are done; unknown during the first."""

@@ -5,8 +5,9 @@ from pathlib import Path
 import click
 
 from opscope.cli.listing import echo_listing
-from opscope.cli.options import WORDS, format_option
+from opscope.cli.options import WORDS, format_option, output_option
 from opscope.errors import UsageError
+from opscope.files import refuse_output
 from opscope.record.listing import ListingRequest
 from opscope.sweep.listing_process import compiled_kernels
 
@@ -20,7 +21,7 @@ from opscope.sweep.listing_process import compiled_kernels
 @click.option("--arch", help="Compile a kernel for this: sm_90.  [default: the GPU here]")
 @click.option("--emit", type=click.Choice(["ptx", "sass"]), default="ptx", show_default=True, help="What to show.")
 @click.option("--kernel", help="Only kernels whose name holds this.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it to a file.")
+@output_option("Write it to a file; an earlier listing of the same name is replaced.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds.")
 @format_option
 def command(
@@ -49,6 +50,8 @@ def command(
         raise UsageError("--inductor compiles a function, --signature a kernel of Triton: give one of them")
     if (constants or arch) and signature is None:
         raise UsageError("--constant and --arch go with --signature; a function that is called decides them itself")
+    if output is not None:
+        refuse_output(output, [Path(target.partition(":")[0])], overwrite=True)
     request = ListingRequest(
         target=target,
         inputs=inputs,

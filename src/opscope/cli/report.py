@@ -9,9 +9,9 @@ from opscope.cli.options import format_option
 from opscope.cli.results import print_sweep
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import BadInputError
-from opscope.pipeline import read_documents, write_comparison, write_page
+from opscope.pipeline import read_documents
 from opscope.store import RunDirectory, with_entry
-from opscope.sweep.runner import failed_entries, reported, worthless_entries
+from opscope.sweep.runner import failed_entries, reported, worthless_entries, written_sweep
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,9 +33,8 @@ def command(run: Path, allow_damaged: bool, output_format: str) -> None:
         raise BadInputError(f"{run} holds no configuration that was measured")
     for entry in measured:
         manifest = with_entry(manifest, reported(directory, entry, allow_damaged=allow_damaged))
-    directory.write_manifest(manifest)
-    write_comparison(directory, manifest)
-    write_page(directory, manifest, allow_damaged=allow_damaged)
+    manifest = directory.with_digests(manifest, measured)
+    manifest = written_sweep(directory, manifest, allow_damaged=allow_damaged)
     print_sweep([(directory, manifest)], output_format)
     documents = read_documents(directory, manifest)
     doubted = tuple(Doubted.of(f"{run}: {document.name}", document.trust) for document in documents)

@@ -1,27 +1,31 @@
 """What a sweep prints when it has ended: the three most expensive operators, the comparison, where the files are."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import click
-
+from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.comparison import Comparison, Comparisons
 from opscope.documents.trace import OperatorRow, TraceDocument
-from opscope.documents.trust import Verdict
+from opscope.errors import BadInputError
 from opscope.pipeline import read_documents
 from opscope.record.codec import encode
-from opscope.record.sweep import Manifest
+from opscope.record.sweep import Failure, Manifest
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
 from opscope.report.finding_text import first_things
 from opscope.report.tables import as_csv, as_markdown
+from opscope.report.trust_text import failures
 from opscope.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
 from opscope.sweep.runner import failed_entries, worthless_entries
-from opscope.text import printable
 from opscope.units import format_ns, format_share
 
 _SHOWN = 3
+_QUOTE = "  | "
+_CHAINED = "The above exception was the direct cause of"  # as Python joins tracebacks
+_LAST_LINES = 8  # of what a process printed that failed
+_TAIL = 1 << 14  # bytes at the end of a log that are looked at
 
 
 def print_sweep(finished: Sequence[tuple[RunDirectory, Manifest]], output_format: str) -> None:
@@ -30,16 +34,16 @@ def print_sweep(finished: Sequence[tuple[RunDirectory, Manifest]], output_format
     comparisons = {str(directory.path): compare(documents, manifest) for directory, manifest, documents in results}
     if output_format == "json":
         several = tuple(comparisons.values())
-        click.echo(encode(several[0] if len(several) == 1 else Comparisons(sweeps=several)).decode(), nl=False)
+        show(encode(several[0] if len(several) == 1 else Comparisons(sweeps=several)).decode())
     elif output_format == "csv":
-        click.echo(as_csv(comparison_values(comparisons)))
+        show(as_csv(comparison_values(comparisons)))
     else:
         for directory, manifest, documents in results:
             if documents:
                 _print_one(directory, manifest, comparisons[str(directory.path)], documents, output_format)
     for reason in dict.fromkeys(document.device_times_reason for _, _, found in results for document in found):
         if reason is not None:
-            click.echo(f"Device times are unknown (null): {reason}. CPU times are shown.", err=True)
+            say(f"Device times are unknown (null): {reason}. CPU times are shown.")
     for directory, manifest, _ in results:
         _print_problems(directory, manifest)
 
@@ -53,13 +57,15 @@ def _print_one(
 ) -> None:
     table = comparison_table(comparison)
     if output_format == "md":
-        click.echo(as_markdown(table, f"Comparison: {comparison.description}"))
+        show(as_markdown(table, f"Comparison: {comparison.description}"))
         return
     for document in documents:
         echo_lines(_first(document))
     echo_table(table)
-    click.echo(f"\nReports in {printable(str(directory.path))}{_separator(directory.path)}:")
-    click.echo("\n".join(printable(line) for line in _files(directory, manifest)))
+    say("", err=False)
+    say(f"Reports in {directory.path}{_separator(directory.path)}:", err=False)
+    for line in _files(directory, manifest):
+        say(line, err=False)
 
 
 def _separator(path: Path) -> str:
@@ -69,8 +75,10 @@ def _separator(path: Path) -> str:
 def _first(document: TraceDocument) -> Iterator[str]:
     """Yield what bounds the step, what to do first, and the operators that cost most."""
     wall = document.measurement.wall
-    step = f"{format_ns(wall.median_ns)} per step" if wall else "step not timed"
-    yield f"{document.name}: {step}, {document.bound.kind}{_doubts(document)}"
+    step = f"unprofiled step {format_ns(wall.median_ns)}" if wall else "step not timed"
+    yield f"{document.name}: {step}, {document.bound.kind}"
+    for doubt in failures(document.trust):
+        yield f"  NOT TO BE TRUSTED: {doubt}"
     if document.capture is not None and document.capture.steady_state:
         yield f"  {document.capture.steady_state}"
     if document.has_device_times:
@@ -84,18 +92,13 @@ def _first(document: TraceDocument) -> Iterator[str]:
     yield ""
 
 
-def _doubts(document: TraceDocument) -> str:
-    failed = [check.name for check in document.trust.checks if check.verdict is Verdict.FAIL]
-    return f" (TRUST CHECKS FAIL: {', '.join(failed)})" if failed else ""
-
-
 def _operator(row: OperatorRow, document: TraceDocument) -> str:
     if document.has_device_times:
         time, all_, whole = row.self_device_ns, document.device_sum_ns, "device sum"
     else:
         time, all_, whole = row.self_cpu_ns, document.cpu_self_ns, "operators' CPU self time"
     steps = document.step_count
-    took = f"{format_ns(time / steps)} per step" if steps else f"{format_ns(time)} in the recording"
+    took = f"{format_ns(time / steps)} per profiled step" if steps else f"{format_ns(time)} in the recording"
     where = f", {row.cpp_function}" if row.cpp_function else ""
     return f"{row.name}: {took}, {format_share(time, all_)} of the {whole} ({row.category}{where})"
 
@@ -115,11 +118,33 @@ def _print_problems(directory: RunDirectory, manifest: Manifest) -> None:
         if entry.failure is not None:
             log = f" (log: {directory.path / entry.failure.log})" if entry.failure.log else ""
             lines.append(f"{entry.configuration.id} failed: {entry.failure.message}{log}")
-    if any(entry.status == "done" for entry in manifest.entries) and not directory.inside(PAGE).is_file():
-        lines.append(f"{PAGE} was not written: opscope page {directory.path} -o page.html says why")
+            lines += [f"{_QUOTE}{line}" for line in _last_lines(directory, entry.failure)]
+    if manifest.page_failure is not None:
+        lines.append(f"{PAGE} was not written: {manifest.page_failure}")
     lines += [f"{entry.configuration.id}: {entry.problem}" for entry in worthless_entries(manifest)]
     pending = [entry.configuration.id for entry in manifest.entries if entry.status == "pending"]
     if pending:
         lines.append(f"not run: {', '.join(pending)}; --resume runs them")
     for line in lines:
-        click.echo(f"opscope: {printable(line)}", err=True)
+        say(line if line.startswith(_QUOTE) else f"opscope: {line}")
+
+
+def _last_lines(directory: RunDirectory, failure: Failure) -> Sequence[str]:
+    """Return the end of what a process printed that failed; a traceback through opscope's own worker helps nobody."""
+    if failure.log is None:
+        return ()
+    try:
+        with directory.inside(failure.log).open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            said = file.read().decode("utf-8", "replace").splitlines()
+    except (OSError, BadInputError):
+        return ()
+    ours = next((at for at, line in enumerate(said) if line.startswith("Traceback") and _is_ours(said[at + 1 :])), None)
+    told = [line for line in said[:ours] if line.strip() and not line.startswith(("USDT:", _CHAINED))]
+    if told and told[-1].startswith("SystemExit"):  # the program said before why it ended
+        told = told[: max((at for at, line in enumerate(told) if line.startswith("Traceback")), default=len(told))]
+    return told[-_LAST_LINES:]
+
+
+def _is_ours(following: Sequence[str]) -> bool:
+    return bool(following) and "opscope" in following[0] and "worker" in following[0]

@@ -15,6 +15,7 @@ from opscope.analysis.analyzed import analyze
 from opscope.cli.bounded import limited
 from opscope.cli.inputs import Size, input_option, traces_of
 from opscope.cli.options import format_option
+from opscope.cli.say import show
 from opscope.cli.terminal import echo_table
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.columns import TABLES
@@ -73,6 +74,7 @@ Examples:
     default=4 << 30,
     help="End a query that takes more memory beside the tables.  [default: 4GiB]",
 )
+@click.option("--strict", is_flag=True, help="Refuse inputs among which a file is no trace; else it is left out.")
 @input_option
 @damage_option
 @format_option
@@ -82,6 +84,7 @@ def command(
     show_schema: bool,
     timeout: float,
     max_memory: int,
+    strict: bool,
     max_input: int,
     allow_damaged: bool,
     output_format: str,
@@ -94,35 +97,52 @@ def command(
         return
     if query is None or not inputs:
         raise UsageError("a query and a trace are needed: opscope sql 'select ...' trace.json (--schema lists tables)")
+    _refuse_swapped(query, inputs)
     runnable, wanted = checked(query, table_names())
-    tables = _read(inputs, wanted, max_input)
+    tables = _read(inputs, wanted, max_input, strict=strict)
     with limited("the query", timeout, max_memory):
         result = _run(runnable, tables.frames)
     failed = {one.trace: one.failed for one in tables.doubted if one.failed}
     if output_format == "json":
         columns, rows = tuple(result.columns), tuple(result.rows())
-        click.echo(encode(QueryResult(query=query, columns=columns, rows=rows, failed_checks=failed)), nl=False)
+        show(encode(QueryResult(query=query, columns=columns, rows=rows, failed_checks=failed)))
     else:
         _print(_table(result), output_format, "Result")
     for trace, checks in failed.items() if output_format == "md" else ():
         section = Section((Name(trace),), tuple(failed_checks(checks)))
-        click.echo(f"\n{render(section, level=3).rstrip()}")
+        show(f"\n{render(section, level=3).rstrip()}")
     end_with(tables.doubted, tables.unreadable, told=output_format == "md", allow_damaged=allow_damaged)
+
+
+def _refuse_swapped(query: str, inputs: tuple[Path, ...]) -> None:
+    """Say so where the trace stands before the query."""
+    swapped = any(str(path).lstrip(" (\n\t").lower().startswith(("select", "with")) for path in inputs)
+    if swapped or _is_there(query):
+        raise UsageError(
+            f"the query comes first: opscope sql 'select ...' {query if _is_there(query) else 'trace.json'}"
+        )
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):  # too long for a name
+        return False
 
 
 def _print_schema(output_format: str) -> None:
     table = schema_table(frames_of(analyze(empty_trace()), table_names()))
     if output_format == "json":
-        click.echo(encode([dict(zip(table.columns, row, strict=True)) for row in table.rows]), nl=False)
+        show(encode([dict(zip(table.columns, row, strict=True)) for row in table.rows]))
     else:
         _print(table, output_format, "Tables")
 
 
 def _print(table: Table, output_format: str, title: str) -> None:
     if output_format == "md":
-        click.echo(as_markdown(table, title))
+        show(as_markdown(table, title))
     elif output_format == "csv":
-        click.echo(as_csv(table))
+        show(as_csv(table))
     else:
         echo_table(table)
 
@@ -136,12 +156,12 @@ class _Tables:
     unreadable: tuple[str, ...]
 
 
-def _read(inputs: tuple[Path, ...], wanted: tuple[str, ...], max_input: int) -> _Tables:
+def _read(inputs: tuple[Path, ...], wanted: tuple[str, ...], max_input: int, *, strict: bool) -> _Tables:
     parts: dict[str, list[pl.DataFrame]] = {name: [] for name in wanted}
     shipped = NativeFunctions.shipped()
     doubted: list[Doubted] = []
     unreadable: list[str] = []
-    for file, trace in traces_of(inputs, max_input, unreadable):
+    for file, trace in traces_of(inputs, max_input, unreadable, skipped=None if strict else []):
         measured, _ = measured_of(file, trace, shipped)
         doubted.append(Doubted.of(str(file), measured.trust))
         for name, frame in frames_of(measured.analysis, wanted).items():

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from opscope.cli.say import say, show
 from opscope.documents.stats import Report
 from opscope.errors import UsageError
-from opscope.text import printable
 
 if TYPE_CHECKING:
     from opscope.model import Trace
@@ -82,24 +82,26 @@ def print_stats(
     refuse_several_as_csv(reports, output_format)
     stats = build_stats(traces, reports)
     if output_format == "json":
-        click.echo(encode(stats), nl=False)
+        show(encode(stats))
         return
     shown = (_SHOWN if output_format == "table" else None) if top is None else top or None
     for entry in stats.reports:
         if output_format == "csv":
-            click.echo(as_csv(plain(table_of(entry, shown))))
+            show(as_csv(plain(table_of(entry, shown))))
         elif output_format == "md":
-            click.echo(as_markdown(table_of(entry, shown), title_of(entry.name)))
+            show(as_markdown(table_of(entry, shown), title_of(entry.name)))
         else:
-            click.echo(f"\n{title_of(entry.name)}")
+            say("", err=False)
+            say(title_of(entry.name), err=False)
             if entry.rows:
                 echo_table(table_of(entry, shown, short_names=on_terminal() and not full_names))
             else:
-                click.echo(f"  {entry.empty}")
+                say(f"  {entry.empty}", err=False)
             echo_lines(after_table(entry, shown))
     lines = list(process_lines(stats))
     if output_format == "table" and lines:
-        click.echo()
+        say("", err=False)
         echo_lines(lines)
     elif lines:
-        click.echo("\n".join(printable(line) for line in lines), err=True)
+        for line in lines:
+            say(line)

@@ -4,12 +4,15 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import click
-
+from opscope.cli.say import say, show
 from opscope.report.blocks import Bullets, Section, Table
 from opscope.report.tables import as_text
 from opscope.text import printable
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _LEAST_TEXT = 24  # characters that a column of text shall have before optional columns are left out
 _GAP = 2
@@ -26,10 +29,10 @@ def echo_lines(lines: Iterable[str]) -> None:
     for line in lines:
         text = printable(line)
         if not on_terminal() or len(text) <= width:
-            click.echo(text)
+            say(text, err=False)
             continue
         indent = " " * (len(text) - len(text.lstrip()) + 2)
-        click.echo(textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False))
+        show(textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False))
 
 
 def echo_table(table: Table) -> None:
@@ -39,7 +42,7 @@ def echo_table(table: Table) -> None:
     that does not do, rows are written one below the other, a line per column.
     """
     if not on_terminal():
-        click.echo(as_text(table))
+        show(as_text(table))
         return
     if not table.rows:
         echo_lines(["  ".join(table.columns)])
@@ -76,7 +79,7 @@ def _print_rows_below_each_other(table: Table) -> None:
     longest = max(map(len, table.columns))
     for number, row in enumerate(table.rows):
         if number:
-            click.echo()
+            say("", err=False)
         echo_lines(
             f"{heading:<{longest}}  {' '.join(cell.split())}" for heading, cell in zip(table.columns, row, strict=True)
         )
@@ -104,12 +107,18 @@ def _print_fitted(table: Table, width: int) -> None:
     grid = RichTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
     for i, heading in enumerate(table.columns):
         if i in table.numeric:
-            grid.add_column(heading, justify="right", no_wrap=True, min_width=_needed(table, i))
+            grid.add_column(_heading(heading), justify="right", no_wrap=True, min_width=_needed(table, i))
         else:
-            grid.add_column(heading, overflow="fold", min_width=_needed(table, i))
+            grid.add_column(_heading(heading), overflow="fold", min_width=_needed(table, i))
     for row in table.rows:
         grid.add_row(*(Text(" ".join(printable(cell).split())) for cell in row))
     Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False).print(grid)
+
+
+def _heading(text: str) -> "Text":
+    from rich.text import Text
+
+    return Text(printable(text))
 
 
 def echo_section(section: Section) -> None:
@@ -117,12 +126,12 @@ def echo_section(section: Section) -> None:
     echo_lines(["".join(section.title)])
     for block in section.blocks:
         if isinstance(block, Table):
-            click.echo()
+            say("", err=False)
             echo_table(block)
         elif isinstance(block, Bullets):
             echo_lines("  " + "".join(item) for item in block.items)
         else:
             echo_lines(["".join(block.parts)])
     for inner in section.sections:
-        click.echo()
+        say("", err=False)
         echo_section(inner)

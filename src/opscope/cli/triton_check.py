@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from opscope.cli.options import format_option
+from opscope.cli.say import show
 from opscope.cli.terminal import echo_section
 from opscope.documents.triton_check import KernelRun, MemoryProblem, ProblemKind, TritonCheckDocument
 from opscope.errors import UsageError
@@ -43,11 +44,11 @@ def command(
     """
     document = check_kernel(target, _parameters(size, dtype, settings), timeout)
     if output_format == "json":
-        click.echo(encode(document), nl=False)
+        show(encode(document))
     elif output_format == "csv":
-        click.echo(as_csv(_table(document.cpu.problems)))
+        show(as_csv(_table(document.cpu.problems)))
     elif output_format == "md":
-        click.echo(render(_section(document), level=2).rstrip("\n"))
+        show(render(_section(document), level=2).rstrip("\n"))
     else:
         echo_section(_section(document))
     if not document.passed:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from opscope.cli.say import say
 from opscope.documents.trust import Check, CheckName, Trust
 from opscope.errors import DamagedInputError
-from opscope.text import printable
 
 if TYPE_CHECKING:
     from opscope.model import TraceSource
@@ -63,7 +63,7 @@ def end_with(
     damaged = list(unreadable)
     for one in doubted:
         for check in () if told else one.failed:
-            click.echo(printable(f"opscope: {one.trace}: FAIL {check.name}: {check.sentence}"), err=True)
+            say(f"opscope: {one.trace}: FAIL {check.name}: {check.sentence}")
         if any(check.name is CheckName.FILE_IS_VALID for check in one.failed):
             damaged.append(one.trace)
     if damaged and not allow_damaged:

@@ -1,0 +1,44 @@
+"""The options that say what a benchmark runs: those of ``bench``, and of ``compare`` where it measures again."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from opscope.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def words_options(function: F) -> F:
+    """Add ``--size``, ``--dtype``, ``--set``, ``--inputs`` and ``--reference``."""
+    for option in (
+        click.option("--reference", metavar="FILE:FUNCTION", help="What is right.  [default: reference of the file]"),
+        click.option(
+            "--inputs", metavar="FILE:FUNCTION", help="What makes the arguments.  [default: inputs of the file]"
+        ),
+        click.option(
+            "--set", "settings", metavar="NAME=LIST", multiple=True, help="Values of any parameter of the inputs."
+        ),
+        click.option("--dtype", metavar="LIST", help="Values of the inputs' parameter dtype: fp32,bf16,fp16,fp64."),
+        click.option(
+            "--size", metavar="LIST", help="Values of the inputs' parameter size: 4096,1M or 1k..64M (times four)."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def axes_of(size: str | None, dtype: str | None, settings: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the values of each parameter, as text.
+
+    Raises:
+        UsageError: a setting is not written NAME=VALUE,VALUE.
+    """
+    words = [("size", size), ("dtype", dtype)]
+    for setting in settings:
+        name, found, values = setting.partition("=")
+        if not found or not name.isidentifier() or not values:
+            raise UsageError(f"--set takes NAME=VALUE,VALUE,..., not {setting!r}")
+        words.append((name, values))
+    return {name: tuple(text.split(",")) for name, text in words if text}
