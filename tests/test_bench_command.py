@@ -189,7 +189,7 @@ def saved(tmp_path: Path, name: str, factor: float, **more: Any) -> Path:
     result = opscope("bench", written(tmp_path, WAYS), *QUICK, "--format", "json", cwd=tmp_path)
     document = json.loads(result.stdout)
     for one in document["results"]:
-        one |= {"doubts": [], "steady": None}
+        one |= {"doubts": [], "steady": None, "contention": None}
         base = {"doubled": 1_000.0, "added": 2_000.0, "slowly": 30_000.0}[one["name"]] * factor
         samples = [0.99 * base, *[base] * 14, 1.01 * base]
         one["wall_ns"] = {
@@ -241,7 +241,7 @@ def test_what_cannot_be_told_is_measured_again(tmp_path: Path) -> None:
     result = opscope("bench", f"{target}:doubled", *QUICK, "--save", str(now), cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     document = json.loads(now.read_text())
-    document["results"][0]["steady"] = None
+    document["results"][0] |= {"steady": None, "contention": None}
     wall = document["results"][0]["wall_ns"]
     before = json.loads(now.read_text())
     before["results"][0]["wall_ns"] |= {key: 10 * wall[key] for key in ("median", "ci_low", "ci_high")}
@@ -361,7 +361,7 @@ def test_the_pytest_plugin(tmp_path: Path) -> None:
     def run(body: str, *args: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "test_it.py").write_text(PLUGIN.replace("BODY", body))
         return subprocess.run(
-            [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-rs", *args],
+            [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-rfx", *args],
             cwd=tmp_path,
             env={"PYTHONPATH": PYTHONPATH, "PATH": "", "HOME": str(tmp_path)},
             capture_output=True,
@@ -369,7 +369,7 @@ def test_the_pytest_plugin(tmp_path: Path) -> None:
             check=False,
         )
 
-    assert "no baseline of this test is saved" in run("x * 2", "-rx").stdout
+    assert "no baseline of this test is saved" in run("x * 2").stdout
     assert run("x * 2", "--opscope-save").returncode == 0
     slower = run("sum(x * 2 for _ in range(40)) / 40")
     assert "regression" in slower.stdout or BUSY in slower.stdout

@@ -12,7 +12,18 @@ from opscope.benchmarking.rounds import Calls, Timer, in_turns
 from opscope.benchmarking.statistics import holm, median_interval, ratios, sign_test
 from opscope.benchmarking.stopping import Limits, is_steady, next_look, stopped
 from opscope.benchmarking.verdicts import compare, pairs_of, verdict_of
-from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, Measure, Stopped, Verdict, headline
+from opscope.documents.bench import (
+    BenchResult,
+    Comparison,
+    Correct,
+    Correctness,
+    Duration,
+    Measure,
+    Steady,
+    Stopped,
+    Verdict,
+    headline,
+)
 
 
 def test_the_interval_of_a_median_by_hand() -> None:
@@ -231,3 +242,26 @@ def test_what_the_host_issues_slowly_is_told_by_its_clock_too() -> None:
     assert "by the host's clock 0.143 times as long (0.143 to 0.143)" in found.sentence
     (other,) = compare(pairs_of([timed("a", 60.0, launch_bound=False), timed("b", 60.0, launch_bound=False)]))
     assert "by the host's clock" not in other.sentence
+
+
+def test_contention_widens_an_interval_by_what_a_call_differs_from_itself() -> None:
+    steady = Steady(
+        ns=1.0, ci_low=1.0, ci_high=1.0, pieces=1.0, pieces_low=1.0, pieces_high=1.0, piece_ns=1.0,
+        same_low=0.8, same_high=1.1, rounds=9, of_rounds=9,
+    )  # fmt: skip
+    samples = [100.0] * 20
+
+    def compared(waited: str | None, factor: float) -> Comparison:
+        others = [factor * one for one in samples]
+        both = [
+            result("a", samples, contention=waited, steady=steady),
+            result("b", others, contention=waited, steady=steady),
+        ]
+        (found,) = compare(pairs_of(both))
+        return found
+
+    quiet, busy = compared(None, 1.2), compared("waited", 1.2)
+    assert (quiet.ci_low, quiet.ci_high, quiet.verdict) == (1.2, 1.2, Verdict.SLOWER)
+    assert (busy.ci_low, busy.ci_high) == (pytest.approx(0.96), pytest.approx(1.5))
+    assert busy.verdict is Verdict.INCONCLUSIVE
+    assert compared("waited", 0.1).verdict is Verdict.FASTER

@@ -238,3 +238,16 @@ def test_without_nvcc_the_error_says_where_to_get_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("opscope.toolchain.programs.folders", lambda: iter(()))
     with pytest.raises(EnvironmentLacksError, match=r"nvcc is not installed: pip install 'opscope\[cuda\]'"):
         installed()
+
+
+@needs_nvcc
+def test_a_build_replaces_a_build_and_nothing_else_unasked(source: Path, tmp_path: Path) -> None:
+    words = ("build", str(source), "--kind", "library", "--arch", "9.0", "-o", str(tmp_path / "out"))
+    for _ in range(2):
+        assert opscope(*words).returncode == 0
+    (tmp_path / "out").write_text("mine")
+    assert opscope(*words).returncode == 2
+    assert (tmp_path / "out").read_text() == "mine"
+    assert opscope(*words, "--overwrite").returncode == 0
+    listing = ("build", str(source), "--arch", "9.0", "--emit", "ptx", "-o", str(tmp_path / "ptx"))
+    assert [opscope(*listing).returncode for _ in range(2)] == [0, 2]

@@ -147,10 +147,24 @@ def test_the_setting_of_a_function_gets_its_value_and_is_not_written(tmp_path: P
         ["--pass", "S3cretVal99"],
         ["--jwt", "S3cretVal99"],
         ["gsk_S3cretVal99S3cretVal99"],
+        ["curl", "-u", "bob:S3cretVal99"],
+        ["--token={S3cretVal99}"],
+        ["--token=[S3cretVal99]"],
+        ["--password", "--S3cretVal99"],
     ],
 )
 def test_further_ways_to_write_secrets(words: list[str]) -> None:
     assert "S3cretVal99" not in " ".join(Redactor().arguments(words))
+
+
+def test_a_name_of_one_letter_is_a_secrets_where_that_was_said() -> None:
+    assert Redactor(frozenset({"p"})).arguments(["mysql", "-p", "S3cretVal99"])[2] == HIDDEN
+
+
+def test_ordinary_words_stay_in_logs() -> None:
+    redactor = Redactor()
+    assert HIDDEN in redactor.arguments(["https://host/x?revision=default&sig=sign4ture"])[0]
+    assert redactor.scrubbed("default options; sign4ture") == f"default options; {HIDDEN}"
 
 
 @pytest.mark.parametrize(
@@ -162,6 +176,16 @@ def test_further_ways_to_write_secrets(words: list[str]) -> None:
         ["--token-dropout", "0.1"],
         ["http://localhost:8080/@scope/x"],
         ["--tokenizer", "gpt2", "--num-keys", "8", "--author", "bob"],
+        ["--sort-key", "kernel"],
+        ["--image-key=jpg", "data.label_key=label"],
+        ["--pad-token", "[PAD]", "--eos_token", "</s>", "--unk_token=[UNK]"],
+        ["--auth-type", "none"],
+        ["--token-ids", "1,2,3"],
+        ["--key-padding-mask", "f.pt"],
+        ["file.py::test[key=3]"],
+        ["--use-auth-token", "true"],
+        ["--password", "--verbose"],
+        ["-u", "1000:1000", "-u", "train.py"],
     ],
 )
 def test_ordinary_words_stay(words: list[str]) -> None:

@@ -79,6 +79,8 @@ def test_a_folder_with_a_name_is_replaced_only_where_that_was_said(tmp_path: Pat
     assert failing.returncode == 1, failing.stderr
     kept = contents(tmp_path / "r")
     assert {name: kept[name] for name in before} == before
+    (log,) = (name for name in kept if name not in before)  # it is named, and replaces none
+    assert log in failing.stderr
     (tmp_path / "r" / "notes.txt").write_text("mine")
     assert opscope(*run, "3", "--overwrite").returncode == 0
     after = contents(tmp_path / "r")
@@ -247,6 +249,36 @@ def test_what_is_there_is_replaced_only_where_that_was_said(trace: Path, tmp_pat
     changed = opscope("convert", str(trace), "-o", str(tmp_path / "store"), "--overwrite")
     assert changed.returncode == 2
     assert (tmp_path / "store" / "operators.parquet").read_bytes() == b"mine"
+
+
+def test_two_results_need_two_names(trace: Path, tmp_path: Path) -> None:
+    same = str(tmp_path / "x")
+    (tmp_path / "folder").symlink_to(tmp_path)
+    for words in (
+        ("diff", str(trace), str(trace), "--page", same, "--report", str(tmp_path / "folder" / "x")),
+        ("bench", "square", "-o", same, "--pytest-benchmark-json", same),
+    ):
+        done = opscope(*words)
+        assert done.returncode == 2, words
+        assert "two results" in done.stderr
+        assert not Path(same).exists()
+
+
+def test_parts_of_an_export_replace_nothing_unasked(tmp_path: Path) -> None:
+    notes, output = tmp_path / "e.part3.json", tmp_path / "e.json"
+    notes.write_text("mine")
+    words = ("export", str(GPT2), "-o", str(output), "--max-size", "2MB")
+    unasked = opscope(*words)
+    assert unasked.returncode == 2
+    assert "e.part3.json is there already" in unasked.stderr
+    assert not output.exists()
+    notes.rename(tmp_path / "e.part999.json")
+    assert opscope(*words, "--overwrite").returncode == 0
+    assert (tmp_path / "e.part999.json").read_text() == "mine"  # no export
+    parts = len(list(tmp_path.glob("e.part*.json")))
+    assert parts > 2
+    assert opscope("export", str(GPT2), "-o", str(output), "--overwrite").returncode == 0
+    assert [path.name for path in tmp_path.glob("e.part*.json")] == ["e.part999.json"]
 
 
 def test_pipes_and_standard_output_are_written_to(trace: Path, tmp_path: Path) -> None:

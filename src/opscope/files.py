@@ -59,6 +59,24 @@ def refuse_output(target: Path, inputs: Iterable[Path] = (), *, overwrite: bool 
         raise UsageError(f"{target} is there already: --overwrite replaces it")
 
 
+def refuse_outputs(targets: Iterable[Path | None], inputs: Iterable[Path] = (), *, overwrite: bool = False) -> None:
+    """Check where the results of one command are to go; see `refuse_output`.
+
+    Raises:
+        UsageError: two of them are one file, or `refuse_output` refuses one.
+        EnvironmentLacksError: the folder of one is not there.
+    """
+    inputs, seen = tuple(inputs), set[Path]()
+    for target in targets:
+        if target is None:
+            continue
+        refuse_output(target, inputs, overwrite=overwrite)
+        place = target if target == STANDARD_OUTPUT else target.resolve()
+        if place in seen and (target == STANDARD_OUTPUT or not _is_stream(target)):
+            raise UsageError(f"{target} is named for two results: give each a name of its own")
+        seen.add(place)
+
+
 def _is_result_in(target: Path, folder: Path) -> bool:
     return folder.is_dir() and target.suffix not in _DERIVED and target.resolve().is_relative_to(folder.resolve())
 

@@ -147,8 +147,8 @@ def _saved(path: Path) -> "dict[str, BenchDocument]":
 
 
 def _save(path: Path, name: str, now: "BenchDocument") -> None:
-    from opscope.files import alone_in, write_whole
+    from opscope.files import alone_in, write_output
     from opscope.record.codec import encode
 
     with alone_in(path.parent):  # pytest-xdist's workers save into one file
-        write_whole(path, encode({**_saved(path), name: now}))
+        write_output(path, encode({**_saved(path), name: now}))

@@ -19,6 +19,7 @@ of, and that still have it, are ever removed.
 """
 
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
-from opscope.files import digest_of, regular, sweep, write_whole
+from opscope.files import digest_of, partial_prefix, regular, sweep, write_whole
 from opscope.record.capture import CaptureRecord
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import Configuration
@@ -110,9 +111,7 @@ class RunDirectory:
             )
         written = set(self._as_written(manifest))
         for name in manifest.digests:
-            # A log says what a process printed, also one that tried in vain to replace these results.
-            is_log = _FORMS["log"].fullmatch(name) is not None
-            if name not in written and not is_log and (self.path / name).exists():
+            if name not in written and (self.path / name).exists():
                 raise UsageError(f"{self.path} cannot be overwritten: {name} has been changed since it was written")
         return manifest
 
@@ -123,9 +122,38 @@ class RunDirectory:
             UsageError: there is such a file.
         """
         for name in (name for entry in entries for name in _names(entry.files)):
-            is_log = _FORMS["log"].fullmatch(name) is not None
-            if name not in manifest.digests and not is_log and (self.path / name).exists():
+            if name not in manifest.digests and (self.path / name).exists():
                 raise UsageError(f"{self.path / name} is there, and opscope did not write it: move it away")
+
+    def staging(self) -> "RunDirectory":
+        """Make a folder here to measure in, so that what is here stays until `take` moves the results to their places.
+
+        Raises:
+            EnvironmentLacksError: it cannot be made.
+        """
+        path = self.path / f"{partial_prefix()}run"
+        try:
+            (path / "raw").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EnvironmentLacksError(f"cannot write to {path}: {error.strerror or error}") from error
+        return RunDirectory(path)
+
+    def take(self, staged: "RunDirectory") -> None:
+        """Move the files of a folder that `staging` made to their places, and remove the folder.
+
+        Raises:
+            EnvironmentLacksError: a file cannot be moved.
+        """
+        try:
+            for path in [path for path in staged.path.rglob("*") if path.is_file()]:
+                path.replace(self.path / path.relative_to(staged.path))
+        except OSError as error:
+            raise EnvironmentLacksError(f"cannot replace {error.filename2}: {error.strerror or error}") from error
+        staged.discard()
+
+    def discard(self) -> None:
+        """Remove a folder that `staging` made, with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def remove_written(self, manifest: Manifest, keep: Iterable[str] = ()) -> None:
         """Remove the files of a manifest that still are what opscope wrote; links are not followed.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from opscope.benchmarking.statistics import differs_from_itself
 from opscope.documents.bench import (
     BenchDocument,
     BenchResult,
@@ -82,8 +83,7 @@ def between_sessions(before: Steady, now: Steady) -> tuple[float, float]:
     By the clock, and in pieces of the yardstick: where the machine itself was faster or slower, one of the two does not
     see it, and nobody knows which. Both are widened by what the call differs from itself within a session.
     """
-    of_itself = [ratio for one in (before, now) for ratio in (one.same_low, one.same_high) if ratio > 0]
-    noise = max((max(ratio, 1 / ratio) for ratio in of_itself), default=1.0)
+    noise = differs_from_itself((before, now))
     by_clock = (now.ci_low / before.ci_high, now.ci_high / before.ci_low)
     by_yardstick = (now.pieces_low / before.pieces_high, now.pieces_high / before.pieces_low)
     return min(by_clock[0], by_yardstick[0]) / noise, max(by_clock[1], by_yardstick[1]) * noise

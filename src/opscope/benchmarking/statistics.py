@@ -4,13 +4,13 @@ Nothing here needs PyTorch.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
 from typing import Final
 
-from opscope.documents.bench import Duration, Stopped
+from opscope.documents.bench import Duration, Steady, Stopped
 
 CONFIDENCE: Final = 0.95
 
@@ -69,6 +69,12 @@ def duration_of(samples: Sequence[float], stopped: Stopped = Stopped.CALLS) -> D
 def ratios(baseline: Sequence[float], variant: Sequence[float]) -> list[float]:
     """Return the ratio of each round: what a round shares, such as the clock's drift, cancels."""
     return [other / one for one, other in zip(baseline, variant, strict=True) if one > 0]
+
+
+def differs_from_itself(found: Iterable[Steady]) -> float:
+    """Return by what factor calls can differ from themselves, by the rounds of each session in which they ran twice."""
+    of_itself = [ratio for one in found for ratio in (one.same_low, one.same_high) if ratio > 0]
+    return max((max(ratio, 1 / ratio) for ratio in of_itself), default=1.0)
 
 
 def sign_test(values: Sequence[float], middle: float = 1.0) -> float:

@@ -1,10 +1,10 @@
 """What may be said of two variants that were measured in turns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from opscope.benchmarking.statistics import Interval, holm, median_interval, ratios, sign_test
+from opscope.benchmarking.statistics import Interval, differs_from_itself, holm, median_interval, ratios, sign_test
 from opscope.documents.bench import BenchResult, Comparison, Correct, Measure, Verdict, compared_by
 
 LEVEL: Final = 0.01  # of the corrected p-value; the intervals are of 95 %
@@ -73,7 +73,7 @@ class _Judged:
         if _wrong(pair) is not None or pair.measure is None:
             return cls(pair, None, None)
         found = ratios(pair.of_baseline, pair.of_variant)
-        return cls(pair, median_interval(found), sign_test(found)) if found else cls(pair, None, None)
+        return cls(pair, _widened(pair, median_interval(found)), sign_test(found)) if found else cls(pair, None, None)
 
     def said(self, p_value: float | None) -> Comparison:
         verdict, sentence = self._verdict(p_value)
@@ -129,6 +129,17 @@ class _Judged:
                 f"{1 / own.median:.3f} times."
             )
         return f" With lower precision: {checked.sentence}.{split}"
+
+
+def _widened(pair: Paired, ratio: Interval) -> Interval:
+    """Widen the interval, where calls had to wait for a core, by what each call then differs from itself."""
+    both = (pair.baseline, pair.variant)
+    if pair.measure is not Measure.WALL or ratio.low is None or ratio.high is None:
+        return ratio
+    if all(one.contention is None for one in both):
+        return ratio
+    noise = differs_from_itself(one.steady for one in both if one.steady is not None)
+    return replace(ratio, low=ratio.low / noise, high=ratio.high * noise)
 
 
 def _wrong(pair: Paired) -> str | None:

@@ -12,7 +12,7 @@ from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_section
 from opscope.documents.bench import BenchDocument, Correct
 from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.files import refuse_output, write_output
+from opscope.files import refuse_outputs, write_output
 from opscope.record.bench import BenchRequest
 from opscope.record.codec import encode
 from opscope.record.redaction import Redactor
@@ -123,13 +123,8 @@ def command(
     if calibrate == bool(targets):
         raise UsageError("name what to benchmark, or --calibrate" if not targets else "--calibrate takes no targets")
     redactor = redactor_of(redact, keep_arguments=keep_arguments)
-    for target in (output, plot, pytest_benchmark_json):
-        if target is not None:
-            refuse_output(
-                target,
-                [Path(word.partition(":")[0]) for word in (*targets, inputs, reference) if word],
-                overwrite=overwrite,
-            )
+    sources = [Path(word.partition(":")[0]) for word in (*targets, inputs, reference) if word]
+    refuse_outputs((output, plot, pytest_benchmark_json), sources, overwrite=overwrite)
     if plot is not None:
         check_format(plot)
     _check_torch()

@@ -6,12 +6,13 @@ from pathlib import Path
 import click
 
 from opscope.cli.listing import echo_listing
-from opscope.cli.options import WORDS, format_option, output_option
+from opscope.cli.options import WORDS, format_option, output_option, overwrite_option
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.build import BuildDocument
 from opscope.errors import UsageError
-from opscope.files import STANDARD_OUTPUT, refuse_output
+from opscope.files import STANDARD_OUTPUT, refuse_output, refuse_outputs
+from opscope.knowledge.binaries.elf import is_elf
 from opscope.record.codec import encode
 from opscope.report.build_document import build_lines, kernels_table
 from opscope.report.tables import as_csv, as_markdown
@@ -31,7 +32,8 @@ from opscope.toolchain.nvcc import Kind
     show_default=True,
     help="A program; a shared library; or a module of Python, with PyTorch's headers.",
 )
-@output_option("What to write; a build of the same name is replaced.")
+@output_option("What to write.  [default: SOURCE without .cu, beside it]")
+@overwrite_option("a file that is no build")
 @click.option("--emit", type=click.Choice(["ptx", "sass"]), help="Show the code of the kernels instead.")
 @click.option("--kernel", help="Only kernels whose name holds this.")
 @click.option(
@@ -45,6 +47,7 @@ def command(
     universal: bool,
     kind: str,
     output: Path | None,
+    overwrite: bool,
     emit: str | None,
     kernel: str | None,
     block: int,
@@ -58,17 +61,17 @@ def command(
     if universal and arch:
         raise UsageError("--universal builds for all architectures, --arch for some: give one of them")
     numbers = chosen(arch, universal=universal)
-    if output is not None:
-        refuse_output(output, [source], overwrite=True)
     if emit is not None:
         if len(numbers) > 1:
             say(f"opscope: for {numbers[-1]} alone: --emit shows one architecture")
+        refuse_outputs((output,), [source], overwrite=overwrite)
         echo_listing(listing_of(source, emit, numbers[-1], flags), kernel, output, output_format)
         return
     if output == STANDARD_OUTPUT:
         raise UsageError("a build is written to a file: name it with -o; --emit shows code")
     made = Kind(kind)
     target = output or source.with_suffix(SUFFIXES[made])
+    refuse_output(target, [source], overwrite=overwrite or is_elf(target))
     _show(build_file(source, target, made, numbers, block, flags), kernel, output_format)
 
 

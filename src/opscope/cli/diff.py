@@ -13,7 +13,7 @@ from opscope.cli.startup import tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.difference import Gate
 from opscope.errors import BadInputError, UsageError
-from opscope.files import refuse_output, write_output
+from opscope.files import refuse_outputs, write_output
 from opscope.inputs import unmeasured_of
 from opscope.report.by import SHOWN_ROWS
 from opscope.runs import RESULTS, last_two
@@ -69,10 +69,7 @@ def command(
     from opscope.diff_api import compare_sides, traces_by_name
 
     before, after = _sides(before, after, runs)
-    for target in (page, report):
-        if target is not None:
-            refuse_output(target, (before, after), overwrite=overwrite)
-
+    refuse_outputs((page, report), (before, after), overwrite=overwrite)
     unreadable: list[str] = []
 
     def skipped(path: str, error: BadInputError) -> None:

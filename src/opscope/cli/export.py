@@ -2,6 +2,8 @@
 
 import gzip
 import itertools
+import re
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from opscope.model import Trace
     from opscope.report.chrome import Piece
 
+_MOST_OF_HEAD = 1 << 20  # bytes in which the mark of an export stands
 _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quarter smaller
 
 
@@ -58,8 +61,8 @@ def command(
         raise UsageError(f"{input_path} holds {len(files)} traces: name one, such as {files[0]}")
     file = files[0]
     refuse_output(output, [input_path, *(one.path for one in files)], overwrite=overwrite)
-    stale = list(_parts_from(output, 2))
-    for part in stale:
+    stale = _further_parts(output)
+    for part in stale.values():
         refuse_output(part, [input_path, *(one.path for one in files)], overwrite=overwrite)
     if output == STANDARD_OUTPUT and max_size is not None:
         raise UsageError("--max-size makes several files, and standard output is one: name a file")
@@ -83,7 +86,7 @@ def command(
         events, size = _write(target, part)
         told = output == STANDARD_OUTPUT
         say(f"{target}: {events:,} events, {size:,} bytes unpacked", err=told)
-    for left_over in _parts_from(output, number + 1):
+    for left_over in (part for earlier, part in stale.items() if earlier > number and _is_export(part)):
         left_over.unlink()  # of an earlier export, of another trace
     end_with([doubted], allow_damaged=allow_damaged)
 
@@ -96,11 +99,26 @@ def _doubted(file: TraceFile, trace: "Trace", functions: "NativeFunctions") -> D
     return Doubted.of(str(file), measured.trust)
 
 
-def _parts_from(output: Path, number: int) -> Iterator[Path]:
-    """Yield the further parts that an earlier export of the same name left."""
-    while output != STANDARD_OUTPUT and (part := _target(output, number)).is_file():
-        yield part
-        number += 1
+def _further_parts(output: Path) -> dict[int, Path]:
+    """Return what is there under the names of further parts, by their numbers."""
+    if output == STANDARD_OUTPUT:
+        return {}
+    name, ending = map(re.escape, _name_and_ending(output))
+    form = re.compile(rf"{name}\.part(\d{{1,6}}){ending}")
+    found = ((form.fullmatch(path.name), path) for path in output.absolute().parent.iterdir())
+    return {int(match[1]): path for match, path in found if match is not None}
+
+
+def _is_export(path: Path) -> bool:
+    """Tell whether opscope wrote a trace."""
+    from opscope.readers.exported import HEADER
+
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rb") as file:
+            return f'"{HEADER}"'.encode() in file.read(_MOST_OF_HEAD)
+    except (OSError, EOFError, zlib.error):
+        return False
 
 
 def _write(target: Path, pieces: "Iterable[Piece]") -> tuple[int, int]:
@@ -126,5 +144,10 @@ def _opened(file: BinaryIO, *, packed: bool) -> Iterator[BinaryIO | gzip.GzipFil
 def _target(output: Path, number: int) -> Path:
     if number == 1:
         return output
+    name, ending = _name_and_ending(output)
+    return output.with_name(f"{name}.part{number}{ending}")
+
+
+def _name_and_ending(output: Path) -> tuple[str, str]:
     name = output.name.removesuffix(".gz").removesuffix(".json")
-    return output.with_name(f"{name}.part{number}{output.name.removeprefix(name)}")
+    return name, output.name.removeprefix(name)

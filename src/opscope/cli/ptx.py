@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from opscope.cli.listing import echo_listing
-from opscope.cli.options import WORDS, format_option, output_option
+from opscope.cli.options import WORDS, format_option, output_option, overwrite_option
 from opscope.errors import UsageError
 from opscope.files import refuse_output
 from opscope.record.listing import ListingRequest
@@ -21,7 +21,8 @@ from opscope.sweep.listing_process import compiled_kernels
 @click.option("--arch", help="Compile a kernel for this: sm_90.  [default: the GPU here]")
 @click.option("--emit", type=click.Choice(["ptx", "sass"]), default="ptx", show_default=True, help="What to show.")
 @click.option("--kernel", help="Only kernels whose name holds this.")
-@output_option("Write it to a file; an earlier listing of the same name is replaced.")
+@output_option("Write it to a file.")
+@overwrite_option("the file of --output")
 @click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds.")
 @format_option
 def command(
@@ -34,6 +35,7 @@ def command(
     emit: str,
     kernel: str | None,
     output: Path | None,
+    overwrite: bool,
     timeout: float,
     output_format: str,
 ) -> None:
@@ -51,7 +53,7 @@ def command(
     if (constants or arch) and signature is None:
         raise UsageError("--constant and --arch go with --signature; a function that is called decides them itself")
     if output is not None:
-        refuse_output(output, [Path(target.partition(":")[0])], overwrite=True)
+        refuse_output(output, [Path(target.partition(":")[0])], overwrite=overwrite)
     request = ListingRequest(
         target=target,
         inputs=inputs,

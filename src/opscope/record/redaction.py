@@ -27,6 +27,29 @@ _SIZES: Final = frozenset(
         *("head", "n", "dropout", "limit", "budget", "rate"),
     }
 )
+# --auth-type, --token-file, --key-padding-mask: of what kind a secret is or where it lies, not the secret itself.
+_ABOUT: Final = frozenset(
+    {
+        *("type", "method", "scheme", "mode", "format", "algorithm", "strategy", "policy", "mask", "ids"),
+        *("file", "path", "dir", "folder", "column", "field", "index", "position", "positions"),
+    }
+)
+# --pad-token, --eos_token: entries of a vocabulary.
+_VOCABULARY: Final = frozenset({"pad", "padding", "eos", "bos", "unk", "cls", "sep", "mask", "special", "start", "end"})
+# --sort-key, --image-key: keys of mappings, columns and orders.
+_MAPPED: Final = frozenset(
+    {
+        *("sort", "group", "join", "primary", "foreign", "partition", "index", "dict", "map", "cache", "state"),
+        *("monitor", "metric", "loss", "score", "reward", "target", "label", "class", "feature", "data", "dataset"),
+        *("input", "output", "image", "video", "audio", "text", "prompt", "caption", "query", "value", "attention"),
+    }
+)
+_BOOLEAN: Final = frozenset({"true", "false", "none", "null", "yes", "no", "on", "off"})
+_SHORT_NUMBER: Final = re.compile(r"-?\d{1,4}")
+_USER: Final = frozenset({"u", "user"})  # of curl: NAME:PASSWORD
+_NAME_AND_PASSWORD: Final = re.compile(r"[^\s:/@]+:(?!\d+$)[^\s/]+")
+_PLAIN_OPTION: Final = re.compile(r"--?[a-z][a-z0-9_.\-]*(=.*)?", re.DOTALL)
+_STRUCTURED: Final = re.compile(r"[,:=\"']")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|true|false|none", re.IGNORECASE)
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NAME: Final = re.compile(r"[\w.\-]+")
@@ -70,6 +93,7 @@ _TOKENS: Final = re.compile(
     )
     + ")"
 )
+_LONG: Final = 12
 _SHORTEST_SCRUBBED: Final = 6  # shorter values stand in too many other words to be searched for
 
 
@@ -113,7 +137,7 @@ class Redactor:
     def _words(self, words: Sequence[str]) -> Iterator[str]:
         waiting = ""  # the name of an option whose value is the next word
         for word in words:
-            if waiting and not word.startswith("--") and self._is_secret(waiting, word):
+            if waiting and not _PLAIN_OPTION.fullmatch(word) and self._is_secret(waiting, word):
                 waiting = ""
                 yield self._hide(word)
                 continue
@@ -130,8 +154,8 @@ class Redactor:
         """Hide the value of a word that is NAME=VALUE as a whole: it may hold blanks, commas and brackets."""
         name, equals, value = word.partition("=")
         name = name.lstrip("-")
-        is_value = equals and value and not value.startswith(("{", "[")) and _NAME.fullmatch(name)
-        if is_value and self._is_secret(name, value):
+        is_structure = value.startswith(("{", "[")) and _STRUCTURED.search(value)
+        if equals and value and not is_structure and _NAME.fullmatch(name) and self._is_secret(name, value):
             return word[: len(word) - len(value)] + self._hide(value)
         return word
 
@@ -158,7 +182,9 @@ class Redactor:
         kept += found["place"]
         if query and len(query) > 1:
             self.secrets.add(query[1:])
-            self.secrets.update(part.partition("=")[2] for part in re.split("[&;]", query[1:]) if "=" in part)
+            parts = (part.partition("=") for part in re.split("[&;]", query[1:]))
+            # An ordinary word such as ?revision=default stands in logs for much else.
+            self.secrets.update(value for name, _, value in parts if self._is_secret(name, value) or _is_odd(value))
             kept += f"{query[0]}{HIDDEN}"
         return kept
 
@@ -174,7 +200,27 @@ class Redactor:
         plain = name.lstrip("-")
         if plain in self.names or plain.rpartition(".")[2] in self.names:
             return True
-        words = {word.lower() for word in _WORD.findall(plain)}
-        if _NUMBER.fullmatch(value) and words & _SIZES:
+        words = [word.lower() for word in _WORD.findall(plain)]
+        if plain in _USER:
+            return _NAME_AND_PASSWORD.fullmatch(value) is not None
+        if value.lower() in _BOOLEAN or (_NUMBER.fullmatch(value) and not _SIZES.isdisjoint(words)):
             return False
-        return bool(words & _SECRET_WORDS) or any(word.endswith(_SECRET_ENDINGS) for word in words)
+        return not _is_harmless(words, value) and any(
+            word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS) for word in words
+        )
+
+
+def _is_harmless(words: Sequence[str], value: str) -> bool:
+    """Tell whether a name is about something that only sounds like a secret."""
+    if not words or words[-1] in _ABOUT:
+        return True
+    if words[-1] in ("token", "tokens"):
+        return not _VOCABULARY.isdisjoint(words)
+    return words[-1] in ("key", "keys") and (
+        not _MAPPED.isdisjoint(words) or (len(words) == 1 and _SHORT_NUMBER.fullmatch(value) is not None)
+    )
+
+
+def _is_odd(value: str) -> bool:
+    """Tell whether a value is unlike the words of a language."""
+    return len(value) >= _LONG and any(letter.isdigit() for letter in value)

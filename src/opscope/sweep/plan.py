@@ -98,7 +98,7 @@ def resumed(manifest: Manifest, directory: RunDirectory) -> Manifest:
     Results of other sizes stay in the sweep, so that a sweep can be extended.
 
     Raises:
-        UsageError: what is there was measured with other settings, or is of another workload.
+        UsageError: what is there was measured with other settings, is of another workload, or is not opscope's.
         BadInputError: its manifest is damaged.
     """
     if not directory.manifest.is_file():
@@ -118,6 +118,8 @@ def resumed(manifest: Manifest, directory: RunDirectory) -> Manifest:
         )
     done = {entry.configuration: entry for entry in before.entries if _is_whole(directory, entry)}
     entries = tuple(done.get(entry.configuration, entry) for entry in manifest.entries)
+    if before.digests:
+        directory.refuse_foreign(before, (entry for entry in entries if entry.status != "done"))
     kept = tuple(entry for configuration, entry in done.items() if configuration not in asked)
     return replace(
         manifest,
@@ -127,6 +129,7 @@ def resumed(manifest: Manifest, directory: RunDirectory) -> Manifest:
         git_revision=before.git_revision,
         clocks=before.clocks,
         notes=before.notes,
+        digests=before.digests,
     )
 
 

@@ -86,7 +86,8 @@ class Plan:
 def run_sweep(plan: Plan, observer: Observer) -> Manifest:
     """Run what is not done yet; return the manifest as it then stands (it is also on disk).
 
-    Results that are to be replaced stay until the first configuration was measured: if none can be, all is as it was.
+    Each configuration is measured in a folder of its own, and moved to its place when it has ended. Results that are
+    to be replaced stay until the first configuration was measured: if none can be, all is as it was.
 
     Raises:
         EnvironmentLacksError: the run directory cannot be written to; what is done stays.
@@ -96,15 +97,19 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
     if replaced is None:
         directory.write_manifest(manifest)
     previous: Failure | None = None
+    staged = directory.staging()
     try:
         for number, entry in enumerate(manifest.entries, 1):
             if entry.status == "done":
                 continue
-            ended = _run_one(plan, number, entry, observer)
-            manifest = _with_environment(with_entry(manifest, ended), directory, ended)
+            ended = _run_one(replace(plan, directory=staged), number, entry, observer)
             if replaced is not None and ended.measured:
-                directory.remove_written(replaced, keep=directory.with_digests(manifest, (ended,)).digests)
+                directory.remove_written(replaced)
                 replaced = None
+            if replaced is None:
+                directory.take(staged)
+                staged = directory.staging()
+            manifest = _with_environment(with_entry(manifest, ended), directory, ended)
             if replaced is None:
                 manifest = directory.with_digests(manifest, (ended,))
                 directory.write_manifest(manifest)
@@ -113,11 +118,26 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
                 break
             previous = ended.failure
     except KeyboardInterrupt:
+        staged.discard()
         if replaced is None:
             write_comparison(directory, manifest)
             directory.write_manifest(directory.with_digests(manifest))
         raise
-    return manifest if replaced is not None else written_sweep(directory, manifest)
+    if replaced is not None:
+        return _with_logs_in(staged.path.name, manifest)
+    staged.discard()
+    return written_sweep(directory, manifest)
+
+
+def _with_logs_in(folder: str, manifest: Manifest) -> Manifest:
+    """Return the manifest of a sweep without any result: its logs are where they do not replace earlier ones."""
+    entries = tuple(
+        replace(entry, failure=replace(entry.failure, log=f"{folder}/{entry.failure.log}"))
+        if entry.failure is not None and entry.failure.log is not None
+        else entry
+        for entry in manifest.entries
+    )
+    return replace(manifest, entries=entries)
 
 
 def written_sweep(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool = False) -> Manifest:

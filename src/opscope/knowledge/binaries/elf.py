@@ -17,6 +17,7 @@ import numpy.typing as npt
 from opscope.errors import BadInputError
 from opscope.files import regular
 
+_MAGIC = b"\x7fELF"
 X86_64, AARCH64 = 62, 183
 _LONGEST_NAME = 1 << 20
 _NAMES_PER_BYTE = 4  # names may share their ends; that they fill the file several times over is no library
@@ -62,7 +63,7 @@ class Elf:
         """
         self.path, self.data = path, data
         self._read_in_names = 0
-        if data[:4] != b"\x7fELF":
+        if data[:4] != _MAGIC:
             raise BadInputError(f"{path} is no ELF library")
         if len(data) < 64 or data[4:6] != b"\x02\x01":
             raise BadInputError(f"{path} is no 64-bit little-endian ELF library, or is cut off")
@@ -160,6 +161,14 @@ class Elf:
     def functions(symbols: Symbols) -> npt.NDArray[np.intp]:
         """Return the symbols of functions that the file defines."""
         return np.flatnonzero((symbols.types == _FUNCTION) & (symbols.table["value"] > 0))
+
+
+def is_elf(path: Path) -> bool:
+    """Tell whether a file is a program or a library."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 @contextmanager
