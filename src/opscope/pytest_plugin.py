@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opscope.documents.bench import BenchDocument
 
 _DEFAULT = "opscope-baseline.json"
-_AGAIN = (4, 8)  # times as long, while what was measured does not tell
+_AGAIN = (4, 8, 16)  # times as long, while what was measured does not tell
 Bench = Callable[..., "BenchDocument"]
 
 

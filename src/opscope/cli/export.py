@@ -62,8 +62,8 @@ def command(
     file = files[0]
     refuse_output(output, [input_path, *(one.path for one in files)], overwrite=overwrite)
     stale = _further_parts(output)
-    for part in stale.values():
-        refuse_output(part, [input_path, *(one.path for one in files)], overwrite=overwrite)
+    for further_part in stale.values():
+        refuse_output(further_part, [input_path, *(one.path for one in files)], overwrite=overwrite)
     if output == STANDARD_OUTPUT and max_size is not None:
         raise UsageError("--max-size makes several files, and standard output is one: name a file")
     tune_for_one_analysis()
@@ -86,8 +86,9 @@ def command(
         events, size = _write(target, part)
         told = output == STANDARD_OUTPUT
         say(f"{target}: {events:,} events, {size:,} bytes unpacked", err=told)
-    for left_over in (part for earlier, part in stale.items() if earlier > number and _is_export(part)):
-        left_over.unlink()  # of an earlier export, of another trace
+    for earlier, left_over in stale.items():
+        if earlier > number and _is_export(left_over):
+            left_over.unlink()  # of an earlier export, of another trace
     end_with([doubted], allow_damaged=allow_damaged)
 
 
