@@ -180,7 +180,7 @@ def profiled(tmp_path: Path) -> Callable[..., tuple[dict[str, Any], str, str]]:
 
 @pytest.mark.torch
 def test_training_steps_of_a_script_are_found_and_profiled(profiled: Callable[..., Any]) -> None:
-    document, log, printed = profiled(str(SCRIPTS / "train.py"), "--steps", "1000")
+    document, log, printed = profiled(str(SCRIPTS / "train.py"), "--steps", "20000")
     told = document["capture"]["steady_state"]
     assert told.startswith("Steps were found by themselves: a repeating cycle (optimizer steps: SGD.step), seen ")
     assert "3 steps were profiled" in told
@@ -192,12 +192,12 @@ def test_training_steps_of_a_script_are_found_and_profiled(profiled: Callable[..
     assert calls["aten::add_"] == 3 * 4 * 2  # of each parameter: the second micro-batch, and the optimizer
     assert "its finally block ran" in log
     assert "the whole script ran" not in log
-    assert document["capture"]["configuration"]["settings"]["arguments"] == "--steps 1000"
+    assert document["capture"]["configuration"]["settings"]["arguments"] == "--steps 20000"
 
 
 @pytest.mark.torch
 def test_a_script_may_run_on_after_its_steps_were_profiled(profiled: Callable[..., Any]) -> None:
-    document, log, _ = profiled("--run-on", "--active", "2", str(SCRIPTS / "train.py"), "--steps", "100")
+    document, log, _ = profiled("--run-on", "--active", "2", str(SCRIPTS / "train.py"), "--steps", "20000")
     assert document["step_count"] == 2
     assert "the whole script ran" in log
 
@@ -205,7 +205,10 @@ def test_a_script_may_run_on_after_its_steps_were_profiled(profiled: Callable[..
 @pytest.mark.torch
 def test_calls_of_modules_are_steps_where_there_is_no_optimizer(profiled: Callable[..., Any]) -> None:
     document, _, _ = profiled(str(SCRIPTS / "serve.py"))
-    assert "a repeating cycle of 3 events (module calls: Linear, Linear, Linear)" in document["capture"]["steady_state"]
+    assert (
+        "a repeating cycle of 3 events (module calls without gradients: Linear, Linear, Linear)"
+        in document["capture"]["steady_state"]
+    )
     calls = {row["name"]: row["calls"] for row in document["operators"]}
     assert calls["aten::addmm"] == 3 * 3
 
@@ -214,6 +217,7 @@ def test_calls_of_modules_are_steps_where_there_is_no_optimizer(profiled: Callab
 def test_the_first_steps_of_a_short_script_are_labelled_as_cold(profiled: Callable[..., Any]) -> None:
     document, log, _ = profiled(str(SCRIPTS / "train.py"), "--steps", "3", "--fail")
     told = document["capture"]["steady_state"]
+    assert "The script was run twice" in told
     assert "The script ended after 3 of them, so the profile is of its first ones, with warm-up" in told
     assert "The script itself failed then (ValueError; the log has more)" in told
     assert "ValueError: the script's own" in log
@@ -225,8 +229,98 @@ def test_the_first_steps_of_a_short_script_are_labelled_as_cold(profiled: Callab
 def test_the_scripts_own_profiler_goes_first(profiled: Callable[..., Any]) -> None:
     document, log, _ = profiled("--run-on", str(SCRIPTS / "own_profiler.py"))
     assert "its own profile was whole" in log
-    assert "started a profiler of its own, and this one gave way" in document["capture"]["steady_state"]
     assert document["step_count"] == 3
+    assert document["measurement"]["wall"] is None  # what runs after a profiler is slower
+    assert "had started a profiler of its own" in document["measurement"]["benchmark_reason"]
+
+
+KINDS = {
+    "accumulation": ("training", "(optimizer steps: AdamW.step)"),
+    "gan": ("training", "a repeating cycle of 2 events (optimizer steps: Adam.step, Adam.step)"),
+    "lbfgs": ("training", "(optimizer steps: LBFGS.step)"),
+    "scaler": ("training", "(optimizer steps: SGD.step)"),
+    "by_hand": ("training", "(module calls: Sequential)"),
+    "unheard": ("training", "a repeating cycle of 2 events (module calls: Sequential, Sequential)"),
+    "tokens": ("evaluation", "(module calls without gradients: Linear)"),
+    "workers": ("training", "(optimizer steps: SGD.step)"),
+    "bursts": ("training", "(optimizer steps: SGD.step)"),
+    "evaluation_first": ("training", "Also seen: 199 evaluations of "),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_of_many_kinds_are_found_and_timed_before_any_profiler(kind: str, profiled: Callable[..., Any]) -> None:
+    document, log, _ = profiled(str(SCRIPTS / "kinds.py"), kind)
+    steps, told = KINDS[kind]
+    assert document["capture"]["steps"]["kind"] == steps
+    assert told in document["capture"]["steady_state"]
+    assert "run twice" not in document["capture"]["steady_state"]
+    assert document["measurement"]["wall"]["count"] >= 10
+    assert document["step_count"] == 3
+    assert log.count("profiler_start") <= 1
+    steady = next(check for check in document["trust"]["checks"] if check["name"] == "steady_steps")
+    if kind == "bursts":
+        assert steady["verdict"] == "warn"
+        assert "took longer and longer" in steady["sentence"]
+
+
+@pytest.mark.torch
+def test_an_evaluation_is_taken_where_no_optimizer_ever_steps(profiled: Callable[..., Any]) -> None:
+    """Nobody knows that before the script has ended; so it is run again."""
+    document, log, _ = profiled(str(SCRIPTS / "kinds.py"), "evaluation_only")
+    assert document["capture"]["steps"]["kind"] == "evaluation"
+    assert "The script was run twice" in document["capture"]["steady_state"]
+    assert "the script runs again" in log
+    assert document["measurement"]["wall"]["count"] >= 10
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("options", "words", "kind"),
+    [
+        (("--steps", "evaluation"), ("evaluation_first",), "evaluation"),
+        (("--steps", "calls"), ("accumulation",), "calls"),
+        (("--steps", "annotation:my_step"), ("annotated",), "annotation"),
+        (("--steps", "operators"), ("functional", "3000"), "operators"),
+        ((), ("functional", "3000"), "operators"),
+    ],
+)
+def test_other_steps_can_be_asked_for(
+    options: tuple[str, ...], words: tuple[str, ...], kind: str, profiled: Callable[..., Any]
+) -> None:
+    document, _, _ = profiled(*options, str(SCRIPTS / "kinds.py"), *words)
+    assert document["capture"]["steps"]["kind"] == kind
+    assert document["step_count"] == 3
+    assert (document["measurement"]["wall"] is None) == (kind == "operators")
+
+
+@pytest.mark.torch
+def test_steps_that_a_script_does_not_have_are_no_result(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    words = ("--output-dir", str(tmp_path / "r"), "--steps", "replays", str(SCRIPTS / "kinds.py"), "gan", "20")
+    done = opscope("profile", *words)
+    assert done.returncode == 2
+    assert "it has no steps as --steps replays asks for; seen were 40 optimizer steps, 100 module calls" in done.stderr
+
+
+@pytest.mark.torch
+def test_a_short_script_is_not_run_twice_where_that_is_forbidden(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    words = ("profile", "--output-dir", str(tmp_path / "r"), "--once", str(SCRIPTS / "train.py"), "--steps", "8")
+    done = opscope(*words)
+    assert done.returncode == 2
+    assert "Without --once it is run again" in done.stderr
+    assert (tmp_path / "r" / "raw" / "log_default.txt").read_text().count("the whole script ran") == 1
+
+
+@pytest.mark.torch
+def test_a_clock_alone_says_the_same(profiled: Callable[..., Any]) -> None:
+    document, _, printed = profiled("--check-clock", str(SCRIPTS / "kinds.py"), "gan")
+    own, wall = document["measurement"]["own_clock"], document["measurement"]["wall"]
+    assert own["count"] == wall["count"]
+    assert own["median_ns"] > 0
+    assert "By a clock alone, in another run of the script, a step takes" in printed
 
 
 @pytest.mark.torch
@@ -277,6 +371,9 @@ def test_a_script_that_ends_before_anything_is_a_failure_with_its_reason(tmp_pat
         (("--in-process", "train.py"), "--in-process"),
         (("--batch-sizes", "4", "train.py"), "--batch-sizes cannot be applied to a script"),
         (("--run-on", "bert"), "--run-on is for scripts"),
+        (("--once", "bert"), "--once is for scripts"),
+        (("--steps", "sometimes", "train.py"), "takes training, calls"),
+        (("--steps", "annotation:", "train.py"), "takes training, calls"),
         (("bert", "extra"), "only a script takes arguments"),
         (("missing.py",), "there is no file missing.py"),
     ],

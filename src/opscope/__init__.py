@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from opscope.api import ProfileSession, Run, profile
     from opscope.bench_api import Comparison, bench
     from opscope.diff_api import Diff, diff
-    from opscope.errors import BadInputError, EnvironmentLacksError, OpscopeError, UsageError
+    from opscope.errors import BadInputError, EnvironmentLacksError, InconclusiveError, OpscopeError, UsageError
     from opscope.model import Trace
     from opscope.readers import read
     from opscope.report.page.frame import Page
@@ -25,6 +25,7 @@ __all__ = [
     "Comparison",
     "Diff",
     "EnvironmentLacksError",
+    "InconclusiveError",
     "OpscopeError",
     "Page",
     "ProfileSession",
@@ -54,6 +55,7 @@ _HOMES = {
     "BadInputError": "opscope.errors",
     "EnvironmentLacksError": "opscope.errors",
     "OpscopeError": "opscope.errors",
+    "InconclusiveError": "opscope.errors",
     "UsageError": "opscope.errors",
     "Trace": "opscope.model",
     "read": "opscope.readers",

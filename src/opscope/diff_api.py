@@ -14,7 +14,7 @@ from opscope.analysis.difference.differing import devices_of
 from opscope.analysis.measured import Measured
 from opscope.api import Run
 from opscope.documents.difference import DiffDocument, Gate, PairDiff
-from opscope.errors import BadInputError, UsageError
+from opscope.errors import BadInputError, InconclusiveError, UsageError
 from opscope.inputs import TraceFile, files_of, measured_of, unmeasured_of
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace
@@ -78,7 +78,9 @@ class Diff(Summarised):
 Side = Run | Analysis | Trace | str | Path
 
 
-def diff(before: Side, after: Side, *, fail_over: float | None = None, any_device: bool = False) -> Diff:
+def diff(
+    before: Side, after: Side, *, fail_over: float | None = None, any_device: bool = False, any_steps: bool = False
+) -> Diff:
     """Compare two runs: whether the step changed, and what the change is made of.
 
     Args:
@@ -86,9 +88,11 @@ def diff(before: Side, after: Side, *, fail_over: float | None = None, any_devic
         after: the same of what it is compared with.
         fail_over: how much longer a step may take, as a share (0.05); ``document.gate`` then says whether it does.
         any_device: compare what ran on different devices.
+        any_steps: compare steps of different kinds.
 
     Raises:
         UsageError: they ran on different devices, or have no configuration in common.
+        InconclusiveError: the steps of one are not of the kind of the other's.
         BadInputError, EnvironmentLacksError: as ``opscope.read``.
     """
     sides = dict(_traces(before)), dict(_traces(after))
@@ -98,6 +102,7 @@ def diff(before: Side, after: Side, *, fail_over: float | None = None, any_devic
         *sides,
         fail_over=fail_over,
         any_device=any_device,
+        any_steps=any_steps,
         without_result=(_without_result(before), _without_result(after)),
     )
 
@@ -114,6 +119,7 @@ def compare_sides(
     *,
     fail_over: float | None,
     any_device: bool,
+    any_steps: bool = False,
     without_result: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
 ) -> Diff:
     """Compare traces by their names; where both sides have one alone, these two.
@@ -125,10 +131,11 @@ def compare_sides(
         second: those of the second one.
         fail_over: how much longer a step may take, as a share.
         any_device: compare what ran on different devices.
+        any_steps: compare steps of different kinds.
         without_result: of each side the configurations that were to be measured and have no result, with the reason.
 
     Raises:
-        UsageError: as `diff`.
+        UsageError, InconclusiveError: as `diff`.
     """
     names = [(name, name) for name in first if name in second]
     if len(first) == len(second) == 1 and not any(without_result):
@@ -138,6 +145,9 @@ def compare_sides(
     if not any_device:
         for one, other in names:
             _check_devices(first[one], second[other])
+    if not any_steps:
+        for one, other in names:
+            _check_steps(first[one], second[other])
     pairs = tuple(
         difference(one if one == other else f"{one}, {other}", first[one], second[other], fail_over)
         for one, other in names
@@ -169,6 +179,17 @@ def _check_devices(before: Measured, after: Measured) -> None:
         raise UsageError(
             f"these ran on different devices: {', '.join(one) or 'none'}; {', '.join(other) or 'none'}. Times say "
             "nothing of the program then; any_device (--any-device) compares them all the same"
+        )
+
+
+def _check_steps(before: Measured, after: Measured) -> None:
+    """Refuse to compare what is no repetition of one thing: an evaluation does not take less time than training."""
+    records = [one.record for one in (before, after) if one.record is not None]
+    kinds = [record.steps.kind for record in records if record.steps is not None]
+    if len(set(kinds)) > 1:
+        raise InconclusiveError(
+            f"these are different steps: {kinds[0]} before, {kinds[1]} after. Which one took longer says nothing; "
+            "--steps of opscope profile chooses, and any_steps (--any-steps) compares them all the same"
         )
 
 

@@ -31,6 +31,12 @@ class BadInputError(OpscopeError):
     exit_code: ClassVar[int] = 4
 
 
+class InconclusiveError(OpscopeError):
+    """What was asked cannot be told from what there is (exit code 5)."""
+
+    exit_code: ClassVar[int] = 5
+
+
 class NotATraceError(BadInputError):
     """A file is whole, and something else than a trace (exit code 4)."""
 

@@ -4,6 +4,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 _WORTH_IT: Final = 300_000  # events
@@ -16,6 +17,18 @@ R = TypeVar("R")
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def waited_for_cpu_ns() -> int | None:
+    """Return how long this process's threads have been ready to run without a CPU core; None if the system is silent.
+
+    Linux keeps it per thread (``schedstat``: time on a core, time waiting for one, number of slices).
+    """
+    try:
+        texts = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
+    except OSError:  # no such file on this system, or a thread that ended meanwhile
+        return None
+    return sum(int(text.split()[1]) for text in texts) if texts else None
 
 
 def together(works: Iterable[Callable[[], Any]], *, events: int) -> list[Any]:

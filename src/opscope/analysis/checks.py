@@ -15,6 +15,7 @@ from opscope.analysis.limits import is_over_limit, over_limit
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
 from opscope.analysis.plausible import Implausible
+from opscope.analysis.steadiness import Steadiness
 from opscope.analysis.step_work import activities_launched_outside_steps
 from opscope.analysis.steps import module_loading, operator_time_on_host
 from opscope.analysis.timeline import TOLERATED_OUTSIDE, DeviceTimeline
@@ -33,6 +34,9 @@ _USUAL_OVERLAP = 0.01
 # By how many percent profiled steps may take longer than unprofiled ones: device times do not suffer, host times do.
 _TOLERATED_OVERHEAD = 20.0
 _EXCESSIVE_OVERHEAD = 100.0
+# Runs of one program differed by up to 7 % on two shared cores, by 1.5 % on an H200 (docs/diff.md).
+_WANDERS = 0.1
+_STILL_CHANGES = 0.05
 # Shares of the steps' duration: a kernel's own housekeeping stays far below the first.
 _TOLERATED_WAIT = 0.05
 _EXCESSIVE_WAIT = 0.25
@@ -173,6 +177,31 @@ def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
     )
     verdict = Verdict.FAIL if share > _EXCESSIVE_WAIT else Verdict.WARN
     return Check(name, verdict, 0, sentence, waited_ns, "host")
+
+
+def check_steady(steps: Steadiness, busy_ns: float | None) -> Check:
+    """Judge unprofiled steps by whether they took alike, one after the other.
+
+    Args:
+        steps: how they took.
+        busy_ns: how long the device works in a step, which does not depend on the host; None where it is not known.
+    """
+    times = f"{format_ns(steps.low_ns)} to {format_ns(steps.high_ns)}"
+    device = "" if busy_ns is None else f" The device itself works {format_ns(busy_ns)} in a step."
+    found = []
+    if steps.wanders > 1 + _WANDERS:
+        found.append(
+            f"The speed of the steps wandered by {steps.wanders:.2f} times while they were timed (medians of eight "
+            f"parts: {times}): one figure does not say how long a step takes"
+        )
+    if steps.change is not None and abs(steps.change) > _STILL_CHANGES:
+        rises = "longer and longer" if steps.change > 0 else "less and less"
+        found.append(
+            f"The steps took {rises} while they were timed ({100 * steps.change:+.1f} % from the first to the last)"
+        )
+    if not found:
+        return Check(CheckName.STEADY_STEPS, Verdict.PASS, 0, f"The unprofiled steps took alike: {times}.")
+    return Check(CheckName.STEADY_STEPS, Verdict.WARN, 0, f"{'. '.join(found)}.{device}")
 
 
 def _host_time_covered(trace: Trace, links: Links) -> Check:

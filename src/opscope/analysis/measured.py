@@ -5,10 +5,11 @@ from functools import cached_property
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.bounds import LightEvidence, StepEvidence, bound_of, busiest
-from opscope.analysis.checks import check_cpu_contention, check_limits, check_overhead
+from opscope.analysis.checks import check_cpu_contention, check_limits, check_overhead, check_steady
 from opscope.analysis.limits import MOSTLY_MOVING, moving_share
 from opscope.analysis.passes import LightPass
 from opscope.analysis.statistics import summarise
+from opscope.analysis.steadiness import steadiness_of, within_parts
 from opscope.analysis.window import Window
 from opscope.documents.bound import Bound
 from opscope.documents.findings import Finding
@@ -79,6 +80,8 @@ class Measured:
             profiler_overhead_percent=None if wall is None or profiled is None else _overhead(profiled, wall),
             benchmark_reason=self._benchmark_reason(),
             synchronised=benchmark.synchronised if benchmark else True,
+            between_marks=benchmark.between_marks if benchmark else False,
+            own_clock=record.own_clock if record else None,
             memory=record.memory if record else None,
             clocks=benchmark.clocks if benchmark else None,
             clocks_reason=benchmark.clocks_reason if benchmark else "no unprofiled steps were run",
@@ -145,6 +148,10 @@ class Measured:
         benchmark, overhead = self._benchmark, self.measurement.profiler_overhead_percent
         if benchmark and benchmark.waited_for_cpu_ns is not None:
             checks.append(check_cpu_contention(benchmark.waited_for_cpu_ns, sum(benchmark.wall_ns)))
+        if self.record is not None and self.record.steady_state is not None and benchmark:
+            steps = steadiness_of(benchmark.wall_ns)
+            if steps is not None:
+                checks.append(check_steady(steps, self._busy_of_a_step))
         if overhead is not None:
             checks.append(check_overhead(overhead, has_device=self.analysis.has_device_times))
         return Trust.of(tuple(checks))
@@ -169,7 +176,18 @@ class Measured:
 
     @cached_property
     def _wall(self) -> SampleSummary | None:
-        return summarise(self._benchmark.wall_ns) if self._benchmark else None
+        if self._benchmark is None:
+            return None
+        found = summarise(self._benchmark.wall_ns)
+        if found is None or self.record is None or self.record.steady_state is None:
+            return found
+        return within_parts(found, steadiness_of(self._benchmark.wall_ns))
+
+    @property
+    def _busy_of_a_step(self) -> float | None:
+        """How long the device works in a step."""
+        devices, steps = self.timed.devices, self.step_count
+        return busiest(devices).busy_in_window_ns / steps if devices and steps else None
 
     def _step_spans(self) -> list[int]:
         return list({step.index: step.span_ns for step in self.analysis.steps}.values())
@@ -179,8 +197,10 @@ class Measured:
             return "a trace holds no unprofiled steps"
         if self._benchmark:
             return None
+        if self.record.benchmark_reason is not None:
+            return self.record.benchmark_reason
         if self.record.steady_state is not None:
-            return "the script ended too soon, or its steps were marked afterwards, or --skip-benchmark was given"
+            return "the script ended too soon, or --skip-benchmark was given"
         return "they were not run (--skip-benchmark, or a with block)"
 
     def _throughput(self) -> tuple[float | None, float | None]:

@@ -1,6 +1,7 @@
 """Whether what was measured now takes longer than what was saved. No PyTorch here."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from opscope.benchmarking.statistics import differs_from_itself
 from opscope.documents.bench import (
@@ -14,6 +15,8 @@ from opscope.documents.bench import (
     Steady,
     compared_by,
 )
+
+_OTHER_YARDSTICK: Final = "one of the two was seen to work on several threads, the other was not"
 
 
 def differences(before: BenchDocument, now: BenchDocument) -> list[str]:
@@ -68,7 +71,8 @@ def _changed(name: str, before: BenchResult, now: BenchResult | None, threshold:
         if old is not None and new is not None:
             if measure is Measure.WALL and before.steady is not None and now.steady is not None:
                 low, high = between_sessions(before.steady, now.steady)
-                said = _said(low, high, threshold, doubts)
+                same = before.steady.several_threads == now.steady.several_threads
+                said = _said(low, high, threshold, doubts if same else (*doubts, _OTHER_YARDSTICK))
                 return Changed(name, measure, before.steady.ns, now.steady.ns, low, high, said)
             least, most = _between(old, new)
             contended = [one.contention for one in (before, now) if measure is Measure.WALL and one.contention]
@@ -85,6 +89,8 @@ def between_sessions(before: Steady, now: Steady) -> tuple[float, float]:
     """
     noise = differs_from_itself((before, now))
     by_clock = (now.ci_low / before.ci_high, now.ci_high / before.ci_low)
+    if before.several_threads != now.several_threads:  # pieces of different yardsticks
+        return by_clock[0] / noise, by_clock[1] * noise
     by_yardstick = (now.pieces_low / before.pieces_high, now.pieces_high / before.pieces_low)
     return min(by_clock[0], by_yardstick[0]) / noise, max(by_clock[1], by_yardstick[1]) * noise
 

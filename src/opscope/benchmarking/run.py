@@ -18,13 +18,13 @@ from opscope.benchmarking.precision import tf32
 from opscope.benchmarking.ran import what_ran
 from opscope.benchmarking.rounds import Calls, Series, Timer, in_turns
 from opscope.benchmarking.steady import steady_time
-from opscope.benchmarking.steps import waited_for_cpu_ns
 from opscope.benchmarking.stopping import Limits
 from opscope.benchmarking.verdicts import at_precision
 from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, LimitShare, Measure, Steady
 from opscope.errors import OpscopeError
 from opscope.record.capture import Clocks
 from opscope.tensors import tensors_of
+from opscope.threads import waited_for_cpu_ns
 
 NOT_A_GPU: Final = "not measured: the device is not a GPU"
 _WRONG: Final = "not measured: its result is wrong"

@@ -18,8 +18,8 @@ from typing import Final
 import torch
 
 from opscope.benchmarking.statistics import Interval, median_interval
-from opscope.benchmarking.steps import waited_for_cpu_ns
 from opscope.documents.bench import Steady
+from opscope.threads import waited_for_cpu_ns
 from opscope.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 _FULL_SPEED: Final = 1.05  # times the yardstick's fastest rounds; a busy sibling of the core makes it 1.3 to 1.6
@@ -30,6 +30,7 @@ _BURST_NS: Final = 2 * NS_PER_MS
 _PAUSE_S: Final = 0.002  # after a pause, a process that waits for a core is preferred
 _SLOW_NS: Final = NS_PER_MS  # of such calls, waiting for a core is asked for; asking takes some 20 us
 _YARDSTICK_NS: Final = 20 * NS_PER_US  # at least, and a hundred times as long at most
+_LOOKS: Final = 5
 _SEVERAL: Final = 1.2  # times as much of the CPU as of the clock: more than one thread works
 
 
@@ -47,7 +48,15 @@ def steady_time(call: Callable[[], object], seconds: float) -> Steady | None:
 
 
 def _about(call: Callable[[], object]) -> tuple[float, float]:
-    """Return about how long a call takes, and how many threads work in it."""
+    """Return about how long a call takes, and how many threads work in it.
+
+    Threads of an earlier call go on looking for work for some milliseconds, so the least of several looks counts.
+    """
+    looks = [_look(call) for _ in range(_LOOKS)]
+    return median(once for once, _ in looks), min(threads for _, threads in looks)
+
+
+def _look(call: Callable[[], object]) -> tuple[float, float]:
     durations: list[int] = []
     used, began = time.process_time_ns(), time.perf_counter_ns()
     while len(durations) < 3 or (time.perf_counter_ns() - began < 20 * NS_PER_MS and len(durations) < 50):

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from opscope.benchmarking.clocks import ClockSampler
 from opscope.record.capture import Benchmark
+from opscope.threads import waited_for_cpu_ns
 from opscope.torch_device import synchronize
 from opscope.units import NS_PER_MS
 
@@ -73,18 +73,6 @@ def _enough(steps: int, seconds: float) -> bool:
     if steps < _MIN_STEPS:
         return False
     return (steps >= _ENOUGH_STEPS and seconds >= _ENOUGH_SECONDS) or steps >= _MAX_STEPS or seconds >= _MAX_SECONDS
-
-
-def waited_for_cpu_ns() -> int | None:
-    """Return how long this process's threads have been ready to run without a CPU core; None if the system is silent.
-
-    Linux keeps it per thread (``schedstat``: time on a core, time waiting for one, number of slices).
-    """
-    try:
-        texts = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
-    except OSError:  # no such file on this system, or a thread that ended meanwhile
-        return None
-    return sum(int(text.split()[1]) for text in texts) if texts else None
 
 
 def _warm_up(step: Callable[[], object], device: torch.device) -> int:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option("--fail-over", type=Percent(), metavar="PERCENT", help="End with 1 where a step proves to take longer.")
 @click.option("--any-device", is_flag=True, help="Compare what ran on different devices.")
+@click.option("--any-steps", is_flag=True, help="Compare steps of different kinds, such as training and evaluation.")
 @click.option("--top", type=click.IntRange(min=0), default=SHOWN_ROWS, show_default=True, help="Rows; 0 for all.")
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page for a browser as well.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write it as Markdown as well.")
@@ -47,6 +48,7 @@ def command(
     runs: Path,
     fail_over: float | None,
     any_device: bool,
+    any_steps: bool,
     top: int,
     page: Path | None,
     report: Path | None,
@@ -63,7 +65,7 @@ def command(
 
     With --fail-over 5%, ends with exit code 1 where a step proves to take over 5 % longer, and names what grew most;
     with 5 where that cannot be told, as between traces without unprofiled steps, and where a configuration of either
-    side has no result.
+    side has no result. Steps of different kinds (training, evaluation, ...) are not compared: exit code 5.
     """
     tune_for_one_analysis()
     from opscope.diff_api import compare_sides, traces_by_name
@@ -83,6 +85,7 @@ def command(
         *sides,
         fail_over=fail_over,
         any_device=any_device,
+        any_steps=any_steps,
         without_result=(unmeasured_of([before]), unmeasured_of([after])),
     )
     from opscope.report.difference_sections import difference_section

@@ -8,10 +8,12 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from opscope.errors import InconclusiveError
 from opscope.record.redaction import Redactor
+from opscope.record.steps import StepKind
 from opscope.report.tables import Format
 
-INCONCLUSIVE: Final = 5  # exit code where something cannot be told
+INCONCLUSIVE: Final = InconclusiveError.exit_code
 _STEPS: Final = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,6 +75,20 @@ class StepRange(click.ParamType[tuple[int, int]]):
         if match is None:
             self.fail(f"takes a number or a range such as 2..3, not {value!r}", param, ctx)
         return int(match[1]), int(match[2] or match[1])
+
+
+class WantedStepsType(click.ParamType[str]):
+    """Which steps of a script: a kind, or ``annotation:NAME``."""
+
+    name = "steps"
+    _kinds = (StepKind.TRAINING, StepKind.CALLS, StepKind.REPLAYS, StepKind.EVALUATION, StepKind.OPERATORS)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check the kind."""
+        kind, _, name = str(value).partition(":")
+        if not (kind in self._kinds and not name) and not (kind == StepKind.ANNOTATION and name):
+            self.fail(f"takes {', '.join(self._kinds)} or annotation:NAME, not {value!r}", param, ctx)
+        return str(value)
 
 
 class ListCommand(click.Command):

@@ -15,7 +15,15 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from opscope.cli.options import ListCommand, ListOf, folder_option, format_option, redaction_options, redactor_of
+from opscope.cli.options import (
+    ListCommand,
+    ListOf,
+    WantedStepsType,
+    folder_option,
+    format_option,
+    redaction_options,
+    redactor_of,
+)
 from opscope.cli.progress import SweepProgress
 from opscope.cli.results import print_sweep
 from opscope.cli.say import say
@@ -49,7 +57,8 @@ arguments) or (module, example inputs), or is itself the step. Parameters named 
 hidden_size, layers, attention, mode, dtype or device get the values of the options, others those of --set;
 
 or a script, path/to/script.py, which is run as it is, with the arguments after its name. Its steps are found by
-themselves, and a few of them are profiled. Options of opscope stand before the script.
+themselves, timed before any profiler runs, and then a few of them are profiled. A script that ends too soon for that,
+or has no boundaries of steps, is run a second time and recorded. Options of opscope stand before the script.
 
 Options that take lists are swept over, and every combination is a configuration. Each configuration runs in its own
 process. One that fails is recorded with its reason and the others go on; the exit code is then 1, and also where a
@@ -149,6 +158,22 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
 )
 @click.option(
     "--run-on", is_flag=True, help="Let a script run on to its end after its steps were profiled, instead of ending it."
+)
+@click.option(
+    "--steps",
+    type=WantedStepsType(),
+    metavar="KIND",
+    help="Which steps of a script: training, calls (of modules, with gradients), replays (of CUDA graphs), evaluation, "
+    "operators, or annotation:NAME.  [default: the first of these that repeats; evaluations and calls give way to an "
+    "optimizer's steps that are still to come]",
+)
+@click.option(
+    "--once", is_flag=True, help="Run a script once only, although its steps can then stay unknown or untimed."
+)
+@click.option(
+    "--check-clock",
+    is_flag=True,
+    help="Run a script once more with nothing but a clock at the same boundaries, and show both step times.",
 )
 @click.option("--resume", is_flag=True, help="Run only what the output directory has no result of yet.")
 @click.option(
@@ -261,14 +286,20 @@ def _written(values: Mapping[str, tuple[Value, ...]], redactor: Redactor) -> dic
 _NOT_OF_SCRIPTS: Final = ("device", "mode", "wait", "warmup", "repeat", "preset")
 
 
+_OF_SCRIPTS: Final = ("steps", "once", "check-clock")
+
+
 def _check_script(target: str, arguments: tuple[str, ...], *, run_on: bool, in_process: bool) -> None:
+    context = click.get_current_context()
     if not is_script(target):
         if arguments:
             raise UsageError(f"only a script takes arguments, not {target}: {shlex.join(arguments)}")
         if run_on:
             raise UsageError("--run-on is for scripts: other targets end with their last step")
+        for name in _OF_SCRIPTS:
+            if context.params[name.replace("-", "_")]:
+                raise UsageError(f"--{name} is for scripts: the steps of other targets are known")
         return
-    context = click.get_current_context()
     for name in _NOT_OF_SCRIPTS:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"--{name} cannot be applied to a script: it chooses for itself, and is run as it is")
@@ -345,6 +376,9 @@ def _capture_options(settings: dict[str, Any]) -> CaptureOptions:
         with_stack=settings["with_stack"],
         profile_memory=settings["profile_memory"],
         benchmark=not settings["skip_benchmark"],
+        steps=settings["steps"],
+        once=settings["once"],
+        check_clock=settings["check_clock"],
     )
 
 

@@ -24,8 +24,9 @@ _PHASE_SHARES: Final = {
 }
 _SCRIPT_SHARES: Final = {
     "starting": 0.1,
-    "running the script": 0.6,
+    "running the script": 0.5,
     "settling": 0.1,
+    "timing": 0.1,
     "profiling": 0.1,
     "reporting": 0.1,
 }

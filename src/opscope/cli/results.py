@@ -15,6 +15,7 @@ from opscope.record.sweep import Failure, Manifest
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
 from opscope.report.finding_text import first_things
+from opscope.report.overview import own_clock_text
 from opscope.report.tables import as_csv, as_markdown
 from opscope.report.trust_text import failures
 from opscope.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
@@ -81,6 +82,8 @@ def _first(document: TraceDocument) -> Iterator[str]:
         yield f"  NOT TO BE TRUSTED: {doubt}"
     if document.capture is not None and document.capture.steady_state:
         yield f"  {document.capture.steady_state}"
+    if document.measurement.own_clock is not None and wall is not None:
+        yield f"  {own_clock_text(document.measurement.own_clock, wall)}"
     if document.has_device_times:
         yield f"  {document.bound.sentence}"
     for line in first_things(document.findings):

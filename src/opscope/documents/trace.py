@@ -17,6 +17,7 @@ from opscope.model import TraceSource
 from opscope.record.capture import Clocks, PeakMemory, WorkloadInfo
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine, Rank
+from opscope.record.steps import OwnClock, StepsFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,6 +410,8 @@ class Measurement:
         profiler_overhead_percent: how much longer the median profiled step took than the median unprofiled one.
         benchmark_reason: why ``wall`` is null, if it is.
         synchronised: whether each of the ``wall`` times ends with a wait for the device.
+        between_marks: whether these are times between marks on the device's stream.
+        own_clock: what the same steps took by a clock alone, in another run of the script.
         memory: peak memory of the unprofiled steps.
         clocks, clocks_reason: GPU clocks meanwhile, or why they are unknown.
         sequences_per_second, tokens_per_second: from the median unprofiled wall time.
@@ -421,6 +424,8 @@ class Measurement:
     profiler_overhead_percent: float | None = None
     benchmark_reason: str | None = None
     synchronised: bool = True
+    between_marks: bool = False
+    own_clock: OwnClock | None = None
     memory: PeakMemory | None = None
     clocks: Clocks | None = None
     clocks_reason: str | None = None
@@ -442,6 +447,7 @@ class CaptureEntry:
     git_revision: str | None
     created: str
     steady_state: str | None = None
+    steps: StepsFound | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ class CheckName(StrEnum):
     PROFILER_INTERRUPTIONS = "profiler_interruptions"
     GRAPH_REPLAYS_COMPLETE = "graph_replays_complete"
     CPU_CONTENTION = "cpu_contention"
+    STEADY_STEPS = "steady_steps"
     PROFILER_OVERHEAD = "profiler_overhead"
     WITHIN_LIMITS = "within_limits"
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine, Rank
+from opscope.record.steps import OwnClock, StepsFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class Benchmark:
             threads, while the steps were timed; None where the system does not tell.
         synchronised: whether each time ends with a wait for the device. A script's own steps are timed as they come,
             from boundary to boundary.
+        between_marks: whether the times are those between marks on the device's stream (CUDA events), one at each
+            boundary, and not those of the host's clock, which runs ahead.
     """
 
     warmup_steps: int
@@ -81,6 +84,7 @@ class Benchmark:
     clocks_reason: str | None = None
     waited_for_cpu_ns: int | None = None
     synchronised: bool = True
+    between_marks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +125,16 @@ class CaptureRecord:
         created: UTC, ISO 8601.
         cold_step_ns: wall time of the very first step, with everything a first use costs (loading code, choosing
             algorithms, compiling); None where it was not timed by itself.
-        benchmark: the unprofiled steps, or None where they were skipped.
+        benchmark: the unprofiled steps, or None where there are none.
+        benchmark_reason: why there are none; None where they were skipped as asked.
         memory: peak memory.
         traces: the trace files, one per cycle of the schedule.
         light: a pass over as many steps that collected device activities only, before the others; None without one.
         functions: the operator table's file relative to the run directory, or None with the reason.
         functions_reason: why there is none.
         steady_state: how the steps of a script were found, in a sentence; None for workloads that have a step.
+        steps: which steps they are; None in records of earlier versions.
+        own_clock: what a clock alone says of them; None where the script was not run again for that.
     """
 
     schema: Literal["opscope.capture/2"] = "opscope.capture/2"
@@ -148,6 +155,9 @@ class CaptureRecord:
     functions: str | None = None
     functions_reason: str | None = None
     steady_state: str | None = None
+    steps: StepsFound | None = None
+    benchmark_reason: str | None = None
+    own_clock: OwnClock | None = None
 
     @property
     def ran_on_gpu(self) -> bool:

@@ -88,6 +88,10 @@ class CaptureOptions:
         with_stack: whether Python stacks are recorded.
         profile_memory: whether allocations are recorded.
         benchmark: whether unprofiled steps are timed beside the profile.
+        steps: which steps of a script: ``training``, ``calls``, ``replays``, ``evaluation``, ``operators`` or
+            ``annotation:NAME``; None chooses.
+        once: whether a script is run once only.
+        check_clock: whether a script is run once more with nothing but a clock.
     """
 
     device: str = "auto"
@@ -96,3 +100,6 @@ class CaptureOptions:
     with_stack: bool = False
     profile_memory: bool = False
     benchmark: bool = True
+    steps: str | None = None
+    once: bool = False
+    check_clock: bool = False

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from opscope.documents.trace import Measurement, SampleSummary, TraceDocument
 from opscope.documents.trust import Verdict
 from opscope.record.capture import Clocks
+from opscope.record.steps import OwnClock
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.finding_text import findings_section, first_things
 from opscope.report.gap_text import longest_gap
@@ -46,11 +47,14 @@ def _verdict(document: TraceDocument) -> Iterator[Block]:
 def _step_times(measurement: Measurement) -> Table:
     cold = measurement.cold_step_ns
     ends = "around step and synchronise" if measurement.synchronised else "from one step to the next"
+    clock = f"host clock {ends}, not profiled, warm L2"
+    if measurement.between_marks:
+        clock = "marks on the device from one step to the next, not profiled, warm L2"
     return Table(
         ("One step", "How it was measured", "Median", "95 % interval of the median", "Min", "Max", "Samples"),
         (
             ("cold", "host clock: the very first step", format_ns(cold), "-", "-", "-", "-" if cold is None else "1"),
-            _step_time("wall", f"host clock {ends}, not profiled, warm L2", measurement.wall),
+            _step_time("wall", clock, measurement.wall),
             _step_time("event", "CUDA events around the same steps, warm L2", measurement.event),
             _step_time("profiled", "ProfilerStep ranges of the trace", measurement.profiled_step),
         ),
@@ -74,8 +78,20 @@ def _facts(document: TraceDocument) -> Iterator[Block]:
         yield Bullets(facts)
 
 
+def own_clock_text(clock: OwnClock, wall: SampleSummary) -> str:
+    """Say what the same steps took by a clock alone."""
+    took = clock.mean_ns if clock.median_ns is None else clock.median_ns
+    differs = 100 * (took / wall.median_ns - 1)
+    return (
+        f"By a clock alone, in another run of the script, a step takes {format_ns(took)} ({clock.count:,} steps; "
+        f"{differs:+.1f} % against what is shown here)."
+    )
+
+
 def _fact_texts(document: TraceDocument) -> Iterator[str]:
     measurement = document.measurement
+    if measurement.own_clock is not None and measurement.wall is not None:
+        yield own_clock_text(measurement.own_clock, measurement.wall)
     if measurement.profiler_overhead_percent is not None:
         yield f"The profiled step took {measurement.profiler_overhead_percent:+.1f} % against the unprofiled one."
     if measurement.benchmark_reason:

@@ -28,6 +28,7 @@ _WHAT_TO_DO: Final = {
     CheckName.PROFILER_INTERRUPTIONS: "Record fewer steps at once",
     CheckName.GRAPH_REPLAYS_COMPLETE: "Record fewer replays at once",
     CheckName.CPU_CONTENTION: _MEASURE_ALONE,
+    CheckName.STEADY_STEPS: "Measure again on a machine that does nothing else, or later in the run",
     CheckName.PROFILER_OVERHEAD: "Go by the unprofiled step; times on the host are upper bounds",
     CheckName.WITHIN_LIMITS: "Measure the device's peaks (opscope peaks), or report it: a model is wrong",
 }

@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -23,6 +23,7 @@ from opscope.errors import EnvironmentLacksError
 from opscope.record.capture import Benchmark, CaptureRecord, PeakMemory, RawTrace, WorkloadInfo
 from opscope.record.codec import encode
 from opscope.record.configuration import CaptureOptions, Configuration
+from opscope.record.steps import StepKind, StepsFound
 from opscope.record.sweep import EntryFiles
 from opscope.store import RunDirectory, functions_name
 from opscope.torch_device import current, resolve_device
@@ -69,6 +70,8 @@ class Outcome:
     traces: tuple[RawTrace, ...]
     steady_state: str | None = None
     light: RawTrace | None = None
+    steps: StepsFound = field(default_factory=lambda: StepsFound(StepKind.FUNCTION))
+    benchmark_reason: str | None = None
 
 
 def measure(task: Task, report: Report) -> CaptureRecord:
@@ -131,6 +134,8 @@ def write_record(task: Task, device: torch.device, info: WorkloadInfo, outcome: 
         functions=functions,
         functions_reason=functions_reason,
         steady_state=outcome.steady_state,
+        steps=outcome.steps,
+        benchmark_reason=outcome.benchmark_reason,
     )
     task.directory.write(task.files.record, encode(record))
     return record

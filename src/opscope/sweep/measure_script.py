@@ -7,46 +7,62 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opscope.collect.script.found import Found
+from opscope.collect.script.plain_clock import PlainClock
 from opscope.collect.script.questions import current_device
 from opscope.collect.script.running import run_script
 from opscope.collect.script.signals import install
 from opscope.collect.script.watchdog import listen_to_watchdog, start_watchdog
 from opscope.collect.script.watcher import EnoughMeasured, Watcher
 from opscope.errors import OpscopeError, UsageError
-from opscope.record.capture import Benchmark, WorkloadInfo
+from opscope.record.capture import Benchmark, CaptureRecord, WorkloadInfo
+from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions, Configuration
+from opscope.record.steps import ScriptRun, StepsFound
 from opscope.record.sweep import EntryFiles
 from opscope.store import RunDirectory
 
 
-def measure_script(
-    configuration: Configuration,
-    arguments: str,
-    options: CaptureOptions,
-    directory: RunDirectory,
-    files: EntryFiles,
-    phase: Callable[[str], None],
-    kept: Callable[[], None],
-) -> None:
-    """Run a script, and write the trace of some of its steps, and its record.
+@dataclass(frozen=True, slots=True)
+class ScriptTask:
+    """What a run of a script is to measure, and where it goes.
 
-    Args:
+    Attributes:
         configuration: with the script as its target, and its arguments as they are written down.
         arguments: the arguments as the script gets them, quoted as in a shell.
         options: what is collected; ``schedule.active`` is the number of steps.
         directory: the run directory.
         files: the names of its files there.
+        run: which run of the script it is, and what it is to make up.
+    """
+
+    configuration: Configuration
+    arguments: str
+    options: CaptureOptions
+    directory: RunDirectory
+    files: EntryFiles
+    run: ScriptRun
+
+
+def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callable[[], None]) -> ScriptRun | None:
+    """Run a script, and write the trace of some of its steps, and its record.
+
+    Args:
+        task: what is measured.
         phase: called with what is going on.
         kept: called once everything is written; the script may go on after that, or be ended.
+
+    Returns:
+        The run that makes up for this one, where this one ended without a profile; None where it has one.
 
     Raises:
         UsageError: there is no such script, or it does not use PyTorch.
         OpscopeError: it failed before anything could be measured.
     """
+    configuration, options, directory, files = task.configuration, task.options, task.directory, task.files
     script = Path(configuration.target)
     if not script.is_file():
         raise UsageError(f"there is no file {script}")
@@ -64,17 +80,18 @@ def measure_script(
 
     trace = directory.inside(files.cycles[0].trace).absolute()
     light = None if files.light is None or not options.benchmark else directory.inside(files.light).absolute()
-    watcher = Watcher(options, trace, keep, light=light, run_on=bool(configuration.get("run_on")), progress=phase)
+    run_on = bool(configuration.get("run_on"))
+    watcher = Watcher(options, trace, keep, run=task.run, light=light, run_on=run_on, progress=phase)
     os.register_at_fork(after_in_child=lambda: setattr(watcher, "active", False))
 
     def torch_imported() -> None:
-        install(watcher)
+        install(watcher, ranges=task.run.wanted.annotation is not None)
         watcher.torch_imported()
         start_watchdog(watcher)
 
     phase("running the script")
     listen_to_watchdog(watcher)
-    error = run_script(script, shlex.split(arguments), torch_imported)
+    error = run_script(script, shlex.split(task.arguments), torch_imported)
     failed = error is not None and not isinstance(error, EnoughMeasured) and not _is_plain_exit(error)
     if failed:
         _as_python_would(error)
@@ -85,15 +102,38 @@ def measure_script(
         failures.append(failure)
     _run_exit_functions()
     if written:
-        return
+        return None
     if failures and not failed:
         raise failures[0]
+    if watcher.again is not None:
+        return watcher.again
     if not failed:
-        raise UsageError(f"{script} ended, and PyTorch did nothing in it that could be recorded{watcher.missed}")
+        raise UsageError(f"{script} ended, and {watcher.missed}")
     if isinstance(error, SystemExit):
         raise OpscopeError(f"{script} ended with exit code {error.code} before anything was measured") from error
     assert error is not None
     raise error
+
+
+def check_clock(task: ScriptTask) -> None:
+    """Run a script with nothing but a clock at the boundaries of the steps that its record names; keep the times there.
+
+    Raises:
+        BadInputError: there is no record.
+    """
+    path = task.directory.inside(task.files.record)
+    record = decode(path, CaptureRecord)
+    cycles = 0 if record.benchmark is None else len(record.benchmark.wall_ns)
+    if record.steps is None or not record.steps.timed:
+        return
+    clock = PlainClock(record.steps, cycles, task.run.wanted.annotation)
+    ranges = task.run.wanted.annotation is not None
+    error = run_script(
+        Path(task.configuration.target), shlex.split(task.arguments), lambda: install(clock, ranges=ranges)
+    )
+    if error is not None and not isinstance(error, EnoughMeasured):
+        _as_python_would(error)
+    task.directory.write(task.files.record, encode(replace(record, own_clock=clock.result())))
 
 
 def _as_python_would(error: BaseException | None) -> None:
@@ -135,10 +175,26 @@ def _write(
         description=shlex.join([name, *shlex.split(str(configuration.get("arguments") or ""))]),
         own_step=True,
     )
-    benchmark = None
+    benchmark, untimed = None, found.untimed
     if found.wall_ns and options.benchmark:
-        reason = "clocks are not sampled while a script runs"
-        benchmark = Benchmark(0, tuple(found.wall_ns), None, None, reason, synchronised=found.synchronised)
+        benchmark, untimed = _benchmark_of(found), None
     light = None if found.light is None or files.light is None else replace(found.light, file=files.light)
-    outcome = Outcome(None, benchmark, peak_memory(device), (found.trace,), found.sentence(), light)
+    steps = StepsFound(found.kind, found.source, found.also, found.events, found.before, found.timed)
+    outcome = Outcome(
+        None, benchmark, peak_memory(device), (found.trace,), found.sentence(), light, steps, benchmark_reason=untimed
+    )
     write_record(Task(configuration, options, directory, files), device, info, outcome)
+
+
+def _benchmark_of(found: Found) -> Benchmark:
+    reason = "clocks are not sampled while a script runs"
+    return Benchmark(
+        warmup_steps=0,
+        wall_ns=tuple(found.wall_ns),
+        event_ns=None,
+        clocks=None,
+        clocks_reason=reason,
+        waited_for_cpu_ns=found.waited_for_cpu_ns,
+        synchronised=False,
+        between_marks=found.by_device,
+    )

@@ -17,9 +17,11 @@ from opscope.errors import EnvironmentLacksError
 from opscope.processes import own_environment, own_process
 from opscope.record.configuration import CaptureOptions
 from opscope.record.settings import Value
+from opscope.record.steps import ScriptRun, StepKind, WantedSteps
 from opscope.record.sweep import Entry, Failure
 from opscope.store import RunDirectory
 from opscope.sweep.worker import Message, Request, Sender
+from opscope.workloads.catalog import is_script
 
 _POLL_SECONDS = 0.5
 _AFTER_END_SECONDS = 0.02
@@ -55,10 +57,13 @@ def start_worker(request: Request, log: Path) -> "Worker":
         EnvironmentLacksError: the log cannot be written.
     """
     try:
-        output = log.open("wb")
+        output = log.open("ab")  # a script may be run several times
     except OSError as error:
         raise EnvironmentLacksError(f"cannot write {log}: {error.strerror or error}") from error
     with output:
+        if request.script.reason is not None or request.script.clock:
+            output.write(b"--- opscope: the script runs again\n")
+            output.flush()
         process = subprocess.Popen(
             own_process("opscope.sweep.worker"),
             stdin=subprocess.PIPE,
@@ -97,43 +102,82 @@ class InProcess:
         Raises:
             EnvironmentLacksError: the log cannot be written.
         """
-        reading, writing = os.pipe()
         path = str(directory.path.resolve())
-        request = Request(entry.configuration, options, path, entry.files, writing, self.actual)
+        request = Request(entry.configuration, options, path, entry.files, -1, self.actual, first_run(options))
+        if self.timeout_s is not None:
+            request = replace(request, script=replace(request.script, patience_s=self.timeout_s / 2))
+        until = _Until(self.timeout_s)
+        while True:
+            ended = self._run(request, directory, progress, until)
+            if ended.again is None:
+                break
+            request = replace(request, script=ended.again)
+            progress(Message(phase="running the script again"))
+        if ended.failure is not None:
+            return replace(ended.failure, log=entry.files.log)
+        if options.check_clock and is_script(entry.configuration.target):
+            progress(Message(phase="checking the clock"))
+            self._run(
+                replace(request, script=ScriptRun(first_run(options).wanted, clock=True)), directory, progress, until
+            )
+        return None
+
+    def _run(self, request: Request, directory: RunDirectory, progress: Sender, until: "_Until") -> Message:
+        """Start a worker, follow it to its end, and return how it ended."""
+        reading, writing = os.pipe()
+        request = replace(request, messages=writing)
         with os.fdopen(reading, "rb", buffering=0) as messages:
             try:
-                process = self.start(request, directory.inside(entry.files.log))
+                process = self.start(request, directory.inside(request.files.log))
             finally:
                 os.close(writing)
             try:
-                last = _follow(process, messages, progress, self.timeout_s)
+                last = _follow(process, messages, progress, until)
                 code = process.wait()
             except _OutOfTimeError as error:
                 _end(process)
-                return Failure("timeout", str(error), entry.files.log)
+                return Message(failure=Failure("timeout", str(error)))
             except BaseException:
                 _end(process)
                 raise
-        if last.complete:
-            return None
-        return replace(last.failure or _death(code, last.phase), log=entry.files.log)
+        if last.complete or last.again is not None or last.failure is not None:
+            return last
+        return Message(failure=_death(code, last.phase))
+
+
+def first_run(options: CaptureOptions) -> ScriptRun:
+    """Return how a script is run at first, by what its user asked for."""
+    kind, _, name = (options.steps or "").partition(":")
+    wanted = WantedSteps(StepKind(kind) if kind else None, name or None)
+    return ScriptRun(wanted, records=wanted.kind is StepKind.OPERATORS, may_repeat=not options.once)
+
+
+class _Until:
+    """When a configuration has taken too long, all its runs together."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self.timeout_s, self._began = timeout_s, time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        return self.timeout_s is not None and time.monotonic() - self._began > self.timeout_s
 
 
 class _OutOfTimeError(Exception):
     """A configuration took longer than it may."""
 
 
-def _follow(process: Worker, messages: IO[bytes], progress: Sender, timeout_s: float | None) -> Message:
+def _follow(process: Worker, messages: IO[bytes], progress: Sender, until: _Until) -> Message:
     """Pass progress on until the process ends, and again while nothing is heard; return its last message."""
-    last, began = Message(phase="starting"), time.monotonic()
+    last = Message(phase="starting")
     for message in _received(process, messages):
         last = last if last.complete else message or last  # what follows a complete measurement is not about it
-        if timeout_s is not None and time.monotonic() - began > timeout_s:
+        if until.is_over:
             if last.complete:
                 _end(process)
                 return last
-            raise _OutOfTimeError(f"it took longer than the {timeout_s:g} s of --timeout ({last.phase})")
-        if last.failure is None and not last.complete:
+            raise _OutOfTimeError(f"it took longer than the {until.timeout_s:g} s of --timeout ({last.phase})")
+        if last.failure is None and last.again is None and not last.complete:
             progress(last)
     return last
 

@@ -61,7 +61,7 @@ class Here:
         """Measure a configuration; return why it failed, if it did."""
         request = Request(entry.configuration, options, str(directory.path), entry.files, -1, self.actual)
         with contextlib.redirect_stdout(sys.stderr):
-            return run(request, progress, isolated=False)
+            return run(request, progress, isolated=False).failure
 
 
 @dataclass(frozen=True, slots=True)

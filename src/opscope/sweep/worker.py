@@ -20,6 +20,7 @@ import msgspec
 from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.settings import Value
+from opscope.record.steps import ScriptRun
 from opscope.record.sweep import EntryFiles, Failure, FailureKind
 from opscope.store import RunDirectory
 from opscope.workloads.catalog import is_script
@@ -40,6 +41,7 @@ class Request:
         files: their names, relative to ``directory``.
         messages: the descriptor that messages go to.
         actual: the true values of settings whose written ones are redacted; they are kept nowhere.
+        script: which run of a script it is; of other targets there is one.
     """
 
     configuration: Configuration
@@ -48,6 +50,7 @@ class Request:
     files: EntryFiles
     messages: int
     actual: Mapping[str, Value] = field(default_factory=dict)
+    script: ScriptRun = field(default_factory=ScriptRun)
 
     @property
     def run(self) -> Configuration:
@@ -58,12 +61,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One line to the parent: progress, that the measurement is complete, or why it failed."""
+    """One line to the parent: progress, that the measurement is complete, or why it failed.
+
+    ``again`` asks for another run of the script, which makes up for this one.
+    """
 
     phase: str = ""
     fraction: float = 0.0
     failure: Failure | None = None
     complete: bool = False
+    again: ScriptRun | None = None
 
 
 Sender = Callable[[Message], None]
@@ -81,16 +88,16 @@ def main() -> None:
     def send(message: Message) -> None:
         pipe.write(msgspec.json.encode(message) + b"\n")
 
-    failure = run(request, send)
-    send(Message(failure=failure, complete=failure is None))
+    ended = run(request, send)
+    send(ended)
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads that the workload left running shall not keep the process alive: everything is written.
-    os._exit(0 if failure is None else 1)
+    os._exit(0 if ended.failure is None else 1)
 
 
-def run(request: Request, send: Sender, *, isolated: bool = True) -> Failure | None:
-    """Measure; return what went wrong, if anything did.
+def run(request: Request, send: Sender, *, isolated: bool = True) -> Message:
+    """Measure; return how it ended.
 
     Args:
         request: what to measure.
@@ -100,7 +107,9 @@ def run(request: Request, send: Sender, *, isolated: bool = True) -> Failure | N
     """
     try:
         if is_script(request.configuration.target):
-            _measure_script(request, send)
+            again = _measure_script(request, send)
+            if again is not None:
+                return Message(again=again)
         else:
             _measure(request, send)
     except BaseException as error:  # the boundary of code that is the user's: whatever it raises is a result
@@ -108,8 +117,8 @@ def run(request: Request, send: Sender, *, isolated: bool = True) -> Failure | N
             traceback.print_exc()
         elif isinstance(error, KeyboardInterrupt):
             raise
-        return failure_of(error)
-    return None
+        return Message(failure=failure_of(error))
+    return Message(complete=True)
 
 
 def _measure(request: Request, send: Sender) -> None:
@@ -120,18 +129,22 @@ def _measure(request: Request, send: Sender) -> None:
     measure(task, lambda progress: send(Message(progress.phase, progress.fraction)))
 
 
-def _measure_script(request: Request, send: Sender) -> None:
-    from opscope.sweep.measure_script import measure_script
+def _measure_script(request: Request, send: Sender) -> ScriptRun | None:
+    from opscope.sweep.measure_script import ScriptTask, check_clock, measure_script
 
-    measure_script(
+    task = ScriptTask(
         request.configuration,
         str(request.run.get("arguments") or ""),
         request.options,
         RunDirectory(Path(request.directory)),
         request.files,
-        lambda phase: send(Message(phase)),
-        lambda: send(Message(complete=True)),  # a script may be ended by other means than its last line
+        request.script,
     )
+    if task.run.clock:
+        check_clock(task)
+        return None
+    # A script may be ended by other means than its last line, so what is complete is told at once.
+    return measure_script(task, lambda phase: send(Message(phase)), lambda: send(Message(complete=True)))
 
 
 def failure_of(error: BaseException) -> Failure:

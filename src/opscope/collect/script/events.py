@@ -3,9 +3,13 @@
 import weakref
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 from typing import Any, Final
 
 from opscope.collect.script.period import Pattern, find_pattern, runs_of
+from opscope.record.steps import AlsoSeen, StepKind
 
 
 class Identities:
@@ -32,6 +36,8 @@ LEVELS: Final = ("calls", "object", "type", "anchor")
 ANCHOR: Final = 3
 _WINDOW: Final = 240  # events that are looked at
 _LONGEST: Final = 48  # events of a cycle
+_KEPT: Final = 2_048  # events that are kept of a program that waits for long
+_PATIENT: Final = 3  # how often a repetition of one level may turn out to be none
 _PROFILABLE: Final = 12  # as many cycles as finding, settling and profiling take
 
 
@@ -41,13 +47,30 @@ class StepEvents:
     def __init__(self) -> None:
         self.keys: tuple[list[Hashable], ...] = tuple([] for _ in LEVELS[:ANCHOR])
         self.ends: list[float] = []
+        self.dropped = 0  # how many came before those that are kept
         self._next = 0
+        self._broken: Counter[int] = Counter()
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return self.dropped + len(self.ends)
 
     def add(self, keys: tuple[Hashable, ...], end: float) -> None:
         """Add an event: its keys at every level, and when it ended."""
         for level, key in zip(self.keys, keys, strict=True):
             level.append(key)
         self.ends.append(end)
+        if len(self.ends) >= 2 * _KEPT:
+            for level in self.keys:
+                del level[:_KEPT]
+            del self.ends[:_KEPT]
+            self.dropped += _KEPT
+            self._next = 0
+
+    def broke(self, level: int) -> None:
+        """A repetition of a level was followed, and turned out to be none."""
+        self._broken[level] += 1
 
     def repetition(self, repeats: int) -> tuple[int, Pattern] | None:
         """Return the repetition that the sequence ends with, after complete cycles, and its level."""
@@ -58,6 +81,8 @@ class StepEvents:
         base = max(0, size - _WINDOW)
         ends = self.ends[base:]
         for level, all_keys in enumerate(self.keys):
+            if self._broken[level] >= _PATIENT:
+                continue
             keys = all_keys[base:]
             if LEVELS[level] == "type" and len(set(self.keys[1][base:])) <= len(keys) // 2:
                 continue  # kinds stand for objects only where every cycle makes new ones
@@ -80,6 +105,29 @@ class StepEvents:
         times, key = min(often, key=lambda item: item[0])
         first = next(i for i in starts if keys[i] == key)
         return ANCHOR, Pattern((key,), first + base, 1, times, len(self.ends), 0.0)
+
+
+@dataclass(slots=True)
+class Stream:
+    """All events of one kind. What begins ends the one before it, except an optimizer's step, which ends itself.
+
+    Attributes:
+        kind: of the events.
+        events: those that have ended.
+        open: the keys and the name of the one that has begun; None where events end themselves.
+    """
+
+    kind: StepKind
+    events: StepEvents = field(default_factory=StepEvents)
+    open: tuple[tuple[Hashable, ...], str] | None = None
+
+    def seen(self) -> AlsoSeen | None:
+        """Return how often something of this kind was seen, and how long it took; None where that says nothing."""
+        ends = self.events.ends
+        if len(ends) < 2:
+            return None
+        apart = [round(after - before) for before, after in pairwise(ends)]
+        return AlsoSeen(self.kind, self.events.count, round(median(apart)))
 
 
 def _is_inner_loop(keys: Sequence[Hashable], found: Pattern) -> bool:

@@ -1,9 +1,19 @@
 """What was found of a script's steps, and how a reader is told."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from opscope.collect.script.events import LEVELS
 from opscope.record.capture import RawTrace
+from opscope.record.steps import AlsoSeen, StepKind
+from opscope.units import format_ns
+
+_PLURALS: Final = {
+    StepKind.TRAINING: "steps of training",
+    StepKind.CALLS: "calls of modules",
+    StepKind.EVALUATION: "evaluations",
+}
 
 
 @dataclass(slots=True)
@@ -11,14 +21,21 @@ class Found:
     """What was found and measured.
 
     Attributes:
+        kind: of the steps.
         source: what the steps are made of; None for the whole run, where nothing repeated.
         pattern: the events of one cycle, by name.
         seen: complete cycles before the profiled ones.
         first: events before the first cycle.
         level: how much of the events repeated (``opscope.collect.script.events.LEVELS``).
         settled: whether the steps before took alike; None where too few were seen.
-        wall_ns: times of unprofiled steps, from boundary to boundary; where a device works, means of blocks of steps.
-        synchronised: whether each of them ends with a wait for the device.
+        wall_ns: times of unprofiled steps, from boundary to boundary.
+        by_device: whether these are times between marks on the device's stream, not on the host.
+        waited_for_cpu_ns: how long threads waited for a core meanwhile; None where nobody knows.
+        events: how many boundaries a step has.
+        before: how many boundaries came before the steps that were timed.
+        timed: how many came while they were timed.
+        untimed: why there are no such times; None where there are, or where nobody asked for them.
+        also: what else repeated.
         profiled_ns: of the profiled ones.
         trace: the trace that was written.
         light: that of a pass over as many steps that recorded device activities only; None without one.
@@ -26,6 +43,7 @@ class Found:
         notes: what a reader must know.
     """
 
+    kind: StepKind = StepKind.RUN
     source: str | None = None
     pattern: list[str] = field(default_factory=list)
     seen: int = 0
@@ -33,7 +51,13 @@ class Found:
     level: str = LEVELS[0]
     settled: bool | None = None
     wall_ns: list[int] = field(default_factory=list)
-    synchronised: bool = False
+    by_device: bool = False
+    waited_for_cpu_ns: int | None = None
+    events: int = 1
+    before: int = 0
+    timed: int = 0
+    untimed: str | None = None
+    also: tuple[AlsoSeen, ...] = ()
     profiled_ns: list[int] = field(default_factory=list)
     trace: RawTrace | None = None
     light: RawTrace | None = None
@@ -61,7 +85,12 @@ class Found:
             )
             if self.settled is False:
                 found += "; their durations had not settled"
-        return ". ".join([found, *self.notes]) + "."
+        return ". ".join([found, *self.notes, *self._also()]) + "."
+
+    def _also(self) -> Iterator[str]:
+        for one in self.also:
+            times = f"{one.count:,} {_PLURALS.get(one.kind, str(one.kind))} of {format_ns(one.median_ns)}"
+            yield f"Also seen: {times} (--steps {one.kind} takes them)"
 
 
 def _steps(count: int) -> str:

@@ -23,6 +23,7 @@ class Passes:
         self.trace: RawTrace | None = None
         self.durations_ns: list[int] = []  # of the profiled cycles of the pass with names
         self.starting = False
+        self.began = False  # whether a profiler was ever started
         self._options, self._path, self._light_path = options, trace, light
         self._profiler: Any = None
         self._is_light = False
@@ -101,7 +102,7 @@ class Passes:
         collector = alone or collector
         self._cycles, self.durations_ns = 0, []
         self._profiler = collector.profiler(Schedule(0, _WARM_UP, self.active + self._is_light, 1))
-        self.starting = True
+        self.starting = self.began = True
         try:
             self._profiler.start()
         finally:

@@ -58,3 +58,12 @@ def current_device() -> Any:
     if torch.cuda.is_initialized():
         return torch.device("cuda", torch._C._cuda_getDevice())
     return torch.device("cpu")
+
+
+_MOST_ARGUMENTS = 4
+
+
+def shapes_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[object, ...]:
+    """Return the shapes of the first tensors that a call gets: the first token of a text is not one of the others."""
+    values = (*arguments, *named.values()) if named else arguments
+    return tuple(getattr(value, "shape", None) for value in values[:_MOST_ARGUMENTS])

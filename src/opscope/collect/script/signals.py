@@ -10,14 +10,20 @@ from typing import Any, Protocol
 class Listener(Protocol):
     """Whoever is told."""
 
-    def optimizer_made(self) -> None:
-        """An optimizer's class was set up."""
+    def optimizer_made(self, optimizer: Any) -> None:
+        """An optimizer was set up."""
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         """An outermost ``step()`` has ended, and its ``record_function`` range too."""
 
-    def call_begins(self, kind: str, thing: Any) -> None:
-        """An outermost call of a module begins, or a replay of a CUDA graph."""
+    def module_called(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """An outermost call of a module begins."""
+
+    def graph_replayed(self, graph: Any) -> None:
+        """A replay of a CUDA graph begins, outside of any module's call."""
+
+    def range_begins(self, name: str) -> None:
+        """A range with a name begins."""
 
     def profiler_prepares(self, profiler: Any) -> None:
         """A profiler is about to start."""
@@ -34,12 +40,19 @@ class _Depth(threading.local):
 _depth = _Depth()
 
 
-def install(listener: Listener) -> None:
-    """Have a listener told. To be called right after PyTorch was imported, before anything of it is used."""
+def install(listener: Listener, *, ranges: bool = False) -> None:
+    """Have a listener told. To be called right after PyTorch was imported, before anything of it is used.
+
+    Args:
+        listener: who is told.
+        ranges: whether ranges with names are wanted as well.
+    """
     _listen_to_optimizers(listener)
     _listen_to_modules(listener)
     _listen_to_graphs(listener)
     _listen_to_profilers(listener)
+    if ranges:
+        _listen_to_ranges(listener)
 
 
 def _listen_to_optimizers(listener: Listener) -> None:
@@ -68,10 +81,17 @@ def _listen_to_optimizers(listener: Listener) -> None:
                 listener.optimizer_stepped(args[0])
             return result
 
-        listener.optimizer_made()
         return step
 
     Optimizer.profile_hook_step = staticmethod(profile_hook_step)
+    patch = Optimizer._patch_step_function
+
+    @functools.wraps(patch)
+    def _patch_step_function(self: Any) -> None:  # called by whatever sets up an optimizer, also from a pickle
+        patch(self)
+        listener.optimizer_made(self)
+
+    Optimizer._patch_step_function = _patch_step_function
 
 
 def _compiling() -> bool:
@@ -96,7 +116,7 @@ def _listen_to_modules(listener: Listener) -> None:
         depth.module = self
         try:
             if not depth.optimizers:
-                listener.call_begins("module", self)
+                listener.module_called(self, args, kwargs)
             return original(self, *args, **kwargs)
         finally:
             depth.module = None
@@ -129,10 +149,34 @@ def _listen_to_graphs(listener: Listener) -> None:
     @functools.wraps(original)
     def replay(self: Any) -> Any:
         if _depth.module is None:
-            listener.call_begins("graph", self)
+            listener.graph_replayed(self)
         return original(self)
 
     graph.replay = replay
+
+
+def _listen_to_ranges(listener: Listener) -> None:
+    """Wrap PyTorch's ranges and those of NVTX that it offers."""
+    import torch
+    from torch.autograd.profiler import record_function
+
+    enter = record_function.__enter__
+
+    @functools.wraps(enter)
+    def entered(self: Any) -> Any:
+        if not _compiling():
+            listener.range_begins(self.name)
+        return enter(self)
+
+    record_function.__enter__ = entered
+    push = torch.cuda.nvtx.range_push
+
+    @functools.wraps(push)
+    def range_push(msg: str) -> Any:
+        listener.range_begins(msg)
+        return push(msg)
+
+    torch.cuda.nvtx.range_push = range_push
 
 
 def _listen_to_profilers(listener: Listener) -> None:

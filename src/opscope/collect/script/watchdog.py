@@ -9,17 +9,17 @@ from typing import Final
 from opscope.collect.script.watcher import Phase, Watcher
 
 _SIGNAL: Final = int(signal.SIGRTMAX) - 3
-_FIRST_WINDOW_S: Final = 3.0
+_FIRST_WINDOW_S: Final = 1.0
 _LONGEST_WINDOW_S: Final = 60.0
 
 
 def listen_to_watchdog(watcher: Watcher) -> None:
     """Have the main thread listen; to be called there, before the script runs."""
-    signal.signal(_SIGNAL, lambda _number, _frame: watcher.window_over())
+    signal.signal(_SIGNAL, lambda _number, _frame: watcher.asked_by_watchdog())
 
 
 def start_watchdog(watcher: Watcher) -> None:
-    """Have `Watcher.window_over` called in the main thread: between two bytecodes, never inside an operator.
+    """Have `Watcher.asked_by_watchdog` called in the main thread: between two bytecodes, never inside an operator.
 
     No real signal is sent, so system calls of the script are not interrupted.
     """

@@ -1,9 +1,10 @@
-"""Decides, while a script runs, which of its steps are its steady state, and profiles a few of them.
+"""Decides, while a script runs, which of its steps are its steady state, times them, and profiles a few.
 
-A step is what lies between two boundaries: ends of an optimizer's outermost ``step()``, or, in programs without an
-optimizer, beginnings of outermost module calls and replays of CUDA graphs. A repetition of them that has settled
-(durations alike, nothing compiled meanwhile) is profiled. For scripts that end before, and for those without such
-boundaries, a window from the beginning is recorded too; in it, repetitions of operators are looked for.
+A step is what lies between two boundaries: ends of an optimizer's outermost ``step()``, beginnings of outermost module
+calls, of replays of CUDA graphs, or of ranges with a name. Each kind is a stream of its own, and kinds have ranks:
+while a better one may still come, a lower one is only counted. A repetition that has settled (durations alike, nothing
+compiled meanwhile) is timed before any profiler is started in the process, and then profiled. What a run could not
+measure so, because it ended too soon or has no boundaries, is left to another run that records from the beginning.
 """
 
 import os
@@ -12,12 +13,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from opscope.collect.script.events import ANCHOR, LEVELS, Identities, StepEvents
+from opscope.collect.script.clock import CycleClock
+from opscope.collect.script.events import LEVELS, Identities, Stream
+from opscope.collect.script.follower import Follower, Place
 from opscope.collect.script.found import Found
 from opscope.collect.script.own_profiler import OwnProfiler
 from opscope.collect.script.passes import Passes
@@ -29,23 +31,25 @@ from opscope.collect.script.questions import (
     grad_enabled,
     on_device,
     profiler_running,
-    synchronize,
+    shapes_of,
 )
+from opscope.collect.script.ranking import RANKED, Expected, next_run, what
+from opscope.collect.script.updates import Updates
 from opscope.collect.script.windows import EarlyWindow
 from opscope.record.configuration import CaptureOptions
+from opscope.record.steps import ScriptRun, StepKind
+from opscope.threads import waited_for_cpu_ns
 
-_OPTIMIZER_CYCLES: Final = 3  # seen before a repetition is believed
-_CALL_CYCLES: Final = 6
-_PATIENCE_S: Final = 20.0  # in which a program that has an optimizer is expected to use it
-_INFERS: Final = 12  # module calls that record gradients tell that no optimizer will follow
+_CYCLES: Final = {StepKind.TRAINING: 3}  # seen before a repetition is believed
+_CYCLES_OF_OTHERS: Final = 6
 _MOST_CALLS: Final = 256  # module calls within a step that are compared
-_BLOCKS: Final = 6  # as many samples as a confidence interval of their median takes
-_BLOCK_NS: Final = 50_000_000
-_LEAST_CYCLES_OF_BLOCK: Final = 2
-_MOST_CYCLES_OF_BLOCK: Final = 100
+_ATTEMPTS: Final = 3  # how often profiling is begun again after something interrupted it
 _ENDINGS: Final = 3  # how often a script is asked to end
 _PATIENCE_AT_THE_END_S: Final = 30.0
-
+_NO_BOUNDARY_S: Final = 60.0  # after so long a program is taken for one without boundaries
+_NO_BOUNDARY_ON_DEVICE_S: Final = 15.0
+_ALLOCATIONS: Final = 1_000  # so many of a device's memory, and no boundary
+_ORDER_OF_UPDATE: Final = 2  # the place in a call's first key of whether parameters were updated before it
 
 _DRIVER: Final = Path("/dev/nvidiactl")
 
@@ -54,18 +58,11 @@ class Phase(Enum):
     """Where the watcher stands."""
 
     WATCH = "no repetition yet"
-    SETTLE = "repetition found; unprofiled cycles are timed"
+    SETTLE = "a repetition was found, and settles"
+    TIME = "unprofiled cycles are timed"
+    READY = "to be profiled as soon as a cycle begins"
     RECORD = "profiling"
     DONE = "done"
-
-
-@dataclass(slots=True)
-class _Block:
-    """Cycles that are timed together, between two waits for the device."""
-
-    cycles: int
-    left: int
-    began: int
 
 
 class EnoughMeasured(SystemExit):  # it is no error: it ends the script as sys.exit() does
@@ -81,6 +78,7 @@ class Watcher:
         trace: Path,
         done: Callable[[Found], None],
         *,
+        run: ScriptRun | None = None,
         light: Path | None = None,
         run_on: bool = False,
         progress: Callable[[str], None] = lambda _: None,
@@ -90,88 +88,123 @@ class Watcher:
         Args:
             options: what is collected, and how many steps.
             trace: where the trace goes.
-            light: where the trace of device activities only goes; None for no such pass.
             done: called once there is a trace; it keeps what was found.
+            run: which run of the script this is.
+            light: where the trace of device activities only goes; None for no such pass.
             run_on: whether the script goes on after that, to its own end.
             progress: called with the phase.
         """
         self.found, self.phase = Found(), Phase.WATCH
         self.active = True  # False in forked children and after the end
+        self.again: ScriptRun | None = None  # what another run of the script is to make up
+        self._run = run or ScriptRun()
         self._options, self._done = options, done
         self._run_on, self._progress = run_on, progress
         self._pid, self._main = os.getpid(), threading.main_thread().ident
-        self._labels: dict[tuple[str, Hashable], str] = {}
-        self._names = Identities()
-        self._optimizer, self._call = StepEvents(), StepEvents()
+        self._labels: dict[tuple[StepKind, Hashable], str] = {}
+        self._names, self._updates = Identities(), Updates()
+        self._streams = {kind: Stream(kind) for kind in RANKED}
         self._calls: list[int] = []
-        self._current_call: tuple[str, int, str] | None = None
-        self._optimizers_made, self._grad_calls = 0, 0
-        self._began = time.monotonic()
-        self._source, self._level = "", 0
+        self._expected = Expected(self._run, self._streams)
+        self._stream: Stream | None = None  # whose repetition is followed
         self._pattern: Pattern | None = None
-        self._place, self._partial, self._upcoming = 0, False, 0
-        self._cycle_began, self._graphs = 0, 0
-        self._block: _Block | None = None
+        self._level = 0
+        self._follower: Follower | None = None
+        self._cycle_began, self._graphs, self._attempts = 0, 0, 0
+        self._settling: list[int] = []
+        self._clock: CycleClock | None = None
+        self._waited: int | None = None
         self._passes = Passes(options, trace, light)
         self._early = EarlyWindow(options, trace)
         self._own = OwnProfiler(trace)
         self._raised, self._busy = 0, False
 
     @property
+    def _unseen(self) -> bool:
+        """Whether steps of one kind were asked for, and there was none."""
+        asked = None if self._run.reason is not None else self._streams.get(self._run.wanted.kind)  # type: ignore[arg-type]
+        return asked is not None and asked.events.count < 2
+
+    @property
     def missed(self) -> str:
-        """What a reader may have expected to be recorded, where CUDA could be used and was not."""
+        """Why nothing was measured, as the end of a sentence."""
+        nothing = "PyTorch did nothing in it that could be recorded"
         if self._own.was_used:
             return (
-                ": it has a profiler of its own, which left no results. PyTorch has one at a time: take it out, or let "
-                "it write its trace and see that (opscope analyze TRACE)"
+                f"{nothing}: it has a profiler of its own, which left no results. PyTorch has one at a time: take it "
+                "out, or let it write its trace and see that (opscope analyze TRACE)"
             )
-        if self._early.began or "torch" not in sys.modules:
-            return ""
-        return ": it ended before steps were found, or within the first seconds, in which nothing is recorded on a GPU"
+        if "torch" not in sys.modules:
+            return nothing
+        if self._unseen:
+            counts = {kind: stream.events.count for kind, stream in self._streams.items() if stream.events.count}
+            seen = ", ".join(f"{count:,} {what(kind)}" for kind, count in counts.items())
+            return f"it has no steps as --steps {self._options.steps} asks for; seen were {seen or 'none of any kind'}"
+        if not self._run.may_repeat and not self._run.records and self._run.reason is None:
+            return "its steps could not be measured before that. Without --once it is run again, and recorded"
+        return nothing if self._early.began else "it did so before anything could be recorded on a GPU"
 
     # ---------------------------------------------------------------- signals
 
     def torch_imported(self) -> None:
-        """PyTorch is there: record from here on, for scripts that end soon.
+        """PyTorch is there: a run that records does so from here on.
 
         Before the script's own first use of CUDA nothing may touch it: it may fork, or choose devices; and a profiler
-        that starts within that first use has crashed programs. So where there is a driver, the first window is the
-        watchdog's, after some seconds.
+        that starts within that first use has crashed programs. So where there is a driver, recording begins at the
+        first boundary after that, or when the watchdog asks.
         """
         import torch
 
-        self._began = time.monotonic()
-        if torch.version.cuda is None or not _DRIVER.exists():
+        self._expected.began = time.monotonic()
+        if self._run.records and (torch.version.cuda is None or not _DRIVER.exists()):
             self._start_early()
 
-    def optimizer_made(self) -> None:
-        """An optimizer's class was set up."""
-        self._optimizers_made += 1
+    def optimizer_made(self, optimizer: Any) -> None:
+        """An optimizer was set up."""
+        self._expected.optimizer_made(optimizer)
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         """An outermost ``step()`` has ended."""
-        if not self._wanted():
+        if not self._listens(StepKind.TRAINING):
             return
         number, name = self._names.of(optimizer)
         keys = ((number, tuple(self._calls)), number, name)
         self._calls.clear()
-        self._close("optimizer steps", self._optimizer, keys, f"{name}.step")
+        self._close(self._streams[StepKind.TRAINING], keys, f"{name}.step")
 
-    def call_begins(self, kind: str, thing: Any) -> None:
-        """An outermost call of a module begins, or a replay of a CUDA graph."""
-        if not self._wanted():
+    def module_called(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """An outermost call of a module begins."""
+        number = 0
+        if self._stream is None or self._stream.kind is StepKind.TRAINING:
+            number = self._names.of(module)[0]
+            if len(self._calls) < _MOST_CALLS:
+                self._calls.append(number)
+        kind = StepKind.CALLS if module.training and grad_enabled() else StepKind.EVALUATION
+        if not self._listens(kind):
             return
-        number, name = self._names.of(thing)
-        if len(self._calls) < _MOST_CALLS:
-            self._calls.append(number)
-        self._close_call(number)
-        self._current_call = (kind, number, name)
+        number, name = self._names.of(module)
+        counts = kind is StepKind.CALLS and self._run.wanted.kind is None
+        updated = counts and self._updates.since_last(number, module)
+        self._begins(kind, ((number, shapes_of(arguments, named), updated), (number, updated), name), name)
+
+    def graph_replayed(self, graph: Any) -> None:
+        """A replay of a CUDA graph begins, outside of any module's call."""
+        if self._listens(StepKind.REPLAYS):
+            number, name = self._names.of(graph)
+            self._begins(StepKind.REPLAYS, (number, number, name), name)
+
+    def range_begins(self, name: str) -> None:
+        """A range with a name begins."""
+        if name == self._run.wanted.annotation and self._listens(StepKind.ANNOTATION):
+            self._begins(StepKind.ANNOTATION, (name, name, name), name)
 
     def profiler_prepares(self, profiler: Any) -> None:
         """A profiler is about to start. PyTorch has one at a time; the script's own goes first."""
         if self._passes.owns(profiler) or self._early.starting or not self.active:
             return
         self._own.started(profiler)
+        if self.phase is Phase.TIME:
+            self._watch_again()
         if not self._passes.running and not self._early.running:
             return
         self.found.notes.append("The script started a profiler of its own, and this one gave way")
@@ -187,83 +220,112 @@ class Watcher:
 
     # ---------------------------------------------------------------- boundaries
 
-    def _wanted(self) -> bool:
-        if not self.active or self._busy or (self.phase is Phase.DONE and self._run_on):
+    def _listens(self, kind: StepKind) -> bool:
+        """Tell whether events of a kind matter now: all until steps are chosen, then those, and better ones."""
+        if not self.active or self._busy or self.phase is Phase.DONE:
             return False
+        if self._stream is not None and kind is not self._stream.kind:
+            better = kind is StepKind.TRAINING and self._run.wanted.kind is None
+            if not better or self.phase in (Phase.READY, Phase.RECORD):
+                return False
         return threading.get_ident() == self._main and not capturing()
 
-    def _close_call(self, upcoming: int = 0) -> None:
-        self._upcoming = upcoming
-        if self._current_call is None:
-            return
-        kind, number, name = self._current_call
-        self._grad_calls += grad_enabled()
-        self._current_call = None
-        self._close(f"{kind} calls" if kind == "module" else "graph replays", self._call, (number, number, name), name)
+    def _begins(self, kind: StepKind, keys: tuple[Hashable, ...], name: str) -> None:
+        """What begins ends what began before."""
+        stream = self._streams[kind]
+        before, stream.open = stream.open, (keys, name)
+        if before is not None:
+            self._close(stream, *before, upcoming=keys[1])
+        elif self._run.records and not self._early.began and on_device():
+            self._start_early()
 
-    def _close(self, source: str, events: StepEvents, keys: tuple[Hashable, ...], name: str) -> None:
+    def _close(self, stream: Stream, keys: tuple[Hashable, ...], name: str, upcoming: Hashable = None) -> None:
         now = time.perf_counter_ns()
-        kind = "optimizer" if events is self._optimizer else "call"
-        for key in keys:
-            self._labels.setdefault((kind, key), name)
         self._busy = True
         try:
-            if self.phase is not Phase.DONE:
-                events.add(keys, now)
-            if self.phase is Phase.WATCH:
-                self._look(kind, source, events)
-            elif kind == self._source and self.phase in (Phase.SETTLE, Phase.RECORD):
-                self._follow(keys, now)
+            if self._stream is not None and stream is not self._stream:
+                self._watch_again()  # an optimizer's steps come after all
+            stream.events.add(keys, now)
+            if self._stream is None:
+                for key in keys:
+                    self._labels.setdefault((stream.kind, key), name)
+                self._look(stream)
+            else:
+                self._follow(keys, upcoming, now)
         finally:
             self._busy = False
         self._end_script()
 
     # ---------------------------------------------------------------- finding
 
-    def _look(self, kind: str, source: str, events: StepEvents) -> None:
-        if kind == "optimizer" or not self._optimizers_made:
-            self._early.mark(kind)
-        if kind == "call" and not self._calls_are_steps():
+    def _look(self, stream: Stream) -> None:
+        if stream.kind is self._run.wanted.kind:
+            self._early.mark(stream.kind)
+        if not self._may_take(stream):
             return
-        repetition = events.repetition(_OPTIMIZER_CYCLES if kind == "optimizer" else _CALL_CYCLES)
+        repetition = stream.events.repetition(_CYCLES.get(stream.kind, _CYCLES_OF_OTHERS))
         if repetition is None or (profiler_running() and not self._early.running):
             return
-        self._level, self._pattern = repetition
-        self._source, pattern = kind, self._pattern
-        self.found.source, self.found.level = source, LEVELS[self._level]
-        self.found.pattern = [self._labels[kind, key] for key in pattern.keys]
-        self.found.first, self.found.seen = pattern.first, pattern.count
+        self._take(stream, *repetition)
+
+    def _may_take(self, stream: Stream) -> bool:
+        if not self._expected.wants(stream.kind):
+            return False
+        if not self._expected.better_than(stream.kind):
+            return True
+        unheard = stream.kind is StepKind.CALLS and not self._streams[StepKind.TRAINING].events.count
+        return unheard and self._updated_lately(stream)
+
+    def _updated_lately(self, stream: Stream) -> bool:
+        """Tell whether parameters change between calls although no optimizer is heard, as where it is compiled."""
+        calls = stream.events.keys[0]
+        return sum(bool(key[_ORDER_OF_UPDATE]) for key in calls[-_MOST_CALLS:]) >= _CYCLES[StepKind.TRAINING]  # type: ignore[index]
+
+    def _take(self, stream: Stream, level: int, pattern: Pattern) -> None:
+        """Take a repetition for the steps of the script."""
+        self._stream, self._level, self._pattern = stream, level, pattern
+        self._follower = Follower(pattern, level)
+        found = self.found
+        found.kind, found.source, found.level = stream.kind, what(stream.kind), LEVELS[level]
+        if stream.kind is StepKind.CALLS and self._updated_lately(stream):
+            found.kind = StepKind.TRAINING
+        found.pattern = [self._labels[stream.kind, key] for key in pattern.keys]
+        found.events = pattern.period
+        found.first, found.seen = pattern.first + stream.events.dropped, pattern.count
         self._early.stop()
         self.phase, self._graphs = Phase.SETTLE, compiled_graphs()
         self._progress("settling")
-        self._place = (pattern.end - pattern.first) % pattern.period
-        self._partial = bool(self._place) or self._level == ANCHOR  # found within a cycle: that one is not timed
-        self.found.wall_ns.clear()
+        self._settling.clear()
+        self._cycle_began = time.perf_counter_ns() if (pattern.end - pattern.first) % pattern.period == 0 else 0
+
+    # ---------------------------------------------------------------- following
+
+    def _follow(self, keys: tuple[Hashable, ...], upcoming: Hashable, now: int) -> None:
+        """Compare an event with the one that the repetition predicts."""
+        assert self._follower is not None
+        place = self._follower.event(keys, upcoming)
+        if place is Place.LOST:
+            self._lost()
+        elif place is Place.START:
+            self._begin_cycle()
+        elif place is Place.CYCLE:
+            self._end_cycle(now)
+
+    def _begin_cycle(self) -> None:
+        """A cycle begins after something else."""
+        if self.phase is Phase.READY:
+            self._start()
+        elif self.phase is Phase.TIME and self._clock is not None:
+            self._clock.start()
         self._cycle_began = time.perf_counter_ns()
 
-    def _calls_are_steps(self) -> bool:
-        """Module calls are steps unless an optimizer is about to step: one exists, and calls record gradients."""
-        if self._optimizer.ends:
-            return False
-        waited = time.monotonic() - self._began > _PATIENCE_S
-        return not self._optimizers_made or waited or self._grad_calls > _INFERS
-
-    def _follow(self, keys: tuple[Hashable, ...], now: int) -> None:
-        """Compare an event with the one that the repetition predicts."""
-        assert self._pattern is not None
-        if self._level == ANCHOR:
-            if self._pattern.keys[0] != (self._upcoming if self._source == "call" else keys[1]):
-                return
-        elif keys[self._level] != self._pattern.keys[self._place]:
-            self._broken()
-            return
-        self._place = (self._place + 1) % self._pattern.period
-        if self._place:
-            return
-        if self._partial:
-            self._partial = False
-        elif self.phase is Phase.SETTLE:
+    def _end_cycle(self, now: int) -> None:
+        if self.phase is Phase.SETTLE:
             self._settle(now)
+        elif self.phase is Phase.TIME:
+            self._time()
+        elif self.phase is Phase.READY:
+            self._start()
         elif self._passes.cycle(now - self._cycle_began):
             self._profiled()
         self._cycle_began = time.perf_counter_ns()
@@ -272,55 +334,90 @@ class Watcher:
         graphs = compiled_graphs()
         if graphs != self._graphs:  # something was compiled meanwhile: begin again
             self._graphs = graphs
-            self.found.wall_ns.clear()
-            self._block = None
+            self._settling.clear()
             return
-        if self._block is not None:
-            self._timed(self._block)
+        if self._cycle_began:
+            self._settling.append(now - self._cycle_began)
+        state = settled(self._settling)
+        if state is None or profiler_running():
             return
-        self.found.wall_ns.append(now - self._cycle_began)
-        state = settled(self.found.wall_ns)
-        if state is not None and not profiler_running():
-            self.found.settled = state
-            if on_device():
-                self._begin_timing()
-            else:
-                self._start()
-
-    def _begin_timing(self) -> None:
-        """Where a device works on after the host, times of single cycles are of the host: time blocks, and wait."""
-        typical = max(1, sorted(self.found.wall_ns)[len(self.found.wall_ns) // 2])
-        self.found.wall_ns.clear()
-        cycles = min(_MOST_CYCLES_OF_BLOCK, max(_LEAST_CYCLES_OF_BLOCK, _BLOCK_NS // typical))
-        synchronize()
-        self._block = _Block(cycles, cycles, time.perf_counter_ns())
-
-    def _timed(self, block: "_Block") -> None:
-        block.left -= 1
-        if block.left:
-            return
-        synchronize()
-        self.found.wall_ns.append((time.perf_counter_ns() - block.began) // block.cycles)
-        if len(self.found.wall_ns) < _BLOCKS:
-            self._block = _Block(block.cycles, block.cycles, time.perf_counter_ns())
+        self.found.settled = state
+        if self._may_time():
+            self._begin_timing()
         else:
-            self._block, self.found.synchronised = None, True
             self._start()
 
-    def _broken(self) -> None:
-        """An event is not the one predicted: keep what was profiled, or look again."""
+    def _may_time(self) -> bool:
+        """Tell whether steps are to be timed, and no profiler was ever started in this process."""
+        if not self._options.benchmark:
+            return False
+        if self._run.wall_ns:
+            self.found.wall_ns, self.found.by_device = list(self._run.wall_ns), self._run.by_device
+            return False
+        if self._own.was_used:
+            self.found.untimed = "the script had started a profiler of its own, and what runs after one is slower"
+            return False
+        if self._early.began or self._passes.began:
+            self.found.untimed = "a profiler had run in the process before, and what runs after one is slower"
+            return False
+        return True
+
+    def _begin_timing(self) -> None:
+        self.phase = Phase.TIME
+        self._progress("timing")
+        self._waited = waited_for_cpu_ns()
+        assert self._stream is not None
+        self.found.before = self._stream.events.count
+        self._clock = CycleClock(on_device=on_device(), most=self._run.most_timed)
+        self._clock.start()
+
+    def _time(self) -> None:
+        clock = self._clock
+        assert clock is not None
+        clock.cycle()
+        if compiled_graphs() != self._graphs:  # a step that compiled is none of the steady ones
+            self._graphs = compiled_graphs()
+            self._begin_timing()
+        elif clock.enough:
+            self._keep_times(clock)
+            self._start()
+
+    def _keep_times(self, clock: CycleClock) -> None:
+        assert self._stream is not None
+        self.found.timed = self._stream.events.count - self.found.before
+        self.found.wall_ns, self.found.by_device = clock.durations_ns(), clock.on_device
+        waited = waited_for_cpu_ns()
+        if waited is not None and self._waited is not None:
+            self.found.waited_for_cpu_ns = max(0, waited - self._waited)
+
+    def _lost(self) -> None:
+        """An event is not the one predicted: something else goes on in between, or this was no repetition."""
+        assert self._stream is not None
+        assert self._follower is not None
         if self.phase is Phase.RECORD and self._passes.usable:
-            self.found.notes.append("The repetition broke off while it was profiled")
+            self.found.notes.append("Something else interrupted the steps while they were profiled")
             self._passes.stop()
             self._profiled()
             return
-        self._passes.abandon()
-        self._watch_again()
+        if self.phase is Phase.RECORD:
+            self._passes.abandon()
+            self._attempts += 1
+            self.phase = Phase.READY
+        if not self._follower.may_resume or self._attempts >= _ATTEMPTS:
+            self._stream.events.broke(self._level)
+            self._watch_again()
+            return
+        self._cycle_began = 0
+        self._settling.clear()
+        if self._clock is not None:
+            self._clock.skip()
 
     def _watch_again(self) -> None:
-        self.phase, self._pattern, self._block = Phase.WATCH, None, None
-        self.found.wall_ns.clear()
-        self.found.source, self.found.pattern, self.found.profiled_ns = None, [], []
+        self.phase, self._stream, self._pattern, self._follower, self._clock = Phase.WATCH, None, None, None, None
+        self._attempts = 0
+        found = self.found
+        found.wall_ns, found.profiled_ns, found.pattern = [], [], []
+        found.kind, found.source, found.untimed = StepKind.RUN, None, None
 
     # ---------------------------------------------------------------- profiling
 
@@ -337,9 +434,16 @@ class Watcher:
 
     def _finished(self) -> None:
         self.phase = Phase.DONE
+        if self._run.reason is not None:
+            self.found.notes.append(self._run.reason)
+        chosen = {self.found.kind, None if self._stream is None else self._stream.kind}
+        if self.found.kind is StepKind.TRAINING:
+            chosen.add(StepKind.CALLS)  # they are what it is made of
+        seen = [stream.seen() for kind, stream in self._streams.items() if kind not in chosen]
+        self.found.also = tuple(one for one in seen if one is not None and one.count >= _CYCLES_OF_OTHERS)
         self._done(self.found)
 
-    # ---------------------------------------------------------------- the early window
+    # ---------------------------------------------------------------- programs without boundaries
 
     def _start_early(self) -> None:
         if not self.active or profiler_running() or threading.get_ident() != self._main:
@@ -349,44 +453,71 @@ class Watcher:
         except Exception:  # a script must not fail because it is watched
             traceback.print_exc()
 
-    def window_over(self) -> None:
-        """In the main thread, asked for by the watchdog: look for steps among the operators."""
+    def asked_by_watchdog(self) -> None:
+        """In the main thread, now and then: look for steps among the operators, or see that there are no boundaries."""
         if self._busy or not self.active or self.phase is not Phase.WATCH or self._early.starting:
             return
         if capturing() or compiling():
             return
         self._busy = True
         try:
-            if not self._early.running:
-                if not self._optimizers_made:  # its steps will tell
-                    self._start_early()
-                return
-            self._early.stop()
-            self._by_operators(5, going_on=True)
+            if self._run.records or self._early.began:
+                self._window_over()
+            elif self._has_no_boundaries():
+                self._without_boundaries()
         except Exception:  # this is called in the midst of the script, which must not fail because it is watched
             traceback.print_exc()
         finally:
             self._busy = False
         self._end_script()
 
+    def _window_over(self) -> None:
+        if not self._early.running:
+            if not self._expected.optimizers or self._by_operators_alone:  # an optimizer's steps will tell
+                self._start_early()
+            return
+        self._early.stop()
+        self._by_operators(5, going_on=True)
+
+    @property
+    def _by_operators_alone(self) -> bool:
+        return self._run.wanted.kind is StepKind.OPERATORS
+
+    def _has_no_boundaries(self) -> bool:
+        if any(stream.events.count or stream.open for stream in self._streams.values()) or self._expected.optimizers:
+            return False
+        waited = time.monotonic() - self._expected.began
+        if on_device():
+            return waited > _NO_BOUNDARY_ON_DEVICE_S and _allocations() > _ALLOCATIONS
+        return waited > _NO_BOUNDARY_S
+
+    def _without_boundaries(self) -> None:
+        """Leave it to another run, which records; where there may be none, record now."""
+        if not self._run.may_repeat:
+            self._start_early()
+            return
+        self.again = next_run(self._run, self._streams, ())
+        self.phase = Phase.DONE
+
     def _by_operators(self, minimum: int, *, going_on: bool) -> None:
         """Take steps from the operators of the early window, where hardly any boundary was seen."""
-        if len(self._optimizer.ends) + len(self._call.ends) > 2 or (going_on and self._optimizers_made):
+        seen = sum(stream.events.count for stream in self._streams.values())
+        if not self._by_operators_alone and (seen > 2 or (going_on and self._expected.optimizers)):
             return
         steps = self._early.steps_by_operators(minimum, self._passes.active, going_on=going_on)
         if steps is None:
             return
-        self.found.source, self.found.pattern = "operators", steps.pattern
+        self.found.kind, self.found.source, self.found.pattern = StepKind.OPERATORS, "operators", steps.pattern
         self.found.seen, self.found.first = steps.seen, steps.first
         self.found.profiled_ns = steps.durations_ns
-        self.found.notes.append("The steps were marked afterwards, so there are no unprofiled ones")
+        self.found.untimed = "its steps were found in the recording, so none ran without a profiler"
         self.found.trace = self._early.trace
         self._finished()
 
     # ---------------------------------------------------------------- the end
 
     def _end_script(self) -> None:
-        if self._run_on or self.phase is not Phase.DONE:
+        if self.phase is not Phase.DONE or (self._run_on and self.again is None):
             return
         self._raised += 1
         if self._raised > _ENDINGS:  # it caught the request each time; what was measured is on disk
@@ -414,29 +545,40 @@ class Watcher:
             self._profiled()
             return
         self._passes.abandon()
+        timed = [] if self._clock is None else self._clock.durations_ns()
+        by_device = self._clock is not None and self._clock.on_device
         self._watch_again()
-        if self._current_call is not None:
-            _, number, name = self._current_call
-            self._call.add((number, number, name), time.perf_counter_ns())
+        self._close_open_calls()
         self._early.stop()
         if self._own.was_used and failure is None and (taken := self._own.kept()) is not None:
             self.found.notes.clear()
             self.found.own, self.found.trace = True, taken
             self._finished()
-        elif self._early.write():
-            self._keep_early(whole=failure is None)
+        elif self._run.records or self._early.began:
+            if self._early.write():
+                self._keep_early(whole=failure is None)
+        elif self._run.may_repeat and "torch" in sys.modules:
+            seen = sum(stream.events.count for stream in self._streams.values())
+            if (failure is None or seen) and not self._unseen:
+                self.again = next_run(self._run, self._streams, tuple(timed), by_device=by_device)
+
+    def _close_open_calls(self) -> None:
+        for stream in self._streams.values():
+            if stream.open is not None:
+                stream.events.add(stream.open[0], time.perf_counter_ns())
 
     def _keep_early(self, *, whole: bool) -> None:
         self._by_operators(4, going_on=False)
         if self.phase is Phase.DONE:
             return
-        kind = "optimizer" if self._optimizer.ends else "call"
-        steps = self._early.marked_steps(kind, self._passes.active)
-        count = len(self._optimizer.ends) or len(self._call.ends)
-        if steps is not None:
-            self.found.source = "optimizer steps" if kind == "optimizer" else "module calls"
+        kind = self._run.wanted.kind
+        steps = None if kind is None else self._early.marked_steps(kind, self._passes.active)
+        if kind is not None and steps is not None:
+            self.found.kind, self.found.source = kind, what(kind)
             self.found.pattern, self.found.seen = steps.pattern, steps.seen
             self.found.profiled_ns = steps.durations_ns
+            self.found.wall_ns, self.found.by_device = list(self._run.wall_ns), self._run.by_device
+            count = self._streams[kind].events.count
             self.found.notes.append(
                 f"The script ended after {count} of them, so the profile is of its first ones, with warm-up"
             )
@@ -444,6 +586,12 @@ class Watcher:
             return
         self.found.trace = self._early.trace
         self._finished()
+
+
+def _allocations() -> int:
+    import torch
+
+    return int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))
 
 
 def end_process() -> None:

@@ -1,0 +1,72 @@
+"""Follows a repetition event by event: pure, without PyTorch."""
+
+from collections.abc import Hashable
+from enum import Enum
+from typing import Final
+
+from opscope.collect.script.events import ANCHOR
+from opscope.collect.script.period import Pattern
+
+_LONG: Final = 12  # cycles; a run that was shorter may be a part of a longer cycle, not an interrupted one
+
+
+class Place(Enum):
+    """Where an event lies in the repetition."""
+
+    INSIDE = "within a cycle"
+    CYCLE = "ends a whole cycle"
+    START = "ends a cycle that is not whole; the next one begins here"
+    LOST = "does not belong to the repetition"
+
+
+class Follower:
+    """Tells where each event lies in a repetition, which other events may interrupt.
+
+    Args:
+        pattern: the repetition, as far as it was seen.
+        level: which of an event's keys repeat.
+    """
+
+    def __init__(self, pattern: Pattern, level: int) -> None:
+        self._keys, self._level = pattern.keys, level
+        self._place = (pattern.end - pattern.first) % pattern.period
+        self._whole = not self._place and level != ANCHOR
+        self._lost = False
+        self._run = self._longest = pattern.count
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether so many cycles came in a row that what interrupts them is something else."""
+        return self._longest >= _LONG
+
+    def event(self, keys: tuple[Hashable, ...], upcoming: Hashable = None) -> Place:
+        """Take the next event.
+
+        Args:
+            keys: of the event that ended.
+            upcoming: the object whose call begins here, where events are calls.
+        """
+        if self._level == ANCHOR:
+            return self._anchored((keys[1] if upcoming is None else upcoming) == self._keys[0])
+        key = keys[self._level]
+        if self._lost or key != self._keys[self._place]:
+            return self._missed(ends_cycle=key == self._keys[-1])
+        self._place = (self._place + 1) % len(self._keys)
+        return Place.INSIDE if self._place else self._ended()
+
+    def _anchored(self, ends_cycle: bool) -> Place:
+        return self._ended() if ends_cycle else Place.INSIDE
+
+    def _ended(self) -> Place:
+        if not self._whole:
+            self._whole = True
+            return Place.START
+        self._run += 1
+        self._longest = max(self._longest, self._run)
+        return Place.CYCLE
+
+    def _missed(self, *, ends_cycle: bool) -> Place:
+        self._run, self._place = 0, 0
+        self._lost = not ends_cycle
+        self._whole = ends_cycle
+        return Place.START if ends_cycle else Place.LOST
