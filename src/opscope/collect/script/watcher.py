@@ -394,7 +394,8 @@ class Watcher:
         """An event is not the one predicted: something else goes on in between, or this was no repetition."""
         assert self._stream is not None
         assert self._follower is not None
-        if self.phase is Phase.RECORD and self._passes.usable:
+        last = self._attempts + 1 >= _ATTEMPTS or not self._follower.may_resume
+        if self.phase is Phase.RECORD and self._passes.usable and last:
             self.found.notes.append("Something else interrupted the steps while they were profiled")
             self._passes.stop()
             self._profiled()
