@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -25,7 +25,6 @@ from opscope.cli.options import (
     redactor_of,
 )
 from opscope.cli.progress import SweepProgress
-from opscope.cli.results import print_sweep
 from opscope.cli.say import say
 from opscope.errors import EnvironmentLacksError, UsageError
 from opscope.record.configuration import DEVICE_NAME, CaptureOptions, Configuration, Schedule
@@ -36,11 +35,14 @@ from opscope.runs import named_folder, new_folder, point_latest, rank_here
 from opscope.store import RunDirectory
 from opscope.sweep.plan import PRESETS, default_sizes, expand, new_manifest, resumed
 from opscope.sweep.process import InProcess
-from opscope.sweep.runner import Here, Measurer, Plan, failed_entries, run_sweep, worthless_entries
+from opscope.sweep.warm import warm_process
 from opscope.workloads.catalog import BUILT_IN, is_script, short_name
 
 _DTYPES = {short: name for name, short in SHORT_DTYPES.items()}
 _FATAL_EXIT_CODES = {"usage": 2, "environment": 3}
+if TYPE_CHECKING:
+    from opscope.sweep.runner import Measurer, Plan
+
 F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(min=1)
 _COUNT = click.IntRange(min=0)
@@ -230,7 +232,7 @@ def command(
             "profiling needs PyTorch, which is not installed: pip install 'opscope[torch]' (or your own build of it). "
             "Results that exist can be analysed without: opscope report RUN_DIRECTORY"
         )
-    measurer = Here(actual) if in_process else InProcess(timeout, actual)
+    measurer = _measurer(target, timeout, actual, in_process=in_process)
     command_line = ("opscope", *redactor.arguments(sys.argv[1:]))
     plans = [
         _planned(
@@ -255,8 +257,23 @@ def command(
         sys.exit(128 + (interrupt.number if isinstance(interrupt, _Stopped) else signal.SIGINT))
     if root is not None and any(entry.measured for _, manifest in finished for entry in manifest.entries):
         point_latest(root)
+    from opscope.cli.results import print_sweep
+
     print_sweep(finished, output_format)
     sys.exit(_exit_code([manifest for _, manifest in finished]))
+
+
+def _measurer(target: str, timeout: float | None, actual: Mapping[str, Value], *, in_process: bool) -> "Measurer":
+    """Return what measures; a process of workers starts to import at once, while this one goes on importing itself."""
+    if in_process:
+        from opscope.sweep.runner import Here
+
+        return Here(actual)
+    if is_script(target):
+        return InProcess(timeout, actual)
+    warm = warm_process(target)
+    click.get_current_context().call_on_close(warm.close)
+    return InProcess(timeout, actual, warm=warm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,20 +435,26 @@ class _Place:
     replaced: Manifest | None
 
 
-def _planned(place: _Place, manifest: Manifest, measurer: Measurer, redactor: Redactor, *, resume: bool) -> Plan:
+def _planned(place: _Place, manifest: Manifest, measurer: "Measurer", redactor: Redactor, *, resume: bool) -> "Plan":
+    from opscope.sweep.runner import Plan
+
     manifest = resumed(manifest, place.directory) if resume else manifest
     if place.replaced is not None:
         place.directory.refuse_foreign(place.replaced, manifest.entries)
     return Plan(manifest, place.directory, measurer, place.replaced, redactor)
 
 
-def _run(plan: Plan) -> Manifest:
+def _run(plan: "Plan") -> Manifest:
+    from opscope.sweep.runner import run_sweep
+
     plan.directory.create()
     with SweepProgress(plan.manifest) as progress:
         return run_sweep(plan, progress)
 
 
 def _exit_code(manifests: Sequence[Manifest]) -> int:
+    from opscope.sweep.runner import failed_entries, worthless_entries
+
     failed = [entry for manifest in manifests for entry in failed_entries(manifest)]
     kinds = {entry.failure.kind for entry in failed if entry.failure}
     for kind, code in _FATAL_EXIT_CODES.items():

@@ -1,5 +1,6 @@
 """The operators of the installed PyTorch: ``native_functions.yaml`` through torchgen, plus its dispatcher."""
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,8 +8,11 @@ from typing import Any
 
 import msgspec
 
-from opscope.errors import EnvironmentLacksError
+from opscope._version import __version__
+from opscope.errors import EnvironmentLacksError, OpscopeError
+from opscope.files import PRIVATE_FILE, digest_of, is_own, private_folder, write_whole
 from opscope.knowledge.native_functions import Argument, NativeFunction, NativeFunctionTable
+from opscope.record.codec import UNREADABLE
 
 _REGISTRATION = re.compile(r"^(?P<key>\w+): registered at (?P<where>.+?)(?::(?P<line>\d+))? \[(?P<kind>.+)\]$")
 
@@ -25,7 +29,7 @@ def installed_table(device_key: str) -> NativeFunctionTable:
     try:
         import torch
 
-        listed = listed_functions()
+        listed = _kept_functions()
     except ImportError as error:
         raise EnvironmentLacksError(
             f"native_functions.yaml cannot be read: {error}. Install opscope[torch]."
@@ -39,6 +43,28 @@ def installed_table(device_key: str) -> NativeFunctionTable:
         function for function in _registered_elsewhere(device_key) if (function.name, function.overload) not in known
     ]
     return NativeFunctionTable(str(torch.__version__), tuple(functions))
+
+
+def _kept_functions() -> list[NativeFunction]:
+    """Return what `listed_functions` does, from the cache: reading the files takes more than a second.
+
+    Raises:
+        ImportError: torchgen or PyYAML is missing.
+    """
+    import torchgen
+
+    listed = Path(next(iter(torchgen.__path__))) / "packaged" / "ATen" / "native" / "native_functions.yaml"
+    try:
+        name = f"{digest_of(listed)}-{__version__}.msgpack"
+        kept = private_folder("operators") / name
+        if is_own(kept):
+            return msgspec.msgpack.decode(kept.read_bytes(), type=list[NativeFunction])
+    except (OSError, OpscopeError, *UNREADABLE):
+        return listed_functions()
+    functions = listed_functions()
+    with contextlib.suppress(OpscopeError):
+        write_whole(kept, msgspec.msgpack.encode(functions), PRIVATE_FILE)
+    return functions
 
 
 def listed_functions() -> list[NativeFunction]:

@@ -20,6 +20,7 @@ from opscope.record.settings import Value
 from opscope.record.steps import ScriptRun, StepKind, WantedSteps
 from opscope.record.sweep import Entry, Failure
 from opscope.store import RunDirectory
+from opscope.sweep.warm import WarmProcess
 from opscope.sweep.worker import Message, Request, Sender
 from opscope.workloads.catalog import is_script
 
@@ -88,11 +89,13 @@ class InProcess:
         timeout_s: ends one that takes longer.
         actual: the true values of settings whose written ones are redacted.
         start: starts the worker of a request, with its output in a log.
+        warm: the process that workers are forked from; None where each is started.
     """
 
     timeout_s: float | None = None
     actual: Mapping[str, Value] = field(default_factory=dict)
     start: Callable[[Request, Path], Worker] = start_worker
+    warm: WarmProcess | None = None
 
     def measure(
         self, entry: Entry, options: CaptureOptions, directory: RunDirectory, progress: Sender
@@ -128,7 +131,8 @@ class InProcess:
         request = replace(request, messages=writing)
         with os.fdopen(reading, "rb", buffering=0) as messages:
             try:
-                process = self.start(request, directory.inside(request.files.log))
+                log = directory.inside(request.files.log)
+                process = (self.warm and self.warm.fork(request, log)) or self.start(request, log)
             finally:
                 os.close(writing)
             try:

@@ -21,11 +21,13 @@ class CatalogEntry:
         summary: one line for ``--help``.
         settings: what it takes, beyond mode, dtype and compile.
         sizes: the default sweep.
+        modules: what building it imports, and takes long.
     """
 
     summary: str
     settings: frozenset[str]
     sizes: Mapping[str, tuple[int, ...]]
+    modules: tuple[str, ...] = ()
 
 
 _TRANSFORMER = frozenset({"batch_size", "seq_len", "hidden_size", "layers", "attention"})
@@ -35,16 +37,19 @@ BUILT_IN: Mapping[str, CatalogEntry] = {
         "BERT (transformers' BertModel, or a simplified Transformer encoder from torch.nn)",
         _TRANSFORMER | {"simplified", "pretrained"},
         {"batch_size": (1, 8, 16), "seq_len": (128, 256)},
+        ("transformers", "transformers.models.bert.modeling_bert"),
     ),
     "gpt2": CatalogEntry(
         "GPT-2 with its language-model head (transformers)",
         _TRANSFORMER,
         {"batch_size": (1, 4), "seq_len": (512,)},
+        ("transformers", "transformers.models.gpt2.modeling_gpt2"),
     ),
     "resnet50": CatalogEntry(
         "ResNet-50 image classifier (transformers)",
         frozenset({"batch_size", "image_size"}),
         {"batch_size": (1, 32)},
+        ("transformers", "transformers.models.resnet.modeling_resnet"),
     ),
 }
 
