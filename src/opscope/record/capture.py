@@ -73,8 +73,8 @@ class Benchmark:
             threads, while the steps were timed; None where the system does not tell.
         synchronised: whether each time ends with a wait for the device. A script's own steps are timed as they come,
             from boundary to boundary.
-        between_marks: whether the times are those between marks on the device's stream (CUDA events), one at each
-            boundary, and not those of the host's clock, which runs ahead.
+        between_marks: whether the times are those between marks on the device's stream (CUDA events) at boundaries,
+            means of several steps where these are short, and not those of the host's clock, which runs ahead.
     """
 
     warmup_steps: int

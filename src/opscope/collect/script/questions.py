@@ -6,9 +6,7 @@ from typing import Any
 
 def grad_enabled() -> bool:
     """Tell whether gradients are recorded."""
-    import torch
-
-    return bool(torch.is_grad_enabled())
+    return bool(sys.modules["torch"].is_grad_enabled())
 
 
 def capturing() -> bool:

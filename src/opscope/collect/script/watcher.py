@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Hashable
 from enum import Enum
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from opscope.collect.script.clock import CycleClock
@@ -165,16 +166,17 @@ class Watcher:
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         """An outermost ``step()`` has ended."""
+        now = time.perf_counter_ns()
         if not self._listens(StepKind.TRAINING):
             return
         number, name = self._names.of(optimizer)
         keys = ((number, tuple(self._calls)), number, name)
         self._calls.clear()
-        self._close(self._streams[StepKind.TRAINING], keys, f"{name}.step")
+        self._close(self._streams[StepKind.TRAINING], keys, f"{name}.step", now)
 
     def module_called(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """An outermost call of a module begins."""
-        number = 0
+        now = time.perf_counter_ns()
         if self._stream is None or self._stream.kind is StepKind.TRAINING:
             number = self._names.of(module)[0]
             if len(self._calls) < _MOST_CALLS:
@@ -185,18 +187,20 @@ class Watcher:
         number, name = self._names.of(module)
         counts = kind is StepKind.CALLS and self._run.wanted.kind is None
         updated = counts and self._updates.since_last(number, module)
-        self._begins(kind, ((number, shapes_of(arguments, named), updated), (number, updated), name), name)
+        self._begins(kind, ((number, shapes_of(arguments, named), updated), (number, updated), name), name, now)
 
     def graph_replayed(self, graph: Any) -> None:
         """A replay of a CUDA graph begins, outside of any module's call."""
+        now = time.perf_counter_ns()
         if self._listens(StepKind.REPLAYS):
             number, name = self._names.of(graph)
-            self._begins(StepKind.REPLAYS, (number, number, name), name)
+            self._begins(StepKind.REPLAYS, (number, number, name), name, now)
 
     def range_begins(self, name: str) -> None:
         """A range with a name begins."""
+        now = time.perf_counter_ns()
         if name == self._run.wanted.annotation and self._listens(StepKind.ANNOTATION):
-            self._begins(StepKind.ANNOTATION, (name, name, name), name)
+            self._begins(StepKind.ANNOTATION, (name, name, name), name, now)
 
     def profiler_prepares(self, profiler: Any) -> None:
         """A profiler is about to start. PyTorch has one at a time; the script's own goes first."""
@@ -230,17 +234,18 @@ class Watcher:
                 return False
         return threading.get_ident() == self._main and not capturing()
 
-    def _begins(self, kind: StepKind, keys: tuple[Hashable, ...], name: str) -> None:
+    def _begins(self, kind: StepKind, keys: tuple[Hashable, ...], name: str, now: int) -> None:
         """What begins ends what began before."""
         stream = self._streams[kind]
         before, stream.open = stream.open, (keys, name)
         if before is not None:
-            self._close(stream, *before, upcoming=keys[1])
+            self._close(stream, *before, now, upcoming=keys[1])
         elif self._run.records and not self._early.began and on_device():
             self._start_early()
 
-    def _close(self, stream: Stream, keys: tuple[Hashable, ...], name: str, upcoming: Hashable = None) -> None:
-        now = time.perf_counter_ns()
+    def _close(
+        self, stream: Stream, keys: tuple[Hashable, ...], name: str, now: int, upcoming: Hashable = None
+    ) -> None:
         self._busy = True
         try:
             if self._stream is not None and stream is not self._stream:
@@ -252,6 +257,8 @@ class Watcher:
                 self._look(stream)
             else:
                 self._follow(keys, upcoming, now)
+            if self._clock is not None:
+                self._clock.leave_out(now)
         finally:
             self._busy = False
         self._end_script()
@@ -307,23 +314,23 @@ class Watcher:
         if place is Place.LOST:
             self._lost()
         elif place is Place.START:
-            self._begin_cycle()
+            self._begin_cycle(now)
         elif place is Place.CYCLE:
             self._end_cycle(now)
 
-    def _begin_cycle(self) -> None:
+    def _begin_cycle(self, now: int) -> None:
         """A cycle begins after something else."""
         if self.phase is Phase.READY:
             self._start()
         elif self.phase is Phase.TIME and self._clock is not None:
-            self._clock.start()
+            self._clock.start(now)
         self._cycle_began = time.perf_counter_ns()
 
     def _end_cycle(self, now: int) -> None:
         if self.phase is Phase.SETTLE:
             self._settle(now)
         elif self.phase is Phase.TIME:
-            self._time()
+            self._time(now)
         elif self.phase is Phase.READY:
             self._start()
         elif self._passes.cycle(now - self._cycle_began):
@@ -343,7 +350,7 @@ class Watcher:
             return
         self.found.settled = state
         if self._may_time():
-            self._begin_timing()
+            self._begin_timing(now)
         else:
             self._start()
 
@@ -362,22 +369,23 @@ class Watcher:
             return False
         return True
 
-    def _begin_timing(self) -> None:
+    def _begin_timing(self, now: int) -> None:
         self.phase = Phase.TIME
         self._progress("timing")
         self._waited = waited_for_cpu_ns()
         assert self._stream is not None
         self.found.before = self._stream.events.count
-        self._clock = CycleClock(on_device=on_device(), most=self._run.most_timed)
-        self._clock.start()
+        typical = median(self._settling)
+        self._clock = CycleClock(on_device=on_device(), typical_ns=typical, most=self._run.most_timed)
+        self._clock.start(now)
 
-    def _time(self) -> None:
+    def _time(self, now: int) -> None:
         clock = self._clock
         assert clock is not None
-        clock.cycle()
+        clock.cycle(now)
         if compiled_graphs() != self._graphs:  # a step that compiled is none of the steady ones
             self._graphs = compiled_graphs()
-            self._begin_timing()
+            self._begin_timing(now)
         elif clock.enough:
             self._keep_times(clock)
             self._start()
