@@ -126,8 +126,10 @@ def test_copies_at_the_limit_of_the_memory_may_be_needless(analyzed: Analyze) ->
         )
     analysis = analyzed(step.done())
     measured = Measured(analysis, step_time_ns=STEP)
-    assert not measured.findings
-    assert "For 100.0 % of its time the device moves data" in (measured.findings_reason or "")
+    (finding,) = measured.findings
+    assert finding.rule == "near_limit"
+    assert "in how it is done" in finding.title
+    assert "whether these data must be moved at all, no trace tells" in finding.action
 
 
 def test_a_step_that_has_no_room_for_the_work_is_another_one(analyzed: Analyze) -> None:

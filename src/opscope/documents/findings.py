@@ -39,6 +39,7 @@ class Rule(StrEnum):
     EXPOSED_COMMUNICATION = "exposed_communication"
     EXPOSED_COPY = "exposed_copy"
     CONTIGUOUS_COPIES = "contiguous_copies"
+    GROWN_COPY = "grown_copy"
     COLD_START = "cold_start"
     RECOMPILATION = "recompilation"
     SLOW_PRODUCT_KERNEL = "slow_product_kernel"

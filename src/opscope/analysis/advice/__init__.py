@@ -7,6 +7,7 @@ from typing import Final
 
 from opscope.analysis.advice import attention, host, memory, products, repeated
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, derived
+from opscope.analysis.advice.small_copies import small_copies
 from opscope.analysis.bounds import BUSY_SHARE
 from opscope.analysis.limit_totals import least_ns
 from opscope.analysis.limits import MOSTLY_MOVING, moving_share
@@ -20,6 +21,7 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
     products.slow_product_kernel,
     products.small_grid,
     host.dispatch_bound,
+    small_copies,
     host.waits_for_the_device,
     host.copies,
     host.input_pipeline,
@@ -36,6 +38,7 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
     memory.repeated_casts,
     repeated.recomputation,
     memory.contiguous_copies,
+    memory.grown_copies,
     repeated.duplicate_work,
 )
 # From this share of a step on a saving counts: a step without any is near its limit.
@@ -67,8 +70,6 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
     """
     if context.busy_ns < BUSY_SHARE * context.step_ns or not context.knows_shapes:
         return
-    if moving_share(context.rows) >= MOSTLY_MOVING:
-        return  # a copy at its limit may still be one that nobody needs
     known = [row for row in context.rows if row.ideal_ns is not None]
     time = sum(row.device_ns for row in known)
     ideal = sum(map(least_ns, known))
@@ -76,15 +77,21 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
         return
     share = f"{format_share(min(ideal / time, 1.0), 1)} of the limit"
     sure = "certain" if possible else "cheap"
+    # A copy at its limit may still be one that nobody needs.
+    moves = moving_share(context.rows) >= MOSTLY_MOVING
+    how = " in how it is done" if moves else ""
+    action = "to go further, change what is computed: a lower precision, fewer operations, or another device"
+    if moves:
+        action = "whether these data must be moved at all, no trace tells: find out who reads the copy"
     busy = format_share(min(context.busy_ns / context.step_ns, 1.0), 1)
     yield Draft(
         rule=Rule.NEAR_LIMIT,
-        title=f"Nothing {sure} to gain: the device is busy {busy} of the step, at {share}",
+        title=f"Nothing {sure} to gain{how}: the device is busy {busy} of the step, at {share}",
         where=Where(),
         saving=Range(0.0, 0.0),
         derivation="no rule finds more than 5 % of the step",
         evidence=(derived(f"work with a model runs at {share} of the device, by time"),),
-        action="to go further, change what is computed: a lower precision, fewer operations, or another device",
+        action=action,
         wrong_if="a cause that no rule knows",
     )
 

@@ -298,7 +298,11 @@ class Context:
             min(self.unprofiled_ns - others - max(self.busy_ns, host), self.busy_ns) * min(of_all, 1.0)
             for host in (self.host_ns.high, self.host_ns.likely, self.host_ns.low)
         )
-        return Range(low, high, likely).within(max(self.unprofiled_ns - self.busy_ns, 0.0))
+        # The host, slowed by recording, leaves the device idle after a wait for longer than it does without.
+        most = min(max(self.unprofiled_ns - self.busy_ns, 0.0), idle)
+        if high > most and self.busy_ns >= self.host_ns.high:
+            low, likely = 0.0, most / 2  # the device is the bound: such a gap may close by itself
+        return Range(low, high, likely).within(most)
 
     # ------------------------------------------------------------ where
 

@@ -17,6 +17,7 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
+from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.api import calls_of, calls_that, names_that
 from opscope.analysis.bounds import STACKS
 from opscope.analysis.columns import column, end_of
@@ -185,6 +186,9 @@ def _by_reason(context: Context, calls: Ints) -> dict[Rule, Ints]:
     """Divide calls that wait by why they do. How long copies of pageable memory take is another rule's matter."""
     copies, frees = _pageable_launches(context), _followed_by_free(context)
     calls = calls[~copies[calls]]
+    small = context.links.activity_launch[small_copies_of(context)]
+    many = context.links.launch_operator[small]  # another rule's matter, waits and all
+    calls = calls[~np.isin(context.links.launch_operator[calls], many[many >= 0])]
     of_launches = context.links.launch_operator
     operator = of_launches[calls]
     # Such a copy waits once more, in a call of its own.
@@ -236,7 +240,7 @@ def copies(context: Context) -> Iterator[Draft]:
     working = Intervals.union_of(start[computes], end[computes])
     pageable = names_that(activities["name"], is_pageable)
     for rule, rows in (
-        (Rule.BLOCKING_COPY, mine[pageable[mine]]),
+        (Rule.BLOCKING_COPY, np.setdiff1d(mine[pageable[mine]], small_copies_of(context))),
         (Rule.EXPOSED_COPY, mine[~pageable[mine]]),
     ):
         copying = Intervals.union_of(start[rows], end[rows]).within(context.device.window.spans)
@@ -331,15 +335,44 @@ def input_pipeline(context: Context) -> Iterator[Draft]:
 
 def host_work(context: Context) -> Iterator[Draft]:
     """Find a device that waits while the host does something that launches nothing."""
+    computes = _computing_on_the_host(context)
     yield from _waiting(
         context,
         BoundKind.HOST_WORK,
         Rule.HOST_WORK,
-        "The device waits {time} of a step while the host does other work",
-        "move that work out of the step, onto the device, or onto another thread or process that works ahead",
+        "The device waits {time} of a step while the host does other work"
+        + (" (PyTorch's operators on tensors of the host)" if computes >= _MOSTLY else ""),
+        "move the tensors to the device first (x = x.to(device)), or prepare them on another thread or process"
+        if computes >= _MOSTLY
+        else "move that work out of the step, onto the device, or onto another thread or process that works ahead",
         "what the device does next depends on it",
-        0.5,
+        # What operators compute on the host the device does in a small part of the time; of all else nobody knows.
+        0.8 * computes + 0.5 * (1 - computes),
     )
+
+
+_MOSTLY: Final = 0.8
+
+
+def _computing_on_the_host(context: Context) -> float:
+    """Return the share of the idle time behind other work in which operators run that launch nothing."""
+    pieces = context.waits.idle.pieces.chosen(context.waits.kinds[BoundKind.HOST_WORK])
+    operators = context.trace.operators
+    if not pieces.length or not operators.height:
+        return 0.0
+    parent = context.links.operators.parent
+    launching = np.zeros(operators.height, np.bool_)
+    rows = np.unique(context.links.launch_operator)
+    rows = rows[rows >= 0]
+    while len(rows):
+        launching[rows] = True
+        rows = np.unique(parent[rows])
+        rows = rows[(rows >= 0)]
+        rows = rows[~launching[rows]]
+    outside = (parent < 0) | np.append(launching, False)[parent]
+    own = np.flatnonzero(~launching & outside)
+    spans = Intervals.union_of(column(operators, "start_ns")[own], end_of(operators)[own])
+    return pieces.within(spans).length / pieces.length
 
 
 def _waiting(

@@ -1,5 +1,6 @@
 """Rules on work that only passes over memory: chains of small kernels, conversions, copies."""
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from opscope.analysis.advice.context import (
     LEAST_SHARE,
     Context,
     Draft,
+    Range,
     claims_of,
     derived,
     general,
@@ -325,6 +327,57 @@ def contiguous_copies(context: Context) -> Iterator[Draft]:
         wrong_if="the copy is wanted",
         claims=claims_of(rows),
     )  # fmt: skip
+
+
+_MOST_OF_IT: Final = 0.9  # of the elements: what is added to such an input is the smaller part
+
+
+def grown_copies(context: Context) -> Iterator[Draft]:
+    """Find outputs that hold one whole input unchanged, to which little was added: torch.cat of a cache and a row."""
+    rows = [row for row in context.rows if row.operator == "aten::cat" and _largest_share(row) >= _MOST_OF_IT]
+    time = sum(row.device_ns for row in rows) / context.steps
+    if not rows or time < LEAST_SHARE * context.step_ns:
+        return
+    first = max(rows, key=lambda row: row.device_ns)
+    share = _largest_share(first)
+    yield Draft(
+        rule=Rule.GROWN_COPY,
+        title=f"A tensor is copied whole to append to it ({format_ns(time)} per step)",
+        where=context.where_of_row(first),
+        saving=_of_copies(context, time),
+        derivation="the time of these copies, and as much of the host's as is left then (high); 70 % of it where a part "
+        "must be copied all the same, as far as the host is not the bound (low)",
+        evidence=(
+            measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} such torch.cat a step, the largest of "
+                     f"{first.input_dims}"),
+            derived(f"{100 * share:.2f} % of the result is one input, unchanged"),
+        ),
+        action="allocate it once at its largest size, and write what is added into its place: cache[:, n : n + 1] = "
+        "row; read cache[:, : n + 1]",
+        wrong_if="the tensor as it was before is needed as well, or the largest size is not known",
+        claims=claims_of(rows),
+    )  # fmt: skip
+
+
+def _of_copies(context: Context, time: float) -> Range:
+    saving = context.of_device(0.7 * time, time)
+    # What the host needs for the rest is known up to what recording costs: with the least of it, all of the time goes.
+    return Range(saving.low, max(saving.high, min(time, context.step_ns)), saving.likely)
+
+
+@lru_cache(maxsize=1 << 12)
+def _share_of_largest(dims: str | None) -> float:
+    """Return the largest tensor's share of all elements of a list of tensors; 0 where it is no list of several."""
+    try:
+        shapes = json.loads(dims or "null")
+        sizes = [math.prod(shape) for shape in shapes[0]]
+    except (ValueError, TypeError, IndexError, KeyError):
+        return 0.0
+    return max(sizes) / sum(sizes) if len(sizes) > 1 and sum(sizes) else 0.0
+
+
+def _largest_share(row: LimitRow) -> float:
+    return _share_of_largest(row.input_dims)
 
 
 def _changes_strides(row: LimitRow) -> bool:

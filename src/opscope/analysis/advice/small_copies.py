@@ -1,0 +1,98 @@
+"""Values that are copied to the device one by one, each with a wait: torch.tensor(v, device="cuda") in a loop."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, idle_claim, measured
+from opscope.analysis.api import names_that
+from opscope.analysis.columns import column
+from opscope.analysis.nesting import Bools, Ints
+from opscope.documents.bound import BoundKind
+from opscope.documents.findings import Rule
+from opscope.knowledge.copies import Direction, direction_of, is_pageable
+from opscope.units import format_bytes, format_ns
+
+# What an operator that copies a tensor to a device consists of, and what torch.tensor does around it.
+_COPYING: Final = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh", "aten::clone"})
+_SMALL: Final = 65_536  # bytes: up to so many the driver takes them along, and they take as long as one byte
+_FEWEST: Final = 4  # a step
+_OTHER_OWN: Final = (0.7, 1.15)  # of what the host's own part of such a copy is estimated to take
+
+
+def small_copies_of(context: Context) -> Ints:
+    """Return the activities that copy a few values from pageable memory to the device, where steps make many."""
+    activities = context.trace.activities
+    moved = activities["bytes"].fill_null(_SMALL + 1).to_numpy()
+    pageable = names_that(
+        activities["name"], lambda name: is_pageable(name) and direction_of(name) is Direction.TO_DEVICE
+    )
+    rows = context.work[(pageable & (moved <= _SMALL))[context.work]]
+    rows = rows[context.links.activity_launch[rows] >= 0]
+    none: Ints = np.zeros(0, np.int64)
+    return rows if len(rows) >= _FEWEST * context.steps else none
+
+
+def small_copies(context: Context) -> Iterator[Draft]:
+    """Find copies of a few values, whose cost is not the bus but the host: it makes a tensor, copies it, and waits."""
+    rows = small_copies_of(context)
+    launches = context.links.activity_launch[rows]
+    owner = _outermost(context, context.links.launch_operator[launches])
+    if not len(rows) or not (owner >= 0).any():
+        return
+    operators, api = np.unique(owner[owner >= 0]), context.trace.launches
+    whole = float(column(context.trace.operators, "duration_ns")[operators].sum()) / context.steps
+    inside = np.isin(_outermost(context, context.links.launch_operator), operators)
+    calls = float(column(api, "duration_ns")[inside].sum()) / context.steps
+    saving = _saving(context, whole, calls)
+    if saving.high < LEAST_SHARE * context.step_ns:
+        return
+    each = len(rows) / context.steps
+    size = int(np.median(context.trace.activities["bytes"].gather(rows).fill_null(0).to_numpy()))
+    where = context.where_of_call(int(launches[0]))
+    yield Draft(
+        rule=Rule.BLOCKING_COPY,
+        title=f"{each:,.0f} times a step a few values ({format_bytes(size)}) are copied to the device, and waited for",
+        where=where,
+        saving=saving,
+        derivation="the host's time in these operators: calls of the API as recorded, the rest as an unprofiled step "
+        "is to the recorded one (115 %: high, 70 %: low), as far as the device is not busy meanwhile",
+        evidence=(
+            measured(f"{format_ns(whole)} of a recorded step lie in {where.operator or 'these operators'}, "
+                     f"{format_ns(calls)} of it in calls that copy and wait"),
+            derived(f"the device works {format_ns(context.busy_ns)} in a step of {format_ns(context.step_ns)}"),
+        ),
+        action="make constants on the device once, before the loop, or there (torch.full((), v, device=...)); pass "
+        "numbers to operators as Python numbers; send many values as one tensor",
+        wrong_if="the values are new in every step and come from the host",
+        claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING),
+    )  # fmt: skip
+
+
+def _saving(context: Context, whole: float, calls: float) -> Range:
+    """Return what a step loses without the host's time in some operators, a part of it in calls of the API."""
+    recorded = max(context.device.window.duration_ns / context.steps, 1.0)
+    own = max(whole - calls, 0.0)
+    if context.unprofiled_ns is None:
+        fast, slow = (calls + own) / context.cost.most, calls + own / context.cost.least
+        found = Range(fast, slow)
+    else:
+        # Calls take as long without the profiler; all else of the host is faster by what is left.
+        factor = max(context.unprofiled_ns - calls, 0.0) / max(recorded - calls, 1.0)
+        likely = calls + own * min(factor, 1.0)
+        found = Range(_OTHER_OWN[0] * likely, _OTHER_OWN[1] * likely, likely)
+    return found.within(max(context.step_ns - context.busy_ns, 0.0))
+
+
+def _outermost(context: Context, operator: Ints) -> Ints:
+    """Return of some operators the outermost around each that only copies; -1 where there is none."""
+    parent = context.links.operators.parent
+    copies: Bools = np.append(names_that(context.trace.operators["name"], lambda name: name in _COPYING), False)
+    found = np.where(copies[operator], operator, -1)
+    while True:
+        above = np.where(found >= 0, np.append(parent, -1)[found], -1)
+        climbs = (above >= 0) & copies[above]
+        if not climbs.any():
+            return found
+        found = np.where(climbs, above, found)
