@@ -9,7 +9,7 @@ from opscope.analysis.checks import check_cpu_contention, check_limits, check_ov
 from opscope.analysis.limits import MOSTLY_MOVING, moving_share
 from opscope.analysis.passes import LightPass
 from opscope.analysis.statistics import summarise
-from opscope.analysis.steadiness import steadiness_of, within_parts
+from opscope.analysis.steadiness import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, of_any_run, steadiness_of
 from opscope.analysis.window import Window
 from opscope.documents.bound import Bound
 from opscope.documents.findings import Finding
@@ -179,9 +179,19 @@ class Measured:
         if self._benchmark is None:
             return None
         found = summarise(self._benchmark.wall_ns)
-        if found is None or self.record is None or self.record.steady_state is None:
+        if found is None or not self.interval_is_of_any_run:
             return found
-        return within_parts(found, steadiness_of(self._benchmark.wall_ns))
+        return of_any_run(found, steadiness_of(self._benchmark.wall_ns), self.run_to_run)
+
+    @property
+    def interval_is_of_any_run(self) -> bool:
+        """Whether the interval of the unprofiled step holds what runs differ by: that of a script's own steps does."""
+        return self.record is not None and self.record.steady_state is not None
+
+    @property
+    def run_to_run(self) -> float:
+        """By what share the unprofiled steps of two runs of one program differ."""
+        return RUN_TO_RUN if self.analysis.has_device_times else RUN_TO_RUN_ON_CPU
 
     @property
     def _busy_of_a_step(self) -> float | None:

@@ -345,8 +345,8 @@ def grown_copies(context: Context) -> Iterator[Draft]:
         title=f"A tensor is copied whole to append to it ({format_ns(time)} per step)",
         where=context.where_of_row(first),
         saving=_of_copies(context, time),
-        derivation="the time of these copies, and as much of the host's as is left then (high); 70 % of it where a part "
-        "must be copied all the same, as far as the host is not the bound (low)",
+        derivation="the time of these copies (high); 70 % of it where a part must be copied all the same, as far as "
+        "the host is not the bound (low)",
         evidence=(
             measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} such torch.cat a step, the largest of "
                      f"{first.input_dims}"),

@@ -1,18 +1,10 @@
 """Whether the unprofiled step changed: by the intervals of two medians, and by what two runs differ by anyway."""
 
-from typing import Final
-
 from opscope.analysis.measured import Measured
 from opscope.documents.difference import ChangeVerdict, Gate, UnprofiledChange
 from opscope.documents.trace import SampleSummary
 from opscope.documents.trust import CheckName
 from opscope.units import format_ns
-
-# Samples of one process say nothing of how processes differ. On an H200, medians of six processes of a step of 0.58 ms
-# lay within 1.5 % of each other, those of four of a step of 7 ms within 0.4 %; on two shared cores, six of a step of
-# 0.2 ms within 7 % (docs/diff.md).
-RUN_TO_RUN: Final = 0.02
-RUN_TO_RUN_ON_CPU: Final = 0.10
 
 
 def unprofiled_change(before: Measured, after: Measured) -> UnprofiledChange:
@@ -23,8 +15,7 @@ def unprofiled_change(before: Measured, after: Measured) -> UnprofiledChange:
         return _unknown(_missing(before, after), *sides)
     if (reason := _unfit(before, after)) is not None:
         return _unknown(reason, *sides)
-    on_device = before.analysis.has_device_times and after.analysis.has_device_times
-    low, high = _ratio(first, second, RUN_TO_RUN if on_device else RUN_TO_RUN_ON_CPU)
+    low, high = _ratio(first, second, _spread(before, after))
     if low is None or high is None:
         return _unknown("at least six unprofiled steps on either side are needed for an interval", *sides)
     ratio = second.median_ns / first.median_ns
@@ -77,6 +68,12 @@ def _unfit(before: Measured, after: Measured) -> str | None:
 def _missing(before: Measured, after: Measured) -> str:
     lacking = [name for name, one in (("before", before), ("after", after)) if one.measurement.wall is None]
     return f"no unprofiled steps were timed {' and '.join(lacking)} (opscope profile times them)"
+
+
+def _spread(before: Measured, after: Measured) -> float:
+    """Return by how much runs differ beyond what the intervals hold already."""
+    most = max(before.run_to_run, after.run_to_run)
+    return most * sum(0.5 for one in (before, after) if not one.interval_is_of_any_run)
 
 
 def _ratio(before: SampleSummary, after: SampleSummary, spread: float) -> tuple[float | None, float | None]:
