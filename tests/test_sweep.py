@@ -20,7 +20,8 @@ import pytest
 
 from opscope.cli.results import print_sweep
 from opscope.documents.trace import TraceDocument
-from opscope.record.sweep import Manifest
+from opscope.record.configuration import CaptureOptions, Schedule
+from opscope.record.sweep import Entry, Manifest
 from opscope.store import RunDirectory
 from tests.cli import PYTHONPATH, ROOT, TOY, WITHOUT_TORCH, opscope, started, toy
 
@@ -590,3 +591,40 @@ def test_a_terminal_shows_configuration_phase_and_time_left(tmp_path: Path) -> N
     for expected in ("time left: after the first", "s left", "[2/2] bs2: done ("):
         assert expected in text, expected
     assert re.search(r"\[1/2\] bs1: (building|first step|timing|profiling)", text)
+
+
+@pytest.mark.torch
+def test_reports_beside_the_next_measurement_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from opscope.sweep.plan import expand, new_manifest
+    from opscope.sweep.reporting import Reports
+    from opscope.sweep.runner import Here, Plan, run_sweep
+
+    class Silent:
+        def __init__(self) -> None:
+            self.ended: list[int] = []
+
+        def configuration(self, number: int, entry: Entry) -> None:
+            pass
+
+        def progress(self, phase: str, fraction: float) -> None:
+            pass
+
+        def finished(self, number: int, entry: Entry) -> None:
+            self.ended.append(number)
+
+    options = CaptureOptions(device="cpu", schedule=Schedule(active=1), benchmark=False)
+    pages = []
+    for beside in (False, True):
+        monkeypatch.setattr(Reports, "may_run_beside", lambda _reports, _entry, told=beside: told)
+        directory = RunDirectory(tmp_path / str(beside))
+        directory.create()
+        observer = Silent()
+        manifest = new_manifest(expand(toy("step"), {"batch_size": (1, 2, 3)}), options, ("opscope",))
+        done = run_sweep(Plan(manifest, directory, Here()), observer)
+        assert [entry.status for entry in done.entries] == ["done"] * 3
+        assert observer.ended == [1, 2, 3]
+        assert directory.read_manifest() == done
+        assert all(name in done.digests for name in ("report.html", "comparison.json"))
+        pages.append((tmp_path / str(beside) / "report.html").read_text())
+    assert all(f"bs{size}" in page for page in pages for size in (1, 2, 3))

@@ -236,16 +236,24 @@ def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> Page
     return PageDocument(title=title, opscope=__version__, created=created, traces=tuple(traces), **parts)
 
 
-def write_page(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool = False) -> str | None:
+def write_page(
+    directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool = False, parts: PageParts | None = None
+) -> str | None:
     """Write the page of a run into its directory, if any configuration is done.
 
     Whatever goes wrong with it costs nothing else. ``OPSCOPE_RAISE`` in the environment lets it be raised, for tests.
+
+    Args:
+        directory: of the run.
+        manifest: what was run.
+        allow_damaged: whether traces that end before their end count.
+        parts: what it is made of, where that was gathered already.
 
     Returns:
         Why there is no page; None if there is one, or nothing to show.
     """
     try:
-        _write_page(directory, manifest, allow_damaged=allow_damaged)
+        _write_page(directory, manifest, parts, allow_damaged=allow_damaged)
     except OpscopeError as error:
         return str(error)
     except Exception as error:
@@ -255,14 +263,15 @@ def write_page(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bo
     return None
 
 
-def _write_page(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool) -> None:
+def _write_page(directory: RunDirectory, manifest: Manifest, parts: PageParts | None, *, allow_damaged: bool) -> None:
     directory.remove_page()
     done = [entry for entry in manifest.entries if entry.status == "done"]
-    parts = PageParts(len(done))
-    for entry in done:
-        record = directory.read_record(entry)
-        measured, functions = measured_cycle(directory, record, 0, allow_damaged=allow_damaged)
-        parts.add(measured, functions, record.traces[0].file, directory)
+    if parts is None:
+        parts = PageParts(len(done))
+        for entry in done:
+            record = directory.read_record(entry)
+            measured, functions = measured_cycle(directory, record, 0, allow_damaged=allow_damaged)
+            parts.add(measured, functions, record.traces[0].file, directory)
     if done:
         directory.write(PAGE, page_html(parts.page()))
 

@@ -11,7 +11,8 @@ from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import BadInputError
 from opscope.pipeline import read_documents
 from opscope.store import RunDirectory, with_entry
-from opscope.sweep.runner import failed_entries, reported, worthless_entries, written_sweep
+from opscope.sweep.reporting import report
+from opscope.sweep.runner import failed_entries, worthless_entries, written_sweep
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,7 +33,7 @@ def command(run: Path, allow_damaged: bool, output_format: str) -> None:
     if not measured:
         raise BadInputError(f"{run} holds no configuration that was measured")
     for entry in measured:
-        manifest = with_entry(manifest, reported(directory, entry, allow_damaged=allow_damaged))
+        manifest = with_entry(manifest, report(directory, entry, allow_damaged=allow_damaged)[0])
     manifest = directory.with_digests(manifest, measured)
     manifest = written_sweep(directory, manifest, allow_damaged=allow_damaged)
     print_sweep([(directory, manifest)], output_format)

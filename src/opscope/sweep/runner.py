@@ -11,14 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Protocol, TypeVar
 
-from opscope.pipeline import write_comparison, write_outputs, write_page
+from opscope.pipeline import PageParts, write_comparison, write_page
 from opscope.record.capture import CaptureRecord
 from opscope.record.configuration import CaptureOptions
 from opscope.record.redaction import Redactor
 from opscope.record.settings import Value
 from opscope.record.sweep import Entry, Failure, Manifest
 from opscope.store import RunDirectory, with_entry
-from opscope.sweep.worker import Request, Sender, failure_of, run
+from opscope.sweep.reporting import Reports
+from opscope.sweep.worker import Request, Sender, run
 
 T = TypeVar("T")
 
@@ -93,40 +94,87 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
         EnvironmentLacksError: the run directory cannot be written to; what is done stays.
         KeyboardInterrupt: the user stopped it; the configuration that ran is left pending.
     """
-    manifest, directory, replaced = plan.manifest, plan.directory, plan.replaced
-    if replaced is None:
-        directory.write_manifest(manifest)
-    previous: Failure | None = None
-    staged = directory.staging()
+    sweep = _Sweep(plan, observer)
     try:
-        for number, entry in enumerate(manifest.entries, 1):
-            if entry.status == "done":
-                continue
-            ended = _run_one(replace(plan, directory=staged), number, entry, observer)
-            if replaced is not None and ended.measured:
-                directory.remove_written(replaced)
-                replaced = None
-            if replaced is None:
-                directory.take(staged)
-                staged = directory.staging()
-            manifest = _with_environment(with_entry(manifest, ended), directory, ended)
-            if replaced is None:
-                manifest = directory.with_digests(manifest, (ended,))
-                directory.write_manifest(manifest)
-            observer.finished(number, ended)
-            if _would_hit_all(ended.failure, previous):
-                break
-            previous = ended.failure
+        sweep.run()
     except KeyboardInterrupt:
-        staged.discard()
-        if replaced is None:
-            write_comparison(directory, manifest)
-            directory.write_manifest(directory.with_digests(manifest))
+        sweep.interrupted()
         raise
-    if replaced is not None:
-        return _with_logs_in(staged.path.name, manifest)
-    staged.discard()
-    return written_sweep(directory, manifest)
+    return sweep.finished()
+
+
+class _Sweep:
+    """A sweep as it goes: its manifest, and where the next configuration is measured."""
+
+    def __init__(self, plan: Plan, observer: Observer) -> None:
+        self._plan, self._observer = plan, observer
+        self._directory, self._replaced = plan.directory, plan.replaced
+        self._manifest = plan.manifest
+        if self._replaced is None:
+            self._directory.write_manifest(self._manifest)
+        self._staged = self._directory.staging()
+        entries = plan.manifest.entries
+        anew = all(entry.status != "done" for entry in entries)  # else the page is of what was there too
+        self._reports = Reports(self._directory, PageParts(len(entries)) if anew else None)
+
+    def run(self) -> None:
+        """Measure and report what is not done yet."""
+        open_ = [(number, entry) for number, entry in enumerate(self._manifest.entries, 1) if entry.status != "done"]
+        previous: Failure | None = None
+        for place, (number, entry) in enumerate(open_, 1):
+            measured = _measured(replace(self._plan, directory=self._staged), number, entry, self._observer)
+            failed = self._keep_reported()
+            self._take(measured)
+            if measured.failure is not None:
+                self._keep(number, measured)
+            else:
+                self._reports.begin(number, measured)
+                if place == len(open_) or not self._reports.may_run_beside(measured):
+                    self._observer.progress("reporting", 0.0)
+                    failed = self._keep_reported() or failed
+            if _would_hit_all(failed or measured.failure, previous):
+                break
+            previous = measured.failure
+        self._keep_reported()
+
+    def interrupted(self) -> None:
+        """The user stopped it."""
+        self._keep_reported()
+        self._staged.discard()
+        if self._replaced is None:
+            write_comparison(self._directory, self._manifest)
+            self._directory.write_manifest(self._directory.with_digests(self._manifest))
+
+    def finished(self) -> Manifest:
+        """Write what is of the sweep as a whole; return the manifest as it then stands."""
+        if self._replaced is not None:
+            return _with_logs_in(self._staged.path.name, self._manifest)
+        self._staged.discard()
+        return written_sweep(self._directory, self._manifest, parts=self._reports.parts)
+
+    def _take(self, measured: Entry) -> None:
+        """Move what was measured to its place, where it may be."""
+        if self._replaced is not None and measured.measured:
+            self._directory.remove_written(self._replaced)
+            self._replaced = None
+        if self._replaced is None:
+            self._directory.take(self._staged)
+            self._staged = self._directory.staging()
+
+    def _keep_reported(self) -> Failure | None:
+        """Keep what was reported meanwhile; return the last failure of it."""
+        failure = None
+        for number, entry in self._reports.ended():
+            self._keep(number, entry)
+            failure = entry.failure or failure
+        return failure
+
+    def _keep(self, number: int, entry: Entry) -> None:
+        self._manifest = _with_environment(with_entry(self._manifest, entry), self._directory, entry)
+        if self._replaced is None:
+            self._manifest = self._directory.with_digests(self._manifest, (entry,))
+            self._directory.write_manifest(self._manifest)
+        self._observer.finished(number, entry)
 
 
 def _with_logs_in(folder: str, manifest: Manifest) -> Manifest:
@@ -140,10 +188,22 @@ def _with_logs_in(folder: str, manifest: Manifest) -> Manifest:
     return replace(manifest, entries=entries)
 
 
-def written_sweep(directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool = False) -> Manifest:
-    """Write what is of the sweep as a whole: comparison, page, manifest. Return the manifest as it then stands."""
+def written_sweep(
+    directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool = False, parts: PageParts | None = None
+) -> Manifest:
+    """Write what is of the sweep as a whole: comparison, page, manifest.
+
+    Args:
+        directory: of the run.
+        manifest: the sweep.
+        allow_damaged: whether traces that end before their end count.
+        parts: what the page is made of, where that was gathered already.
+
+    Returns:
+        The manifest as it then stands.
+    """
     write_comparison(directory, manifest)
-    failure = write_page(directory, manifest, allow_damaged=allow_damaged)
+    failure = write_page(directory, manifest, allow_damaged=allow_damaged, parts=parts)
     manifest = directory.with_digests(replace(manifest, page_failure=failure))
     directory.write_manifest(manifest)
     return manifest
@@ -156,19 +216,18 @@ def _would_hit_all(failure: Failure | None, previous: Failure | None) -> bool:
     return failure.kind == "usage" and previous is not None and failure.message == previous.message
 
 
-def _run_one(plan: Plan, number: int, entry: Entry, observer: Observer) -> Entry:
-    """Measure and report one configuration; return its entry as it then stands."""
+def _measured(plan: Plan, number: int, entry: Entry, observer: Observer) -> Entry:
+    """Measure one configuration; return its entry: that it was measured, or why not."""
     observer.configuration(number, entry)
     began = time.monotonic()
     options = plan.manifest.options
     failure = plan.measurer.measure(entry, options, plan.directory, lambda m: observer.progress(m.phase, m.fraction))
-    if failure is not None:
-        failure = replace(failure, message=plan.redactor.scrubbed(failure.message))
     _scrub_log(plan, entry)
+    seconds = round(time.monotonic() - began, 3)
     if failure is None:
-        observer.progress("reporting", 0.0)
-    ended = reported(plan.directory, entry) if failure is None else replace(entry, status="failed", failure=failure)
-    return replace(ended, seconds=round(time.monotonic() - began, 3))
+        return replace(entry, measured=True, seconds=seconds)
+    failure = replace(failure, message=plan.redactor.scrubbed(failure.message))
+    return replace(entry, status="failed", failure=failure, seconds=seconds)
 
 
 def _scrub_log(plan: Plan, entry: Entry) -> None:
@@ -179,19 +238,6 @@ def _scrub_log(plan: Plan, entry: Entry) -> None:
     said = path.read_text(encoding="utf-8", errors="surrogateescape")
     if (scrubbed := plan.redactor.scrubbed(said)) != said:
         plan.directory.write(entry.files.log, scrubbed.encode("utf-8", "surrogateescape"))
-
-
-def reported(directory: RunDirectory, entry: Entry, *, allow_damaged: bool = False) -> Entry:
-    """Write the statistics and the report of a configuration that was measured; return its entry.
-
-    Whatever goes wrong with one trace is a result of that configuration alone.
-    """
-    measured = replace(entry, status="done", failure=None, measured=True)
-    directory.remove_reports(entry)  # none that contradicts the outcome may stay
-    try:
-        return write_outputs(directory, measured, allow_damaged=allow_damaged).entry
-    except Exception as error:
-        return replace(measured, status="failed", failure=failure_of(error))
 
 
 def _with_environment(manifest: Manifest, directory: RunDirectory, entry: Entry) -> Manifest:
