@@ -103,7 +103,7 @@ def test_loading_data_is_told_from_other_work(analyzed: Analyze, by_stack: bool)
         ("cudaFree", BoundKind.ALLOCATION),
         ("hipFree", BoundKind.ALLOCATION),
         ("cudaMemcpy", BoundKind.BLOCKING),
-        ("cuLibraryLoadData", BoundKind.BLOCKING),
+        ("cuLibraryLoadData", BoundKind.COLD_START),
     ],
 )
 def test_a_call_in_which_the_host_sits_is_named(analyzed: Analyze, call: str, kind: BoundKind) -> None:

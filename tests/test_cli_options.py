@@ -217,7 +217,9 @@ def test_public_names_are_the_ones_promised() -> None:
 def test_every_error_has_its_exit_code() -> None:
     kinds = (OpscopeError, *OpscopeError.__subclasses__())
     codes = {kind.__name__: kind.exit_code for kind in kinds if kind.__module__ == OpscopeError.__module__}
-    assert codes == {"OpscopeError": 1, "UsageError": 2, "EnvironmentLacksError": 3, "BadInputError": 4}
+    assert codes == {
+        "OpscopeError": 1, "UsageError": 2, "EnvironmentLacksError": 3, "BadInputError": 4, "InconclusiveError": 5,
+    }  # fmt: skip
 
 
 def test_default_capture_is_a_short_schedule_with_a_benchmark() -> None:

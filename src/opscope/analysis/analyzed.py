@@ -1,8 +1,10 @@
 """Everything that is computed from one trace."""
 
 import functools
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -10,6 +12,7 @@ import polars as pl
 from opscope.analysis.advice import findings_of
 from opscope.analysis.advice.context import Recording
 from opscope.analysis.annotations import annotation_table
+from opscope.analysis.api import names_that
 from opscope.analysis.autograd import BackwardPass, backward_table
 from opscope.analysis.bounds import (
     DEVICE_ONLY,
@@ -21,10 +24,13 @@ from opscope.analysis.bounds import (
     bound_of,
     busiest,
 )
+from opscope.analysis.captures import captures_of
 from opscope.analysis.checks import Evidence, check_trace
+from opscope.analysis.columns import column, end_of
 from opscope.analysis.gaps import Places, longest_gaps
 from opscope.analysis.graphs import graph_table, replayed_operators
 from opscope.analysis.host_time import HostTime
+from opscope.analysis.intervals import Intervals
 from opscope.analysis.iterations import iteration_table
 from opscope.analysis.launch_shapes import called_operators, inputs_of_activities, launch_shapes
 from opscope.analysis.launches import LaunchSummary, summarise_launches
@@ -58,6 +64,9 @@ from opscope.threads import together
 from opscope.units import format_ns, format_share
 
 _SHOWN = 5  # operators in a summary
+
+
+_OF_GPUS: Final = re.compile(r"^nccl:|^nccl\w*::|pin_memory$|^aten::cudnn_|^aten::miopen_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +159,30 @@ class Analysis(Summarised):
             steps=steps,
             wall_ns=wall_ns,
             ran_on_gpu=ran_on_gpu,
+            captures=captures_of(self.trace),
+            host_covered=self._host_covered,
+            gpu_sign=self._gpu_sign,
         )
+
+    @property
+    def _gpu_sign(self) -> str | None:
+        """An operator that only a program with a GPU runs."""
+        names = self.trace.operators["name"]
+        rows = np.flatnonzero(names_that(names, lambda name: _OF_GPUS.search(name) is not None))
+        return str(names[int(rows[0])]) if len(rows) else None
+
+    @property
+    def _host_covered(self) -> float | None:
+        """The share of the busiest device's window in which any operator, call or frame is recorded on the host."""
+        tables = [t for t in (self.trace.operators, self.trace.launches, self.trace.frames) if t.height]
+        if not self.devices or not tables:
+            return None
+        window = busiest(self.devices).window
+        spans = Intervals.union_of(
+            np.concatenate([column(table, "start_ns") for table in tables]),
+            np.concatenate([end_of(table) for table in tables]),
+        )
+        return spans.within(window.spans).length / max(window.duration_ns, 1)
 
     @functools.cached_property
     def waits(self) -> Waits | None:

@@ -1,9 +1,11 @@
 """What bounds a step: the device, the host that launches, or the waiting between them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from opscope.analysis.captures import Captures
 from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleCause
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.waits import Waits
@@ -20,6 +22,8 @@ _SLOWER: Final = 1.3
 # What waits for less of the step than this is no bound.
 _LEAST_SHARE: Final = 0.1
 
+
+_LEAST_COVERED: Final = 0.1  # of the window
 
 # What else the host does than to launch and to wait.
 _PAUSES: Final[tuple[BoundKind, ...]] = (BoundKind.HOST_WORK, BoundKind.INPUT)
@@ -87,6 +91,9 @@ class StepEvidence:
             so without it the device's share is a range.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
         light: what a light pass over as many steps says of the busiest device; None without one.
+        captures: which part of the recording is the capture of graphs; None where nobody looked.
+        gpu_sign: an operator that only a program with a GPU runs, where one was recorded.
+        host_covered: the share of the window in which any operator or call is recorded on the host; None without one.
     """
 
     trust: Trust
@@ -99,6 +106,27 @@ class StepEvidence:
     wall_ns: float | None = None
     ran_on_gpu: bool | None = None
     light: "LightEvidence | None" = None
+    captures: Captures | None = None
+    host_covered: float | None = None
+    gpu_sign: str | None = None
+
+    @property
+    def is_capture(self) -> bool:
+        """Whether mostly a capture was recorded: nothing that follows from it is of a step."""
+        return self.captures is not None and self.captures.is_mostly_one(self.window)
+
+    @property
+    def host_unknown(self) -> str | None:
+        """Why nobody can tell what a device waited for; None where that can be told."""
+        if (lost := self.trust.failed(CheckName.LAUNCH_RECORDED)) is not None:
+            return lost.sentence
+        if self.host_covered is not None and self.host_covered < _LEAST_COVERED:
+            covered = format_share(self.host_covered, 1)
+            return (
+                f"Operators and calls of the host cover {covered} of the recording. Record the host too "
+                "(activities=cpu,cuda), from before the launches on."
+            )
+        return None
 
     @property
     def busy_ns(self) -> int:
@@ -147,18 +175,28 @@ def bound_of(evidence: StepEvidence) -> Bound:
     device, waits = busiest(evidence.devices), evidence.waits
     if not device.window.duration_ns:
         return withheld("The steps have no length.")
+    if evidence.is_capture and evidence.captures is not None:
+        return _of_capture(evidence.captures)
     share = _DeviceShare.of(evidence, device, waits)
     parts = waiting_per_step(evidence, device, waits)
-    kind = _kind(device, share, parts, waits)
+    kind = _kind(device, share, parts, waits, known=evidence.host_unknown is None)
     cause = _largest_cause(device)
     return Bound(
         kind=kind,
         device_share=share.measured,
         idle_cause=None if cause is None else str(cause),
-        sentence=f"{share.sentence} {_why(kind, parts, share, unprofiled=evidence.unprofiled_ns is not None)}",
+        sentence=f"{share.sentence} {_why_of(evidence, kind, parts, share)}",
         share_low=share.low,
         share_high=share.high,
     )
+
+
+def _of_capture(captures: Captures) -> Bound:
+    sentence = (
+        f"The recording is mostly the capture of a graph: {captures.launches:,} of {captures.of_launches:,} launches "
+        "are noted in it, and nothing of them runs. Record replays to see what bounds them."
+    )
+    return Bound(BoundKind.CAPTURE, None, None, sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +209,7 @@ class _DeviceShare:
     step_ns: float
     sentence: str
     of_steps: bool
+    cost: ProfilerCost | None = None
 
     @classmethod
     def of(cls, evidence: StepEvidence, device: DeviceTimeline, waits: Waits) -> "_DeviceShare":
@@ -198,7 +237,15 @@ class _DeviceShare:
             f"{other}Under the profiler the device is busy {amount}{doubt}, {format_share(share, 1)} of the time; "
             f"recording {evidence.cost.collected} slows the host down, so without it that is {_range(share, high)}."
         )
-        return cls(share, share, max(high, share), whole / steps, sentence, of_steps=bool(evidence.steps))
+        return cls(
+            share,
+            share,
+            max(high, share),
+            whole / steps,
+            sentence,
+            of_steps=bool(evidence.steps),
+            cost=evidence.cost,
+        )
 
 
 def _range(low: float, high: float) -> str:
@@ -213,10 +260,12 @@ def _most(evidence: StepEvidence, waits: Waits, busy: int, whole: int) -> float:
     The host cannot be faster than by the profiler's factor. What blocks takes as long without it, and so does other
     work of the host unless stacks were recorded, which slow all Python down.
     """
-    same = waits.by_kind.get(BoundKind.BLOCKING, 0) + waits.by_kind.get(BoundKind.ALLOCATION, 0)
-    if evidence.cost is not STACKS:
-        same += waits.by_kind.get(BoundKind.HOST_WORK, 0) + waits.by_kind.get(BoundKind.INPUT, 0)
-    least = max(busy, same + (whole - same) / evidence.cost.most)
+    kinds, most = waits.by_kind, evidence.cost.most
+    same = sum(kinds.get(kind, 0) for kind in (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.COLD_START))
+    same += waits.quiet_ns if evidence.cost is STACKS else sum(kinds.get(kind, 0) for kind in _PAUSES)
+    # After a wait the queue is empty: nothing runs beside what the host does then, however fast it is.
+    serial = waits.after_waits_ns / most
+    least = max(busy + min(serial, whole - busy), same + (whole - same) / most)
     return min(busy / least, 1.0) if least > 0 else 0.0
 
 
@@ -258,20 +307,40 @@ def _at_most(parts: Mapping[BoundKind, float], whole: float) -> dict[BoundKind, 
     return {kind: time * scale for kind, time in parts.items()}
 
 
-def _kind(device: DeviceTimeline, share: _DeviceShare, parts: Mapping[BoundKind, float], waits: Waits) -> BoundKind:
+def _kind(
+    device: DeviceTimeline, share: _DeviceShare, parts: Mapping[BoundKind, float], waits: Waits, *, known: bool
+) -> BoundKind:
     moving = max((BoundKind.COMMUNICATION, BoundKind.MEMCPY), key=lambda kind: parts[kind])
     waiting = max((device.exposed_communication_ns, device.exposed_memcpy_ns))
     at_work = moving if waiting > device.compute_ns else BoundKind.DEVICE
     if share.low >= BUSY_SHARE:
         return at_work
+    if not known:
+        return BoundKind.UNKNOWN
     largest = max(parts, key=lambda kind: parts[kind])
     if at_work is largest or parts[largest] < _LEAST_SHARE * share.step_ns:
         return at_work
-    if share.high >= BUSY_SHARE:
+    if share.high >= BUSY_SHARE and not _moves_or_waits(device, share, parts, waits):
         return BoundKind.UNKNOWN
     if largest is BoundKind.DISPATCH and _only_for_waiting(device, parts[largest], waits):
         return BoundKind.BLOCKING
     return largest
+
+
+def _moves_or_waits(
+    device: DeviceTimeline, share: _DeviceShare, parts: Mapping[BoundKind, float], waits: Waits
+) -> bool:
+    """Tell whether a device that may be busy enough is so with communication beside which nothing is computed.
+
+    Then it is not bound by its work: what is computed takes less than the bound's share, even of a step in which the
+    host is faster by the middle of what recording can cost it.
+    """
+    moving = parts[BoundKind.COMMUNICATION]
+    if moving < _LEAST_SHARE * share.step_ns or share.cost is None:
+        return False
+    whole = device.window.duration_ns - waits.profiler_ns
+    likely = max(device.busy_in_window_ns, whole / math.sqrt(share.cost.least * share.cost.most))
+    return device.compute_ns < BUSY_SHARE * likely
 
 
 def _only_for_waiting(device: DeviceTimeline, dispatch: float, waits: Waits) -> bool:
@@ -302,8 +371,15 @@ _WAITS_FOR: Final[Mapping[BoundKind, str]] = {
     BoundKind.HOST_WORK: "the host's other work",
     BoundKind.INPUT: "data to be loaded",
     BoundKind.DEPENDENCY: "other streams or devices",
+    BoundKind.COLD_START: "contexts to be created and code to be loaded",
     BoundKind.UNKNOWN: "work whose launch was not recorded",
 }
+
+
+def _why_of(evidence: StepEvidence, kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare) -> str:
+    if kind is BoundKind.UNKNOWN and (reason := evidence.host_unknown) is not None:
+        return f"Why it waits is unknown. {reason}"
+    return _why(kind, parts, share, unprofiled=evidence.unprofiled_ns is not None)
 
 
 def _why(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare, *, unprofiled: bool) -> str:
@@ -343,6 +419,11 @@ def _without_device(evidence: StepEvidence) -> Bound:
         return withheld(nothing.sentence)
     if (unknown := evidence.trust.failed(CheckName.DEVICES_UNDERSTOOD)) is not None:
         return withheld(unknown.sentence)
+    if evidence.gpu_sign is not None and evidence.ran_on_gpu is None:
+        return withheld(
+            f"The program uses a GPU ({evidence.gpu_sign}), and no device activity was recorded: record it too "
+            "(activities=cpu,cuda); opscope doctor tells whether the profiler sees the GPU."
+        )
     share = format_share(evidence.operator_time_ns, evidence.window.duration_ns)
     sentence = (
         f"Everything ran on the CPU. Operators take {share} of the {evidence.window.kind}; the rest was not "

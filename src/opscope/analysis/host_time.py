@@ -72,6 +72,8 @@ class HostTime:
         drains: calls in which the host waits for the device: a synchronisation, a copy from or to pageable memory, and
             what frees memory.
         waits: these, and others in which it sits whatever it launches: what allocates memory or loads code.
+        cold: calls that create a context or load code: launches of a millisecond and more while no device works, and
+            other calls of ten.
         loading: when code was loaded, by the records that are no calls; ``loading_record`` has their rows.
         profiler: when the profiler held up the host, by its own records.
     """
@@ -81,6 +83,7 @@ class HostTime:
         self.thread, self.start, self.end = column(launches, "thread"), column(launches, "start_ns"), end_of(launches)
         self.drains = calls_that(launches, _drains) | _of_pageable_memory(trace, links.activity_launch)
         self.waits = self.drains | calls_of(launches, ApiKind.ALLOCATE, ApiKind.MODULE_LOAD)
+        self.cold = _cold(trace, self.start, self.end)
         self._calls = _ByThread.of(self.thread, self.start, self.end)
         self._operators = _ByThread.of(
             column(trace.operators, "thread"), column(trace.operators, "start_ns"), end_of(trace.operators)
@@ -146,6 +149,31 @@ def _of_pageable_memory(trace: Trace, activity_launch: Ints) -> Bools:
     copies = names_that(trace.activities["name"], is_pageable) & (activity_launch >= 0)
     result[activity_launch[copies]] = True
     return result
+
+
+_COLD_LAUNCH_NS: Final = 1_000_000  # with code that is loaded, launching takes microseconds
+_COLD_NS: Final = 10_000_000  # allocating takes up to a few milliseconds
+
+
+def _cold(trace: Trace, start: Ints, end: Ints) -> Bools:
+    """Tell which calls set something up: they take long although nothing is queued that they could wait for."""
+    launches = trace.launches
+    issues = calls_of(launches, ApiKind.LAUNCH, ApiKind.GRAPH_LAUNCH)
+    others = calls_of(launches, ApiKind.ALLOCATE, ApiKind.FREE, ApiKind.QUERY, ApiKind.OTHER)
+    took = end - start
+    cold = (
+        calls_of(launches, ApiKind.MODULE_LOAD) | (issues & (took >= _COLD_LAUNCH_NS)) | (others & (took >= _COLD_NS))
+    )
+    rows = np.flatnonzero(cold)
+    busy = Intervals.union_of(column(trace.activities, "start_ns"), end_of(trace.activities))
+    order = rows[np.argsort(start[rows], kind="stable")]
+    for row in order.tolist():
+        call = Intervals(start[row : row + 1], end[row : row + 1])
+        cold[row] = busy.within(call).length <= _BACKLOG * took[row]
+    return cold
+
+
+_BACKLOG: Final = 0.1  # of a call: where the device works for longer, the call may wait for room in its queue
 
 
 def _records(overheads: pl.DataFrame, wanted: Callable[[str], bool]) -> tuple[Intervals, Ints]:

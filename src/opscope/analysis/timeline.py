@@ -81,7 +81,7 @@ def device_timelines(trace: Trace, links: Links, host: HostTime) -> tuple[Device
     groups = np.split(order, np.flatnonzero(np.diff(device[order])) + 1) if len(order) else []
     numbers = [int(device[rows[0]]) for rows in groups]
     parts = [work.of(rows) for rows in groups]
-    windows = _windows(trace, links, groups, parts)
+    windows = _windows(trace, links, host, groups, parts)
     return tuple(
         _timeline(number, device_name(trace.devices, number), part, window, steps, host)
         for number, part, (window, steps) in zip(numbers, parts, windows, strict=True)
@@ -89,7 +89,7 @@ def device_timelines(trace: Trace, links: Links, host: HostTime) -> tuple[Device
 
 
 def _windows(
-    trace: Trace, links: Links, groups: Sequence[Ints], parts: Sequence["_Work"]
+    trace: Trace, links: Links, host: HostTime, groups: Sequence[Ints], parts: Sequence["_Work"]
 ) -> list[tuple[Window, Intervals]]:
     """Return per device its window and the periods of the steps.
 
@@ -98,7 +98,8 @@ def _windows(
     """
     ranges, of_host = step_ranges(trace), step_window(trace)
     if of_host is None:
-        return [(device_window(part.start, part.end), ranges) for part in parts]
+        streams = column(trace.activities, "stream")
+        return [(_recorded_work(part, streams[rows], host), ranges) for rows, part in zip(groups, parts, strict=True)]
     busy = [Intervals.union_of(part.start, part.end) for part in parts]
     whole, inside = sum(b.length for b in busy), sum(b.within(of_host.spans).length for b in busy)
     if whole - inside <= TOLERATED_OUTSIDE * whole:
@@ -112,6 +113,35 @@ def _windows(
         periods = periods_of_device_work(step[rows], part.start, part.end, ranges)
         windows.append((Window(WindowKind.STEP_WORK, Intervals.union_of(periods.start, periods.end)), periods))
     return windows
+
+
+_UNRECORDED_NS: Final = 1_000_000  # launching takes microseconds: so long only what was queued before can take
+_MOSTLY: Final = 0.9
+_LITTLE: Final = 0.1
+
+
+def _recorded_work(part: "_Work", stream: Ints, host: HostTime) -> Window:
+    """Return the window of a device without marked steps; it begins after work that was queued before the recording.
+
+    Such work shows in that the first activity of a stream begins long after its launch, while the host sits in a call
+    that waits for the device. Little may have run before that.
+    """
+    order = np.argsort(part.start, kind="stable")
+    _, place = np.unique(stream[order], return_index=True)
+    first = order[place]
+    first = first[part.launch[first] >= 0]
+    launched = host.end[part.launch[first]]
+    late = part.start[first] - launched >= _UNRECORDED_NS
+    first, launched = first[late], launched[late]
+    waits = Intervals.union_of(host.start[host.drains], host.end[host.drains])
+    for row, begin in sorted(zip(first.tolist(), launched.tolist(), strict=True), key=lambda one: -part.start[one[0]]):
+        start = int(part.start[row])
+        latency = Intervals(np.array([begin], np.int64), np.array([start], np.int64))
+        before = part.start < start
+        busy = Intervals.union_of(part.start[before], np.minimum(part.end[before], start)).within(latency).length
+        if waits.within(latency).length >= _MOSTLY * (start - begin) and busy <= _LITTLE * (start - begin):
+            return device_window(np.array([start], np.int64), part.end.max(keepdims=True))
+    return device_window(part.start, part.end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class Waits:
         after: per piece of `BoundKind.DISPATCH` or host work the last call before it in which its thread had waited for
             the device, as a row of the launches, if that explains it; or -1. Without that call the host would be ahead
             by the time for which it waited, and so much of the idle time that follows would not be.
+        quiet_ns: of the host's other work and of loading data what has no record inside: code that no profiler slows.
+        after_waits_ns: idle time that follows a wait for the device, and nothing is queued that could run then.
         profiler_ns: the profiler's own idle time.
         host_waits_ns: how long threads sat in calls that wait, in the window.
     """
@@ -53,6 +55,8 @@ class Waits:
     after: Ints
     profiler_ns: int
     host_waits_ns: int
+    quiet_ns: int = 0
+    after_waits_ns: int = 0
 
     @property
     def lengths(self) -> Ints:
@@ -97,6 +101,9 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
         # Stacks make pauses of dispatching that long, in an optimizer for one; without operators nothing tells what
         # the host did between two launches.
         _move(kinds, BoundKind.DISPATCH, np.flatnonzero(masks[IdleCause.HOST_WORK] & (length < _PAUSE_OF_STACKS_NS)))
+    sits = np.flatnonzero(idle.call >= 0)
+    _move(kinds, BoundKind.COLD_START, sits[host.cold[idle.call[sits]] & ~masks[IdleCause.DEPENDENCY][sits]])
+    _move(kinds, BoundKind.COLD_START, np.flatnonzero((idle.record >= 0) & masks[IdleCause.BLOCKING]))
     asked = np.flatnonzero(kinds[BoundKind.DISPATCH] | kinds[BoundKind.HOST_WORK])
     after[asked] = _waited_before(host, idle, asked)
     waits = Intervals.union_of(host.start[host.waits], host.end[host.waits])
@@ -106,7 +113,28 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
         after=after,
         profiler_ns=int(length[masks[IdleCause.PROFILER]].sum()),
         host_waits_ns=waits.within(timeline.window.spans).length,
+        quiet_ns=_quiet(trace, idle, kinds[BoundKind.HOST_WORK] | kinds[BoundKind.INPUT]),
+        after_waits_ns=int(length[after >= 0].sum()),
     )
+
+
+_QUIET_NS: Final = 1_000_000  # Python that records its frames does not go so long without one
+
+
+def _quiet(trace: Trace, idle: IdleTime, mask: Bools) -> int:
+    """Return how much of some pieces lies in stretches of their threads in which nothing begins or ends."""
+    total = 0
+    tables = [table for table in (trace.frames, trace.operators, trace.launches) if table.height]
+    for number in np.unique(idle.thread[mask]).tolist():
+        moments = [np.zeros(0, np.int64)]
+        for table in tables:
+            mine = column(table, "thread") == number
+            moments += [column(table, "start_ns")[mine], end_of(table)[mine]]
+        times = np.sort(np.concatenate(moments), kind="stable")
+        long = np.diff(times) > _QUIET_NS
+        quiet = Intervals(times[:-1][long], times[1:][long]) if len(times) > 1 else Intervals(times[:0], times[:0])
+        total += quiet.within(idle.pieces.chosen(mask & (idle.thread == number))).length
+    return total
 
 
 def _covered(pieces: Intervals, others: Intervals) -> Ints:

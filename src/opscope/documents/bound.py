@@ -10,8 +10,9 @@ class BoundKind(StrEnum):
     ``DEVICE``: the device computes nearly all the time. ``COMMUNICATION``, ``MEMCPY``: it moves data meanwhile. Else it
     waits: for launches to be issued (``DISPATCH``), for a call in which the host sits (``BLOCKING``; one that allocates
     or frees: ``ALLOCATION``), for the host's other work (``HOST_WORK``; for data to be loaded: ``INPUT``), for another
-    stream (``DEPENDENCY``). ``HOST_ONLY``: nothing ran on a device. ``UNKNOWN``: what was recorded allows opposite
-    answers.
+    stream (``DEPENDENCY``). ``HOST_ONLY``: nothing ran on a device. ``COLD_START``: contexts are created and code is
+    loaded most of the time. ``CAPTURE``: what was recorded is mostly a graph's capture, in which nothing runs.
+    ``UNKNOWN``: what was recorded allows opposite answers.
     """
 
     DEVICE = "device"
@@ -23,6 +24,8 @@ class BoundKind(StrEnum):
     HOST_WORK = "host_work"
     INPUT = "input"
     DEPENDENCY = "dependency"
+    COLD_START = "cold_start"
+    CAPTURE = "capture"
     HOST_ONLY = "host_only"
     UNKNOWN = "unknown"
 

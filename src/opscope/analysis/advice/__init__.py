@@ -41,6 +41,13 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
     memory.grown_copies,
     repeated.duplicate_work,
 )
+# What rests on what the host did, and when it launched.
+_OF_THE_HOST: Final = frozenset(
+    {
+        *(Rule.DISPATCH_BOUND, Rule.HOST_WORK, Rule.INPUT_PIPELINE, Rule.STREAM_DEPENDENCY, Rule.BLOCKING_READ),
+        *(Rule.BLOCKING_COPY, Rule.EXPLICIT_SYNC, Rule.ALLOCATOR_CHURN),
+    }
+)
 # From this share of a step on a saving counts: a step without any is near its limit.
 _CHEAP: Final = 0.05
 _NEAR: Final = 0.4  # of the limit: below, there is something to gain that no rule knows
@@ -51,8 +58,12 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
     evidence = recording.evidence
     if not evidence.devices or evidence.waits is None or evidence.trust.failed(CheckName.FILE_IS_VALID) is not None:
         return ()
+    if evidence.is_capture:
+        return ()
     context = Context(recording)
     drafts = [context.beside_others(draft) for rule in RULES for draft in rule(context)]
+    if evidence.host_unknown is not None:
+        drafts = [draft for draft in drafts if draft.rule not in _OF_THE_HOST]  # nobody knows what it did
     drafts = [draft for draft in drafts if draft.saving.high >= LEAST_SHARE * context.step_ns]
     drafts.sort(key=lambda draft: -draft.saving.likely)
     if sum(draft.saving.likely for draft in drafts) < _CHEAP * context.step_ns:

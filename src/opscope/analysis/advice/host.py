@@ -133,6 +133,9 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
     for rule, chosen in _by_reason(context, calls).items():
         pieces = np.isin(context.waits.after, chosen) | np.isin(context.waits.idle.call, chosen)
         pieces &= ~context.waits.kinds[BoundKind.UNKNOWN]
+        # A call that found the device idle did not keep the host from working: its other work has another cause.
+        idly = np.isin(context.waits.after, chosen[~_found_work(context, chosen)])
+        pieces &= ~(idly & (context.waits.kinds[BoundKind.HOST_WORK] | context.waits.kinds[BoundKind.INPUT]))
         if not pieces.any():
             continue
         saving = context.of_waiting(pieces)
@@ -204,6 +207,26 @@ def _by_reason(context: Context, calls: Ints) -> dict[Rule, Ints]:
         Rule.EXPLICIT_SYNC: calls[explicit],
     }
     return {rule: rows for rule, rows in by_reason.items() if len(rows)}
+
+
+_WAITED: Final = 0.2  # of a call: the rest is the way into the driver and back
+
+
+def _found_work(context: Context, calls: Ints) -> Bools:
+    """Tell per call whether the device worked meanwhile, so that it was waited for."""
+    start, end = context.host.start[calls], context.host.end[calls]
+    activities = context.trace.activities
+    busy = Intervals.union_of(column(activities, "start_ns"), end_of(activities))
+    first = np.searchsorted(busy.end, start, side="right")
+    last = np.searchsorted(busy.start, end, side="left")
+    total = np.append(0, np.cumsum(busy.end - busy.start))
+    within = total[np.maximum(last, first)] - total[first]
+    inside = first < last
+    begins = np.append(busy.start, 0)[np.minimum(first, len(busy.start))]
+    ends = np.append(0, busy.end)[last]
+    within -= np.where(inside, np.maximum(start - begins, 0) + np.maximum(ends - end, 0), 0)
+    found: Bools = inside & (within >= _WAITED * (end - start))
+    return found
 
 
 def _followed_by_free(context: Context) -> Bools:
@@ -406,7 +429,7 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
     launches = context.trace.launches
     manages = calls_of(launches, ApiKind.ALLOCATE, ApiKind.FREE)
     inside = context.device.window.spans.holds(column(launches, "start_ns"), end_of(launches))
-    calls = np.flatnonzero(manages & inside)
+    calls = np.flatnonzero(manages & inside & ~context.host.cold)
     pieces = context.waits.kinds[BoundKind.ALLOCATION] | np.isin(context.waits.after, calls)
     time = context.idle_in(pieces)
     if not len(calls) or time < LEAST_SHARE * context.step_ns:
@@ -481,11 +504,19 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
                   general("a rank that waits for the others spends that time in the same kernels")),
         action="overlap it with the backward pass (DistributedDataParallel's buckets: bucket_cap_mb, "
         "gradient_as_bucket_view=True), or communicate less (no_sync() while gradients accumulate, bf16 compression)"
-        if context.runs_pytorch
+        if _trains_data_parallel(context)
         else "overlap it with computation on another stream, or communicate less",
         wrong_if="the ranks wait for a slower one",
         claims=frozenset({"communication"}),
     )  # fmt: skip
+
+
+def _trains_data_parallel(context: Context) -> bool:
+    """Tell whether gradients are reduced by DistributedDataParallel: then they can be while others are computed."""
+    names = (context.trace.operators["name"], context.trace.annotations["name"])
+    return any(bool(names_that(name, lambda text: "DistributedDataParallel" in text).any()) for name in names) and bool(
+        names_that(context.trace.operators["name"], lambda text: "autograd::engine" in text or "Backward" in text).any()
+    )
 
 
 def _beyond_usual(context: Context) -> float:
@@ -535,10 +566,9 @@ def recompilation(context: Context) -> Iterator[Draft]:
 
 
 def cold_start(context: Context) -> Iterator[Draft]:
-    """Find code that is loaded to the device within the steps."""
+    """Find code that is loaded, and contexts that are created, within the steps."""
     idle = context.waits.idle
-    loads = np.flatnonzero(calls_of(context.trace.launches, ApiKind.MODULE_LOAD))
-    pieces = (idle.record >= 0) | np.isin(idle.call, loads)
+    pieces = context.waits.kinds[BoundKind.COLD_START]
     # What the host does before, in the same gap, is most likely to find, read or compile that code.
     around = np.isin(idle.gap, idle.gap[pieces])
     certain, time = context.idle_in(pieces), context.idle_in(around)
@@ -547,13 +577,13 @@ def cold_start(context: Context) -> Iterator[Draft]:
     where = context.where_of_pieces(np.flatnonzero(pieces))
     yield Draft(
         rule=Rule.COLD_START,
-        title=f"Code is loaded to the device within the steps: the device waits {format_ns(time)} of a step",
+        title=f"Code is loaded, or a context created, within the steps: the device waits {format_ns(time)} of a step",
         where=where,
         saving=Range(0.7 * certain, time, 0.8 * time).within(context.step_ns),
         derivation="the idle time of gaps in which code is loaded (high), 70 % of the loading itself (low)",
         evidence=(measured(f"{int(pieces.sum())} such waits in the recording"), *_seen(context, where)),
         action=f"run {'each shape and operator' if context.runs_pytorch else 'each kernel'} once before the steps that "
         "count (warm-up); CUDA_MODULE_LOADING=EAGER loads all code at the start",
-        wrong_if="these are the first steps: then it happens once",
-        claims=idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(around),
+        wrong_if="these are the first steps: then it happens once; profile later ones",
+        claims=idle_claim(BoundKind.COLD_START) | context.claims_of_pieces(around),
     )

@@ -10,7 +10,7 @@ from typing import Final
 
 from opscope.knowledge.kernels.decoded import DecodedKernel
 from opscope.knowledge.kernels.families.aten import aten
-from opscope.knowledge.kernels.families.attention import cudnn, cudnn_attention, efficient, flash
+from opscope.knowledge.kernels.families.attention import cudnn, cudnn_attention, efficient, flash, miopen
 from opscope.knowledge.kernels.families.generated import cub, inductor, memory, nccl
 from opscope.knowledge.kernels.families.products import (
     codenamed,
@@ -27,7 +27,7 @@ from opscope.knowledge.kernels.names import base_name
 
 _FAMILIES: Final[tuple[Callable[[str], DecodedKernel | None], ...]] = (
     nvjet, xmma, cutlass, codenamed, tensile, vector_product, plain_gemm, split_k_reduction,
-    flash, efficient, cudnn_attention, cudnn, memory, nccl, inductor, aten, cub,
+    flash, efficient, cudnn_attention, cudnn, miopen, memory, nccl, inductor, aten, cub,
 )  # fmt: skip
 
 

@@ -124,3 +124,18 @@ def cudnn(name: str) -> DecodedKernel | None:
                 unknown=("further template arguments",) if len(arguments) > 1 else (),
             )
     return None
+
+
+_TRANSPOSE: Final = re.compile(r"^batched_transpose_(?P<tile>\d+x\d+)_(?:pack_\w+?_)?(?:ediv_\w+?_)?(?P<type>\w+)")
+
+
+def miopen(name: str) -> DecodedKernel | None:
+    """Read MIOpen's kernels that change the layout of tensors around its convolutions."""
+    found = _TRANSPOSE.match(name)
+    if found is None or library_of(name) != "MIOpen":
+        return None
+    return DecodedKernel(
+        summary=f"MIOpen layout change between NCHW and NHWC, tiles of {found['tile']}",
+        family="MIOpen",
+        operation=Operation.LAYOUT_CHANGE,
+    )

@@ -1,0 +1,57 @@
+"""How much of a recording is the capture of graphs, in which calls are noted and nothing runs."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from opscope.analysis.api import calls_of, calls_that
+from opscope.analysis.columns import column, end_of
+from opscope.analysis.intervals import Intervals
+from opscope.analysis.launches import captured_into_graph
+from opscope.analysis.window import Window
+from opscope.knowledge.api_calls import ApiKind
+from opscope.model import Trace
+
+MOSTLY: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Captures:
+    """The captures of a recording.
+
+    Attributes:
+        spans: when a stream was captured.
+        launches: how many calls that enqueue lie in them.
+        of_launches: how many there are in all.
+    """
+
+    spans: Intervals
+    launches: int
+    of_launches: int
+
+    def is_mostly_one(self, window: Window) -> bool:
+        """Tell whether most of what was recorded is captured: of the calls that enqueue, or of the time."""
+        if not self.launches:
+            return False
+        whole = window.duration_ns
+        return (
+            self.launches >= MOSTLY * self.of_launches or self.spans.within(window.spans).length >= MOSTLY * whole > 0
+        )
+
+
+def captures_of(trace: Trace) -> Captures:
+    """Return the captures: from each begin to the next end of its thread."""
+    launches = trace.launches
+    start, end, thread = column(launches, "start_ns"), end_of(launches), column(launches, "thread")
+    begins, ends = calls_of(launches, ApiKind.CAPTURE_BEGIN), calls_of(launches, ApiKind.CAPTURE_END)
+    enqueues = calls_that(launches, lambda call: call.enqueues)
+    low, high = [], []
+    for begin in np.flatnonzero(begins).tolist():
+        mine = thread == thread[begin]
+        closing = end[mine & ends & (start >= start[begin])]
+        last = int(closing.min()) if len(closing) else int(end[mine].max())
+        low.append(int(start[begin]))
+        high.append(last)
+    spans = Intervals.union_of(np.array(low, np.int64), np.array(high, np.int64))
+    return Captures(spans, int((enqueues & captured_into_graph(launches)).sum()), int(enqueues.sum()))
