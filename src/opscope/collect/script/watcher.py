@@ -481,6 +481,8 @@ class Watcher:
         self._end_script()
 
     def _window_over(self) -> None:
+        if self._run.wanted.kind in self._streams:
+            return  # its boundaries are marked, until the script ends or they repeat
         if not self._early.running:
             if not self._expected.optimizers or self._by_operators_alone:  # an optimizer's steps will tell
                 self._start_early()
