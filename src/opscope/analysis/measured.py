@@ -116,10 +116,21 @@ class Measured:
                 return nothing
             share = format_share(moving, 1)
             return f"{nothing} For {share} of its time the device moves data: whether that is needed no trace tells."
-        return (
-            "No rule found anything, but most rules could not look: record operators and shapes (record_shapes=True; "
-            "opscope profile does)."
-        )
+        return f"No rule found anything, but most rules could not look: {self._limits_unknown}."
+
+    @property
+    def _limits_unknown(self) -> str:
+        """Why the limit of most work is not known."""
+        operators = self.analysis.trace.operators
+        if not operators.height or operators["input_dims"].null_count() == operators.height:
+            missing = "shapes" if operators.height else "operators and shapes"
+            return f"record {missing} (record_shapes=True; opscope profile does)"
+        lacking: dict[str, int] = {}
+        for row in self.analysis.limits_of_steps:
+            if row.ideal_ns is None and row.reason:
+                lacking[row.reason] = lacking.get(row.reason, 0) + row.device_ns
+        reason = max(lacking, key=lambda text: lacking[text], default="no work has a model")
+        return f"the limit of most work is not known ({reason.rstrip('.')})"
 
     @property
     def unprofiled_step_ns(self) -> float | None:

@@ -15,6 +15,8 @@ from opscope.model import Trace
 _NOT_THE_USERS = re.compile(
     r"^(torch/|opscope/|src/opscope/|<built-in|<string>|<frozen |nn\.Module: |contextlib\.py|threading\.py|runpy\.py)"
     r"|/torch/|/opscope/|lib/python3"
+    # Python's and frameworks' plumbing: the frame above says who asked.
+    r"|: (__(getattribute|getattr|setattr|hash|eq|bool|len|enter|exit)__|is_tensor|is_torch_\w+|decorate_context)$"
 )
 
 

@@ -318,6 +318,10 @@ class Context:
             annotation=place.annotation if place else None,
         )
 
+    def inputs_of(self, rows: Ints) -> pl.Series:
+        """Return the shapes of the inputs of some activities' operators, as text; null where none were recorded."""
+        return self._inputs()[rows]["input_dims"].cast(pl.String)
+
     def claims_of_activities(self, rows: Ints) -> frozenset[str]:
         """Return what findings on some activities claim: the rows of work that they are part of."""
         return frozenset(_claim(*key) for key in self._claim_keys(rows).unique().iter_rows())

@@ -497,10 +497,10 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
         where=context.where_of_row(max(rows, key=lambda row: row.device_ns)) if rows else Where(),
         saving=Range(0.0, time - late).within(context.step_ns),
         derivation="all of that time, if it overlapped with work (high), but for what calls take beyond three times "
-        "the usual: then other ranks are late",
+        "what they take in most steps: then other ranks are late",
         evidence=(measured(f"{format_share(time, context.step_ns)} of the step"),
-                  *([derived(f"{format_ns(late)} of it in calls that take more than three times as long as usual: this "
-                             "rank waits for others")] if late else []),
+                  *([derived(f"{format_ns(late)} of it in calls that take more than three times as long as in other "
+                             "steps: this rank waits for others")] if late else []),
                   general("a rank that waits for the others spends that time in the same kernels")),
         action="overlap it with the backward pass (DistributedDataParallel's buckets: bucket_cap_mb, "
         "gradient_as_bucket_view=True), or communicate less (no_sync() while gradients accumulate, bf16 compression)"
@@ -520,12 +520,29 @@ def _trains_data_parallel(context: Context) -> bool:
 
 
 def _beyond_usual(context: Context) -> float:
-    """Return how long communication takes beyond three times the median of calls of the same kernel."""
+    """Return how long communication takes beyond three times what calls of the same kind take.
+
+    Calls are compared with those at the same place of other steps, and with those of the same inputs: a large one that
+    repeats is no wait for a late rank. Where there are neither, nothing is known.
+    """
     activities = context.trace.activities
-    work = activities.select("name", "duration_ns")[context.work]
-    mine = work.filter(names_that(work["name"], communicates))
-    usual = pl.col("duration_ns").median().over("name")
-    return float(mine.select((pl.col("duration_ns") - 3 * usual).clip(0).sum()).item() or 0.0)
+    work = activities.select("name", "start_ns", "duration_ns")[context.work].with_columns(
+        size=context.inputs_of(context.work)
+    )
+    mine = work.filter(names_that(work["name"], communicates)).sort("start_ns")
+    count, number = pl.len().over("name"), pl.int_range(pl.len()).over("name")
+    several = context.steps >= _STEPS_THAT_TELL
+    place = pl.when((count % context.steps == 0) & several).then(number % (count // context.steps))
+    same_size = pl.when(pl.col("size").is_not_null() & (pl.len().over("name", "size") >= _STEPS_THAT_TELL))
+    found = mine.with_columns(place=place).with_columns(
+        by_place=pl.when(pl.col("place").is_not_null()).then(pl.col("duration_ns").median().over("name", "place")),
+        by_size=same_size.then(pl.col("duration_ns").median().over("name", "size")),
+    )
+    usual = pl.max_horizontal("by_place", "by_size")
+    return float(found.select((pl.col("duration_ns") - 3 * usual).clip(0).sum()).item() or 0.0)
+
+
+_STEPS_THAT_TELL: Final = 3
 
 
 _COMPILING: Final = ("dynamo_timed", "compile_inner", "torch/_dynamo/convert_frame")

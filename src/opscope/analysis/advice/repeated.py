@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -64,12 +65,17 @@ def _checkpoint(context: Context) -> Where:
     return Where(python=str(names[above]) if above >= 0 else str(names[row]))
 
 
+_MOST_RUNS: Final = 4
+
+
 def duplicate_work(context: Context) -> Iterator[Draft]:
     """Find modules that run several times a step on inputs of the same shapes: on the same inputs, perhaps."""
     if context.backward().inside.any():
         return  # what runs again may belong to another micro-batch
     for name, calls, time in itertools.islice(_repeated_modules(context), 1):
         saved = time * (1 - 1 / calls)
+        if calls > _MOST_RUNS:  # a loop, as that of a sampler: each run goes on with what the one before made
+            return
         if saved < LEAST_SHARE * context.step_ns:
             return
         high = context.of_device(0.0, saved).high
