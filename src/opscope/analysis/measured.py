@@ -109,6 +109,8 @@ class Measured:
             return self.device_times_reason
         if (incomplete := self.trust.failed(CheckName.FILE_IS_VALID)) is not None:
             return incomplete.sentence
+        if self.step_evidence.is_capture:
+            return "What a capture takes says nothing of a step."
         if self.analysis.knows_limits:
             nothing = "No rule found anything that is worth more than 2 % of a step."
             moving = moving_share(self.analysis.limits_of_steps)

@@ -44,6 +44,8 @@ class Rule(StrEnum):
     RECOMPILATION = "recompilation"
     SLOW_PRODUCT_KERNEL = "slow_product_kernel"
     NEAR_LIMIT = "near_limit"
+    FAR_FROM_LIMIT = "far_from_limit"
+    DEAREST_WORK = "dearest_work"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

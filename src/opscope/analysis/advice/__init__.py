@@ -7,6 +7,7 @@ from typing import Final
 
 from opscope.analysis.advice import attention, host, memory, products, repeated
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, derived
+from opscope.analysis.advice.device_work import dearest, far_from_limit
 from opscope.analysis.advice.small_copies import small_copies
 from opscope.analysis.bounds import BUSY_SHARE
 from opscope.analysis.limit_totals import least_ns
@@ -65,11 +66,13 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
     if evidence.host_unknown is not None:
         drafts = [draft for draft in drafts if draft.rule not in _OF_THE_HOST]  # nobody knows what it did
     drafts = [draft for draft in drafts if draft.saving.high >= LEAST_SHARE * context.step_ns]
+    if context.busy_ns >= BUSY_SHARE * context.step_ns:
+        drafts += [context.beside_others(draft) for draft in far_from_limit(context, drafts)]
     drafts.sort(key=lambda draft: -draft.saving.likely)
     if sum(draft.saving.likely for draft in drafts) < _CHEAP * context.step_ns:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
         drafts = [*near_limit(context, possible=possible), *drafts]
-    return _named(context, drafts)
+    return _named(context, drafts or list(dearest(context)))
 
 
 def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:

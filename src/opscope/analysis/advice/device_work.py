@@ -1,0 +1,91 @@
+"""Of a device that is busy all the time: which work is far from its limit, and what it works on."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import polars as pl
+
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, claims_of, derived, measured
+from opscope.analysis.bounds import BUSY_SHARE
+from opscope.documents.findings import Fact, Rule, Where
+from opscope.documents.limits import LimitRow
+from opscope.knowledge.kernels.communication import communicates
+from opscope.knowledge.kernels.decode import decode
+from opscope.units import format_ns, format_share
+
+_FAR: Final = 0.5  # of the limit
+_REACHED: Final = 0.8  # what kernels that pass over memory once reach of it (METRICS: device copies do on an H200)
+_LEAST_CALL_NS: Final = 10_000.0  # shorter kernels are a matter of launching
+_NAMED: Final = 3
+_LIKELY: Final = 0.1  # of what the limit allows: why it is far from it, nobody knows
+
+
+def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]:
+    """Find work that takes far longer than the device allows, and that no other rule speaks of.
+
+    Args:
+        context: what rules look at.
+        others: what they found.
+    """
+    claimed = frozenset[str]().union(*(draft.claims for draft in others))
+    rows = [row for row in context.rows if _is_far(row) and not claims_of([row]) & claimed]
+    rows.sort(key=lambda row: -(row.lost_ns or 0.0))
+    for row in rows[:_NAMED]:
+        lost = max(row.device_ns - row.calls * (row.ideal_ns or 0.0) / _REACHED, 0.0) / context.steps
+        high = context.of_device(0.0, lost).high
+        if high < LEAST_SHARE * context.step_ns:
+            continue
+        share, time = format_share(row.share or 0.0, 1), row.device_ns / context.steps
+        yield Draft(
+            rule=Rule.FAR_FROM_LIMIT,
+            title=f"{row.operator or 'a kernel'} runs at {share} of its limit ({format_ns(time)} per step)",
+            where=context.where_of_row(row),
+            saving=Range(0.0, high, _LIKELY * high),
+            derivation="its time less what it takes at 80 % of the limit (high); why it is slower is not known (low)",
+            evidence=(
+                measured(f"{row.calls / context.steps:,.1f} calls a step of {row.input_dims or 'unknown inputs'}, "
+                         f"{format_ns(row.call_ns)} each, as {decode(row.kernel).summary}"),
+                derived(f"{row.limited_by or 'the device'} allows {format_ns(row.ideal_ns)}"),
+                *_what_is_known(context, row),
+            ),
+            action=f"opscope explain {row.operator or row.kernel}  # its source; opscope dossier asks what slows it",
+            wrong_if="it must touch more than its inputs and outputs once, such as indices at random places",
+            claims=claims_of([row]),
+        )  # fmt: skip
+
+
+def _is_far(row: LimitRow) -> bool:
+    if row.product is not None or row.share is None or row.lost_ns is None or communicates(row.kernel):
+        return False
+    return row.share < _FAR and row.call_ns >= _LEAST_CALL_NS
+
+
+def _what_is_known(context: Context, row: LimitRow) -> Iterator[Fact]:
+    units = context.properties.multiprocessors if context.properties else None
+    if units and row.thread_blocks and row.thread_blocks < units:
+        yield measured(f"{row.thread_blocks} thread blocks leave {units - row.thread_blocks} of {units} units idle")
+    if row.input_strides:
+        yield measured(f"strides of its inputs: {row.input_strides}")
+
+
+def dearest(context: Context) -> Iterator[Draft]:
+    """Name what a busy device works on, where no rule has more to say."""
+    if context.busy_ns < BUSY_SHARE * context.step_ns:
+        return
+    names = context.trace.activities.select("name", "duration_ns")[context.work]
+    table = names.group_by("name").agg(pl.len(), pl.col("duration_ns").sum()).sort("duration_ns", descending=True)
+    whole = max(int(table["duration_ns"].sum()), 1)
+    shown = [
+        f"{decode(str(name)).summary or name} ({count / context.steps:,.0f} a step, {format_share(time, whole)})"
+        for name, count, time in table.head(_NAMED).iter_rows()
+    ]
+    yield Draft(
+        rule=Rule.DEAREST_WORK,
+        title=f"The device works on {', '.join(shown)}",
+        where=Where(kernel=str(table["name"][0])),
+        saving=Range(0.0, 0.0),
+        derivation="no rule finds anything in it",
+        evidence=(measured("shares of the time of all device work"),),
+        action="opscope limits TRACE  # how far each is from its limit; opscope explain KERNEL names its source",
+        wrong_if="a cause that no rule knows",
+    )
