@@ -6,7 +6,8 @@ import pytest
 
 from opscope.knowledge.api_calls import API_RULES, api_call
 from opscope.knowledge.categories import COLLECTIVE_RANGES, COMPILED_NAMES, Category, Classifier
-from opscope.knowledge.kernels.communication import COMMUNICATION_RULES, communicates
+from opscope.knowledge.kernels.communication import COMMUNICATION_RULES
+from opscope.knowledge.kernels.kinds import communicates, kind_of
 from opscope.knowledge.kernels.libraries import library_of
 from opscope.knowledge.kernels.library_rules import LIBRARY_RULES, PARAMETER_RULES
 from opscope.knowledge.kernels.names import base_name
@@ -46,6 +47,25 @@ def test_no_rule_has_alternatives_without_an_example_of_their_own() -> None:
 @pytest.mark.parametrize("rule", COMMUNICATION_RULES, ids=lambda rule: rule.pattern)
 def test_kernels_between_devices_are_known_by_name(rule: NameRule) -> None:
     assert communicates(rule.example)
+    kind = kind_of(rule.example)
+    assert kind is not None
+    assert kind.category is Category.COMMUNICATION
+
+
+@pytest.mark.parametrize("name", ["void dpsk::ep::internode::dispatch<false, 3>(int4*)", "aiter::allgather_vec"])
+def test_communication_has_one_owner(name: str) -> None:
+    """What a table calls communication is not computation in the accounting of exposed time."""
+    kind = kind_of(name)
+    assert kind is not None
+    assert kind.category is Category.COMMUNICATION
+    assert communicates(name)
+
+
+def test_computation_is_not_communication() -> None:
+    assert not communicates(
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
+    )
+    assert not communicates("ampere_sgemm_128x64_nn")
 
 
 @pytest.mark.parametrize("rule", [*COMPILED_NAMES, *COLLECTIVE_RANGES], ids=lambda rule: rule.pattern)

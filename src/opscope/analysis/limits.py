@@ -16,9 +16,9 @@ from opscope.knowledge.categories import Category, Classifier
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
 from opscope.knowledge.devices import Peaks
-from opscope.knowledge.kernels.communication import communicates
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import FP32_CORES, FP64_CORES, TENSOR_CORES, DecodedKernel, Operation
+from opscope.knowledge.kernels.kinds import communicates
 from opscope.knowledge.measured_peaks import peaks_called
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import DeviceProperties

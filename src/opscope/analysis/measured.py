@@ -6,7 +6,6 @@ from functools import cached_property
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.bounds import LightEvidence, StepEvidence, bound_of, busiest
 from opscope.analysis.checks import check_cpu_contention, check_limits, check_overhead, check_steady
-from opscope.analysis.limits import MOSTLY_MOVING, moving_share
 from opscope.analysis.passes import LightPass
 from opscope.analysis.statistics import summarise
 from opscope.analysis.steadiness import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, of_any_run, steadiness_of
@@ -16,7 +15,7 @@ from opscope.documents.findings import Finding
 from opscope.documents.trace import Measurement, SampleSummary
 from opscope.documents.trust import Check, CheckName, Trust
 from opscope.record.capture import Benchmark, CaptureRecord
-from opscope.units import NS_PER_S, format_share
+from opscope.units import NS_PER_S
 
 
 @dataclass(frozen=True)
@@ -112,12 +111,7 @@ class Measured:
         if self.step_evidence.is_capture:
             return "What a capture takes says nothing of a step."
         if self.analysis.knows_limits:
-            nothing = "No rule found anything that is worth more than 2 % of a step."
-            moving = moving_share(self.analysis.limits_of_steps)
-            if moving < MOSTLY_MOVING:
-                return nothing
-            share = format_share(moving, 1)
-            return f"{nothing} For {share} of its time the device moves data: whether that is needed no trace tells."
+            return "No rule found anything that is worth more than 2 % of a step."
         return f"No rule found anything, but most rules could not look: {self._limits_unknown}."
 
     @property

@@ -16,7 +16,7 @@ from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
 from opscope.analysis.step_work import periods_of_device_work, step_of_activities
 from opscope.analysis.window import Window, WindowKind, device_window, step_ranges, step_table, step_window
-from opscope.knowledge.kernels.communication import communicates
+from opscope.knowledge.kernels.kinds import communicates
 from opscope.model import DeviceProperties, Trace
 
 NO_DEVICE = -1

@@ -9,8 +9,8 @@ from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, 
 from opscope.analysis.bounds import BUSY_SHARE
 from opscope.documents.findings import Fact, Rule, Where
 from opscope.documents.limits import LimitRow
-from opscope.knowledge.kernels.communication import communicates
 from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.kinds import communicates
 from opscope.units import format_ns, format_share
 
 _FAR: Final = 0.5  # of the limit

@@ -29,7 +29,7 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, Where
 from opscope.knowledge.api_calls import ApiKind
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
-from opscope.knowledge.kernels.communication import communicates
+from opscope.knowledge.kernels.kinds import communicates
 from opscope.units import format_ns, format_share
 
 # Operators that hand a value of the device to Python, or need one to know how large their result is.

@@ -7,9 +7,9 @@ from typing import Final
 from opscope.analysis.advice.context import Context, Draft, Range, claims_of, derived, general, measured
 from opscope.documents.findings import Rule
 from opscope.documents.limits import LimitedBy, LimitRow
-from opscope.knowledge.kernels.communication import communicates
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
+from opscope.knowledge.kernels.kinds import communicates
 from opscope.units import format_ns, format_share
 
 _NS_PER_US: Final = 1_000.0

@@ -52,7 +52,7 @@ COMMUNICATION_RULES: Final[tuple[NameRule, ...]] = (
         "symbol of libtorch_cuda.so (torch 2.14.1)",
     ),
     NameRule(
-        r"deep_ep::",
+        r"(^|[\s:])(internode|internode_ll|intranode)::",
         "void deep_ep::intranode::cached_notify_combine<8>(void**, int*, int, int, int, int**, int)",
         "torch.profiler of SGLang serving on B200",
     ),
@@ -95,6 +95,6 @@ COMMUNICATION_RULES: Final[tuple[NameRule, ...]] = (
 _COMPILED: Final = compiled(COMMUNICATION_RULES, re.IGNORECASE)
 
 
-def communicates(name: str) -> bool:
-    """Tell whether a kernel's name says that it moves data between devices."""
+def is_named_communication(name: str) -> bool:
+    """Tell whether a kernel has the name of one that moves data between devices; see `kinds.communicates`."""
     return _COMPILED.search(name) is not None

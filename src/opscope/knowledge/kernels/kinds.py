@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from opscope.knowledge.categories import Category
+from opscope.knowledge.kernels.communication import is_named_communication
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.kernels.names import base_name
@@ -275,6 +276,9 @@ WORD_RULES: Final[tuple[WordRule, ...]] = (
     ),
 )
 _COMPILED: Final = tuple((rule, re.compile(rule.rule.pattern, re.IGNORECASE)) for rule in WORD_RULES)
+_OF_COMMUNICATION: Final = re.compile(
+    "|".join(rule.rule.pattern for rule in WORD_RULES if rule.category is Category.COMMUNICATION), re.IGNORECASE
+)
 # Templates that hold another kernel: what they run is the first argument.
 _WRAPPER: Final = re.compile(
     r"^(?:void )?(?:cutlass::device_kernel|ck_tile::kentry|cutlass::Kernel2?|fused_moe::run_global)<(?:\d+, )*"
@@ -308,6 +312,8 @@ _OF_OPERATION: Final[dict[Operation, Category]] = {
 @lru_cache(maxsize=1 << 16)
 def kind_of(name: str) -> KernelKind | None:
     """Return what kind of work a kernel does; None where its name tells nothing."""
+    if is_named_communication(name):
+        return KernelKind(Category.COMMUNICATION, "communication", likely=False)
     operation = decode(name).operation
     if operation in _OF_OPERATION:
         return KernelKind(_OF_OPERATION[operation], str(operation), likely=False)
@@ -318,6 +324,17 @@ def kind_of(name: str) -> KernelKind | None:
             if pattern.search(text):
                 return KernelKind(rule.category, rule.words, likely=True)
     return None
+
+
+@lru_cache(maxsize=1 << 14)
+def communicates(name: str) -> bool:
+    """Tell whether a kernel moves data between devices, by its name or its words: the one place that says so."""
+    if is_named_communication(name):
+        return True
+    if not _OF_COMMUNICATION.search(name):  # most names, told quickly
+        return False
+    kind = kind_of(name)
+    return kind is not None and kind.category is Category.COMMUNICATION
 
 
 def short_name(name: str) -> str:
