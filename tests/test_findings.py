@@ -753,3 +753,17 @@ def test_work_far_from_its_limit_is_named_where_no_rule_speaks_of_it(analyzed: A
     for _ in range(12):
         quick.call("aten::add", add, 750 * US, [[1 << 28], [1 << 28], []], ["float", "float", "Scalar"])
     assert Rule.FAR_FROM_LIMIT not in rules(analyzed(quick.done()), wall=None)
+
+
+def test_products_on_the_fp32_cores_of_a_device_before_tf32(analyzed: Analyze) -> None:
+    """A V100 multiplies 16 bits eight times as fast, and has no TF32."""
+    v100 = {"id": 0, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "computeMinor": 0, "numSms": 80}
+    step = Step()
+    step.trace = KinetoTrace(deviceProperties=[v100])
+    step.trace.step(1, 0, STEP)
+    step.product("volta_sgemm_128x64_nn", 9_500 * US, CUBE, "float")
+    (first, *_) = found(analyzed(step.done()))
+    assert first.rule == Rule.FP32_PRODUCTS
+    assert "float16" in first.action
+    assert "TF32" not in first.action
+    assert first.saving_ns.low > 0.3 * STEP

@@ -16,7 +16,7 @@ from opscope.analysis.advice.context import (
 )
 from opscope.analysis.tables import UNLINKED
 from opscope.documents.findings import Rule
-from opscope.documents.limits import LimitedBy, LimitRow
+from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
 from opscope.knowledge.costs import Product
@@ -142,5 +142,5 @@ def _of_scores(products: Mapping[_Matrices, list[LimitRow]], scores: _Matrices) 
 
 
 def _fused_ns(row: LimitRow) -> float:
-    """Return the least time of a product whose operands and result need not go through the memory."""
-    return row.ideal_ns if row.ideal_ns is not None and row.limited_by == LimitedBy.COMPUTE else 0.0
+    """Return the least time of a product whose operands and result need not go through the memory: its operations."""
+    return row.compute_ns or 0.0

@@ -41,6 +41,13 @@ _FP32: Final = _Matter(
     0.25,
     0.87,
 )
+_FP32_BEFORE_TF32: Final = _Matter(
+    _FP32.title,
+    "with torch.autocast('cuda', dtype=torch.float16):  # and torch.amp.GradScaler in training",
+    "the results need more than 16 bits hold",
+    _FP32.least_of_time,
+    _FP32.most_of_time,
+)
 _ANY_ALIGNMENT: Final = _Matter(
     "Products run in kernels for operands of any alignment ({time} per step)",
     "pad sizes to multiples of 8 elements (a vocabulary, a number of features), and keep operands contiguous",
@@ -84,7 +91,10 @@ def _sizes(row: LimitRow) -> str:
 
 def fp32_products(context: Context) -> Iterator[Draft]:
     """Find products on the FP32 cores of a device whose Tensor Cores take TF32."""
-    rows = [row for row in context.rows if row.precision == "fp32" and row.lower_precision == "tf32" and row.flop]
+    # Volta and Turing have Tensor Cores for 16 bits only.
+    lower = "tf32" if context.has_tensor_cores_for_fp32 else "fp16"
+    matter = _FP32 if lower == "tf32" else _FP32_BEFORE_TF32
+    rows = [row for row in context.rows if row.precision == "fp32" and row.lower_precision == lower and row.flop]
     rows = [row for row in rows if row.lower_ideal_ns is not None and row.share is not None]
     # Of products whose shapes were not recorded the names tell: one cause, one finding.
     named = [row for row in _unknown(context) if row.precision == "fp32"] if context.has_tensor_cores_for_fp32 else []
@@ -99,18 +109,18 @@ def fp32_products(context: Context) -> Iterator[Draft]:
     share = sum((row.share or 0) * row.device_ns for row in rows) / sum(row.device_ns for row in rows)
     yield Draft(
         rule=Rule.FP32_PRODUCTS,
-        title=_FP32.title.format(time=format_ns(time)),
+        title=matter.title.format(time=format_ns(time)),
         where=context.where_of_row(first),
         saving=saving,
-        derivation="their time less what TF32 takes at 75 % (high) and 20 % (low) of the device's TF32 peak"
+        derivation=f"their time less what {lower.upper()} takes at 75 % (high) and 20 % (low) of its peak"
         + (f"; 87 % and 25 % of the {format_ns(unknown)} in products whose sizes were not recorded" if named else ""),
         evidence=(
             measured(f"{format_share(time, context.busy_ns)} of the device's busy time, mostly {_sizes(first)}"),
             measured(f"the kernel is {decode(first.kernel).summary}"),
             derived(f"they run at {format_share(share, 1)} of what the FP32 cores allow"),
         ),
-        action=_FP32.action,
-        wrong_if=_FP32.wrong_if,
+        action=matter.action,
+        wrong_if=matter.wrong_if,
         claims=claims_of([*rows, *named]),
     )
 
