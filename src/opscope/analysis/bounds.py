@@ -1,6 +1,5 @@
 """What bounds a step: the device, the host that launches, or the waiting between them."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +23,7 @@ _LEAST_SHARE: Final = 0.1
 
 
 _LEAST_COVERED: Final = 0.1  # of the window
+_LOST: Final = 0.1  # of the device's work: what the rest waited for may have been that
 
 # What else the host does than to launch and to wait.
 _PAUSES: Final[tuple[BoundKind, ...]] = (BoundKind.HOST_WORK, BoundKind.INPUT)
@@ -118,7 +118,8 @@ class StepEvidence:
     @property
     def host_unknown(self) -> str | None:
         """Why nobody can tell what a device waited for; None where that can be told."""
-        if (lost := self.trust.failed(CheckName.LAUNCH_RECORDED)) is not None:
+        lost = self.trust.failed(CheckName.LAUNCH_RECORDED)
+        if lost is not None and (lost.share or 0.0) >= _LOST:
             return lost.sentence
         if self.host_covered is not None and self.host_covered < _LEAST_COVERED:
             covered = format_share(self.host_covered, 1)
@@ -209,7 +210,6 @@ class _DeviceShare:
     step_ns: float
     sentence: str
     of_steps: bool
-    cost: ProfilerCost | None = None
 
     @classmethod
     def of(cls, evidence: StepEvidence, device: DeviceTimeline, waits: Waits) -> "_DeviceShare":
@@ -244,7 +244,6 @@ class _DeviceShare:
             whole / steps,
             sentence,
             of_steps=bool(evidence.steps),
-            cost=evidence.cost,
         )
 
 
@@ -320,27 +319,20 @@ def _kind(
     largest = max(parts, key=lambda kind: parts[kind])
     if at_work is largest or parts[largest] < _LEAST_SHARE * share.step_ns:
         return at_work
-    if share.high >= BUSY_SHARE and not _moves_or_waits(device, share, parts, waits):
-        return BoundKind.UNKNOWN
+    if share.high >= BUSY_SHARE:
+        return BoundKind.COMMUNICATION if _moves_in_any_case(device, share, parts) else BoundKind.UNKNOWN
     if largest is BoundKind.DISPATCH and _only_for_waiting(device, parts[largest], waits):
         return BoundKind.BLOCKING
     return largest
 
 
-def _moves_or_waits(
-    device: DeviceTimeline, share: _DeviceShare, parts: Mapping[BoundKind, float], waits: Waits
-) -> bool:
-    """Tell whether a device that may be busy enough is so with communication beside which nothing is computed.
+def _moves_in_any_case(device: DeviceTimeline, share: _DeviceShare, parts: Mapping[BoundKind, float]) -> bool:
+    """Tell whether communication keeps the device from computing, however fast the host is without the profiler.
 
-    Then it is not bound by its work: what is computed takes less than the bound's share, even of a step in which the
-    host is faster by the middle of what recording can cost it.
+    That is so where what it computes is less than the bound's share even of the shortest step that it can have.
     """
-    moving = parts[BoundKind.COMMUNICATION]
-    if moving < _LEAST_SHARE * share.step_ns or share.cost is None:
-        return False
-    whole = device.window.duration_ns - waits.profiler_ns
-    likely = max(device.busy_in_window_ns, whole / math.sqrt(share.cost.least * share.cost.most))
-    return device.compute_ns < BUSY_SHARE * likely
+    computed = share.high * device.compute_ns / device.busy_in_window_ns
+    return computed < BUSY_SHARE and parts[BoundKind.COMMUNICATION] >= _LEAST_SHARE * share.step_ns
 
 
 def _only_for_waiting(device: DeviceTimeline, dispatch: float, waits: Waits) -> bool:
@@ -389,7 +381,10 @@ def _why(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare,
         return f"Faster kernels, or fewer of them, make the step faster.{moving}"
     if kind in (BoundKind.COMMUNICATION, BoundKind.MEMCPY):
         what = "between devices" if kind is BoundKind.COMMUNICATION else "to, from or within its memory"
-        return f"For {format_ns(parts[kind])} of it, data move {what} and nothing is computed."
+        moves = f"For {format_ns(parts[kind])} of it, data move {what} and nothing is computed"
+        if share.low < BUSY_SHARE <= share.high and not unprofiled:
+            return f"{moves}, with or without the profiler. The other idle time may be the profiler's own."
+        return f"{moves}."
     largest = max(_WAITS_FOR, key=lambda reason: parts.get(reason, 0.0))
     of_step = format_share(parts.get(largest, 0.0), share.step_ns)
     whole = f"{'unprofiled' if unprofiled else 'profiled'} step" if share.of_steps else "recording"

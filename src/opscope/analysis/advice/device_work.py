@@ -70,7 +70,7 @@ def _what_is_known(context: Context, row: LimitRow) -> Iterator[Fact]:
 
 def dearest(context: Context) -> Iterator[Draft]:
     """Name what a busy device works on, where no rule has more to say."""
-    if context.busy_ns < BUSY_SHARE * context.step_ns:
+    if context.busy_ns < BUSY_SHARE * context.step_ns or not len(context.work):
         return
     names = context.trace.activities.select("name", "duration_ns")[context.work]
     table = names.group_by("name").agg(pl.len(), pl.col("duration_ns").sum()).sort("duration_ns", descending=True)
