@@ -380,11 +380,7 @@ def _why(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare,
         moving = f" For {format_ns(copied)} of it only data move." if copied >= _LEAST_SHARE * share.step_ns else ""
         return f"Faster kernels, or fewer of them, make the step faster.{moving}"
     if kind in (BoundKind.COMMUNICATION, BoundKind.MEMCPY):
-        what = "between devices" if kind is BoundKind.COMMUNICATION else "to, from or within its memory"
-        moves = f"For {format_ns(parts[kind])} of it, data move {what} and nothing is computed"
-        if share.low < BUSY_SHARE <= share.high and not unprofiled:
-            return f"{moves}, with or without the profiler. The other idle time may be the profiler's own."
-        return f"{moves}."
+        return _why_moving(kind, parts[kind], share, unprofiled=unprofiled)
     largest = max(_WAITS_FOR, key=lambda reason: parts.get(reason, 0.0))
     of_step = format_share(parts.get(largest, 0.0), share.step_ns)
     whole = f"{'unprofiled' if unprofiled else 'profiled'} step" if share.of_steps else "recording"
@@ -405,6 +401,14 @@ def _why(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare,
             "torch.compile, or CUDA graphs help; faster kernels do not."
         )
     return f"{waited} is spent waiting for {_WAITS_FOR[largest]}."
+
+
+def _why_moving(kind: BoundKind, moving: float, share: _DeviceShare, *, unprofiled: bool) -> str:
+    what = "between devices" if kind is BoundKind.COMMUNICATION else "to, from or within its memory"
+    moves = f"For {format_ns(moving)} of it, data move {what} and nothing is computed"
+    if share.low < BUSY_SHARE <= share.high and not unprofiled:
+        return f"{moves}, with or without the profiler. The other idle time may be the profiler's own."
+    return f"{moves}."
 
 
 def _without_device(evidence: StepEvidence) -> Bound:
