@@ -37,6 +37,23 @@ def gpu_is_missing() -> str | None:
     return None if torch.cuda.is_available() else "PyTorch sees no GPU"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-goldens", action="store_true", help="write what is printed now as what is expected")
+
+
+@pytest.fixture
+def is_golden(pytestconfig: pytest.Config) -> Callable[[str, str], bool]:
+    """Compare a text with the file that holds the expected one; ``--update-goldens`` writes it instead."""
+
+    def compare(name: str, text: str) -> bool:
+        path = DATA / "golden" / name
+        if pytestconfig.getoption("--update-goldens"):
+            path.write_text(text, encoding="utf-8")
+        return text == path.read_text(encoding="utf-8")
+
+    return compare
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = gpu_is_missing() if marked else None

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.analysis import host_time, idle
+from opscope.analysis import causes, host_time, idle
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.readers import read
 from tests.budget import examples
 from tests.kineto import KinetoTrace
 
-PAUSE, LULL = 7, 25  # instead of 100 us and 1 ms
+PAUSE, LULL, QUEUED = 7, 25, 4  # instead of 100 us, 1 ms and 5 us
 TIME, LENGTH, THREAD = st.integers(0, 150), st.integers(1, 40), st.sampled_from([100, 200])
 CALLS = ["cudaLaunchKernel", "cudaStreamSynchronize", "cudaMalloc", "cudaMemcpyAsync", "cudaEventQuery"]
 
@@ -84,7 +84,7 @@ class Reference:
             return "launch not recorded" if ended else "after the last activity"
         call = self.calls[number]
         if call["end"] <= low:
-            return "dependency"
+            return "between kernels" if high - low < QUEUED else "dependency"
         if time >= call["start_ns"]:
             inside = self.waits(number) or (self.blocks(number) and time < call["end"])
             return "blocking call" if inside else "launch latency"
@@ -100,11 +100,13 @@ class Reference:
         begun = [t for t in range(low, start) if self.is_at_something(thread, t)]
         handed = low if thread == earlier else min([*begun, start])
         owner = earlier if time < handed else thread
-        if any(begin <= time < end and self.blocks(n) for begin, end, n in self.outermost(owner)):
-            return "blocking call"
+        sits = [n for begin, end, n in self.outermost(owner) if begin <= time < end and self.blocks(n)]
+        if sits:
+            return "allocation" if self.calls[sits[0]]["name"] == "cudaMalloc" else "blocking call"
         for begin, end in self.works(owner):
             if begin <= time < end and (min(end, handed) if time < handed else end) - begin > PAUSE:
-                return "host work"
+                # Where no operators were recorded, nothing tells what the host did in a short pause.
+                return "host work" if self.operators else "dispatch"
         return "dispatch"
 
     def is_at_something(self, thread: int, time: int) -> bool:
@@ -144,7 +146,11 @@ def test_causes_equal_looking_at_every_nanosecond(
         number = trace.launch(start, length, name="cudaMemcpyAsync" if pageable else "cudaLaunchKernel", tid=thread)
         name = "Memcpy HtoD (Pageable -> Device)" if pageable else "k"
         trace.kernel(name, start + 1 + delay % 60, duration, number, category="gpu_memcpy" if pageable else "kernel")
-    with mock.patch.multiple(host_time, PAUSE_NS=PAUSE, LULL_NS=LULL), mock.patch.object(idle, "PAUSE_NS", PAUSE):
+    with (
+        mock.patch.multiple(host_time, PAUSE_NS=PAUSE, LULL_NS=LULL),
+        mock.patch.object(idle, "PAUSE_NS", PAUSE),
+        mock.patch.object(causes, "BETWEEN_KERNELS_NS", QUEUED),
+    ):
         analysis = analyze(read(trace.write(tmp_path_factory.mktemp("t") / "t.json")))
     reference = Reference(analysis)
     (device,) = analysis.devices

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from opscope.analysis.captures import Captures
-from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleCause
+from opscope.analysis.idle import IdleCause
 from opscope.analysis.timeline import DeviceTimeline
-from opscope.analysis.waits import Waits
+from opscope.analysis.waits import CAUSES, Waits
 from opscope.analysis.window import Window, WindowKind
 from opscope.documents.bound import Bound, BoundKind
 from opscope.documents.trust import CheckName, Trust
@@ -181,7 +181,7 @@ def bound_of(evidence: StepEvidence) -> Bound:
     share = _DeviceShare.of(evidence, device, waits)
     parts = waiting_per_step(evidence, device, waits)
     kind = _kind(device, share, parts, waits, known=evidence.host_unknown is None)
-    cause = _largest_cause(device)
+    cause = _largest_cause(device, parts)
     return Bound(
         kind=kind,
         device_share=share.measured,
@@ -346,14 +346,12 @@ def _only_for_waiting(device: DeviceTimeline, dispatch: float, waits: Waits) -> 
     return dispatch > 0 and 2 * waits.drained_ns > total and issuing < device.busy_in_window_ns
 
 
-def _largest_cause(device: DeviceTimeline) -> IdleCause | None:
-    idle = {cause: length for cause, length in device.idle.by_cause().items() if length}
-    if not idle:
-        return None
-    largest = max(idle, key=idle.__getitem__)
-    if sum(idle.get(cause, 0) for cause in LAUNCH_BOUND_CAUSES) >= idle[largest]:
-        return max(LAUNCH_BOUND_CAUSES, key=lambda cause: idle.get(cause, 0))
-    return largest
+def _largest_cause(device: DeviceTimeline, parts: Mapping[BoundKind, float]) -> IdleCause | None:
+    """Return the cause to which most of what a device mostly waits for is due."""
+    idle = device.idle.by_cause()
+    of_kind = {kind: max(causes, key=lambda cause: idle[cause]) for kind, causes in CAUSES.items()}
+    kinds = [kind for kind, cause in of_kind.items() if idle[cause] and parts.get(kind, 0.0) > 0]
+    return of_kind[max(kinds, key=lambda kind: parts[kind])] if kinds else None
 
 
 _WAITS_FOR: Final[Mapping[BoundKind, str]] = {

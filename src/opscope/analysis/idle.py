@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -30,6 +30,10 @@ class IdleCause(enum.StrEnum):
     PROFILER = "profiler"
     UNKNOWN = "launch not recorded"
     TAIL = "after the last activity"
+    ALLOCATION = "allocation"
+    INPUT = "data loading"
+    COLD_START = "cold start"
+    QUEUED = "between kernels"
 
 
 LAUNCH_BOUND_CAUSES = (IdleCause.DISPATCH, IdleCause.LATENCY)
@@ -86,6 +90,17 @@ class IdleTime:
         if not len(self.pieces):
             return self
         return self.within(spans.gaps(int(self.pieces.start[0]), int(self.pieces.end[-1])))
+
+    def with_cause(self, pieces: Ints, cause: IdleCause) -> "IdleTime":
+        """Return the same pieces, some of which have another cause.
+
+        Args:
+            pieces: which, by their positions.
+            cause: the cause of these.
+        """
+        code = self.code.copy()
+        code[pieces] = _CODE[cause]
+        return replace(self, code=code)
 
     def chosen(self, mask: npt.NDArray[np.bool_]) -> "IdleTime":
         """Return the pieces for which the mask is true."""

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.api import names_that
+from opscope.analysis.causes import Causes
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.host_time import HostTime
 from opscope.analysis.idle import IdleTime, idle_time
@@ -82,8 +83,9 @@ def device_timelines(trace: Trace, links: Links, host: HostTime) -> tuple[Device
     numbers = [int(device[rows[0]]) for rows in groups]
     parts = [work.of(rows) for rows in groups]
     windows = _windows(trace, links, host, groups, parts)
+    causes = Causes(trace, host)
     return tuple(
-        _timeline(number, device_name(trace.devices, number), part, window, steps, host)
+        _timeline(number, device_name(trace.devices, number), part, window, steps, host, causes)
         for number, part, (window, steps) in zip(numbers, parts, windows, strict=True)
     )
 
@@ -175,7 +177,9 @@ def communication_mask(activities: pl.DataFrame) -> Bools:
     return mask
 
 
-def _timeline(device: int, name: str, work: _Work, window: Window, steps: Intervals, host: HostTime) -> DeviceTimeline:
+def _timeline(
+    device: int, name: str, work: _Work, window: Window, steps: Intervals, host: HostTime, causes: Causes
+) -> DeviceTimeline:
     start, end, moves = work.start, work.end, work.moves
     computes = ~moves & ~work.communicates
     busy = Intervals.union_of(start, end)
@@ -196,5 +200,5 @@ def _timeline(device: int, name: str, work: _Work, window: Window, steps: Interv
         exposed_communication_ns=not_memcpy - compute,
         exposed_memcpy_ns=in_window - not_memcpy,
         idle_ns=window.duration_ns - in_window,
-        idle=idle_time(host, work.launch, start, end, gaps).within(window.spans),
+        idle=causes.named(idle_time(host, work.launch, start, end, gaps).within(window.spans)),
     )

@@ -25,6 +25,7 @@ class Rule(StrEnum):
     INPUT_PIPELINE = "input_pipeline"
     ALLOCATOR_CHURN = "allocator_churn"
     EXPLICIT_SYNC = "explicit_sync"
+    BLOCKING_CALL = "blocking_call"
     HOST_WORK = "host_work"
     STREAM_DEPENDENCY = "stream_dependency"
     FUSIBLE_CHAIN = "fusible_chain"

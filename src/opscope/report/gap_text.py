@@ -12,6 +12,9 @@ from opscope.units import format_ns, format_share
 _WORTH_TELLING: Final = 0.01  # of the window
 _STACKS: Final = "the line of Python was not recorded: record stacks (with_stack=True, opscope profile --with-stack)"
 
+# Causes for which the host sits in a call.
+_IN_CALLS: Final = (IdleCause.BLOCKING, IdleCause.ALLOCATION, IdleCause.COLD_START)
+
 
 def longest_gap(
     gaps: Sequence[GapRow], windows_ns: Mapping[int, int], *, with_names: bool, may_have_stacks: bool
@@ -40,16 +43,16 @@ def longest_gap(
 
 def _where(gap: GapRow, *, may_have_stacks: bool) -> Iterator[str]:
     """Say in which call and where the host was, as far as it was recorded."""
-    if gap.call and gap.cause == IdleCause.BLOCKING:
+    if gap.call and gap.cause in _IN_CALLS:
         yield from (" (", Name(gap.call), ")")
     if gap.cause == IdleCause.DEPENDENCY:
         if gap.stream is not None:
             yield f", on stream {gap.stream}"
         if gap.waited_for is not None:
             yield from (", for ", Name(gap.waited_for))
-    if gap.cause in (IdleCause.DEPENDENCY, IdleCause.UNKNOWN, IdleCause.PROFILER):
+    if gap.cause in (IdleCause.DEPENDENCY, IdleCause.QUEUED, IdleCause.UNKNOWN, IdleCause.PROFILER):
         return
     for place in filter(None, (gap.operator, gap.annotation, gap.module, gap.python)):
         yield from (", in ", Name(place))
-    if may_have_stacks and gap.cause in (IdleCause.BLOCKING, IdleCause.HOST_WORK) and gap.python is None:
+    if may_have_stacks and gap.cause in (*_IN_CALLS, IdleCause.HOST_WORK, IdleCause.INPUT) and gap.python is None:
         yield f"; {_STACKS}"

@@ -24,6 +24,7 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
     host.dispatch_bound,
     small_copies,
     host.waits_for_the_device,
+    host.blocking_calls,
     host.copies,
     host.input_pipeline,
     host.allocator_churn,
@@ -46,7 +47,7 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
 _OF_THE_HOST: Final = frozenset(
     {
         *(Rule.DISPATCH_BOUND, Rule.HOST_WORK, Rule.INPUT_PIPELINE, Rule.STREAM_DEPENDENCY, Rule.BLOCKING_READ),
-        *(Rule.BLOCKING_COPY, Rule.EXPLICIT_SYNC, Rule.ALLOCATOR_CHURN),
+        *(Rule.BLOCKING_COPY, Rule.EXPLICIT_SYNC, Rule.ALLOCATOR_CHURN, Rule.BLOCKING_CALL),
     }
 )
 # From this share of a step on a saving counts: a step without any is near its limit.

@@ -30,6 +30,8 @@ from opscope.readers.formats import KINETO
 
 LEAST_SHARE: Final = 0.02  # of the step: what could save less is not worth a line
 _SIDE_BY_SIDE: Final = 1.02  # of the time in which anything runs: from here on streams run at once
+# What a device waits for while the host sits in a call.
+_SITTING: Final = (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.COLD_START)
 _LOOKED_AT: Final = 32  # calls of an operator, to tell where it is called from
 
 
@@ -224,8 +226,15 @@ class Context:
         return found
 
     def _dispatch(self, recorded: float, others: Mapping[BoundKind, Range]) -> Range:
-        """Return how much of the time for which the device waited for launches is left without the profiler."""
-        rest = self.busy_ns + sum(wait.high for wait in others.values())
+        """Return how much of the time for which the device waited for launches is left without the profiler.
+
+        That is the host's own time, less what it spends on other work, and less what the device works meanwhile: not
+        while the host waits for it.
+        """
+        sits = sum(others[kind].high for kind in _SITTING if kind in others)
+        beside_waits = max(self.waits.host_waits_ns / self.steps - sits, 0.0)
+        rest = max(self.busy_ns - beside_waits, 0.0)
+        rest += sum(wait.high for kind, wait in others.items() if kind not in _SITTING)
         low, high, likely = (
             max(host - rest, 0.0) for host in (self.host_ns.low, self.host_ns.high, self.host_ns.likely)
         )

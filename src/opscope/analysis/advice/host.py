@@ -19,7 +19,7 @@ from opscope.analysis.advice.context import (
 )
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.api import calls_of, calls_that, names_that
-from opscope.analysis.bounds import STACKS
+from opscope.analysis.bounds import BUSY_SHARE, STACKS
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.host_time import LULL_NS
 from opscope.analysis.intervals import Intervals
@@ -71,24 +71,36 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     # Of a step that is captured, short pauses between its launches go as well.
     pauses = context.waits.kinds[BoundKind.HOST_WORK] & (context.waits.lengths < LULL_NS)
     high = idle.high + context.idle_in(pauses)
-    saving = Range(0.5 * own * (idle.low - gaps), high, own * (idle.likely - gaps)).within(context.step_ns)
+    # The first launch of a step takes as long with a graph.
+    kept = max(1 - 1 / max(launches, 1.0), 0.0)
+    alone = launches < 2 and context.busy_ns < BUSY_SHARE * context.step_ns
+    saving = Range(
+        0.5 * own * kept * (idle.low - gaps), high if alone else high * kept, own * kept * (idle.likely - gaps)
+    )
     yield Draft(
         rule=Rule.DISPATCH_BOUND,
         title=f"The device waits {format_ns(idle.high)} of a step for the host to issue {launches:,.0f} launches",
         where=replace(longest, call=None),
-        saving=saving,
-        derivation="the idle time before launches that the host issues without pause, with its short pauses (high); "
-        "less a microsecond a launch, half of what does not follow a wait (low)",
+        saving=saving.within(context.step_ns),
+        derivation="the idle time before launches that the host issues without pause, with its short pauses (high), "
+        "but for that before the first of them; less a microsecond a launch, half of what does not follow a wait (low)",
         evidence=(
             measured(f"{launches:,.0f} launches a step, {format_ns(context.busy_ns / max(launches, 1))} of work each"),
             derived(f"{format_share(idle.high, context.step_ns)} of the step the device waits for them"),
         ),
-        action="step = torch.compile(step, mode='reduce-overhead')  # or capture a CUDA graph: torch.cuda.graph"
-        if context.runs_pytorch
-        else "capture the launches in a CUDA graph (cudaStreamBeginCapture) and replay it, or launch fewer kernels",
+        action=_issue_faster(context, alone=alone),
         wrong_if="shapes or control flow change from step to step, so that no graph can be replayed",
         claims=idle_claim(BoundKind.DISPATCH) | (idle_claim(BoundKind.HOST_WORK) if pauses.any() else frozenset()),
     )
+
+
+def _issue_faster(context: Context, *, alone: bool) -> str:
+    """Say what makes launches come in time; ``alone``: where a step has one only."""
+    if alone:
+        return "issue the next step's launch before the host waits for this one, so that the device has work queued"
+    if context.runs_pytorch:
+        return "step = torch.compile(step, mode='reduce-overhead')  # or capture a CUDA graph: torch.cuda.graph"
+    return "capture the launches in a CUDA graph (cudaStreamBeginCapture) and replay it, or launch fewer kernels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +143,11 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
     """Find calls between a step's launches in which the host waits for the device: to read a value, or explicitly."""
     calls = _waits_within_steps(context)
     for rule, chosen in _by_reason(context, calls).items():
-        pieces = np.isin(context.waits.after, chosen) | np.isin(context.waits.idle.call, chosen)
+        waited = _found_work(context, chosen)
+        pieces = np.isin(context.waits.after, chosen) | np.isin(context.waits.idle.call, chosen[waited])
         pieces &= ~context.waits.kinds[BoundKind.UNKNOWN]
         # A call that found the device idle did not keep the host from working: its other work has another cause.
-        idly = np.isin(context.waits.after, chosen[~_found_work(context, chosen)])
+        idly = np.isin(context.waits.after, chosen[~waited])
         pieces &= ~(idly & (context.waits.kinds[BoundKind.HOST_WORK] | context.waits.kinds[BoundKind.INPUT]))
         if not pieces.any():
             continue
@@ -163,6 +176,35 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
             wrong_if=matter.wrong_if,
             claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(pieces),
         )  # fmt: skip
+
+
+def blocking_calls(context: Context) -> Iterator[Draft]:
+    """Find calls of the API that take long while the device has nothing to do, and that no other rule explains."""
+    others = _by_reason(context, _waits_within_steps(context)).values()
+    known = np.concatenate([np.empty(0, np.int64), *(calls[_found_work(context, calls)] for calls in others)])
+    idle = context.waits.idle
+    pieces = context.waits.kinds[BoundKind.BLOCKING] & (idle.call >= 0) & ~np.isin(idle.call, known)
+    time = context.idle_in(pieces)
+    if time < LEAST_SHARE * context.step_ns:
+        return
+    rows = np.flatnonzero(pieces)
+    where = context.where_of_pieces(rows)
+    longest = int(context.waits.lengths[rows].max())
+    yield Draft(
+        rule=Rule.BLOCKING_CALL,
+        title=f"The host sits in calls like {where.call} for {format_ns(time)} of a step, and nothing is queued",
+        where=where,
+        saving=Range(0.0, time).within(context.step_ns),
+        derivation="the device's idle time while the host sits in these calls (high)",
+        evidence=(
+            measured(f"the longest such wait took {format_ns(longest)}"),
+            derived(f"{format_share(time, context.step_ns)} of the step"),
+            *_seen(context, where),
+        ),
+        action="make that call outside of the step, or on another thread; where nothing needs it, leave it out",
+        wrong_if="what follows needs the result of the call",
+        claims=idle_claim(BoundKind.BLOCKING),
+    )
 
 
 def _times_waited(context: Context, calls: Ints) -> int:

@@ -19,6 +19,7 @@ const CATEGORY_COLORS = {
 const CAUSE_COLORS = {
     "blocking call": "#d1495b", "dispatch": "#edae49", "host work": "#8d6a9f", "launch latency": "#f4d58d", "dependency": "#5b8e7d",
     "profiler": "#adb5bd", "launch not recorded": "#868e96", "after the last activity": "#a98467",
+    "allocation": "#bc4749", "data loading": "#6d597a", "cold start": "#e09f3e", "between kernels": "#c9cba3",
 };
 const PART_COLORS = { "compute": "#4e79a7", "exposed communication": "#59a14f", "exposed memcpy": "#e15759" };
 
