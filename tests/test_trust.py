@@ -361,6 +361,24 @@ def test_replays_with_fewer_nodes_than_others_fail(analyzed: Analyze) -> None:
     assert check(analyzed(graph_replays([4, 4, 4])), "graph_replays_complete").verdict is Verdict.PASS
 
 
+def test_pauses_within_a_replay_are_lost_records(analyzed: Analyze) -> None:
+    """Nodes of a graph follow each other in microseconds: 40 ms in one replay, with nothing else running, are none."""
+    trace = KinetoTrace()
+    correlation = trace.launch(0, 1_000, name="cudaGraphLaunch")
+    for node, start in enumerate((5_000, 1_000_000, 41_000_000)):
+        ids = {"graph id": 3, "graph node id": 10 + node}
+        trace.kernel(f"n{node}", start, 900_000, correlation, **ids)
+    analysis = analyzed(trace)
+    found = check(analysis, "graph_replays_complete")
+    assert (found.verdict, found.count, found.time_ns) == (Verdict.FAIL, 1, 39_100_000)
+    bound = analysis.bound
+    assert bound.kind is BoundKind.UNKNOWN
+    assert "records of them were lost" in bound.sentence
+    # What runs meanwhile on another stream is no pause.
+    trace.launched_kernel("other", (2_000, 1_000), (6_000, 41_500_000), stream=9)
+    assert check(analyzed(trace), "graph_replays_complete").verdict is Verdict.PASS
+
+
 def test_graph_replays_are_launched_but_belong_to_no_operator(analyzed: Analyze) -> None:
     analysis = analyzed(graph_replays([4, 4]))
     assert check(analysis, "launch_recorded").verdict is Verdict.PASS

@@ -23,7 +23,7 @@ _LEAST_SHARE: Final = 0.1
 
 
 _LEAST_COVERED: Final = 0.1  # of the window
-_LOST: Final = 0.1  # of the device's work: what the rest waited for may have been that
+_LOST: Final = 0.1  # of the device's work, or of the window: what the rest waited for may have been that
 
 # What else the host does than to launch and to wait.
 _PAUSES: Final[tuple[BoundKind, ...]] = (BoundKind.HOST_WORK, BoundKind.INPUT)
@@ -118,9 +118,10 @@ class StepEvidence:
     @property
     def host_unknown(self) -> str | None:
         """Why nobody can tell what a device waited for; None where that can be told."""
-        lost = self.trust.failed(CheckName.LAUNCH_RECORDED)
-        if lost is not None and (lost.share or 0.0) >= _LOST:
-            return lost.sentence
+        for name in (CheckName.LAUNCH_RECORDED, CheckName.GRAPH_REPLAYS_COMPLETE):
+            lost = self.trust.failed(name)
+            if lost is not None and (lost.share or 0.0) >= _LOST:
+                return lost.sentence
         if self.host_covered is not None and self.host_covered < _LEAST_COVERED:
             covered = format_share(self.host_covered, 1)
             return (

@@ -18,7 +18,7 @@ from opscope.analysis.plausible import Implausible
 from opscope.analysis.steadiness import Steadiness
 from opscope.analysis.step_work import activities_launched_outside_steps
 from opscope.analysis.steps import module_loading, operator_time_on_host
-from opscope.analysis.timeline import TOLERATED_OUTSIDE, DeviceTimeline
+from opscope.analysis.timeline import NO_DEVICE, TOLERATED_OUTSIDE, DeviceTimeline
 from opscope.analysis.window import Window, WindowKind, window_of
 from opscope.documents.limits import LimitRow
 from opscope.documents.trust import Check, CheckName, Trust, Verdict
@@ -45,6 +45,7 @@ _LEAST_COVERED = 0.5
 _MANY_RECORDS = 50
 _CATEGORIES_SHOWN = 5
 _PAUSE_NS = 50_000  # the host launches again long before
+_PAUSE_IN_REPLAY_NS = 100_000  # nodes of a graph follow each other within microseconds
 _SHORT_NS = 10_000  # one microsecond is a tenth of it
 
 
@@ -106,7 +107,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     yield _repeated_correlations(trace, links)
     yield _cold_launches(trace)
     yield _profiler_interruptions(trace)
-    yield _graph_replays(trace)
+    yield _graph_replays(trace, links, evidence.timelines)
 
 
 def check_recording(source: TraceSource) -> Check:
@@ -584,7 +585,8 @@ def _profiler_interruptions(trace: Trace) -> Check:
     return Check(name, Verdict.WARN, own.height, sentence, time, "host")
 
 
-def _graph_replays(trace: Trace) -> Check:
+def _graph_replays(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> Check:
+    """Judge graph replays: all of one graph have as many nodes, and these follow each other without a pause."""
     name = CheckName.GRAPH_REPLAYS_COMPLETE
     replays = (
         trace.activities.filter(pl.col("graph_id").is_not_null() & (pl.col("graph_id") != 0))
@@ -593,17 +595,10 @@ def _graph_replays(trace: Trace) -> Check:
         .with_columns(pl.col("longest").max().over("graph_id"), most=pl.col("nodes").max().over("graph_id"))
     )
     short = replays.filter(pl.col("nodes") < pl.col("most"))
+    if (paused := _pauses_in_replays(trace, links, timelines)) is not None and not short.height:
+        return paused
     if not short.height:
-        launched = int(calls_of(trace.launches, ApiKind.GRAPH_LAUNCH).sum())
-        if launched > replays.height:
-            sentence = (
-                f"Graphs were replayed {launched:,} times, and the driver did not number their nodes: whether every "
-                "replay was recorded whole cannot be told."
-            )
-            return Check(name, Verdict.WARN, launched, sentence)
-        count = replays.height
-        sentence = f"All {count:,} graph replays recorded the same nodes." if count else "No graph was replayed."
-        return Check(name, Verdict.PASS, 0, sentence)
+        return _all_replays(trace, replays.height)
     lacking = short["most"].cast(pl.Int64) - short["nodes"].cast(pl.Int64)
     missing, at_most = int(lacking.sum()), int((lacking * short["longest"]).sum())
     sentence = (
@@ -611,4 +606,49 @@ def _graph_replays(trace: Trace) -> Check:
         f"({missing:,} activities missing): idle time of those replays is too high, by {format_ns(at_most)} if each "
         "took as long as the longest one of its graph."
     )
+    if paused is not None:
+        return replace(paused, count=missing, sentence=f"{sentence} {paused.sentence}")
     return Check(name, Verdict.FAIL, missing, sentence, at_most, "device")
+
+
+def _all_replays(trace: Trace, count: int) -> Check:
+    """Judge replays of which none differs from the others of its graph."""
+    name = CheckName.GRAPH_REPLAYS_COMPLETE
+    launched = int(calls_of(trace.launches, ApiKind.GRAPH_LAUNCH).sum())
+    if launched > count:
+        sentence = (
+            f"Graphs were replayed {launched:,} times, and the driver did not number their nodes: whether every "
+            "replay was recorded whole cannot be told."
+        )
+        return Check(name, Verdict.WARN, launched, sentence)
+    sentence = f"All {count:,} graph replays recorded the same nodes." if count else "No graph was replayed."
+    return Check(name, Verdict.PASS, 0, sentence)
+
+
+def _pauses_in_replays(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> Check | None:
+    """Judge pauses of a device between two nodes of one replay; None where they are no large part of its time."""
+    rows = np.flatnonzero(_in_graph(trace, links))
+    replays = (
+        trace.activities[rows]
+        .filter(pl.col("correlation").is_not_null())
+        .group_by("device", "correlation")
+        .agg(begin=pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("duration_ns")).max())
+    )
+    count = total = whole = 0
+    for timeline in timelines:
+        mine = replays.filter(pl.col("device").fill_null(NO_DEVICE) == timeline.device)
+        pieces = timeline.idle.pieces
+        long = pieces.end - pieces.start > _PAUSE_IN_REPLAY_NS
+        inside = Intervals.union_of(mine["begin"].to_numpy(), mine["end"].to_numpy())
+        row, start, end = pieces.chosen(long).overlaps(inside)
+        count, total = count + len(np.unique(row)), total + int((end - start).sum())
+        whole += timeline.window.duration_ns
+    if total <= _TOLERATED_SHARE * whole:
+        return None
+    sentence = (
+        f"The device pauses {count:,} times ({format_ns(total)}, {format_share(total, whole)} of the window) between "
+        "nodes of one graph replay, and nothing else runs: nodes follow each other within microseconds, so records of "
+        "them were lost, or the graph calls functions of the host."
+    )
+    share = total / whole
+    return Check(CheckName.GRAPH_REPLAYS_COMPLETE, Verdict.FAIL, count, sentence, total, "device", share, "window")

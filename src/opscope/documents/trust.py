@@ -63,7 +63,7 @@ class Check:
     time_ns: int | None = None
     time_of: Literal["device", "host"] | None = None
     share: float | None = None
-    share_of: Literal["device sum", "device busy"] | None = None
+    share_of: Literal["device sum", "device busy", "window"] | None = None
 
 
 def worst(checks: tuple[Check, ...]) -> Verdict:
