@@ -60,7 +60,7 @@ def test_the_range_follows_from_what_was_recorded(
     assert bound.kind is BoundKind.DISPATCH
     assert bound.share_low == pytest.approx(0.1)
     assert bound.share_high == pytest.approx(high, rel=1e-3)
-    assert "faster kernels do not" not in bound.sentence
+    assert "faster kernels do not" not in bound.evidence
 
 
 def test_a_step_that_may_be_either_is_unknown_until_it_is_timed(analyzed: Analyze) -> None:
@@ -72,7 +72,7 @@ def test_a_step_that_may_be_either_is_unknown_until_it_is_timed(analyzed: Analyz
     busy, starved = of(analysis, 6.2 * MS), of(analysis, 10 * MS)
     assert (busy.kind, busy.share_low) == (BoundKind.DEVICE, pytest.approx(6 / 6.2, rel=2e-3))
     assert (starved.kind, starved.share_low, starved.share_high) == (BoundKind.DISPATCH, 0.5994, 0.5994)
-    assert "faster kernels do not" in starved.sentence
+    assert "faster kernels do not" in starved.evidence
 
 
 def test_the_hosts_other_work_is_named(analyzed: Analyze) -> None:
@@ -217,4 +217,4 @@ def test_copies_between_devices_are_named_where_the_device_is_the_bound(analyzed
                           category="gpu_memcpy")  # fmt: skip
     bound = of(analyzed(trace), wall=STEP)
     assert bound.kind is BoundKind.DEVICE
-    assert "For 2.900 ms of it only data move." in bound.sentence
+    assert "For 2.900 ms of it only data move." in bound.evidence

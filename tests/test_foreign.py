@@ -37,7 +37,11 @@ def test_what_an_expert_accepts(name: str) -> None:
 
 def bound(analyzed: Analyze, trace: KinetoTrace) -> tuple[BoundKind, set[str], str]:
     measured = Measured(analyzed(trace))
-    return measured.bound.kind, {finding.rule for finding in measured.findings}, measured.bound.sentence
+    return (
+        measured.bound.kind,
+        {finding.rule for finding in measured.findings},
+        f"{measured.bound.sentence} {measured.bound.evidence}",
+    )
 
 
 def kernels(trace: KinetoTrace, begin: int, count: int, every: int, time: int = 50 * US) -> int:

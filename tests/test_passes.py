@@ -68,7 +68,7 @@ def test_pauses_that_only_the_pass_with_names_has_are_the_profilers(load: Load) 
     assert Measured(full, step_time_ns=200 * US).bound.kind is BoundKind.HOST_WORK
     joined = Measured(full, step_time_ns=200 * US, light=light)
     assert joined.bound.kind is BoundKind.DISPATCH
-    assert joined.findings[0].rule == "dispatch_bound"
+    assert "dispatch_bound" in {finding.rule for finding in joined.findings}
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,7 @@ from opscope.analysis.advice.context import Recording
 from opscope.analysis.annotations import annotation_table
 from opscope.analysis.api import names_that
 from opscope.analysis.autograd import BackwardPass, backward_table
-from opscope.analysis.bounds import (
-    DEVICE_ONLY,
-    OPERATORS,
-    SHAPES,
-    STACKS,
-    ProfilerCost,
-    StepEvidence,
-    bound_of,
-    busiest,
-)
+from opscope.analysis.bounds import bound_of
 from opscope.analysis.captures import captures_of
 from opscope.analysis.checks import Evidence, check_trace
 from opscope.analysis.columns import column, end_of
@@ -43,6 +34,7 @@ from opscope.analysis.origins import Origins
 from opscope.analysis.plausible import plausible
 from opscope.analysis.recomputed import recomputed
 from opscope.analysis.stacks import callers
+from opscope.analysis.step_evidence import DEVICE_ONLY, OPERATORS, SHAPES, STACKS, ProfilerCost, StepEvidence, busiest
 from opscope.analysis.step_work import activities_of_steps
 from opscope.analysis.steps import operator_time_on_host, phase_times, steps_of
 from opscope.analysis.streams import stream_table

@@ -7,11 +7,12 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.api import names_that
-from opscope.analysis.bounds import BUSY_SHARE, busiest
+from opscope.analysis.bounds import BUSY_SHARE
 from opscope.analysis.columns import column, end_of, nesting_of
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
+from opscope.analysis.step_evidence import busiest
 from opscope.analysis.step_work import periods_of_device_work
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.waits import Waits

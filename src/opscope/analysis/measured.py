@@ -4,18 +4,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.bounds import LightEvidence, StepEvidence, bound_of, busiest
+from opscope.analysis.bounds import bound_of
 from opscope.analysis.checks import check_cpu_contention, check_limits, check_overhead, check_steady
 from opscope.analysis.passes import LightPass
 from opscope.analysis.statistics import summarise
 from opscope.analysis.steadiness import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, of_any_run, steadiness_of
+from opscope.analysis.step_evidence import LightEvidence, StepEvidence, busiest
 from opscope.analysis.window import Window
-from opscope.documents.bound import Bound
+from opscope.documents.bound import Bound, BoundKind
 from opscope.documents.findings import Finding
 from opscope.documents.trace import Measurement, SampleSummary
 from opscope.documents.trust import Check, CheckName, Trust
 from opscope.record.capture import Benchmark, CaptureRecord
 from opscope.units import NS_PER_S
+
+NO_RULE_FOR_CPUS = "No rule is for work on a CPU: the table says where its time goes."
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ class Measured:
         if self.findings:
             return None
         if not self.analysis.has_device_times:
-            return self.device_times_reason
+            on_host = self.bound.kind == BoundKind.HOST_ONLY
+            return NO_RULE_FOR_CPUS if on_host else self.device_times_reason
         if (incomplete := self.trust.failed(CheckName.FILE_IS_VALID)) is not None:
             return incomplete.sentence
         if self.step_evidence.is_capture:

@@ -28,6 +28,9 @@ CAUSES: Final[Mapping[BoundKind, tuple[IdleCause, ...]]] = {
     BoundKind.UNKNOWN: (IdleCause.UNKNOWN,),
 }
 
+# What else the host does than to launch and to wait.
+PAUSES: Final[tuple[BoundKind, ...]] = (BoundKind.HOST_WORK, BoundKind.INPUT)
+
 
 @dataclass(frozen=True, slots=True)
 class Waits:
@@ -89,6 +92,13 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
         quiet_ns=_quiet(trace, idle, kinds[BoundKind.HOST_WORK] | kinds[BoundKind.INPUT]),
         after_waits_ns=int(length[after >= 0].sum()),
     )
+
+
+def at_most(parts: Mapping[BoundKind, float], whole: float) -> dict[BoundKind, float]:
+    """Return the parts of a whole, made smaller in proportion where together they exceed a whole."""
+    total = sum(parts.values())
+    scale = min(1.0, whole / total) if total > 0 else 1.0
+    return {kind: time * scale for kind, time in parts.items()}
 
 
 _QUIET_NS: Final = 1_000_000  # Python that records its frames does not go so long without one

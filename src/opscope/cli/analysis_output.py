@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.analysis.producer import process_name
+from opscope.analysis.step_evidence import busiest
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_lines, echo_table, on_terminal
+from opscope.documents.bound import BoundKind
 from opscope.documents.trace import TraceDocuments
 from opscope.documents.trust import CheckName
 from opscope.knowledge.native_functions import NativeFunctions
@@ -18,8 +20,9 @@ from opscope.report.by import SHOWN_ROWS, By
 from opscope.report.finding_text import first_things
 from opscope.report.gap_text import longest_gap
 from opscope.report.markdown import render
+from opscope.report.step_parts import bar_lines, categories_line
 from opscope.report.tables import Format, as_csv
-from opscope.report.trace_document import build_trace_document
+from opscope.report.trace_document import build_trace_document, device_entry
 from opscope.units import format_ns, format_share
 
 
@@ -96,9 +99,17 @@ def _summary(one: Analysed) -> Iterator[Inline]:
     steps = "1 step" if measured.step_count == 1 else f"{measured.step_count:,} steps"
     yield Name(f"{one.path}{named}"), f": {analysis.source.event_count:,} events, {steps}"
     yield (f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}",)
+    if measured.timed.devices:
+        shown = device_entry(busiest(measured.timed.devices))
+        yield from ((line,) for line in bar_lines(shown, steps=measured.step_count))
+    elif (line := categories_line(dict(analysis.categories.select("category", "self_cpu_ns").iter_rows()))) is not None:
+        yield (line,)
     yield from first_things(measured.findings)
-    if analysis.has_device_times and measured.findings_reason and not measured.trust.failed(CheckName.FILE_IS_VALID):
+    has_verdict = measured.bound.kind != BoundKind.UNKNOWN or analysis.has_device_times
+    if has_verdict and measured.findings_reason and not measured.trust.failed(CheckName.FILE_IS_VALID):
         yield (measured.findings_reason,)
+    if measured.bound.evidence:
+        yield (f"How that is known: {measured.bound.evidence}",)
     if measured.light is not None:
         yield (measured.light.sentence,)
     for device in measured.timed.devices:

@@ -16,6 +16,7 @@ from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
 from opscope.report.finding_text import first_things
 from opscope.report.overview import own_clock_text
+from opscope.report.step_parts import bar_lines
 from opscope.report.tables import as_csv, as_markdown
 from opscope.report.trust_text import failures
 from opscope.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
@@ -86,6 +87,7 @@ def _first(document: TraceDocument) -> Iterator[str]:
         yield f"  {own_clock_text(document.measurement.own_clock, wall)}"
     if document.has_device_times:
         yield f"  {document.bound.sentence}"
+        yield from (f"  {line}" for line in bar_lines(document.timed_devices[0], steps=document.step_count))
     for line in first_things(document.findings):
         yield f"  {''.join(line)}"
     if document.findings:

@@ -36,7 +36,8 @@ class Bound:
 
     Attributes:
         kind: what limits it; see `BoundKind`.
-        sentence: the verdict with its evidence.
+        sentence: the verdict in at most 25 words; where it is unknown, what to record to know.
+        evidence: how it is known, and how far.
         share_low: the least share of the step, without a profiler, in which the busiest device works. None where no
             device worked, or nothing can be said.
         share_high: the most; the same where an unprofiled step was measured.
@@ -49,5 +50,6 @@ class Bound:
     device_share: float | None
     idle_cause: str | None
     sentence: str
+    evidence: str = ""
     share_low: float | None = None
     share_high: float | None = None

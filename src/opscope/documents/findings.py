@@ -100,6 +100,9 @@ class Finding:
         title: what is the matter, in one line.
         where: where.
         saving_ns: what a step could lose.
+        saving: that in words; empty where it is nothing.
+        likely_ns: what it likely loses, by which findings are ranked.
+        is_first: whether it is one of the three to begin with: of those that save the same time, the dearest only.
         of_step_ns: how long the step takes that this refers to.
         of_step: whether that is an unprofiled step, a recorded one, or all of a recording that marks no steps.
         derivation: how the saving follows.
@@ -115,6 +118,9 @@ class Finding:
     title: str
     where: Where
     saving_ns: SavingRange
+    saving: str = ""
+    likely_ns: float = 0.0
+    is_first: bool = False
     of_step_ns: float
     of_step: StepKind
     derivation: str

@@ -1,53 +1,28 @@
 """Findings in words: what to do first, for people who read three lines; and all of it, for those who act."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
-from opscope.documents.findings import Finding, Rule, Where
+from opscope.documents.findings import Finding, Where
 from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section
 from opscope.text import printable
-from opscope.units import format_ns, format_share
-
-FIRST: Final = 3  # on the first screen
+from opscope.units import format_ns
 
 
 def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
-    """Say what to do first, one line and one action each.
-
-    Those are chosen first that save no time of one before; of possibilities nothing is said while there is more.
-    """
-    order = sorted(findings, key=lambda finding: finding.rule == Rule.DUPLICATE_WORK)
-    apart: list[Finding] = []
-    for finding in order:
-        if not any(finding.id in other.overlaps for other in apart):
-            apart.append(finding)
-    preferred = sorted(order, key=lambda finding: (finding.rule == Rule.DUPLICATE_WORK, finding not in apart))
-    chosen = [finding for finding in order if finding in preferred[:FIRST]]
+    """Say what to do first: of each finding what it could save and what is the matter, and then what to write."""
+    chosen = [finding for finding in findings if finding.is_first]
     numbers = {finding.id: number for number, finding in enumerate(chosen, start=1)}
     for number, finding in enumerate(chosen, start=1):
         same = ", ".join(str(numbers[name]) for name in finding.overlaps if numbers.get(name, number) < number)
         of_it = f"; some of the same time as {same}" if same else ""
-        yield (
-            f"{number}. {saving(finding)}",
-            printable(finding.title),
-            *place(finding.where),
-            f" [{finding.rule}{of_it}]",
-        )
-        yield ("   ", Name(finding.action))
+        yield (f"{number}. {headline(finding)}",)
+        yield ("   ", Name(finding.action), f" [{finding.rule}{of_it}", *place(finding.where), "]")
 
 
-def saving(finding: Finding) -> str:
-    """Say what a finding could save."""
-    low, high = finding.saving_ns.low, finding.saving_ns.high
-    if not high:
-        return ""
-    share, step = format_share(high, finding.of_step_ns), f"{format_ns(finding.of_step_ns)} {finding.of_step}"
-    if low < 0.01 * high:
-        return f"May save up to {format_ns(high)} of the {step} ({share}): "
-    if format_ns(low) == format_ns(high):
-        return f"Likely saves about {format_ns(high)} of the {step} ({share}): "
-    least = format_share(low, finding.of_step_ns)
-    return f"Likely saves {format_ns(low)} to {format_ns(high)} of the {step} ({least} to {share}): "
+def headline(finding: Finding) -> str:
+    """Say in one line what a finding could save, and what is the matter."""
+    saving = f"{finding.saving[0].upper()}{finding.saving[1:]}: " if finding.saving else ""
+    return f"{saving}{printable(finding.title)}"
 
 
 def place(where: Where) -> Iterator[str | Name]:
@@ -64,14 +39,15 @@ def findings_section(findings: Sequence[Finding], reason: str | None = None) -> 
         return Section(("What to do",), (Paragraph.of(reason or "-"),))
     blocks: list[Block] = []
     for number, finding in enumerate(findings, start=1):
-        blocks.append(Paragraph((f"{number}. ", printable(finding.title), *place(finding.where), f" [{finding.id}]")))
+        blocks.append(Paragraph((f"{number}. ", headline(finding), *place(finding.where), f" [{finding.id}]")))
         blocks.append(Bullets(tuple(_lines(finding))))
     return Section(("What to do",), tuple(blocks))
 
 
 def _lines(finding: Finding) -> Iterator[Inline]:
-    if finding.saving_ns.high:
-        yield (f"{saving(finding)}{finding.derivation}.",)
+    if finding.saving:
+        step = f"{format_ns(finding.of_step_ns)} {finding.of_step}"
+        yield (f"How much, of the {step}: {finding.derivation}.",)
     for fact in finding.evidence:
         yield (printable(fact.text), f" ({fact.basis}).")
     yield ("Write: ", Name(finding.action))

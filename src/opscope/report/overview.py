@@ -34,6 +34,8 @@ def _verdict(document: TraceDocument) -> Iterator[Block]:
     yield Paragraph.of(f"What bounds the step: {document.bound.kind}. {document.bound.sentence}")
     for line in first_things(document.findings):
         yield Paragraph(line)
+    if document.bound.evidence:
+        yield Paragraph.of(f"How that is known: {document.bound.evidence}")
     doubts = [c for c in document.trust.checks if c.verdict is Verdict.FAIL]
     if doubts:
         yield Paragraph.of(

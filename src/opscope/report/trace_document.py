@@ -76,7 +76,7 @@ def build_trace_document(
         source=analysis.source,
         window=_window(analysis.window),
         bound=measured.bound,
-        devices=tuple(_device(timeline) for timeline in analysis.devices),
+        devices=tuple(device_entry(timeline) for timeline in analysis.devices),
         operators=tuple(_operators(builder)),
         kernels=tuple(_kernels(analysis.kernels.head(most_rows), builder.resolver)),
         categories=tuple(doc.CategoryRow(**row) for row in analysis.categories.iter_rows(named=True)),
@@ -132,7 +132,7 @@ def _light(light: LightPass | None) -> doc.LightEntry | None:
         return None
     if light.analysis is None:
         return doc.LightEntry(agrees=False, sentence=light.sentence)
-    devices = tuple(_device(timeline) for timeline in light.analysis.devices)
+    devices = tuple(device_entry(timeline) for timeline in light.analysis.devices)
     return doc.LightEntry(agrees=True, sentence=light.sentence, devices=devices, steps=light.analysis.steps)
 
 
@@ -145,7 +145,8 @@ def _capture(record: CaptureRecord) -> doc.CaptureEntry:
     return doc.CaptureEntry(**{name: getattr(record, name) for name in names})
 
 
-def _device(timeline: DeviceTimeline) -> doc.DeviceEntry:
+def device_entry(timeline: DeviceTimeline) -> doc.DeviceEntry:
+    """Return a device as documents have it."""
     return doc.DeviceEntry(
         device=timeline.device,
         name=timeline.name,

@@ -8,6 +8,7 @@ from typing import Final
 from opscope.analysis.advice import attention, host, memory, products, repeated
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, derived
 from opscope.analysis.advice.device_work import dearest, far_from_limit
+from opscope.analysis.advice.saving_text import saving_text
 from opscope.analysis.advice.small_copies import small_copies
 from opscope.analysis.bounds import BUSY_SHARE
 from opscope.analysis.limit_totals import least_ns
@@ -50,6 +51,7 @@ _OF_THE_HOST: Final = frozenset(
         *(Rule.BLOCKING_COPY, Rule.EXPLICIT_SYNC, Rule.ALLOCATOR_CHURN, Rule.BLOCKING_CALL),
     }
 )
+FIRST: Final = 3  # findings on the first screen
 # From this share of a step on a saving counts: a step without any is near its limit.
 _CHEAP: Final = 0.05
 _NEAR: Final = 0.4  # of the limit: below, there is something to gain that no rule knows
@@ -113,19 +115,18 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
 
 def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
     whole = (lambda text: text) if context.evidence.steps else _of_recording
-    counts: dict[Rule, int] = {}
-    ids = []
-    for draft in drafts:
-        counts[draft.rule] = counts.get(draft.rule, 0) + 1
-        number = counts[draft.rule]
-        ids.append(str(draft.rule) if number == 1 else f"{draft.rule}-{number}")
+    first = _first(drafts)
+    ids = _ids(drafts)
     return tuple(
         Finding(
             id=own,
             rule=str(draft.rule),
             title=whole(draft.title),
             where=draft.where,
-            saving_ns=SavingRange(round(draft.saving.low), round(draft.saving.high)),
+            saving_ns=(saving := SavingRange(round(draft.saving.low), round(draft.saving.high))),
+            saving=saving_text(saving, context.step_ns, context.step_kind),
+            likely_ns=draft.saving.likely,
+            is_first=place in first,
             of_step_ns=context.step_ns,
             of_step=context.step_kind,
             derivation=whole(draft.derivation),
@@ -137,8 +138,32 @@ def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
                 name for name, other in zip(ids, drafts, strict=True) if name != own and draft.claims & other.claims
             ),
         )
-        for own, draft in zip(ids, drafts, strict=True)
+        for place, (own, draft) in enumerate(zip(ids, drafts, strict=True))
     )
+
+
+def _ids(drafts: Sequence[Draft]) -> list[str]:
+    """Return a name for each: its rule, with a number from the second of a rule on."""
+    counts: dict[Rule, int] = {}
+    ids = []
+    for draft in drafts:
+        number = counts[draft.rule] = counts.get(draft.rule, 0) + 1
+        ids.append(str(draft.rule) if number == 1 else f"{draft.rule}-{number}")
+    return ids
+
+
+def _first(drafts: Sequence[Draft]) -> frozenset[int]:
+    """Return which findings to begin with, by their places in the ranking.
+
+    Those are chosen first that save no time of one before; what is merely possible, where nothing else is left.
+    """
+    apart: list[int] = []
+    order = sorted(range(len(drafts)), key=lambda place: drafts[place].rule is Rule.DUPLICATE_WORK)
+    for place in order:
+        if not any(drafts[place].claims & drafts[other].claims for other in apart):
+            apart.append(place)
+    preferred = sorted(order, key=lambda place: (drafts[place].rule is Rule.DUPLICATE_WORK, place not in apart))
+    return frozenset(preferred[:FIRST])
 
 
 def _of_recording(text: str) -> str:

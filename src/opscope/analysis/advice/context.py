@@ -11,7 +11,7 @@ import polars as pl
 
 from opscope.analysis.api import names_that
 from opscope.analysis.autograd import BackwardPass
-from opscope.analysis.bounds import DEVICE_ONLY, STACKS, StepEvidence, busiest, waiting_per_step
+from opscope.analysis.bounds import waiting_per_step
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.gaps import Place, Places
 from opscope.analysis.host_time import HostTime
@@ -19,6 +19,7 @@ from opscope.analysis.intervals import Intervals
 from opscope.analysis.limits import mostly_modelled
 from opscope.analysis.links import Links
 from opscope.analysis.nesting import Bools, Ints
+from opscope.analysis.step_evidence import DEVICE_ONLY, STACKS, StepEvidence, busiest
 from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.waits import Waits
 from opscope.documents.bound import BoundKind
@@ -239,6 +240,12 @@ class Context:
             max(host - rest, 0.0) for host in (self.host_ns.low, self.host_ns.high, self.host_ns.likely)
         )
         return Range(low, max(high, low), likely).within(recorded)
+
+    def waited_for(self, kind: BoundKind) -> float:
+        """Return how long the device waits for one kind of thing in the step that the verdict is about."""
+        if self.unprofiled_ns:
+            return self.idle_for(kind).high
+        return self.waits.by_kind.get(kind, 0) / self.steps
 
     def idle_for(self, kind: BoundKind) -> Range:
         """Return how long the device waits for one kind of thing."""

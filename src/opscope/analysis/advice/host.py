@@ -19,15 +19,16 @@ from opscope.analysis.advice.context import (
 )
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.api import calls_of, calls_that, names_that
-from opscope.analysis.bounds import BUSY_SHARE, STACKS
+from opscope.analysis.bounds import BUSY_SHARE
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.host_time import LULL_NS
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.limits import BETWEEN_DEVICES
 from opscope.analysis.nesting import Bools, Ints, nearest
+from opscope.analysis.step_evidence import STACKS
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, Where
-from opscope.knowledge.api_calls import ApiKind
+from opscope.knowledge.api_calls import ApiKind, api_call
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
 from opscope.knowledge.kernels.kinds import communicates
 from opscope.units import format_ns, format_share
@@ -68,6 +69,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     # A graph has gaps of its own, of about a microsecond.
     gaps = min(launches * 1_000.0, idle.high / 2)
     own = 1 - context.waits.drained_ns / all_of_it
+    waited = context.waited_for(BoundKind.DISPATCH)
     # Of a step that is captured, short pauses between its launches go as well.
     pauses = context.waits.kinds[BoundKind.HOST_WORK] & (context.waits.lengths < LULL_NS)
     high = idle.high + context.idle_in(pauses)
@@ -79,14 +81,19 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     )
     yield Draft(
         rule=Rule.DISPATCH_BOUND,
-        title=f"The device waits {format_ns(idle.high)} of a step for the host to issue {launches:,.0f} launches",
+        title=f"The device waits {format_ns(waited)} of a step for the host to issue {launches:,.0f} launches",
         where=replace(longest, call=None),
         saving=saving.within(context.step_ns),
         derivation="the idle time before launches that the host issues without pause, with its short pauses (high), "
         "but for that before the first of them; less a microsecond a launch, half of what does not follow a wait (low)",
         evidence=(
             measured(f"{launches:,.0f} launches a step, {format_ns(context.busy_ns / max(launches, 1))} of work each"),
-            derived(f"{format_share(idle.high, context.step_ns)} of the step the device waits for them"),
+            derived(f"{format_share(waited, context.step_ns)} of the step the device waits for them"),
+            *(
+                [derived(f"{format_ns(idle.high)} of that can be left without the profiler, which slows the host down")]
+                if idle.high < 0.99 * waited
+                else []
+            ),
         ),
         action=_issue_faster(context, alone=alone),
         wrong_if="shapes or control flow change from step to step, so that no graph can be replayed",
@@ -201,7 +208,9 @@ def blocking_calls(context: Context) -> Iterator[Draft]:
             derived(f"{format_share(time, context.step_ns)} of the step"),
             *_seen(context, where),
         ),
-        action="make that call outside of the step, or on another thread; where nothing needs it, leave it out",
+        action="issue it earlier, so that other work is queued while the call goes on"
+        if where.call is not None and api_call(where.call).enqueues
+        else "make that call outside of the step, or on another thread; where nothing needs it, leave it out",
         wrong_if="what follows needs the result of the call",
         claims=idle_claim(BoundKind.BLOCKING),
     )
@@ -636,13 +645,19 @@ def cold_start(context: Context) -> Iterator[Draft]:
     where = context.where_of_pieces(np.flatnonzero(pieces))
     yield Draft(
         rule=Rule.COLD_START,
-        title=f"Code is loaded, or a context created, within the steps: the device waits {format_ns(time)} of a step",
+        title="Code is loaded, or a context created, within the steps: the device waits "
+        f"{format_ns(certain)} of a step",
         where=where,
         saving=Range(0.7 * certain, time, 0.8 * time).within(context.step_ns),
         derivation="the idle time of gaps in which code is loaded (high), 70 % of the loading itself (low)",
-        evidence=(measured(f"{int(pieces.sum())} such waits in the recording"), *_seen(context, where)),
-        action=f"run {'each shape and operator' if context.runs_pytorch else 'each kernel'} once before the steps that "
-        "count (warm-up); CUDA_MODULE_LOADING=EAGER loads all code at the start",
-        wrong_if="these are the first steps: then it happens once; profile later ones",
+        evidence=(
+            measured(f"{int(pieces.sum())} such waits in the recording"),
+            derived(f"the gaps that they are part of take {format_ns(time)} of a step"),
+            *_seen(context, where),
+        ),
+        action="profile later steps; if these count, run "
+        f"{'each shape and operator' if context.runs_pytorch else 'each kernel'} once before them (warm-up), or load "
+        "all code at the start (CUDA_MODULE_LOADING=EAGER)",
+        wrong_if="these are the first steps: then it happens once",
         claims=idle_claim(BoundKind.COLD_START) | context.claims_of_pieces(around),
     )

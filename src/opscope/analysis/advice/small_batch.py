@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from opscope.analysis.advice.saving_text import saving_text
 from opscope.documents.comparison import ComparisonRow
 from opscope.documents.findings import Fact, Finding, Rule, SavingRange, StepKind, Where
 from opscope.documents.statements import Basis
@@ -46,12 +47,16 @@ def _of_series(rows: dict[int, ComparisonRow], target: str, count: int) -> Findi
     if turn == smallest or high < _LEAST_SHARE * wall:
         return None
     low = (small.wall_low_ms or 0.0) * NS_PER_MS - (large.wall_high_ms or large.wall_ms or 0.0) * NS_PER_MS * share
+    saving = SavingRange(round(max(min(low, high), 0.0)), round(high))
     return Finding(
         id=str(Rule.SMALL_BATCH) if not count else f"{Rule.SMALL_BATCH}-{count + 1}",
         rule=str(Rule.SMALL_BATCH),
         title=f"A batch of {smallest} is too small for the device: throughput grows up to {turn} ({small.id})",
         where=Where(),
-        saving_ns=SavingRange(round(max(min(low, high), 0.0)), round(high)),
+        saving_ns=saving,
+        saving=saving_text(saving, wall, StepKind.UNPROFILED),
+        likely_ns=(saving.low + saving.high) / 2,
+        is_first=True,
         of_step_ns=wall,
         of_step=StepKind.UNPROFILED,
         derivation=f"the step less its share ({share:.2g}) of a step with batches of {turn}, by medians (high) and by "

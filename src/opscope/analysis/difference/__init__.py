@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from opscope.analysis.bounds import busiest
 from opscope.analysis.difference.differing import clocks_of, differing
 from opscope.analysis.difference.exact import apportioned, per_step
 from opscope.analysis.difference.memory import memory_change
@@ -13,6 +12,7 @@ from opscope.analysis.difference.unprofiled import gate_of, unprofiled_change
 from opscope.analysis.difference.work import Change, Side, work_changes
 from opscope.analysis.idle import IdleCause
 from opscope.analysis.measured import Measured
+from opscope.analysis.step_evidence import busiest
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.window import WindowKind
 from opscope.documents.difference import (

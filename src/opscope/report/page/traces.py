@@ -36,6 +36,7 @@ from opscope.documents.page import (
 )
 from opscope.documents.trace import DeviceEntry, TraceDocument
 from opscope.model import Trace
+from opscope.report.step_parts import step_parts
 
 MOST_SLICES: Final = 200_000
 MOST_ROWS: Final = 2_000  # of a table
@@ -156,15 +157,9 @@ def _cut(text: str, most: int) -> str:
 def _bar(device: DeviceEntry, document: TraceDocument, unprofiled_ns: float | None) -> StepBar:
     """Divide the window of a device, which its parts fill."""
     steps = document.step_count or 1
-    times = {
-        "compute": device.compute_ns,
-        "exposed communication": device.exposed_communication_ns,
-        "exposed memcpy": device.exposed_memcpy_ns,
-        **{f"idle: {cause}": length for cause, length in device.idle_by_cause_ns.items()},
-    }
     return StepBar(
         device=device.device,
-        parts=tuple(Part(name, time / steps) for name, time in times.items() if time),
+        parts=tuple(Part(name, time / steps) for name, time in step_parts(device).items()),
         step_ns=device.window_ns / steps,
         per_step=bool(document.step_count),
         window=device.window.kind,

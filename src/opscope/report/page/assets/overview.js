@@ -10,6 +10,7 @@ function verdict(data) {
     const profiled = doc.measurement.profiled_step;
     return el("section", { class: "part verdict" },
         el("p", { class: "bound" }, el("span", { class: "word", data: { kind: doc.bound.kind } }, doc.bound.kind.replace("_", " ")), " ", doc.bound.sentence),
+        doc.bound.evidence ? details("How that is known", () => note(doc.bound.evidence)) : null,
         el("div", { class: "figures" },
             big("unprofiled step", wall ? wall.median_ns : null, formatNs, wall ? interval(wall) : doc.measurement.benchmark_reason),
             profiled ? big(doc.light && doc.light.agrees ? "profiled step, with names" : "profiled step", profiled.median_ns, formatNs, doc.measurement.profiler_overhead_percent === null ? "" : `${formatCount(doc.measurement.profiler_overhead_percent)} % longer than unprofiled`) : null,
@@ -48,10 +49,11 @@ function samplesOption(colors, samples) {
 function actions(data) {
     const { findings, findings_reason: reason } = data.document;
     if (!findings.length) return reason ? section("What to do first", note(reason)) : null;
-    const rest = findings.slice(3);
+    const first = findings.filter((one) => one.is_first);
+    const rest = findings.filter((one) => !one.is_first);
     return section("What to do first",
-        el("ol", { class: "findings" }, findings.slice(0, 3).map((one) => finding(data, one))),
-        rest.length ? details(`${rest.length} more`, () => el("ol", { class: "findings", start: 4 }, rest.map((one) => finding(data, one)))) : null);
+        el("ol", { class: "findings" }, first.map((one) => finding(data, one))),
+        rest.length ? details(`${rest.length} more`, () => el("ol", { class: "findings", start: first.length + 1 }, rest.map((one) => finding(data, one)))) : null);
 }
 
 function finding(data, one) {
@@ -59,13 +61,13 @@ function finding(data, one) {
     const scale = one.of_step_ns || 1;
     return el("li", { data: { finding: one.id } },
         el("div", { class: "head" }, el("strong", null, one.title), el("code", { class: "rule" }, one.rule)),
-        el("div", { class: "saving" }, "could save ", figure(low, formatNs), " to ", figure(high, formatNs), ` of the ${formatNs(one.of_step_ns)} ${one.of_step} (${formatShare(low, scale)} to ${formatShare(high, scale)})`,
+        el("div", { class: "saving" }, one.saving ? `could save ${one.saving}` : "saves nothing by itself",
             el("span", { class: "range", "aria-hidden": "true" }, el("span", { class: "high", style: { width: `${Math.min(100, 100 * high / scale)}%` } }), el("span", { class: "low", style: { width: `${Math.min(100, 100 * low / scale)}%` } }))),
         el("pre", { class: "action" }, el("code", null, one.action)),
         where(data, one.where),
         details("Evidence, and how to prove it", () => [
             el("ul", null, one.evidence.map((fact) => el("li", null, fact.text, el("span", { class: "how" }, fact.basis)))),
-            facts([["how the saving follows", one.derivation], ["to prove it", el("code", null, one.prove)], ["wrong if", one.wrong_if],
+            facts([[`how the saving follows, of the ${formatNs(one.of_step_ns)} ${one.of_step}`, one.derivation], ["to prove it", el("code", null, one.prove)], ["wrong if", one.wrong_if],
                 one.overlaps.length ? ["saves some of the same time as", one.overlaps.join(", ")] : null]),
         ]));
 }

@@ -1,0 +1,30 @@
+"""What a finding could save, in words: one sentence for terminal, report and page."""
+
+from opscope.documents.findings import SavingRange, StepKind
+from opscope.units import format_ns, format_share
+
+_NOTHING_SURE = 0.01  # of the most: below, only the most is worth telling
+
+
+def saving_text(saving: SavingRange, of_step_ns: float, of_step: StepKind) -> str:
+    """Return what a finding could save, as a share first.
+
+    Args:
+        saving: the range, in nanoseconds.
+        of_step_ns: how long the step is.
+        of_step: what kind of step that is.
+
+    Returns:
+        Words such as "4.8 % to 50.7 % of the step (381.3 us to 3.999 ms)"; empty where nothing is saved.
+    """
+    low, high = saving.low, saving.high
+    if not high:
+        return ""
+    whole = "recording" if of_step is StepKind.RECORDING else "step"
+    most = format_share(high, of_step_ns)
+    if low < _NOTHING_SURE * high:
+        return f"up to {most} of the {whole} ({format_ns(high)})"
+    least = format_share(low, of_step_ns)
+    if least == most:
+        return f"about {most} of the {whole} ({format_ns(high)})"
+    return f"{least} to {most} of the {whole} ({format_ns(low)} to {format_ns(high)})"
