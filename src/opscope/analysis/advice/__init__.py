@@ -115,7 +115,7 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
 
 def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
     whole = (lambda text: text) if context.evidence.steps else _of_recording
-    first = _first(drafts)
+    first = first_of(drafts)
     ids = _ids(drafts)
     return tuple(
         Finding(
@@ -152,7 +152,7 @@ def _ids(drafts: Sequence[Draft]) -> list[str]:
     return ids
 
 
-def _first(drafts: Sequence[Draft]) -> frozenset[int]:
+def first_of(drafts: Sequence[Draft]) -> frozenset[int]:
     """Return which findings to begin with, by their places in the ranking.
 
     Those are chosen first that save no time of one before; what is merely possible, where nothing else is left.
