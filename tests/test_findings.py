@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from opscope.analysis.advice import first_of
+from opscope.analysis.advice.context import Draft, Range
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
-from opscope.documents.findings import Finding, Rule, StepKind
+from opscope.documents.findings import Finding, Rule, StepKind, Where
 from opscope.report.finding_text import first_things
 from tests.kineto import KinetoTrace
 

@@ -25,6 +25,7 @@ Analyze = Callable[[KinetoTrace], Analysis]
 def test_what_an_expert_accepts(name: str) -> None:
     measured, accepted = Measured(analyze(read(DATA / name))), EXPECTED[name]
     assert measured.bound.kind in accepted["bound"]
+    assert len(measured.bound.sentence.split()) <= 25
     first = [finding.rule for finding in measured.findings[:3]]
     if accepted["one_of_the_first_three"] is not None:
         assert set(first) & set(accepted["one_of_the_first_three"])
@@ -37,11 +38,8 @@ def test_what_an_expert_accepts(name: str) -> None:
 
 def bound(analyzed: Analyze, trace: KinetoTrace) -> tuple[BoundKind, set[str], str]:
     measured = Measured(analyzed(trace))
-    return (
-        measured.bound.kind,
-        {finding.rule for finding in measured.findings},
-        f"{measured.bound.sentence} {measured.bound.evidence}",
-    )
+    verdict = measured.bound
+    return verdict.kind, {finding.rule for finding in measured.findings}, f"{verdict.sentence} {verdict.evidence}"
 
 
 def kernels(trace: KinetoTrace, begin: int, count: int, every: int, time: int = 50 * US) -> int:

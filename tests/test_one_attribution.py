@@ -77,5 +77,6 @@ def test_document_verdict_and_findings_name_one_cause(
     if device.idle_ns and max(by_kind.values()) > 0:
         largest = {str(cause) for kind in by_kind if by_kind[kind] == max(by_kind.values()) for cause in CAUSES[kind]}
         assert bound.idle_cause in largest
+    assert len(bound.sentence.split()) <= 25
     if bound.kind in RULES:
         assert RULES[BoundKind(bound.kind)] & {finding.rule for finding in measured.findings}
