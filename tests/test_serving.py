@@ -68,6 +68,25 @@ def test_iterations_by_hand(analyzed: Analyze) -> None:
     assert (decode.device_sum_ns, decode.idle_ns, decode.bound) == (255 * US, 45 * US, "device")
 
 
+def test_ranges_around_each_other_are_one_iteration_and_groups_are_none(analyzed: Analyze) -> None:
+    """Around each of three iterations the same server names another range; around two of them there is a third."""
+    trace = server()
+    for number in range(3):
+        trace.annotation("execute_context_0(0)_generation_32(32)", number * 100 * US - 5 * US, 60 * US)
+    trace.annotation("step[DECODE bs=64]", -10 * US, 190 * US)
+    prefill, decode = analyzed(trace).iterations
+    assert (decode.kind, decode.iterations, decode.total_ns, decode.host_ns) == ("decode", 3, 300 * US, 60 * US)
+    assert (prefill.kind, prefill.iterations) == ("prefill", 1)
+
+
+def test_a_single_iteration_lasts_as_long_as_its_work(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.annotation("step[DECODE bs=32]", 0, 900 * US)
+    trace.launched_kernel("decode", (700 * US, 5 * US), (800 * US, 85 * US))
+    (decode,) = analyzed(trace).iterations
+    assert (decode.iterations, decode.total_ns, decode.host_ns) == (1, 85 * US, 900 * US)
+
+
 def test_iterations_stand_in_a_table_and_other_ranges_in_none(analyzed: Analyze, tmp_path: object) -> None:
     path = str(server().write(tmp_path / "t.json"))  # type: ignore[operator]
     table = opscope("analyze", "--by", "iteration", path).stdout

@@ -47,7 +47,7 @@ def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, .
     rows = np.flatnonzero(names_that(trace.annotations["name"], iteration_of))
     if not len(rows):
         return ()
-    ranges = trace.annotations[rows].sort("start_ns")
+    ranges = _one_each(trace.annotations[rows].sort("start_ns", maintain_order=True))
     named = [iteration for name in ranges["name"].cast(pl.String) if (iteration := iteration_of(name)) is not None]
     host = Intervals(column(ranges, "start_ns"), end_of(ranges))
     launch = links.activity_launch
@@ -60,11 +60,32 @@ def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, .
     device_ns = np.zeros(len(named), np.int64)
     np.add.at(device_ns, owner[owner >= 0], (ended - begun)[owner >= 0])
     periods = host
-    if (owner >= 0).any():
-        periods = periods_of_device_work(owner, begun, ended, host)
+    if devices and (owner >= 0).any():
+        periods = periods_of_device_work(owner, begun, ended, host, single_from_host=False)
+        # What was queued before the recording is no part of the first one.
+        window = busiest(devices).window
+        periods = Intervals(*(np.clip(times, window.start_ns, window.end_ns) for times in (periods.start, periods.end)))
     idle_ns, waits_ns = _idle(waits, periods) if waits is not None else (np.zeros(len(named), np.int64), {})
     found = _Ranges(named, host, periods, device_ns, idle_ns, waits_ns)
     return tuple(sorted(_rows(found, devices, waits), key=lambda row: (-row.total_ns, row.kind, row.requests or 0)))
+
+
+def _one_each(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return one range for each iteration: servers name one on several levels, and groups of several too.
+
+    Of ranges around each other the outermost that has a single one in it, all the way down, is the iteration.
+    """
+    parent = nesting_of(ranges).parent
+    inside = np.bincount(parent[parent >= 0], minlength=ranges.height)
+    groups = inside > 1
+    for row in range(ranges.height - 1, -1, -1):  # what lies in a range begins after it
+        if groups[row] and parent[row] >= 0:
+            groups[parent[row]] = True
+    within_one = np.zeros(ranges.height, np.bool_)
+    for row in range(ranges.height):
+        above = parent[row]
+        within_one[row] = above >= 0 and (within_one[above] or not groups[above])
+    return ranges.filter(~groups & ~within_one)
 
 
 def _rows(ranges: _Ranges, devices: tuple[DeviceTimeline, ...], waits: Waits | None) -> Iterator[IterationRow]:

@@ -53,17 +53,19 @@ def activities_launched_outside_steps(trace: Trace, links: Links) -> Ints:
     return np.flatnonzero(outside)
 
 
-def periods_of_device_work(step: Ints, start: Ints, end: Ints, hosts: Intervals) -> Intervals:
+def periods_of_device_work(
+    step: Ints, start: Ints, end: Ints, hosts: Intervals, *, single_from_host: bool = True
+) -> Intervals:
     """Return per step when a device was at its turn: from the step's first activity to the next step's first.
 
-    The last step ends with its last activity. Of a single step, the time from its beginning on the host counts too. A
-    step that launched nothing on the device has an empty period.
+    The last step ends with its last activity. A step that launched nothing on the device has an empty period.
 
     Args:
         step: per activity of the device the step that launched it, or -1.
         start: per activity its start.
         end: per activity its end.
         hosts: the steps' ranges on the host.
+        single_from_host: whether the time from its beginning on the host on counts where there is one step only.
     """
     launched = step >= 0
     none = np.iinfo(np.int64).max
@@ -72,6 +74,6 @@ def periods_of_device_work(step: Ints, start: Ints, end: Ints, hosts: Intervals)
     last = int(end[launched].max())
     # Of streams that work ahead, a later step's first activity may run before an earlier one's.
     begin = np.minimum.accumulate(np.append(first, last)[::-1])[::-1]
-    if len(hosts) == 1:
+    if len(hosts) == 1 and single_from_host:
         begin[0] = min(int(begin[0]), int(hosts.start[0]))
     return Intervals(begin[:-1], begin[1:])
