@@ -15,7 +15,7 @@ from opscope.analysis.annotations import annotation_table
 from opscope.analysis.api import names_that
 from opscope.analysis.autograd import BackwardPass, backward_table
 from opscope.analysis.bounds import bound_of
-from opscope.analysis.captures import captures_of
+from opscope.analysis.captures import captured_table, captures_of
 from opscope.analysis.checks import Evidence, check_trace
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.gaps import Places, longest_gaps
@@ -242,6 +242,11 @@ class Analysis(Summarised):
     def graph_nodes(self) -> pl.DataFrame:
         """One row per node of a replayed CUDA graph, with the operators that were captured where that was recorded."""
         return graph_table(self.trace, self.links, self.graph_capture)
+
+    @functools.cached_property
+    def captured(self) -> pl.DataFrame:
+        """What was captured into CUDA graphs, by operator and inputs; empty where nothing was."""
+        return captured_table(self.trace, self.links)
 
     @functools.cached_property
     def gaps(self) -> tuple[GapRow, ...]:

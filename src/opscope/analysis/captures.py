@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import polars as pl
 
 from opscope.analysis.api import calls_of, calls_that
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.intervals import Intervals
 from opscope.analysis.launches import captured_into_graph
+from opscope.analysis.links import Links
 from opscope.analysis.window import Window
 from opscope.knowledge.api_calls import ApiKind
 from opscope.model import Trace
@@ -38,6 +40,20 @@ class Captures:
         return (
             self.launches >= MOSTLY * self.of_launches or self.spans.within(window.spans).length >= MOSTLY * whole > 0
         )
+
+
+def captured_table(trace: Trace, links: Links) -> pl.DataFrame:
+    """Return what was captured into graphs, the most launches first.
+
+    Columns: ``name`` of the operator that made them (null where none did), ``input_dims`` and ``input_types`` of its
+    inputs (null where they were not recorded), and ``launches``.
+    """
+    captured = calls_that(trace.launches, lambda call: call.enqueues) & captured_into_graph(trace.launches)
+    operator = links.launch_operator[captured]
+    keys = ["name", "input_dims", "input_types"]
+    inputs = trace.operators.select(pl.col(keys).cast(pl.String)).with_row_index("operator")
+    rows = pl.DataFrame({"operator": operator}).join(inputs, on=pl.col("operator").cast(pl.Int64), how="left")
+    return rows.group_by(keys).agg(launches=pl.len()).sort("launches", *keys, descending=[True, False, False, False])
 
 
 def captures_of(trace: Trace) -> Captures:

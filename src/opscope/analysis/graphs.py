@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.api import calls_of, calls_that
+from opscope.analysis.captured_nodes import operators_of_nodes
 from opscope.analysis.columns import column
 from opscope.analysis.launches import captured_into_graph
 from opscope.analysis.links import Links, link
@@ -20,9 +21,6 @@ from opscope.model import Trace
 NOT_ATTRIBUTED: Final = "(graph replay, not attributed)"
 REPLAYED: Final = "(graph replay)"
 _BY_ID, _BY_ORDER = "graph and node id", "order in the replay"
-_IN_ORDER = "likely: as many launches were captured as the graph has nodes, taken in order"
-_NO_CAPTURE = "unknown: no capture of as many launches as the graph has nodes was recorded"
-_AMBIGUOUS = "unknown: several captures of as many launches were recorded"
 
 
 def graph_table(trace: Trace, links: Links, capture: Trace | None = None) -> pl.DataFrame:
@@ -89,10 +87,9 @@ def _with_operators(nodes: pl.DataFrame, captures: list[list[str | None]]) -> pl
     operators: list[str | None] = []
     how: list[str] = []
     for (_, _), graph in nodes.group_by("device", "graph", maintain_order=True):
-        fitting = [capture for capture in captures if len(capture) == graph.height]
-        same = len({tuple(capture) for capture in fitting}) == 1
-        operators += fitting[0] if same else [None] * graph.height
-        how += [_IN_ORDER if same else _AMBIGUOUS if fitting else _NO_CAPTURE] * graph.height
+        found, known_how = operators_of_nodes(graph["name"].to_list(), captures)
+        operators += found
+        how += known_how
     return nodes.with_columns(
         captured_operator=pl.Series(operators, dtype=pl.String), captured_how=pl.Series(how, dtype=pl.String)
     )

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import polars as pl
+
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.analysis.producer import process_name
@@ -87,6 +89,8 @@ def print_analyses(analysed: Sequence[Analysed], output_format: Format, rows: Ro
 
 def _default(analysed: Sequence[Analysed]) -> By:
     """Return what rows stand for unless the user says: the same in every trace, so that one table holds them all."""
+    if all(one.measured.bound.kind == BoundKind.CAPTURE for one in analysed):
+        return By.CAPTURED
     known = all(one.analysis.operators.height and not one.analysis.mostly_unlinked for one in analysed)
     return By.OPERATOR if known else By.KERNEL
 
@@ -99,11 +103,7 @@ def _summary(one: Analysed) -> Iterator[Inline]:
     steps = "1 step" if measured.step_count == 1 else f"{measured.step_count:,} steps"
     yield Name(f"{one.path}{named}"), f": {analysis.source.event_count:,} events, {steps}"
     yield (f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}",)
-    if measured.timed.devices:
-        shown = device_entry(busiest(measured.timed.devices))
-        yield from ((line,) for line in bar_lines(shown, steps=measured.step_count))
-    elif (line := categories_line(dict(analysis.categories.select("category", "self_cpu_ns").iter_rows()))) is not None:
-        yield (line,)
+    yield from ((line,) for line in _where_it_goes(measured))
     yield from first_things(measured.findings)
     has_verdict = measured.bound.kind != BoundKind.UNKNOWN or analysis.has_device_times
     if has_verdict and measured.findings_reason and not measured.trust.failed(CheckName.FILE_IS_VALID):
@@ -124,7 +124,7 @@ def _summary(one: Analysed) -> Iterator[Inline]:
     windows = {device.device: device.window.duration_ns for device in analysis.devices}
     light = measured.light is not None and measured.light.analysis is not None
     gap = longest_gap(analysis.gaps, windows, with_names=light, may_have_stacks=analysis.trace.operators.height > 0)
-    if gap is not None:
+    if gap is not None and measured.bound.kind != BoundKind.CAPTURE:
         yield gap
     if analysis.has_device_times:
         accounting = analysis.accounting
@@ -132,6 +132,24 @@ def _summary(one: Analysed) -> Iterator[Inline]:
             f"Accounting: operators {accounting.operators_ns:,} ns + unlinked {accounting.unlinked_ns:,} ns "
             f"({accounting.unlinked_activities:,} activities) = device sum {accounting.activities_ns:,} ns",
         )
+    if (unknown := analysis.graph_nodes.filter(pl.col("captured_operator").is_null())).height:
+        most = unknown["captured_how"].mode().sort()[0]
+        yield (
+            f"Graphs: {unknown.height:,} of {analysis.graph_nodes.height:,} nodes have no operator: {most} "
+            "(--graph-capture FILE: a trace of the capture)",
+        )
     yield (f"Trust: {measured.trust.verdict}",)
     for check in measured.trust.doubts():
         yield (f"  {check.verdict.upper()} {check.name}: {check.sentence}",)
+
+
+def _where_it_goes(measured: Measured) -> Iterator[str]:
+    """Yield where a step's time goes: on the busiest device, or among the operators of the host."""
+    if measured.bound.kind == BoundKind.CAPTURE:
+        return
+    if measured.timed.devices:
+        yield from bar_lines(device_entry(busiest(measured.timed.devices)), steps=measured.step_count)
+        return
+    by_category = dict(measured.analysis.categories.select("category", "self_cpu_ns").iter_rows())
+    if (line := categories_line(by_category)) is not None:
+        yield line

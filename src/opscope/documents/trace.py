@@ -292,6 +292,16 @@ class GraphNodeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CapturedRow:
+    """Launches that were captured into graphs: of one operator (null where none made them) with the same inputs."""
+
+    name: str | None
+    input_dims: str | None
+    input_types: str | None
+    launches: int
+
+
+@dataclass(frozen=True, slots=True)
 class BackwardRow:
     """A backward node and the forward operator with its sequence number; null where none has it."""
 
@@ -480,6 +490,7 @@ class TraceDocument:
         step_count: profiled steps; 0 where neither the trace nor the capture's schedule tells.
         capture: null for a trace that opscope did not capture.
         gaps: the longest ones of all devices.
+        captured: what was captured into graphs, the most launches first.
         light: the light pass, whose busy and idle time and steps are nearly those without a profiler; null where there
             is none.
         iterations: of a server of models; empty where no range is one.
@@ -512,6 +523,7 @@ class TraceDocument:
     measurement: Measurement = Measurement()
     capture: CaptureEntry | None = None
     gaps: tuple[GapRow, ...] = ()
+    captured: tuple[CapturedRow, ...] = ()
     findings: tuple[Finding, ...] = ()
     iterations: tuple[IterationRow, ...] = ()
     light: LightEntry | None = None

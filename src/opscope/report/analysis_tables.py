@@ -157,6 +157,12 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
         "captured_operator": _Column("Captured operator", _plain, numeric=False),
         "name": _Column("Name", _plain, numeric=False),
     },
+    By.CAPTURED: {
+        "launches": _Column("Launches", _count),
+        "name": _Column("Operator", _plain, numeric=False),
+        "input_dims": _Column("Input shapes", _plain, numeric=False),
+        "input_types": _Column("Types", _plain, numeric=False, optional=True),
+    },
     By.BACKWARD: {
         "forward": _Column("Forward operator", _plain, numeric=False),
         "backward": _Column("Backward node", _plain, numeric=False),
@@ -248,6 +254,7 @@ def _table(analysis: Analysis, by: By) -> pl.DataFrame:
         By.GAP: lambda: _gaps(analysis),
         By.STREAM: lambda: analysis.streams,
         By.GRAPH: lambda: analysis.graph_nodes,
+        By.CAPTURED: lambda: analysis.captured,
         By.BACKWARD: lambda: analysis.backward,
         By.ANNOTATION: lambda: analysis.annotations,
         By.ITERATION: lambda: _iterations(analysis),

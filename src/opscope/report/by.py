@@ -18,6 +18,7 @@ class By(StrEnum):
     GAP = "gap"
     STREAM = "stream"
     GRAPH = "graph"
+    CAPTURED = "captured"
     BACKWARD = "backward"
     ANNOTATION = "annotation"
     ITERATION = "iteration"

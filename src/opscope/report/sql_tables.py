@@ -47,6 +47,9 @@ COMPUTED: Final[Mapping[str, _Computed]] = {
     "category_costs": _computed("operators by kind of work", lambda analysis: analysis.categories),
     "streams": _computed("streams of devices", lambda analysis: analysis.streams),
     "graph_nodes": _computed("nodes of replayed CUDA graphs", lambda analysis: analysis.graph_nodes, name="the kernel"),
+    "captured": _computed(
+        "what was captured into CUDA graphs", lambda analysis: analysis.captured, name="the operator"
+    ),
     "backward_costs": _computed("nodes of the backward pass by forward operator", lambda analysis: analysis.backward),
     "annotation_costs": _computed(
         "named ranges of the program, nested", lambda analysis: analysis.annotations, name="the range's own name"

@@ -80,6 +80,7 @@ def build_trace_document(
         operators=tuple(_operators(builder)),
         kernels=tuple(_kernels(analysis.kernels.head(most_rows), builder.resolver)),
         categories=tuple(doc.CategoryRow(**row) for row in analysis.categories.iter_rows(named=True)),
+        captured=tuple(doc.CapturedRow(**row) for row in analysis.captured.iter_rows(named=True)),
         graph_nodes=tuple(doc.GraphNodeRow(**row) for row in analysis.graph_nodes.iter_rows(named=True)),
         backward=tuple(doc.BackwardRow(**row) for row in analysis.backward.iter_rows(named=True)),
         launches=doc.LaunchesEntry(
