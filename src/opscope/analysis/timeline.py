@@ -161,12 +161,11 @@ class _Work:
 
 
 def device_name(devices: Sequence[DeviceProperties], index: int) -> str:
-    """Return a device's name; where the file has none for its number but one for all others, that one."""
-    own = next((item.name for item in devices if item.index == index and item.name.strip()), None)
-    if own is not None:
-        return own
-    others = {item.name for item in devices if item.name.strip()}
-    return f"{others.pop()}, by the other devices" if len(others) == 1 and index != NO_DEVICE else "unknown device"
+    """Return a device's name, and how it is known where the trace does not give it."""
+    own = next((item for item in devices if item.index == index and item.name.strip()), None)
+    if own is None:
+        return "unknown device"
+    return own.name if own.known_by is None else f"{own.name}, {own.known_by}"
 
 
 def communication_mask(activities: pl.DataFrame) -> Bools:

@@ -7,12 +7,13 @@ from threading import Event
 import click
 
 from opscope.cli.counters_output import is_counters_file, print_counters
-from opscope.cli.inputs import input_option, traces_of
+from opscope.cli.inputs import gpu_option, input_option, traces_of
 from opscope.cli.options import format_option
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
 from opscope.inputs import measured_of
+from opscope.knowledge.devices import Device
 from opscope.readers import read
 from opscope.report.by import SHOWN_ROWS, By
 from opscope.report.tables import Format
@@ -45,6 +46,7 @@ from opscope.report.tables import Format
 )
 @click.option("--full-names", is_flag=True, help="Whole kernel names on a terminal too, not what they mean in short.")
 @click.option("--strict", is_flag=True, help="End with exit code 1 if a trust check fails.")
+@gpu_option
 @input_option
 @damage_option
 @format_option
@@ -57,6 +59,7 @@ def command(
     step_time: float | None,
     full_names: bool,
     strict: bool,
+    gpu: Device | None,
     max_input: int,
     allow_damaged: bool,
     output_format: str,
@@ -91,7 +94,7 @@ def command(
     shipped = NativeFunctions.shipped()
     capture = None if graph_capture is None else read(graph_capture, max_bytes=max_input)
     analysed = tuple(
-        Analysed(str(file), *measured_of(file, trace, shipped, capture, step_time_ms=step_time))
+        Analysed(str(file), *measured_of(file, trace, shipped, capture, step_time_ms=step_time, gpu=gpu))
         for file, trace in traces
     )
     rows = Rows(None if by is None else By(by), sort, top, full_names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opscope.cli.say import say
-from opscope.errors import BadInputError, NotATraceError
+from opscope.errors import BadInputError, NotATraceError, UsageError
 from opscope.files import regular
 from opscope.inputs import TraceFile, distinct, files_of
 from opscope.readers import Reading
@@ -17,9 +17,11 @@ from opscope.readers.source import MAX_UNPACKED_BYTES
 
 if TYPE_CHECKING:
     from opscope.documents.bench import BenchDocument
+    from opscope.knowledge.devices import Device
     from opscope.model import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
+_NAMED = 8  # GPUs in a message
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
@@ -48,6 +50,36 @@ def input_option(function: F) -> F:
         default=MAX_UNPACKED_BYTES,
         help="Refuse traces that unpack to more.  [default: 16GiB]",
     )(function)
+
+
+def gpu_option(function: F) -> F:
+    """Add ``--gpu``, for traces whose header does not say what they ran on."""
+    return click.option(
+        "--gpu",
+        metavar="NAME",
+        callback=lambda _context, _option, name: None if name is None else _gpu_called(name),
+        help="What the devices are, where a trace does not say or is wrong: a name of opscope gpus (h200, rtx 4090).",
+    )(function)
+
+
+def _gpu_called(name: str) -> "Device":
+    """Return the GPU that a name means.
+
+    Raises:
+        UsageError: no GPU of the table is called so, or several that differ.
+    """
+    from opscope.knowledge.devices import known_devices
+    from opscope.report.gpus_document import chosen, known_gpus
+
+    names = [gpu.name for gpu in chosen(known_gpus(), (name,), None)]
+    found = [device for device in known_devices() if device.name in names and device.peaks]
+    found = [device for device in found if device.name.lower().endswith(f" {name.lower()}")] or found
+    rates = {(tuple(sorted(device.peaks.items())), device.memory_bytes_per_s) for device in found}
+    if not found:
+        raise UsageError(f"--gpu: no GPU with known peaks is called {name}; opscope gpus lists all")
+    if len(rates) > 1:
+        raise UsageError(f"--gpu: {name} may be {', '.join(device.name for device in found[:_NAMED])}: name one whole")
+    return found[0]
 
 
 def traces_of(

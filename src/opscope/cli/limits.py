@@ -11,13 +11,14 @@ import click
 
 from opscope.analysis.limits import UNKNOWN
 from opscope.analysis.measured import Measured
-from opscope.cli.inputs import input_option, traces_of
+from opscope.cli.inputs import gpu_option, input_option, traces_of
 from opscope.cli.options import format_option
 from opscope.cli.say import show
 from opscope.cli.terminal import echo_section
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.limits import LimitsDocuments
 from opscope.inputs import measured_of
+from opscope.knowledge.devices import Device
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.record.codec import encode
 from opscope.report.by import SHOWN_ROWS
@@ -36,6 +37,7 @@ from opscope.report.tables import as_csv
     metavar="MS",
     help="How long a step takes without the profiler: the use of the device then refers to that.",
 )
+@gpu_option
 @input_option
 @damage_option
 @format_option
@@ -44,6 +46,7 @@ def command(
     by: str,
     top: int | None,
     step_time: float | None,
+    gpu: Device | None,
     max_input: int,
     allow_damaged: bool,
     output_format: str,
@@ -59,7 +62,7 @@ def command(
     shipped = NativeFunctions.shipped()
     documents, doubted = [], []
     for file, trace in traces_of(inputs, max_input, unreadable):
-        measured, _ = measured_of(file, trace, shipped, None, step_time_ms=step_time)
+        measured, _ = measured_of(file, trace, shipped, None, step_time_ms=step_time, gpu=gpu)
         with _asking_pytorch(measured) as asked:
             documents.append(build_limits(asked, by))
         doubted.append(Doubted.of(str(file), measured.trust))

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from opscope.cli.inputs import input_option, read_bench, traces_of
+from opscope.cli.inputs import gpu_option, input_option, read_bench, traces_of
 from opscope.cli.options import StepRange, output_option, overwrite_option
 from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
@@ -16,6 +16,7 @@ from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.errors import UsageError
 from opscope.files import STANDARD_OUTPUT, refuse_output, write_output
 from opscope.inputs import files_of, measured_of
+from opscope.knowledge.devices import Device
 
 _BENCH: Final = b'"opscope.bench/1"'
 _BEGINNING: Final = 4096  # bytes in which a document says what it is
@@ -28,6 +29,7 @@ _BEGINNING: Final = 4096  # bytes in which a document says what it is
 @click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
 @click.option("--steps", type=StepRange(), metavar="A..B", help="Steps of the timeline.  [default: as many as fit]")
 @click.option("--title", help="What the page is called.")
+@gpu_option
 @input_option
 @damage_option
 def command(
@@ -37,6 +39,7 @@ def command(
     opened: bool,
     steps: tuple[int, int] | None,
     title: str | None,
+    gpu: Device | None,
     max_input: int,
     allow_damaged: bool,
 ) -> None:
@@ -63,7 +66,7 @@ def command(
 
     parts, doubted, shipped = PageParts(count, steps), list[Doubted](), NativeFunctions.shipped()
     for file, trace in traces:
-        measured, functions = measured_of(file, trace, shipped)
+        measured, functions = measured_of(file, trace, shipped, gpu=gpu)
         if (capture := file.capture) is None:
             parts.add(measured, functions)
         else:

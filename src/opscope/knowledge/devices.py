@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 Kind = Literal["data centre", "workstation", "consumer", "embedded"]
 # The driver reports a little less than what a card is sold with: reserved memory, ECC.
 _LEAST_MEMORY: Final = 0.85
+_AGREE: Final = 1.05  # rates per cycle that differ by less are one rate, rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +83,78 @@ def device_called(name: str, multiprocessors: int | None = None, memory_bytes: i
     return found[0] if len(found) == 1 else None
 
 
+def device_like(
+    vendor: str | None, compute_capability: str | None, multiprocessors: int | None, memory_bytes: int | None
+) -> Device | None:
+    """Return the device that these facts fit; None where none does, or several that differ in what they can do.
+
+    Args:
+        vendor: ``amd``, or None for NVIDIA's.
+        compute_capability: of NVIDIA's; not asked for of AMD's, whose numbers mean something else.
+        multiprocessors: how many it has.
+        memory_bytes: how much memory, as the driver says.
+    """
+    if multiprocessors is None or memory_bytes is None:
+        return None
+    found = [
+        device
+        for device in known_devices()
+        if device.multiprocessors == multiprocessors
+        and _LEAST_MEMORY <= memory_bytes / (device.memory_bytes or 1) <= 1
+        and (device.vendor == "amd" if vendor == "amd" else device.compute_capability == compute_capability)
+    ]
+    rates = {(tuple(sorted(device.peaks.items())), device.memory_bytes_per_s) for device in found}
+    return found[0] if len(rates) == 1 else None
+
+
+def estimated_peaks(name: str, compute_capability: str | None, multiprocessors: int | None) -> "Peaks | None":
+    """Return what a device of unknown name can do at most, by its multiprocessors; None where none is like it.
+
+    Only those rates are estimated in which all devices of this compute capability agree, per multiprocessor and cycle:
+    some models are made slower. What its memory moves, multiprocessors do not tell.
+
+    Args:
+        name: of the device; a part of one (MIG) is not estimated, because drivers give it the whole one's size.
+        compute_capability: of the device.
+        multiprocessors: how many it has.
+    """
+    like = [
+        device
+        for device in known_devices()
+        if device.vendor == "nvidia" and device.compute_capability == compute_capability
+        if device.multiprocessors and device.boost_clock_mhz and device.peaks
+    ]
+    if not like or not multiprocessors or "MIG" in name:
+        return None
+    rates = {}
+    for precision in like[0].peaks:
+        each = [_per_cycle(device, precision) for device in like]
+        if min(each) > 0 and max(each) <= _AGREE * min(each):
+            rates[precision] = min(each) * multiprocessors * min(device.boost_clock_mhz or 0 for device in like) * 1e6
+    if not rates:
+        return None
+    return Peaks(
+        device=name,
+        origin=f"estimated by {multiprocessors} multiprocessors of compute capability {compute_capability}",
+        rates=rates,
+        memory_bytes_per_s=None,
+        l2_bytes=None,
+    )
+
+
+def _per_cycle(device: Device, precision: str) -> float:
+    """Return the operations of one multiprocessor in one cycle; 0 where they are not known."""
+    cycles = (device.multiprocessors or 0) * (device.boost_clock_mhz or 0) * 1e6
+    return device.peaks.get(precision, 0.0) / cycles if cycles else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Peaks:
     """The most that one device can do.
 
     Attributes:
         device: its name.
-        origin: how that is known: ``datasheet``, or ``measured`` with the date.
+        origin: how that is known: ``datasheet``, ``measured`` with the date, or ``estimated`` with what from.
         rates: operations per second by precision, as in `Device`.
         memory_bytes_per_s: to and from its memory, together.
         l2_bytes: of its cache; what fits into that may be faster than memory.

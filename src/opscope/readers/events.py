@@ -264,4 +264,5 @@ def device_of(entry: Mapping[str, Any]) -> DeviceProperties | None:
         threads_per_multiprocessor=_integer(threads),
         registers_per_multiprocessor=_integer(entry.get("regsPerMultiprocessor")),
         shared_memory_per_multiprocessor_bytes=_integer(entry.get("sharedMemPerMultiprocessor")),
+        vendor="amd" if is_amd else None,
     )

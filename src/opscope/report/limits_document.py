@@ -177,13 +177,14 @@ def _facts(limits: LimitsEntry) -> list[str]:
         if peaks.origin is None:
             lines.append(f"Device {peaks.device} ({peaks.name}): its peaks are not known; opscope peaks measures them.")
             continue
-        memory = (peaks.memory_bytes_per_s or 0.0) / _TERA
+        rate = peaks.memory_bytes_per_s
+        memory = "not known" if rate is None else f"{rate / _TERA:.2f} TB/s"
         others = {name: rate for name, rate in peaks.flop_per_s.items() if name not in peaks.measured}
         of_sheet = f" Datasheet: {_rates(others)} TFLOP/s." if peaks.measured and others else ""
         named = {name: peaks.flop_per_s[name] for name in peaks.measured} or others
         lines.append(
-            f"Device {peaks.device} ({peaks.name}), {peaks.origin} peaks: {_rates(named)} TFLOP/s (dense), memory "
-            f"{memory:.2f} TB/s.{of_sheet}"
+            f"Device {peaks.device} ({peaks.name}), peaks ({peaks.origin}): {_rates(named)} TFLOP/s (dense), memory "
+            f"{memory}.{of_sheet}"
         )
     whole = limits.device_sum_ns or None
     lines.append(

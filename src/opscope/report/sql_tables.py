@@ -84,6 +84,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "replays": "how many replays recorded the node",
     "captured_operator": "the operator that launched it when the graph was captured",
     "captured_how": "how that is known, or why it is not",
+    "launches": "how many launches were captured",
     "forward": "the forward operator; null where no sequence number leads to one",
     "backward": "the backward node",
     "forward_device_ns": "device time of the forward operators' own ranges",
