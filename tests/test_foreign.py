@@ -99,6 +99,21 @@ def test_what_sets_up_a_context_or_loads_code_is_a_cold_start(name: str, took: i
     assert Rule.ALLOCATOR_CHURN not in rules
 
 
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [("warmup step", True), ("[model|0|Warm-Up|forward]", True), ("lr_warmup", False), ("warmup_steps=100", False)],
+)
+def test_ranges_that_call_themselves_warm_up(name: str, is_one: bool, analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    end = kernels(trace, 10 * US, 40, 20 * US)
+    trace.annotation(name, 0, end)
+    kind, rules, sentence = bound(analyzed, trace)
+    assert (kind is BoundKind.COLD_START) is is_one, sentence
+    if is_one:
+        assert rules == {Rule.COLD_START}
+        assert "profile later steps" in sentence
+
+
 def test_a_launch_that_waits_for_room_in_its_queue_is_not_cold(analyzed: Analyze) -> None:
     trace = KinetoTrace()
     trace.launched_kernel("void mul_kernel(float*)", (0, 5 * US), (10 * US, 60 * MS))

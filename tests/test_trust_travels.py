@@ -106,7 +106,8 @@ def test_markdown_of_a_query_has_them_too(cut: Path) -> None:
 def test_half_a_file_has_no_verdict(cut: Path) -> None:
     document = json.loads(opscope("analyze", "--format", "json", str(cut)).stdout)
     assert document["bound"]["kind"] == "unknown"
-    assert "The file is incomplete" in document["bound"]["sentence"]
+    assert "record it again" in document["bound"]["sentence"]
+    assert "The file is incomplete" in document["bound"]["evidence"]
 
 
 @pytest.mark.parametrize("by", ["operator", "shape", "category", "kernel", "stream"])

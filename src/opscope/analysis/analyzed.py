@@ -60,6 +60,10 @@ from opscope.units import format_ns, format_share
 _SHOWN = 5  # operators in a summary
 
 
+# A rate or a number of steps that warms up is no warm-up of the device.
+WARM_UP: Final = re.compile(
+    r"(?<![a-z])(?<!lr[-_ ])warm[-_ ]?up(?![-_ ]?(?:steps|ratio|lr|iters|schedul))", re.IGNORECASE
+)
 _OF_GPUS: Final = re.compile(r"^nccl:|^nccl\w*::|pin_memory$|^aten::cudnn_|^aten::miopen_")
 
 
@@ -156,7 +160,19 @@ class Analysis(Summarised):
             captures=captures_of(self.trace),
             host_covered=self._host_covered,
             gpu_sign=self._gpu_sign,
+            warm_up=self._warm_up,
         )
+
+    @property
+    def _warm_up(self) -> float:
+        """The share of the busiest device's window that lies in ranges which call themselves a warm-up."""
+        ranges = self.trace.annotations
+        rows = np.flatnonzero(names_that(ranges["name"], lambda name: WARM_UP.search(name) is not None))
+        if not self.devices or not len(rows):
+            return 0.0
+        window = busiest(self.devices).window
+        spans = Intervals.union_of(column(ranges, "start_ns")[rows], end_of(ranges)[rows])
+        return spans.within(window.spans).length / max(window.duration_ns, 1)
 
     @property
     def _gpu_sign(self) -> str | None:

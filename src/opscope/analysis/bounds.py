@@ -42,6 +42,8 @@ def bound_of(evidence: StepEvidence) -> Bound:
         return _withheld(Unknown("The recorded steps have no length: mark whole steps, or none.", "Steps take 0 ns."))
     if evidence.is_capture and evidence.captures is not None:
         return _of_capture(evidence.captures)
+    if evidence.is_warm_up:
+        return _of_warm_up(evidence.warm_up)
     share = _DeviceShare.of(evidence, device, waits)
     parts = waiting_per_step(evidence, device, waits)
     kind = _kind(device, share, parts, waits, known=evidence.host_unknown is None)
@@ -55,6 +57,14 @@ def bound_of(evidence: StepEvidence) -> Bound:
         share_low=share.low,
         share_high=share.high,
     )
+
+
+def _of_warm_up(share: float) -> Bound:
+    sentence = (
+        f"{format_share(share, 1)} of the recording lies in ranges that call themselves warm-up: profile later steps."
+    )
+    evidence = "What the first steps take, loading code and choosing kernels, later ones do not."
+    return Bound(BoundKind.COLD_START, None, None, sentence, evidence)
 
 
 def _of_capture(captures: Captures) -> Bound:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from opscope.analysis.captures import Captures
+from opscope.analysis.captures import MOSTLY, Captures
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.verdict_text import Unknown, host_not_recorded, launches_lost
 from opscope.analysis.waits import PAUSES, Waits, at_most
@@ -83,6 +83,7 @@ class StepEvidence:
         light: what a light pass over as many steps says of the busiest device; None without one.
         captures: which part of the recording is the capture of graphs; None where nobody looked.
         gpu_sign: an operator that only a program with a GPU runs, where one was recorded.
+        warm_up: the share of the window in ranges that call themselves a warm-up.
         host_covered: the share of the window in which any operator or call is recorded on the host; None without one.
     """
 
@@ -99,11 +100,17 @@ class StepEvidence:
     captures: Captures | None = None
     host_covered: float | None = None
     gpu_sign: str | None = None
+    warm_up: float = 0.0
 
     @property
     def is_capture(self) -> bool:
         """Whether mostly a capture was recorded: nothing that follows from it is of a step."""
         return self.captures is not None and self.captures.is_mostly_one(self.window)
+
+    @property
+    def is_warm_up(self) -> bool:
+        """Whether mostly a warm-up was recorded, by the program's own words."""
+        return self.warm_up >= MOSTLY
 
     @property
     def host_unknown(self) -> Unknown | None:

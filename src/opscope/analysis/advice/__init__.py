@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from opscope.analysis.advice import attention, host, memory, products, repeated
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, derived
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, derived, measured
 from opscope.analysis.advice.device_work import dearest, far_from_limit
 from opscope.analysis.advice.saving_text import saving_text
 from opscope.analysis.advice.small_copies import small_copies
@@ -65,6 +65,8 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
     if evidence.is_capture:
         return ()
     context = Context(recording)
+    if evidence.is_warm_up:
+        return _named(context, list(host.cold_start(context)) or [_warm_up(context)])
     drafts = [context.beside_others(draft) for rule in RULES for draft in rule(context)]
     if evidence.host_unknown is not None:
         drafts = [draft for draft in drafts if draft.rule not in _OF_THE_HOST]  # nobody knows what it did
@@ -76,6 +78,20 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
         drafts = [*near_limit(context, possible=possible), *drafts]
     return _named(context, drafts or list(dearest(context)))
+
+
+def _warm_up(context: Context) -> Draft:
+    """Say that a warm-up was recorded, whatever it took."""
+    return Draft(
+        rule=Rule.COLD_START,
+        title=f"{format_share(context.evidence.warm_up, 1)} of the recording lies in ranges that call themselves warm-up",
+        where=Where(),
+        saving=Range(0.0, 0.0),
+        derivation="what a warm-up takes says nothing of later steps",
+        evidence=(measured("the ranges' own names"),),
+        action="profile later steps",
+        wrong_if="these steps are what counts",
+    )
 
 
 def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
