@@ -31,7 +31,7 @@ def test_a_healthy_trace_passes_every_check(analyzed: Analyze) -> None:
     analysis = analyzed(healthy())
     assert {check.verdict for check in analysis.trust.checks} == {Verdict.PASS}
     assert analysis.trust.verdict is Verdict.PASS
-    assert len(analysis.trust.checks) == 18
+    assert len(analysis.trust.checks) == 19
 
 
 def rounded(kernels: int, duration: int) -> KinetoTrace:
@@ -353,6 +353,40 @@ def graph_replays(nodes_per_replay: list[int]) -> KinetoTrace:
             ids = {"graph id": 3, "graph node id": 10 + node}
             trace.kernel(f"n{node}", start + 5_000 + 2_000 * node, 1_000, correlation, **ids)
     return trace
+
+
+def test_launches_and_activities_that_share_an_id_belong_together_in_order(analyzed: Analyze) -> None:
+    """As early ROCm writes them: no correlation, but the operator's id on both; of two launches the first is first."""
+    trace = KinetoTrace()
+    trace.operator("aten::mm", 0, 100_000, **{"External id": 7})
+    for start in (10_000, 20_000):
+        trace.slice("cuda_runtime", "hipLaunchKernel", start, 5_000, **{"External id": 7})
+    for start in (30_000, 40_000):
+        trace.slice("kernel", "gemm", start, 5_000, device=0, stream=7, **{"External id": 7})
+    analysis = analyzed(trace)
+    launched = analysis.links.activity_launch
+    assert (analysis.trace.launches["start_ns"].to_numpy()[launched] == [10_000, 20_000]).all()
+    found = check(analysis, "links_recorded")
+    assert (found.verdict, found.count, found.time_ns) == (Verdict.WARN, 2, 10_000)
+    # A third launch of that id, and nobody knows which of them launched nothing.
+    trace.slice("cuda_runtime", "hipLaunchKernel", 25_000, 1_000, **{"External id": 7})
+    assert (analyzed(trace).links.activity_launch < 0).all()
+
+
+def test_launches_on_threads_without_operators_belong_to_the_one_around_them_in_time(analyzed: Analyze) -> None:
+    """A tool gave all calls another thread; where any call has an operator on its own, none is given away so."""
+    trace = KinetoTrace()
+    for number, name in enumerate(("aten::mm", "aten::add")):
+        trace.operator(name, 100_000 * number, 50_000, tid=100)
+        trace.launched_kernel("k", (100_000 * number + 10_000, 5_000), (100_000 * number + 20_000, 10_000), tid=200)
+    trace.launched_kernel("k", (180_000, 5_000), (190_000, 10_000), tid=200)
+    analysis = analyzed(trace)
+    names = analysis.trace.operators["name"].to_list()
+    found = [None if row < 0 else names[row] for row in analysis.links.activity_operator]
+    assert found == ["aten::mm", "aten::add", None]
+    assert (check(analysis, "links_recorded").count, analysis.accounting.unlinked_ns) == (2, 10_000)
+    trace.launched_kernel("k", (30_000, 5_000), (240_000, 10_000), tid=100)
+    assert (analyzed(trace).links.activity_operator >= 0).sum() == 1
 
 
 def test_replays_with_fewer_nodes_than_others_fail(analyzed: Analyze) -> None:

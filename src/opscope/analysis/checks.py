@@ -100,6 +100,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     queued = queued_before(trace, links)
     yield _launch_recorded(trace, links, queued)
     yield _operator_recorded(trace, links)
+    yield _links_recorded(trace, links)
     yield _launches_without_activity(evidence.launches, sum(timeline.busy_ns for timeline in evidence.timelines))
     yield _launched_outside_steps(trace, links)
     yield _outside_window(trace, queued, evidence.timelines)
@@ -430,6 +431,18 @@ def _operator_recorded(trace: Trace, links: Links) -> Check:
         np.flatnonzero((links.activity_launch >= 0) & (links.activity_operator < 0)),
         "were launched outside any operator (graph replays, kernels launched from Python); they are unlinked.",
         "Every launch lies in an operator.",
+    )
+    return _at_most_warn(check)
+
+
+def _links_recorded(trace: Trace, links: Links) -> Check:
+    check = _timed(
+        trace,
+        CheckName.LINKS_RECORDED,
+        np.flatnonzero(links.inferred),
+        "have no id of their launch, or their launch has no operator on its thread: they are linked by ids that they "
+        "share, or by time, which is likely and not recorded.",
+        "All links follow from recorded ids and threads.",
     )
     return _at_most_warn(check)
 

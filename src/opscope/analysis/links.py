@@ -1,8 +1,12 @@
 """From a device activity to the call that launched it, the operator around that call, and that operator's parents.
 
 An activity's launch is the API call with the same correlation id; a launch belongs to the innermost operator
-that encloses its *start* on the same thread; where no operator does, the recorded ``External id`` decides. What has
-neither stays unlinked: it is never given to an operator by guess.
+that encloses its *start* on the same thread; where no operator does, the recorded ``External id`` decides.
+
+Early ROCm and tools that rewrite traces leave out correlation ids, or give host records other threads. Then what share
+an ``External id`` belong together, in order where as many launches as activities have it; and where no launch of a
+trace at all lies in an operator of its thread, the one operator around it in time, whatever thread that is on. Such
+links are marked, and a check counts them. What has none of these stays unlinked: it is never given away by guess.
 """
 
 from dataclasses import dataclass
@@ -10,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from opscope.analysis.api import calls_that
 from opscope.analysis.columns import column, nesting_of
 from opscope.analysis.nesting import Bools, Ints, Nesting
 from opscope.model import Trace
@@ -28,6 +33,7 @@ class Links:
         operator_self_ns: per operator its duration without nested operators, annotations and API calls, in nanoseconds.
         operator_crosses: per operator whether it overlaps another, or an annotation, of its thread without nesting.
         crossing_annotations: how many annotations do.
+        inferred: per activity whether its launch or operator follows from shared ids or from time alone.
     """
 
     activity_launch: Ints
@@ -37,6 +43,7 @@ class Links:
     operator_self_ns: Ints
     operator_crosses: Bools
     crossing_annotations: int
+    inferred: Bools
 
 
 def link(trace: Trace) -> Links:
@@ -63,16 +70,55 @@ def link(trace: Trace) -> Links:
         (nesting_and_owners, self_time_and_crossing), events=trace.source.event_count
     )
     activity_launch = _match(trace.activities["correlation"], trace.launches["correlation"])
+    by_ids = _launches_by_external_id(trace, activity_launch)
+    around = launch_operator
+    if trace.operators.height and trace.launches.height and not (launch_operator >= 0).any():
+        launch_operator = _around_in_time(operators, column(trace.launches, "start_ns"))
+    activity_launch = np.where(activity_launch < 0, by_ids, activity_launch)
+    activity_operator = _operators_of(trace, activity_launch, around)
+    by_time = (activity_operator < 0) & (activity_launch >= 0)
+    by_time[by_time] = launch_operator[activity_launch[by_time]] >= 0
+    activity_operator[by_time] = launch_operator[activity_launch[by_time]]
     first = trace.annotations.height
     return Links(
         activity_launch,
-        _operators_of(trace, activity_launch, launch_operator),
+        activity_operator,
         launch_operator,
         operators,
         self_time[first:],
         crossing[first:],
         int(crossing[:first].sum()),
+        (by_ids >= 0) | by_time,
     )
+
+
+def _launches_by_external_id(trace: Trace, activity_launch: Ints) -> Ints:
+    """Return per activity without a launch that of its external id: the first's is the first one, and so on; or -1."""
+    result = np.full(trace.activities.height, -1, np.int64)
+    enqueues = calls_that(trace.launches, lambda call: call.enqueues)
+    taken = np.zeros(trace.launches.height, np.bool_)
+    taken[activity_launch[activity_launch >= 0]] = True
+    left = {
+        name: pl.DataFrame({"id": table["external_id"].replace(0, None), "start": table["start_ns"]})
+        .with_row_index(name)
+        .filter(pl.Series(free, dtype=pl.Boolean) & pl.col("id").is_not_null())
+        .with_columns(place=pl.int_range(pl.len()).over("id", order_by="start"), count=pl.len().over("id"))
+        for name, table, free in (
+            ("activity", trace.activities, activity_launch < 0),
+            ("launch", trace.launches, enqueues & ~taken),
+        )
+    }
+    pairs = left["activity"].join(left["launch"], on=["id", "place", "count"])
+    result[pairs["activity"].to_numpy()] = pairs["launch"].to_numpy()
+    return result
+
+
+def _around_in_time(operators: Nesting, start: Ints) -> Ints:
+    """Return per moment the innermost operator of the one thread that is in any then; -1 where several are, or none."""
+    threads = np.unique(operators.thread)
+    inside = np.stack([operators.innermost_at(np.full(len(start), thread), start) for thread in threads])
+    alone = (inside >= 0).sum(axis=0) == 1
+    return np.where(alone, inside.max(axis=0), -1)
 
 
 def _operators_of(trace: Trace, activity_launch: Ints, launch_operator: Ints) -> Ints:

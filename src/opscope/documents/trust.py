@@ -27,6 +27,7 @@ class CheckName(StrEnum):
     HOST_TIME_COVERED = "host_time_covered"
     LAUNCH_RECORDED = "launch_recorded"
     OPERATOR_RECORDED = "operator_recorded"
+    LINKS_RECORDED = "links_recorded"
     LAUNCHES_WITHOUT_ACTIVITY = "launches_without_activity"
     LAUNCHED_OUTSIDE_STEPS = "launched_outside_steps"
     WORK_OUTSIDE_WINDOW = "work_outside_window"

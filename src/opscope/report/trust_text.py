@@ -19,6 +19,7 @@ _WHAT_TO_DO: Final = {
     CheckName.HOST_TIME_COVERED: "Record the host's operators too (activities=cpu,cuda)",
     CheckName.LAUNCH_RECORDED: "Record from before the launches on: let the profiler warm up for a step",
     CheckName.OPERATOR_RECORDED: "Record the host's operators too (activities=cpu,cuda)",
+    CheckName.LINKS_RECORDED: "Record it with a newer ROCm, or analyse it as the profiler wrote it",
     CheckName.LAUNCHES_WITHOUT_ACTIVITY: "Record fewer steps at once: records of the device were lost",
     CheckName.LAUNCHED_OUTSIDE_STEPS: "Let steps end with a wait for the device",
     CheckName.WORK_OUTSIDE_WINDOW: "Let steps end with a wait for the device",

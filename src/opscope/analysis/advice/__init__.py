@@ -84,7 +84,7 @@ def _warm_up(context: Context) -> Draft:
     """Say that a warm-up was recorded, whatever it took."""
     return Draft(
         rule=Rule.COLD_START,
-        title=f"{format_share(context.evidence.warm_up, 1)} of the recording lies in ranges that call themselves warm-up",
+        title=f"{format_share(context.evidence.warm_up, 1)} of the recording is in ranges that call themselves warm-up",
         where=Where(),
         saving=Range(0.0, 0.0),
         derivation="what a warm-up takes says nothing of later steps",
