@@ -21,7 +21,8 @@
     COLUMN(input_types, TEXT, "types of the inputs, as JSON") \
     COLUMN(input_strides, TEXT, "strides of the inputs, as JSON") \
     COLUMN(concrete_inputs, TEXT, "values of inputs that are no tensors, as JSON") \
-    COLUMN(kernel_file, TEXT, "the Python file of a Triton kernel that torch.compile generated")
+    COLUMN(kernel_file, TEXT, "the Python file of a Triton kernel that torch.compile generated") \
+    COLUMN(message_bytes, INT64, "of a collective, the larger of its messages")
 
 #define OPSCOPE_LAUNCHES(COLUMN) /* calls of the CUDA or HIP runtime and driver, one row each */ \
     COLUMN(thread, THREAD, "the thread that called") \
@@ -43,7 +44,7 @@
     COLUMN(external_id, INT64, "the number of the operator that launched it") \
     COLUMN(graph_id, INT64, "the CUDA graph that it is a node of") \
     COLUMN(graph_node_id, INT64, "which node") \
-    COLUMN(bytes, INT64, "how much a copy or fill moved") \
+    COLUMN(bytes, INT64, "how much a copy or fill moved; of a collective, the larger of its messages") \
     COLUMN(grid, TEXT, "thread blocks, x,y,z") \
     COLUMN(block, TEXT, "threads of a block, x,y,z") \
     COLUMN(registers_per_thread, INT32, "registers of a thread") \

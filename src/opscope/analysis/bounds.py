@@ -199,6 +199,8 @@ def _moves_in_any_case(device: DeviceTimeline, share: _DeviceShare, parts: Mappi
 
     That is so where what it computes is less than the bound's share even of the shortest step that it can have.
     """
+    if not device.busy_in_window_ns:
+        return False
     computed = share.high * device.compute_ns / device.busy_in_window_ns
     return computed < BUSY_SHARE and parts[BoundKind.COMMUNICATION] >= _LEAST_SHARE * share.step_ns
 

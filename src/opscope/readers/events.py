@@ -100,6 +100,7 @@ def _add_slice(
             input_strides=list_text(args.get("Input Strides")),
             concrete_inputs=list_text(args.get("Concrete Inputs"), of_text=True),
             kernel_file=text_of(file) if isinstance(file, str) else None,
+            message_bytes=_moved(args),
         )
     elif (kind := _ACTIVITY_KIND.get(category)) is not None:
         _add_activity(rows, kind, event, times, args)
@@ -134,6 +135,27 @@ def _ids(args: Mapping[str, Any]) -> dict[str, int | None]:
     return {"correlation": correlation, "external_id": None if external == correlation else external}
 
 
+# Bytes of an element of a collective, by PyTorch's name of the type.
+_ELEMENT_BYTES: Final = {
+    **dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2"), 1),
+    **dict.fromkeys(("Short", "Half", "BFloat16"), 2),
+    **dict.fromkeys(("Int", "Float"), 4),
+    **dict.fromkeys(("Long", "Double"), 8),
+}
+_MOST_ELEMENTS: Final = 1 << 48
+
+
+def _moved(args: Mapping[str, Any]) -> int | None:
+    """Return how much a copy or fill moved; of a collective, the larger of its messages."""
+    if "bytes" in args:
+        return _integer(args["bytes"])
+    counts = (_integer(args.get("In msg nelems")), _integer(args.get("Out msg nelems")))
+    elements = max((count for count in counts if count is not None), default=-1)
+    kind = args.get("dtype")
+    size = _ELEMENT_BYTES.get(kind) if isinstance(kind, str) else None
+    return elements * size if size is not None and 0 <= elements <= _MOST_ELEMENTS else None
+
+
 def _add_activity(
     rows: Rows, kind: str, event: Mapping[str, Any], times: Mapping[str, object], args: Mapping[str, Any]
 ) -> None:
@@ -148,7 +170,7 @@ def _add_activity(
         **_ids(args),
         graph_id=_integer(args.get("graph id")),
         graph_node_id=_integer(args.get("graph node id")),
-        bytes=_integer(args.get("bytes")),
+        bytes=_moved(args),
         grid=dim3(args.get("grid")),
         block=dim3(args.get("block")),
         registers_per_thread=_integer(args.get("registers per thread"), _INT32),

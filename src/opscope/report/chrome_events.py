@@ -30,6 +30,7 @@ _OPERATOR_NUMBERS = {
     "External id": "external_id",
     "Sequence number": "sequence_number",
     "Fwd thread id": "forward_thread",
+    "bytes": "message_bytes",
 }
 _OPERATOR_LISTS = {  # as the JSON text that they were recorded as
     "Input Dims": "input_dims",

@@ -285,7 +285,7 @@ struct Event {
     Token ph, cat, name, pid, tid, ts, dur, args;
     Token external_id, old_external_id, correlation, sequence, forward_thread, dims, old_dims, types, strides, concrete,
         kernel_file, device, stream, graph, node, bytes, grid, block, registers, shared_memory, occupancy, collective,
-        memory_bytes, total_allocated, address, device_id, device_type;
+        memory_bytes, total_allocated, address, device_id, device_type, elements_in, elements_out, element_type;
     bool odd_args = false, has_args = false;
 };
 
@@ -526,6 +526,7 @@ Token* argument_of(Event& event, std::string_view key) {
         case 5:
             if (is(key, "block")) return &event.block;
             if (is(key, "bytes")) return &event.bytes;
+            if (is(key, "dtype")) return &event.element_type;
             return is(key, "Bytes") ? &event.memory_bytes : nullptr;
         case 6: return is(key, "device") ? &event.device : is(key, "stream") ? &event.stream : nullptr;
         case 8: return is(key, "graph id") ? &event.graph : nullptr;
@@ -544,7 +545,9 @@ Token* argument_of(Event& event, std::string_view key) {
             if (is(key, "Fwd thread id")) return &event.forward_thread;
             if (is(key, "Input Strides")) return &event.strides;
             if (is(key, "graph node id")) return &event.node;
+            if (is(key, "In msg nelems")) return &event.elements_in;
             return is(key, "shared memory") ? &event.shared_memory : nullptr;
+        case 14: return is(key, "Out msg nelems") ? &event.elements_out : nullptr;
         case 15:
             if (is(key, "Sequence number")) return &event.sequence;
             if (is(key, "Collective name")) return &event.collective;
@@ -617,6 +620,20 @@ bool integer(const Token& written, int64_t& value, int64_t largest = INT64_MAX) 
     if (digits > static_cast<unsigned __int128>(largest)) return true;  // an unset id is written as 2**64 - 1
     value = negative ? -static_cast<int64_t>(digits) : static_cast<int64_t>(digits);
     return true;
+}
+
+constexpr int64_t kMostElements = int64_t{1} << 48;
+
+// Bytes of an element of a collective, by PyTorch's name of the type; 0 where that is not known.
+int64_t element_size(const Token& type) {
+    if (*type.begin != '"' || type.text().size() < 2) return 0;
+    const std::string_view name = type.text().substr(1, type.text().size() - 2);
+    constexpr std::pair<std::string_view, int64_t> kSizes[] = {
+        {"Byte", 1}, {"Char", 1},     {"Bool", 1}, {"Float8_e4m3fn", 1}, {"Float8_e5m2", 1}, {"Short", 2},
+        {"Half", 2}, {"BFloat16", 2}, {"Int", 4},  {"Float", 4},         {"Long", 8},        {"Double", 8}};
+    for (const auto& [known, size] : kSizes)
+        if (name == known) return size;
+    return 0;
 }
 
 // Microseconds as decimal text -> integer nanoseconds, rounded to the nearest one.
@@ -937,9 +954,9 @@ private:
     }
 
     bool add_operator(const Event& event, int32_t name, int64_t start, int64_t duration) {
-        int64_t external, sequence, forward;
+        int64_t external, sequence, forward, message;
         if (!integer(event.external_id, external) || !integer(event.sequence, sequence) ||
-            !integer(event.forward_thread, forward))
+            !integer(event.forward_thread, forward) || !moved(event, message))
             return false;
         int32_t dims, types, strides, concrete;
         if (!list(event.dims ? event.dims : event.old_dims, dims) || !list(event.types, types) ||
@@ -956,7 +973,8 @@ private:
                                .input_types = types,
                                .input_strides = strides,
                                .concrete_inputs = concrete,
-                               .kernel_file = string(event.kernel_file)});
+                               .kernel_file = string(event.kernel_file),
+                               .message_bytes = message});
         return true;
     }
 
@@ -982,12 +1000,24 @@ private:
         return true;
     }
 
+    // How much a copy or fill moved; of a collective, the larger of its messages.
+    static bool moved(const Event& event, int64_t& bytes) {
+        if (event.bytes || !event.element_type) return integer(event.bytes, bytes);
+        int64_t in, out;
+        const Token& type = event.element_type;
+        if (!integer(event.elements_in, in) || !integer(event.elements_out, out)) return false;
+        if (type.text().find('\\') != std::string_view::npos) return false;  // Python decodes it
+        const int64_t size = element_size(type), elements = std::max(in, out);
+        bytes = size && elements >= 0 && elements <= kMostElements ? elements * size : kNull;
+        return true;
+    }
+
     bool add_activity(const Event& event, Category category, int32_t name, int64_t start, int64_t duration) {
         int64_t device, stream, correlation, external, graph, node, bytes, registers, shared;
         double occupancy;
         if (!integer(event.device, device, kInt32) || !integer(event.stream, stream) ||
             !ids(event, correlation, external) || !integer(event.graph, graph) || !integer(event.node, node) ||
-            !integer(event.bytes, bytes) || !integer(event.registers, registers, kInt32) ||
+            !moved(event, bytes) || !integer(event.registers, registers, kInt32) ||
             !integer(event.shared_memory, shared) || !decimal(event.occupancy, occupancy))
             return false;
         // Kineto repeats the device as the event's process and the stream as its thread; old traces have only those.
