@@ -138,8 +138,9 @@ ODD_EVENT = st.fixed_dictionaries(
         "args": st.dictionaries(
             st.sampled_from(["correlation", "External id", "external id", "device", "stream", "grid", "Input Dims",
                              "Input dims", "Input type",
-                             "Sequence number", "graph id", "graph node id", "bytes", "Bytes", "Device Type"]),
-            st.integers(0, 3) | _ODD,
+                             "Sequence number", "graph id", "graph node id", "bytes", "Bytes", "Device Type",
+                             "In msg nelems", "Out msg nelems", "dtype"]),
+            st.integers(0, 3) | st.sampled_from(["Float", "Half"]) | _ODD,
             max_size=5,
         ) | _ODD,
     },

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from opscope.analysis.advice import attention, host, memory, products, repeated
+from opscope.analysis.advice import attention, communication, host, memory, products, repeated
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, derived, measured
 from opscope.analysis.advice.device_work import dearest, far_from_limit
 from opscope.analysis.advice.saving_text import saving_text
@@ -31,7 +31,9 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
     host.allocator_churn,
     host.host_work,
     host.stream_dependency,
-    host.exposed_communication,
+    communication.exposed_communication,
+    communication.small_collectives,
+    communication.buffer_broadcast,
     host.cold_start,
     host.recompilation,
     memory.fusible_chain,
@@ -41,6 +43,7 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
     memory.repeated_casts,
     repeated.recomputation,
     memory.contiguous_copies,
+    memory.device_copies,
     memory.grown_copies,
     repeated.duplicate_work,
 )

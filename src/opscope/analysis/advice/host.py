@@ -23,14 +23,12 @@ from opscope.analysis.bounds import BUSY_SHARE
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.host_time import LULL_NS
 from opscope.analysis.intervals import Intervals
-from opscope.analysis.limits import BETWEEN_DEVICES
 from opscope.analysis.nesting import Bools, Ints, nearest
 from opscope.analysis.step_evidence import STACKS
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, Where
 from opscope.knowledge.api_calls import ApiKind, api_call
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
-from opscope.knowledge.kernels.kinds import communicates
 from opscope.units import format_ns, format_share
 
 # Operators that hand a value of the device to Python, or need one to know how large their result is.
@@ -532,68 +530,6 @@ def stream_dependency(context: Context) -> Iterator[Draft]:
         wrong_if="the work really needs what it waits for",
         claims=idle_claim(BoundKind.DEPENDENCY),
     )
-
-
-def exposed_communication(context: Context) -> Iterator[Draft]:
-    """Find data that move between devices while nothing is computed."""
-    time = context.device.exposed_communication_ns / context.steps
-    if time < LEAST_SHARE * context.step_ns:
-        return
-    rows = [row for row in context.rows if row.reason == BETWEEN_DEVICES]
-    late = min(_beyond_usual(context) / context.steps, time)
-    waiting = f" ({format_ns(late)} of it waiting for other ranks)" if late >= LEAST_SHARE * context.step_ns else ""
-    yield Draft(
-        rule=Rule.EXPOSED_COMMUNICATION,
-        title=f"Data move between devices for {format_ns(time)} of a step{waiting}, and nothing is computed meanwhile",
-        where=context.where_of_row(max(rows, key=lambda row: row.device_ns)) if rows else Where(),
-        saving=Range(0.0, time - late).within(context.step_ns),
-        derivation="all of that time, if it overlapped with work (high), but for what calls take beyond three times "
-        "what they take in most steps: then other ranks are late",
-        evidence=(measured(f"{format_share(time, context.step_ns)} of the step"),
-                  *([derived(f"{format_ns(late)} of it in calls that take more than three times as long as in other "
-                             "steps: this rank waits for others")] if late else []),
-                  general("a rank that waits for the others spends that time in the same kernels")),
-        action="overlap it with the backward pass (DistributedDataParallel's buckets: bucket_cap_mb, "
-        "gradient_as_bucket_view=True), or communicate less (no_sync() while gradients accumulate, bf16 compression)"
-        if _trains_data_parallel(context)
-        else "overlap it with computation on another stream, or communicate less",
-        wrong_if="the ranks wait for a slower one",
-        claims=frozenset({"communication"}),
-    )  # fmt: skip
-
-
-def _trains_data_parallel(context: Context) -> bool:
-    """Tell whether gradients are reduced by DistributedDataParallel: then they can be while others are computed."""
-    names = (context.trace.operators["name"], context.trace.annotations["name"])
-    return any(bool(names_that(name, lambda text: "DistributedDataParallel" in text).any()) for name in names) and bool(
-        names_that(context.trace.operators["name"], lambda text: "autograd::engine" in text or "Backward" in text).any()
-    )
-
-
-def _beyond_usual(context: Context) -> float:
-    """Return how long communication takes beyond three times what calls of the same kind take.
-
-    Calls are compared with those at the same place of other steps, and with those of the same inputs: a large one that
-    repeats is no wait for a late rank. Where there are neither, nothing is known.
-    """
-    activities = context.trace.activities
-    work = activities.select("name", "start_ns", "duration_ns")[context.work].with_columns(
-        size=context.inputs_of(context.work)
-    )
-    mine = work.filter(names_that(work["name"], communicates)).sort("start_ns")
-    count, number = pl.len().over("name"), pl.int_range(pl.len()).over("name")
-    several = context.steps >= _STEPS_THAT_TELL
-    place = pl.when((count % context.steps == 0) & several).then(number % (count // context.steps))
-    same_size = pl.when(pl.col("size").is_not_null() & (pl.len().over("name", "size") >= _STEPS_THAT_TELL))
-    found = mine.with_columns(place=place).with_columns(
-        by_place=pl.when(pl.col("place").is_not_null()).then(pl.col("duration_ns").median().over("name", "place")),
-        by_size=same_size.then(pl.col("duration_ns").median().over("name", "size")),
-    )
-    usual = pl.max_horizontal("by_place", "by_size")
-    return float(found.select((pl.col("duration_ns") - 3 * usual).clip(0).sum()).item() or 0.0)
-
-
-_STEPS_THAT_TELL: Final = 3
 
 
 _COMPILING: Final = ("dynamo_timed", "compile_inner", "torch/_dynamo/convert_frame")

@@ -25,12 +25,14 @@ from opscope.analysis.advice.context import (
 from opscope.analysis.api import names_that
 from opscope.analysis.columns import column, end_of, nesting_of
 from opscope.analysis.intervals import Intervals
+from opscope.analysis.limits import MOSTLY_MOVING, moving_share
 from opscope.analysis.nesting import Bools, Ints
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Where
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
+from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.units import format_ns
@@ -327,6 +329,34 @@ def contiguous_copies(context: Context) -> Iterator[Draft]:
         wrong_if="the copy is wanted",
         claims=claims_of(rows),
     )  # fmt: skip
+
+
+def device_copies(context: Context) -> Iterator[Draft]:
+    """Find whole tensors that are copied within the device's memory, beside other work."""
+    rows = [
+        row
+        for row in context.rows
+        if direction_of(row.kernel) is Direction.WITHIN and row.operator != "aten::cat" and not _changes_strides(row)
+    ]
+    time = sum(row.device_ns for row in rows) / context.steps
+    # Of a program that mostly moves data, whether they must be moved no trace tells.
+    if time < LEAST_SHARE * context.step_ns or moving_share(context.rows) >= MOSTLY_MOVING:
+        return
+    first = max(rows, key=lambda row: row.device_ns)
+    yield Draft(
+        rule=Rule.DEVICE_COPIES,
+        title=f"Tensors are copied within the device's memory, unchanged ({format_ns(time)} per step)",
+        where=context.where_of_row(first),
+        saving=context.of_device(0.0, time),
+        derivation="the time of these copies (high); whether they are needed, no trace tells (low)",
+        evidence=(
+            measured(f"{sum(row.calls for row in rows) / context.steps:,.1f} copies a step"),
+            measured(f"most of the time by {first.operator or 'no operator'}, {first.input_dims or 'of unknown size'}"),
+        ),
+        action="write the result where it is needed (out=, one preallocated buffer), or use a view instead of clone()",
+        wrong_if="the copy is changed while the original is still needed",
+        claims=claims_of(rows),
+    )
 
 
 _MOST_OF_IT: Final = 0.9  # of the elements: what is added to such an input is the smaller part

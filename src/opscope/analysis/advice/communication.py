@@ -1,0 +1,249 @@
+"""Rules on data that move between devices: exposed, in many small messages, or that nobody need send."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, general, measured
+from opscope.analysis.api import names_that
+from opscope.analysis.columns import column, end_of, nesting_of
+from opscope.analysis.intervals import Intervals
+from opscope.analysis.limits import BETWEEN_DEVICES
+from opscope.analysis.nesting import Bools, Ints
+from opscope.documents.findings import Fact, Rule, Where
+from opscope.knowledge.collectives import Collective, collective_of, is_for_small_messages
+from opscope.knowledge.kernels.kinds import communicates
+from opscope.units import format_bytes, format_count, format_ns, format_share
+
+_STEPS_THAT_TELL: Final = 3
+_MANY: Final = 16  # messages a step
+_SMALL_BYTES: Final = 1 << 20  # nccl-tests: from a few MiB on, messages reach the speed of the links
+_CLAIM: Final = frozenset({"communication"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """The kernels of a step's work that communicate: their rows, sizes in bytes (-1 where unknown) and collectives."""
+
+    rows: Ints
+    size: Ints
+    duration: Ints
+    kind: list[Collective | None]
+
+    @classmethod
+    def of(cls, context: Context) -> "_Messages":
+        activities = context.trace.activities
+        rows = context.work[names_that(activities["name"], communicates)[context.work]]
+        operators = context.links.activity_operator[rows]
+        sizes = activities["bytes"].gather(rows).fill_null(-1).to_numpy().copy()
+        of_operator = np.append(context.trace.operators["message_bytes"].fill_null(-1).to_numpy(), -1)
+        # One operator with several kernels sends its message once, in parts.
+        used, count = np.unique(operators, return_counts=True)
+        alone = np.isin(operators, used[count == 1])
+        sizes = np.where((sizes < 0) & alone, of_operator[operators], sizes)
+        names = activities["name"].gather(rows).cast(pl.String)
+        ranges = _ranges_of(context, rows)
+        kinds = [collective_of(f"{name} {around or ''}") for name, around in zip(names, ranges, strict=True)]
+        return cls(rows, sizes, column(activities, "duration_ns")[rows], kinds)
+
+    def main(self) -> Collective | None:
+        """Return the collective that takes most of the time."""
+        time: dict[Collective | None, int] = {}
+        for kind, duration in zip(self.kind, self.duration.tolist(), strict=True):
+            time[kind] = time.get(kind, 0) + duration
+        return max(time, key=lambda kind: time[kind], default=None)
+
+    def largest(self) -> Iterator[Fact]:
+        """State how fast the largest messages move."""
+        if not (self.size > 0).any():
+            return
+        most = int(self.size.max())
+        took = float(np.median(self.duration[self.size == most]))
+        speed = f"{most / max(took, 1.0):,.1f} GB/s"
+        yield measured(f"the largest messages hold {format_bytes(most)} and take {format_ns(took)}, {speed}")
+
+
+def _ranges_of(context: Context, rows: Ints) -> list[str | None]:
+    """Return the innermost named range around the launch of each activity: PyTorch's are called nccl:all_reduce."""
+    launch, launches = context.links.activity_launch[rows], context.trace.launches
+    ranges = context.trace.annotations
+    if not launches.height or not ranges.height:
+        return [None] * len(rows)
+    thread, start = column(launches, "thread")[launch], column(launches, "start_ns")[launch]
+    around = np.where(launch >= 0, nesting_of(ranges).innermost_at(thread, start), -1)
+    return [None if row < 0 else str(ranges["name"][row]) for row in around.tolist()]
+
+
+def exposed_communication(context: Context) -> Iterator[Draft]:
+    """Find data that move between devices while nothing is computed."""
+    time = context.device.exposed_communication_ns / context.steps
+    if time < LEAST_SHARE * context.step_ns:
+        return
+    rows = [row for row in context.rows if row.reason == BETWEEN_DEVICES]
+    late = min(_beyond_usual(context) / context.steps, time)
+    waiting = f" ({format_ns(late)} of it waiting for other ranks)" if late >= LEAST_SHARE * context.step_ns else ""
+    messages = _Messages.of(context)
+    yield Draft(
+        rule=Rule.EXPOSED_COMMUNICATION,
+        title=f"Data move between devices for {format_ns(time)} of a step{waiting}, and nothing is computed meanwhile",
+        where=context.where_of_row(max(rows, key=lambda row: row.device_ns)) if rows else Where(),
+        saving=Range(0.0, time - late).within(context.step_ns),
+        derivation="all of that time, if it overlapped with work (high), but for what calls take beyond three times "
+        "what they take in most steps: then other ranks are late",
+        evidence=(measured(f"{format_share(time, context.step_ns)} of the step"),
+                  *messages.largest(),
+                  *([derived(f"{format_ns(late)} of it in calls that take more than three times as long as in other "
+                             "steps: this rank waits for others")] if late else []),
+                  general("a rank that waits for the others spends that time in the same kernels")),
+        action=_overlap(context, messages.main()),
+        wrong_if="the ranks wait for a slower one",
+        claims=_CLAIM,
+    )  # fmt: skip
+
+
+_ACTIONS: Final = {
+    Collective.ALL_TO_ALL: "send the tokens of one micro-batch while another one's experts compute, or keep more of "
+    "them on their own node",
+    Collective.SEND: "cut the batch into more micro-batches, so that stages wait less for each other (the bubble)",
+}
+_SHARDED: Final = (
+    "prefetch the next parameters while layers compute (FSDP: forward_prefetch=True, backward_prefetch), or shard in "
+    "larger units"
+)
+_DATA_PARALLEL: Final = (
+    "overlap it with the backward pass (DistributedDataParallel's buckets: bucket_cap_mb, "
+    "gradient_as_bucket_view=True), or communicate less (no_sync() while gradients accumulate, bf16 compression)"
+)
+_TENSOR_PARALLEL: Final = (
+    "fewer devices for a batch of this size, or an all-reduce in one kernel with what follows (fused, one-shot)"
+)
+
+
+def _overlap(context: Context, kind: Collective | None) -> str:
+    """Say how such communication is hidden, or made less, as far as the program tells which it is."""
+    trains = _has_backward(context)
+    if kind in _ACTIONS:
+        return _ACTIONS[kind]
+    if kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) and trains and _names(context, "FullyShardedDataPar"):
+        return _SHARDED
+    if trains and _names(context, "DistributedDataParallel"):
+        return _DATA_PARALLEL
+    if kind is Collective.ALL_REDUCE and not trains:
+        return _TENSOR_PARALLEL
+    return "overlap it with computation on another stream, or communicate less"
+
+
+def _names(context: Context, part: str) -> bool:
+    """Tell whether any operator or range has a part of a name."""
+    tables = (context.trace.operators["name"], context.trace.annotations["name"])
+    return any(bool(names_that(names, lambda text: part in text).any()) for names in tables)
+
+
+def _has_backward(context: Context) -> bool:
+    names = context.trace.operators["name"]
+    return bool(names_that(names, lambda text: "autograd::engine" in text or "Backward" in text).any())
+
+
+def small_collectives(context: Context) -> Iterator[Draft]:
+    """Find many messages that are too small for the links: each takes as long as its start, whatever it holds."""
+    messages = _Messages.of(context)
+    names = context.trace.activities["name"]
+    small_by_name = names_that(names, is_for_small_messages)[messages.rows]
+    small = np.where(messages.size >= 0, messages.size < _SMALL_BYTES, small_by_name)
+    count = float(small.sum()) / context.steps
+    if count < _MANY:
+        return
+    exposed = _exposed(context, messages.rows[small])
+    late = min(_beyond_usual(context) / context.steps, exposed)
+    if exposed - late < LEAST_SHARE * context.step_ns:
+        return
+    sizes = messages.size[small & (messages.size >= 0)]
+    held = f" of {format_bytes(float(np.median(sizes)))} in the median" if len(sizes) else ""
+    took = format_ns(float(np.median(messages.duration[small])))
+    yield Draft(
+        rule=Rule.SMALL_COLLECTIVES,
+        title=f"{format_count(round(count))} small messages a step{held} take {format_ns(exposed)}, and nothing is "
+        "computed meanwhile",
+        where=Where(kernel=str(names[int(messages.rows[small][0])])),
+        saving=Range(0.0, (exposed - late) * (1 - 1 / count)).within(context.step_ns),
+        derivation="that time but for one message's share, if all went in one (high), less waiting for late ranks",
+        evidence=(
+            measured(f"the median one takes {took}"),
+            measured("their sizes were recorded")
+            if len(sizes)
+            else derived("NCCL's protocol for low latency (LL) was chosen, which it does for small messages"),
+            *messages.largest(),
+        ),
+        action="put several tensors into one message: gradients in buckets (DistributedDataParallel does), else one "
+        "flat buffer",
+        wrong_if="each is needed before the next can be made",
+        claims=_CLAIM,
+    )
+
+
+def buffer_broadcast(context: Context) -> Iterator[Draft]:
+    """Find DistributedDataParallel sending its buffers in each forward pass."""
+    messages = _Messages.of(context)
+    sends = np.array([kind is Collective.BROADCAST for kind in messages.kind], np.bool_)
+    rows = messages.rows[sends & _within_ddp_forward(context, messages.rows)]
+    time = _exposed(context, rows)
+    if len(rows) < context.steps or time < LEAST_SHARE * context.step_ns:
+        return
+    yield Draft(
+        rule=Rule.BUFFER_BROADCAST,
+        title=f"DistributedDataParallel sends its buffers in each forward pass, {format_ns(time)} of a step",
+        where=Where(annotation="DistributedDataParallel.forward"),
+        saving=Range(0.0, time).within(context.step_ns),
+        derivation="the time of these broadcasts beside which nothing is computed (high)",
+        evidence=(measured(f"{len(rows) / context.steps:,.1f} broadcasts a step within its forward pass"),),
+        action="DistributedDataParallel(model, broadcast_buffers=False)",
+        wrong_if="ranks must use the same running statistics (BatchNorm) in training",
+        claims=_CLAIM,
+    )
+
+
+def _within_ddp_forward(context: Context, rows: Ints) -> Bools:
+    """Tell per activity whether it was launched within DistributedDataParallel's forward pass."""
+    ranges = context.trace.annotations
+    mine = np.flatnonzero(names_that(ranges["name"], lambda name: name == "DistributedDataParallel.forward"))
+    spans = Intervals.union_of(column(ranges, "start_ns")[mine], end_of(ranges)[mine])
+    launch = context.links.activity_launch[rows]
+    start = np.append(column(context.trace.launches, "start_ns"), 0)[launch]
+    found: Bools = (launch >= 0) & spans.holds(start, start + 1)
+    return found
+
+
+def _exposed(context: Context, rows: Ints) -> float:
+    """Return how long some activities run a step while no other work of their device does."""
+    activities = context.trace.activities
+    start, end = column(activities, "start_ns"), end_of(activities)
+    others = np.setdiff1d(context.work, rows)
+    spans = Intervals.union_of(start[rows], end[rows])
+    within = spans.within(Intervals.union_of(start[others], end[others])).length
+    return (spans.length - within) / context.steps
+
+
+def _beyond_usual(context: Context) -> float:
+    """Return how long communication takes beyond three times what calls of the same kind take.
+
+    Calls are compared with those at the same place of other steps, and with those of the same inputs: a large one that
+    repeats is no wait for a late rank. Where there are neither, nothing is known.
+    """
+    activities = context.trace.activities
+    work = activities.select("name", "start_ns", "duration_ns")[context.work].with_columns(
+        size=context.inputs_of(context.work)
+    )
+    mine = work.filter(names_that(work["name"], communicates)).sort("start_ns")
+    count, number = pl.len().over("name"), pl.int_range(pl.len()).over("name")
+    several = context.steps >= _STEPS_THAT_TELL
+    place = pl.when((count % context.steps == 0) & several).then(number % (count // context.steps))
+    same_size = pl.when(pl.col("size").is_not_null() & (pl.len().over("name", "size") >= _STEPS_THAT_TELL))
+    found = mine.with_columns(place=place).with_columns(
+        by_place=pl.when(pl.col("place").is_not_null()).then(pl.col("duration_ns").median().over("name", "place")),
+        by_size=same_size.then(pl.col("duration_ns").median().over("name", "size")),
+    )
+    usual = pl.max_horizontal("by_place", "by_size")
+    return float(found.select((pl.col("duration_ns") - 3 * usual).clip(0).sum()).item() or 0.0)

@@ -1,0 +1,53 @@
+"""Which collective operation a kernel or a range is, by the words of its name."""
+
+import re
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+
+class Collective(StrEnum):
+    """Operations of all ranks of a group, and messages between two."""
+
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_TO_ALL = "all-to-all"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    SEND = "send and receive"
+
+
+# In order: what PyTorch's range says decides before NCCL's kernel, which does all-to-all by sending and receiving.
+# Seen: nccl:all_to_allv, ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t,
+# void vllm::cross_device_reduce_1stage, deep_ep::internode::dispatch, mori::EpDispatchIntraNodeKernel,
+# multimem_all_reduce_kernel, nccl:_all_gather_base, nccl:recv 3<-2.
+_WORDS: Final = (
+    (
+        Collective.ALL_TO_ALL,
+        re.compile(r"all_?to_?all|deep_?ep|internode|intranode|EpDispatch|EpCombine", re.IGNORECASE),
+    ),
+    (Collective.ALL_REDUCE, re.compile(r"all_?reduce|cross_device_reduce|one_?shot|two_?shot", re.IGNORECASE)),
+    (Collective.REDUCE_SCATTER, re.compile(r"reduce_?scatter", re.IGNORECASE)),
+    (Collective.ALL_GATHER, re.compile(r"all_?gather", re.IGNORECASE)),
+    (Collective.BROADCAST, re.compile(r"broadcast", re.IGNORECASE)),
+    (Collective.SEND, re.compile(r"send_?recv|nccl:(send|recv)", re.IGNORECASE)),
+    (Collective.REDUCE, re.compile(r"nccl\w*[:_]reduce", re.IGNORECASE)),
+)
+# NCCL's kernels are built per protocol; LL is the one for low latency.
+_LOW_LATENCY: Final = re.compile(r"^nccl(Dev)?Kernel_\w+_LL(_|\(|$)")
+
+
+@lru_cache(maxsize=1 << 12)
+def collective_of(text: str) -> Collective | None:
+    """Return the collective that a name speaks of; None where it says nothing.
+
+    Args:
+        text: a kernel's name, or that and the name of the range that it was launched in.
+    """
+    return next((kind for kind, words in _WORDS if words.search(text)), None)
+
+
+def is_for_small_messages(name: str) -> bool:
+    """Tell whether a kernel of NCCL uses its protocol for small messages."""
+    return _LOW_LATENCY.search(name) is not None
