@@ -1,7 +1,7 @@
-// The verdict, what to do first, where a step goes, and how far that can be trusted.
+// The verdict, where a step goes, what to do first, and how far that can be trusted.
 function overview(data) {
     const { document: doc } = data;
-    return [verdict(data), actions(data), stepBars(data), categories(data), trust(data), environment(doc)];
+    return [verdict(data), stepBars(data), actions(data), categories(data), trust(data), environment(doc)];
 }
 
 function verdict(data) {
