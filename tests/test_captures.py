@@ -37,6 +37,7 @@ def test_a_launch_more_leaves_only_what_lies_beside_it_unknown() -> None:
 
 def test_without_names_in_common_another_number_of_launches_tells_nothing() -> None:
     assert operators_of_nodes(["k", "l"], [CAPTURE]) == ([None, None], [NO_CAPTURE] * 2)
+    assert operators_of_nodes(["k"] * 6, [["aten::mm"] * 7]) == ([None] * 6, [NO_CAPTURE] * 6)
     assert operators_of_nodes(["triton_c", "k", "l"], [CAPTURE])[1] == [NO_CAPTURE] * 3
 
 

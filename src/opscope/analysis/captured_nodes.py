@@ -6,8 +6,11 @@ such kernels is uncertain.
 """
 
 from collections.abc import Sequence
-from difflib import SequenceMatcher
 from typing import Final
+
+import numpy as np
+
+from opscope.analysis.nesting import Bools, Ints
 
 IN_ORDER: Final = "likely: as many launches were captured as the graph has nodes, taken in order"
 BY_NAMES: Final = "likely: in order, between kernels whose names the capture has too"
@@ -15,6 +18,7 @@ NO_CAPTURE: Final = "unknown: no capture of as many launches as the graph has no
 AMBIGUOUS: Final = "unknown: several captures of as many launches were recorded"
 OTHER_COUNT: Final = "unknown: between kernels that the capture names, other numbers were captured and replayed"
 _MOST: Final = 0.5  # of the nodes: a capture that explains fewer of them is of another graph
+_MOST_PAIRS: Final = 16_000_000  # of nodes and launches: a graph of 4,000 nodes takes a second
 
 Operators = Sequence[str | None]
 
@@ -47,31 +51,39 @@ def _contradicts(nodes: Sequence[str], capture: Operators) -> bool:
 def _aligned(nodes: Sequence[str], capture: Operators) -> list[str | None] | None:
     """Return the operators of nodes between kernels that both name; None where a capture is not of this graph.
 
-    Where names repeat, a node or launch too many can be taken for its neighbour: only what is the same from the
-    beginning and from the end is certain.
+    Of all ways to pair as many nodes with launches, in order, as possible, those count in which a node has one operator
+    only: where names repeat, a launch too many can be taken for its neighbour.
     """
-    forward = _from_begin(nodes, capture)
-    backward = _from_begin(nodes[::-1], capture[::-1])[::-1]
-    found = [one if one == other else None for one, other in zip(forward, backward, strict=True)]
+    if len(nodes) * len(capture) > _MOST_PAIRS or not set(nodes) & set(capture):
+        return None
+    fits = _fits(nodes, capture)
+    before = _paired(fits)
+    after = _paired(fits[::-1, ::-1])[::-1, ::-1]
+    most = before[-1, -1]
+    possible = fits & (before[:-1, :-1] + 1 + after[1:, 1:] == most)
+    skipped = (before[:-1] + after[1:] == most).any(axis=1)
+    found: list[str | None] = []
+    for row, skips in zip(possible, skipped.tolist(), strict=True):
+        operators = {capture[launch] for launch in np.flatnonzero(row).tolist()}
+        found.append(operators.pop() if len(operators) == 1 and not skips else None)
     return found if sum(one is not None for one in found) >= _MOST * len(nodes) else None
 
 
-def _from_begin(nodes: Sequence[str], capture: Operators) -> list[str | None]:
+def _fits(nodes: Sequence[str], capture: Operators) -> Bools:
+    """Tell per node and launch whether they can belong together: of what both name, the names are equal."""
     both = set(nodes) & {operator for operator in capture if operator is not None}
-    named_nodes = [place for place, node in enumerate(nodes) if node in both]
-    named_launches = [place for place, operator in enumerate(capture) if operator in both]
-    matcher = SequenceMatcher(
-        None, [nodes[place] for place in named_nodes], [capture[place] for place in named_launches], autojunk=False
-    )
-    found: list[str | None] = [None] * len(nodes)
-    node = launch = 0
-    for block in matcher.get_matching_blocks():
-        for place in range(block.size):
-            end, last = named_nodes[block.a + place], named_launches[block.b + place]
-            if end - node == last - launch:
-                found[node:end] = capture[launch:last]
-            found[end] = capture[last]
-            node, launch = end + 1, last + 1
-    if len(nodes) - node == len(capture) - launch:
-        found[node:] = capture[launch:]
-    return found
+    numbers = {name: number for number, name in enumerate(sorted(both), start=1)}
+    of_nodes = np.array([numbers.get(node, 0) for node in nodes])
+    of_launches = np.array([0 if operator is None else numbers.get(operator, 0) for operator in capture])
+    fits: Bools = of_nodes[:, None] == of_launches[None, :]
+    return fits
+
+
+def _paired(fits: Bools) -> Ints:
+    """Return how many pairs in order the first so many nodes and launches have at most (longest common subsequence)."""
+    nodes, launches = fits.shape
+    most = np.zeros((nodes + 1, launches + 1), np.int32)
+    for node in range(nodes):
+        paired = np.maximum(most[node, 1:], most[node, :-1] + fits[node])
+        most[node + 1, 1:] = np.maximum.accumulate(paired)
+    return most
