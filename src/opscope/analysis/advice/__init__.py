@@ -1,8 +1,6 @@
 """What could make a step faster: one function per rule, ranked by the saving that can be defended."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from opscope.analysis.advice import attention, communication, host, memory, products, repeated
@@ -122,10 +120,10 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
     busy = format_share(min(context.busy_ns / context.step_ns, 1.0), 1)
     yield Draft(
         rule=Rule.NEAR_LIMIT,
-        title=f"Nothing {sure} to gain{how}: the device is busy {busy} of the step, at {share}",
+        title=f"Nothing {sure} to gain{how}: the device is busy {busy} {context.words.of_the}, at {share}",
         where=Where(),
         saving=Range(0.0, 0.0),
-        derivation="no rule finds more than 5 % of the step",
+        derivation=f"no rule finds more than 5 % {context.words.of_the}",
         evidence=(derived(f"work with a model runs at {share} of the device, by time"),),
         action=action,
         wrong_if="a cause that no rule knows",
@@ -133,14 +131,13 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
 
 
 def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
-    whole = (lambda text: text) if context.evidence.steps else _of_recording
     first = first_of(drafts)
     ids = _ids(drafts)
     return tuple(
         Finding(
             id=own,
             rule=str(draft.rule),
-            title=whole(draft.title),
+            title=draft.title,
             where=draft.where,
             saving_ns=(saving := SavingRange(round(draft.saving.low), round(draft.saving.high))),
             saving=saving_text(saving, context.step_ns, context.step_kind),
@@ -148,8 +145,8 @@ def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
             is_first=place in first,
             of_step_ns=context.step_ns,
             of_step=context.step_kind,
-            derivation=whole(draft.derivation),
-            evidence=tuple(replace(fact, text=whole(fact.text)) for fact in draft.evidence),
+            derivation=draft.derivation,
+            evidence=draft.evidence,
             action=draft.action,
             prove=_prove(context),
             wrong_if=draft.wrong_if,
@@ -183,13 +180,6 @@ def first_of(drafts: Sequence[Draft]) -> frozenset[int]:
             apart.append(place)
     preferred = sorted(order, key=lambda place: (drafts[place].rule is Rule.DUPLICATE_WORK, place not in apart))
     return frozenset(preferred[:FIRST])
-
-
-def _of_recording(text: str) -> str:
-    """Say it of a recording: where it marks no steps, nobody knows how many it holds."""
-    text = re.sub(r"\b(of|in) (?:a|the) step\b", r"\1 the recording", text)
-    text = re.sub(r"\b(?:a|per) step\b", "in the recording", text)
-    return re.sub(r"\bthe steps?\b", "the recording", text)
 
 
 def _prove(context: Context) -> str:

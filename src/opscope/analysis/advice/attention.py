@@ -22,7 +22,7 @@ from opscope.knowledge.categories import Category
 from opscope.knowledge.costs import Product
 from opscope.units import format_ns, format_share
 
-_TITLE: Final = "Attention is written out and keeps all scores in memory ({time} per step)"
+_TITLE: Final = "Attention is written out and keeps all scores in memory ({time} {words.per})"
 _ACTION: Final = (
     "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in transformers: "
     "attn_implementation='sdpa'"
@@ -56,7 +56,7 @@ def eager_attention(context: Context) -> Iterator[Draft]:
         return
     yield Draft(
         rule=Rule.EAGER_ATTENTION,
-        title=_TITLE.format(time=format_ns(time)),
+        title=_TITLE.format(time=format_ns(time), words=context.words),
         where=context.where_of_row(max(softmaxes, key=lambda row: row.device_ns)),
         saving=context.of_device(0.5 * (time - ideal / 0.3), time - ideal / 0.6),
         derivation="the time of the products, the softmax and what works on the scores, less what fused "
@@ -64,7 +64,7 @@ def eager_attention(context: Context) -> Iterator[Draft]:
         "60 % of the device's limit (high); half of what is left at 30 % (low)",
         evidence=(
             measured(f"the scores of {softmaxes[0].input_dims} are written and read by "
-                     f"{sum(row.calls for row in found) / context.steps:,.0f} calls a step"),
+                     f"{sum(row.calls for row in found) / context.steps:,.0f} calls {context.words.each}"),
             derived(f"{format_share(time, context.busy_ns)} of the device's busy time"),
             general("fused attention never writes the scores to memory"),
         ),
@@ -87,14 +87,14 @@ def _attention_by_names(context: Context) -> Iterator[Draft]:
     time = sum(row.device_ns for row in rows) / context.steps
     yield Draft(
         rule=Rule.EAGER_ATTENTION,
-        title=_TITLE.format(time=format_ns(time)),
+        title=_TITLE.format(time=format_ns(time), words=context.words),
         where=context.where_of_row(max(rows, key=lambda row: row.device_ns)),
         saving=context.of_device(0.15 * time, 1.8 * time),
         derivation="15 % (low) to 95 % (likely) of the time of its products and softmax; what else works on the scores "
         "may take nearly as long again (180 %: high): sizes were not recorded",
         evidence=(
             measured(f"{calls['aten::bmm'] / context.steps:,.0f} batched products and {softmaxes / context.steps:,.0f} "
-                     "softmaxes a step"),
+                     f"softmaxes {context.words.each}"),
             general("record shapes for more (record_shapes=True)"),
         ),
         action=_ACTION,

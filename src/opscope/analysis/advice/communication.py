@@ -88,12 +88,13 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
     messages = _Messages.of(context)
     yield Draft(
         rule=Rule.EXPOSED_COMMUNICATION,
-        title=f"Data move between devices for {format_ns(time)} of a step{waiting}, and nothing is computed meanwhile",
+        title=f"Data move between devices for {format_ns(time)} {context.words.of}{waiting}, and nothing is "
+              "computed meanwhile",
         where=context.where_of_row(max(rows, key=lambda row: row.device_ns)) if rows else Where(),
         saving=Range(0.0, time - late).within(context.step_ns),
         derivation="all of that time, if it overlapped with work (high), but for what calls take beyond three times "
         "what they take in most steps: then other ranks are late",
-        evidence=(measured(f"{format_share(time, context.step_ns)} of the step"),
+        evidence=(measured(f"{format_share(time, context.step_ns)} {context.words.of_the}"),
                   *messages.largest(),
                   *([derived(f"{format_ns(late)} of it in calls that take more than three times as long as in other "
                              "steps: this rank waits for others")] if late else []),
@@ -165,7 +166,8 @@ def small_collectives(context: Context) -> Iterator[Draft]:
     took = format_ns(float(np.median(messages.duration[small])))
     yield Draft(
         rule=Rule.SMALL_COLLECTIVES,
-        title=f"{format_count(round(count))} small messages a step{held} take {format_ns(exposed)}, and nothing is "
+        title=f"{format_count(round(count))} small messages {context.words.each}{held} take {format_ns(exposed)}, "
+        "and nothing is "
         "computed meanwhile",
         where=Where(kernel=str(names[int(messages.rows[small][0])])),
         saving=Range(0.0, (exposed - late) * (1 - 1 / count)).within(context.step_ns),
@@ -194,11 +196,13 @@ def buffer_broadcast(context: Context) -> Iterator[Draft]:
         return
     yield Draft(
         rule=Rule.BUFFER_BROADCAST,
-        title=f"DistributedDataParallel sends its buffers in each forward pass, {format_ns(time)} of a step",
+        title=f"DistributedDataParallel sends its buffers in each forward pass, {format_ns(time)} {context.words.of}",
         where=Where(annotation="DistributedDataParallel.forward"),
         saving=Range(0.0, time).within(context.step_ns),
         derivation="the time of these broadcasts beside which nothing is computed (high)",
-        evidence=(measured(f"{len(rows) / context.steps:,.1f} broadcasts a step within its forward pass"),),
+        evidence=(
+            measured(f"{len(rows) / context.steps:,.1f} broadcasts {context.words.each} within its forward pass"),
+        ),
         action="DistributedDataParallel(model, broadcast_buffers=False)",
         wrong_if="ranks must use the same running statistics (BatchNorm) in training",
         claims=_CLAIM,

@@ -98,6 +98,31 @@ def general(text: str) -> Fact:
     return Fact(text, Basis.GENERAL)
 
 
+@dataclass(frozen=True, slots=True)
+class StepWords:
+    """How findings speak of a step; of a recording, where nobody marked how many it holds."""
+
+    each: str = "a step"
+    of: str = "of a step"
+    of_the: str = "of the step"
+    per: str = "per step"
+    one: str = "a step"
+    the: str = "the step"
+    during: str = "within the steps"
+
+
+_OF_STEPS: Final = StepWords()
+_OF_A_RECORDING: Final = StepWords(
+    each="in the recording",
+    of="of the recording",
+    of_the="of the recording",
+    per="in the recording",
+    one="a recording",
+    the="the recording",
+    during="within the recording",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """What was computed of a trace.
@@ -178,6 +203,11 @@ class Context:
     def step_ns(self) -> float:
         """The step that savings refer to: unprofiled where that is known, else as recorded."""
         return self.unprofiled_ns or self._profiled_ns
+
+    @property
+    def words(self) -> StepWords:
+        """How to speak of what savings are of."""
+        return _OF_STEPS if self.evidence.steps else _OF_A_RECORDING
 
     @property
     def step_kind(self) -> StepKind:

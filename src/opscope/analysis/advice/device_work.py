@@ -38,12 +38,13 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
         share, time = format_share(row.share or 0.0, 1), row.device_ns / context.steps
         yield Draft(
             rule=Rule.FAR_FROM_LIMIT,
-            title=f"{row.operator or 'a kernel'} runs at {share} of its limit ({format_ns(time)} per step)",
+            title=f"{row.operator or 'a kernel'} runs at {share} of its limit ({format_ns(time)} {context.words.per})",
             where=context.where_of_row(row),
             saving=Range(0.0, high, _LIKELY * high),
             derivation="its time less what it takes at 80 % of the limit (high); why it is slower is not known (low)",
             evidence=(
-                measured(f"{row.calls / context.steps:,.1f} calls a step of {row.input_dims or 'unknown inputs'}, "
+                measured(f"{row.calls / context.steps:,.1f} calls {context.words.each} of "
+                         f"{row.input_dims or 'unknown inputs'}, "
                          f"{format_ns(row.call_ns)} each, as {decode(row.kernel).summary}"),
                 derived(f"{row.limited_by or 'the device'} allows {format_ns(row.ideal_ns)}"),
                 *_what_is_known(context, row),
@@ -76,7 +77,8 @@ def dearest(context: Context) -> Iterator[Draft]:
     table = names.group_by("name").agg(pl.len(), pl.col("duration_ns").sum()).sort("duration_ns", descending=True)
     whole = max(int(table["duration_ns"].sum()), 1)
     shown = [
-        f"{decode(str(name)).summary or name} ({count / context.steps:,.0f} a step, {format_share(time, whole)})"
+        f"{decode(str(name)).summary or name} ({count / context.steps:,.0f} {context.words.each}, "
+        f"{format_share(time, whole)})"
         for name, count, time in table.head(_NAMED).iter_rows()
     ]
     yield Draft(

@@ -79,14 +79,17 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     )
     yield Draft(
         rule=Rule.DISPATCH_BOUND,
-        title=f"The device waits {format_ns(waited)} of a step for the host to issue {launches:,.0f} launches",
+        title=f"The device waits {format_ns(waited)} {context.words.of} for the host to issue {launches:,.0f} launches",
         where=replace(longest, call=None),
         saving=saving.within(context.step_ns),
         derivation="the idle time before launches that the host issues without pause, with its short pauses (high), "
         "but for that before the first of them; less a microsecond a launch, half of what does not follow a wait (low)",
         evidence=(
-            measured(f"{launches:,.0f} launches a step, {format_ns(context.busy_ns / max(launches, 1))} of work each"),
-            derived(f"{format_share(waited, context.step_ns)} of the step the device waits for them"),
+            measured(
+                f"{launches:,.0f} launches {context.words.each}, {format_ns(context.busy_ns / max(launches, 1))} "
+                "of work each"
+            ),
+            derived(f"{format_share(waited, context.step_ns)} {context.words.of_the} the device waits for them"),
             *(
                 [derived(f"{format_ns(idle.high)} of that can be left without the profiler, which slows the host down")]
                 if idle.high < 0.99 * waited
@@ -165,16 +168,18 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         number, matter = _times_waited(context, chosen) / context.steps, _WAITING[rule]
         yield Draft(
             rule=rule,
-            title=f"The host waits for the device {number:,.1f} times a step {matter.why}"
+            title=f"The host waits for the device {number:,.1f} times {context.words.each} {matter.why}"
             f"({where.call if rule is Rule.EXPLICIT_SYNC else where.operator})",
             where=where,
             saving=saving,
-            derivation="the step less the longer of the device's work and the host's own time: without the waits the "
+            derivation=f"{context.words.the} less the longer of the device's work and the host's own time: "
+                       "without the waits the "
             "host issues launches while the device works",
             evidence=(
-                derived(f"the device idles {format_ns(float(lengths.sum()) / context.steps)} a step after these waits"),
+                derived(f"the device idles {format_ns(float(lengths.sum()) / context.steps)} {context.words.each} "
+                        "after these waits"),
                 derived(f"the host's own time is {format_ns(context.host_ns.low)} to {format_ns(context.host_ns.high)} "
-                        f"a step, the device's work {format_ns(context.busy_ns)}"),
+                        f"{context.words.each}, the device's work {format_ns(context.busy_ns)}"),
                 *_seen(context, where),
             ),
             action=matter.action if context.runs_pytorch else matter.of_cuda,
@@ -197,13 +202,14 @@ def blocking_calls(context: Context) -> Iterator[Draft]:
     longest = int(context.waits.lengths[rows].max())
     yield Draft(
         rule=Rule.BLOCKING_CALL,
-        title=f"The host sits in calls like {where.call} for {format_ns(time)} of a step, and nothing is queued",
+        title=f"The host sits in calls like {where.call} for {format_ns(time)} {context.words.of}, and nothing is "
+        "queued",
         where=where,
         saving=Range(0.0, time).within(context.step_ns),
         derivation="the device's idle time while the host sits in these calls (high)",
         evidence=(
             measured(f"the longest such wait took {format_ns(longest)}"),
-            derived(f"{format_share(time, context.step_ns)} of the step"),
+            derived(f"{format_share(time, context.step_ns)} {context.words.of_the}"),
             *_seen(context, where),
         ),
         action="issue it earlier, so that other work is queued while the call goes on"
@@ -355,14 +361,15 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
     taking_turns += "right after what the other stream needs"
     return Draft(
         rule=rule,
-        title=f"Copies{memory} between host and device take {format_ns(time)} of a step, and nothing "
+        title=f"Copies{memory} between host and device take {format_ns(time)} {context.words.of}, and nothing "
         "else runs",
         where=where,
         saving=context.of_device(certain, time),
         derivation="the time in which only these copies run (high)"
         + ("; less what pinned memory takes at 20 GB/s (low)" if pageable else ""),
         evidence=(
-            measured(f"{len(rows) / context.steps:,.1f} copies a step, {moved / context.steps / 1e6:,.1f} MB at "
+            measured(f"{len(rows) / context.steps:,.1f} copies {context.words.each}, "
+                     f"{moved / context.steps / 1e6:,.1f} MB at "
                      f"{rate:.1f} GB/s, longest {activities['name'][longest]}"),
             *_seen(context, where),
         ),
@@ -398,7 +405,7 @@ def input_pipeline(context: Context) -> Iterator[Draft]:
         context,
         BoundKind.INPUT,
         Rule.INPUT_PIPELINE,
-        "The device waits {time} of a step for the next batch to be loaded",
+        "The device waits {time} {words.of} for the next batch to be loaded",
         "DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True, prefetch_factor=4)",
         "the workers cannot load a batch in the time of a step",
         0.5,
@@ -412,7 +419,7 @@ def host_work(context: Context) -> Iterator[Draft]:
         context,
         BoundKind.HOST_WORK,
         Rule.HOST_WORK,
-        "The device waits {time} of a step while the host does other work"
+        "The device waits {time} {words.of} while the host does other work"
         + (" (PyTorch's operators on tensors of the host)" if computes >= _MOSTLY else ""),
         "move the tensors to the device first (x = x.to(device)), or prepare them on another thread or process"
         if computes >= _MOSTLY
@@ -458,13 +465,13 @@ def _waiting(
     longest = int(context.waits.lengths[pieces].max())
     yield Draft(
         rule=rule,
-        title=title.format(time=format_ns(idle.high)),
+        title=title.format(time=format_ns(idle.high), words=context.words),
         where=where,
         saving=idle.times(certain, 1.0).within(context.step_ns),
         derivation=f"the device's idle time meanwhile (high), {certain:.0%} of it (low)",
         evidence=(
             measured(f"the longest such wait took {format_ns(longest)}"),
-            derived(f"{format_share(idle.high, context.step_ns)} of the step"),
+            derived(f"{format_share(idle.high, context.step_ns)} {context.words.of_the}"),
             *_seen(context, where),
         ),
         action=action,
@@ -489,12 +496,12 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
     busiest = launches["name"].gather(calls).cast(pl.String).value_counts(sort=True)["name"][0]
     yield Draft(
         rule=Rule.ALLOCATOR_CHURN,
-        title=f"Memory is allocated or freed {len(calls) / context.steps:,.1f} times a step ({busiest})",
+        title=f"Memory is allocated or freed {len(calls) / context.steps:,.1f} times {context.words.each} ({busiest})",
         where=where,
         saving=Range(0.7 * certain, max(time, certain)).within(context.step_ns),
         derivation="the idle time in these calls (70 % of it: low), and after them until launches catch up (high)",
         evidence=(
-            measured(f"the device waits {format_ns(time)} of a step for that"),
+            measured(f"the device waits {format_ns(time)} {context.words.of} for that"),
             general(
                 "PyTorch's allocator keeps freed memory: once it has enough, no such call is needed"
                 if context.runs_pytorch
@@ -520,11 +527,14 @@ def stream_dependency(context: Context) -> Iterator[Draft]:
     where = context.where_of_pieces(np.flatnonzero(context.waits.kinds[BoundKind.DEPENDENCY]))
     yield Draft(
         rule=Rule.STREAM_DEPENDENCY,
-        title=f"Queued work waits {format_ns(idle.high)} of a step for other streams or devices",
+        title=f"Queued work waits {format_ns(idle.high)} {context.words.of} for other streams or devices",
         where=where,
         saving=Range(0.0, idle.high).within(context.step_ns),
         derivation="all of that idle time (high)",
-        evidence=(derived(f"{format_share(idle.high, context.step_ns)} of the step"), *_seen(context, where)),
+        evidence=(
+            derived(f"{format_share(idle.high, context.step_ns)} {context.words.of_the}"),
+            *_seen(context, where),
+        ),
         action="let streams wait for each other's results only where they use them: two buffers instead of one, events "
         "recorded right after what is needed",
         wrong_if="the work really needs what it waits for",
@@ -556,12 +566,12 @@ def recompilation(context: Context) -> Iterator[Draft]:
         return
     yield Draft(
         rule=Rule.RECOMPILATION,
-        title=f"torch.compile compiles within the steps, {format_ns(recorded)} a step",
+        title=f"torch.compile compiles {context.words.during}, {format_ns(recorded)} {context.words.each}",
         where=Where(annotation=first[0], python=first[1]),
         saving=Range(0.7 * min(pieces, time), time, 0.95 * time).within(context.step_ns),
         derivation="the time in which the compiler runs, of an unprofiled step no more than its idle time (high), "
         "70 % of the device's idle time in it (low)",
-        evidence=(measured(f"{format_ns(recorded)} a step as recorded lie in ranges of the compiler"),),
+        evidence=(measured(f"{format_ns(recorded)} {context.words.each} as recorded lie in ranges of the compiler"),),
         action="torch._dynamo.mark_dynamic(x, 0) or torch.compile(dynamic=True); pass changing numbers as tensors; "
         "TORCH_LOGS=recompiles names the guard that failed",
         wrong_if="these are the first steps: then it happens once",
@@ -581,14 +591,14 @@ def cold_start(context: Context) -> Iterator[Draft]:
     where = context.where_of_pieces(np.flatnonzero(pieces))
     yield Draft(
         rule=Rule.COLD_START,
-        title="Code is loaded, or a context created, within the steps: the device waits "
-        f"{format_ns(certain)} of a step",
+        title=f"Code is loaded, or a context created, {context.words.during}: the device waits "
+        f"{format_ns(certain)} {context.words.of}",
         where=where,
         saving=Range(0.7 * certain, time, 0.8 * time).within(context.step_ns),
         derivation="the idle time of gaps in which code is loaded (high), 70 % of the loading itself (low)",
         evidence=(
             measured(f"{int(pieces.sum())} such waits in the recording"),
-            derived(f"the gaps that they are part of take {format_ns(time)} of a step"),
+            derived(f"the gaps that they are part of take {format_ns(time)} {context.words.of}"),
             *_seen(context, where),
         ),
         action="profile later steps; if these count, run "

@@ -69,13 +69,13 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
     shown = ", ".join(name.removeprefix("aten::") for name in names[:8]) + (" ..." if len(names) > 8 else "")
     yield Draft(
         rule=Rule.FUSIBLE_CHAIN,
-        title=f"Chains of elementwise kernels pass over memory again and again ({format_ns(time)} per step)",
+        title=f"Chains of elementwise kernels pass over memory again and again ({format_ns(time)} {context.words.per})",
         where=where,
         saving=context.of_device(0.0, 0.95 * lost),
         derivation="the time of all kernels of a chain but its longest (95 %: high); what the backward pass keeps, and "
         "further inputs, must be moved all the same, and nothing is saved where they work on other tensors (low)",
         evidence=(
-            measured(f"{len(chains) / context.steps:,.1f} chains a step; the longest: {shown}"),
+            measured(f"{len(chains) / context.steps:,.1f} chains {context.words.each}; the longest: {shown}"),
             measured("they run one after the other on a stream, and on as many elements each"),
             general("mostly each then reads what the one before it wrote; which tensors those are no trace tells"),
         ),
@@ -193,13 +193,16 @@ def unfused_optimizer(context: Context) -> Iterator[Draft]:
     now = "a few kernels per operation" if lists else "several kernels per parameter"
     yield Draft(
         rule=Rule.UNFUSED_OPTIMIZER,
-        title=f"{name} takes {kernels:,.0f} kernels a step: {now}",
+        title=f"{name} takes {kernels:,.0f} kernels {context.words.each}: {now}",
         where=Where(annotation=str(ranges["name"][0])),
         saving=saving,
         derivation="75 % (high) and 30 % (low) of its device time, as one pass over parameters, gradients and states "
         "remains; and all and half of the idle time in its ranges",
         evidence=(
-            measured(f"{format_ns(work)} of device time and {format_ns(idle)} of idle time a step in {name}.step"),
+            measured(
+                f"{format_ns(work)} of device time and {format_ns(idle)} of idle time {context.words.each} in "
+                f"{name}.step"
+            ),
             general("the fused optimizer reads and writes everything once, in a few kernels"),
         ),
         action=f"torch.optim.{name}(..., fused=True)" if name in _FUSED else "torch.compile(optimizer.step)",
@@ -230,13 +233,15 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
     name = max(converting, key=lambda item: item[1])[0]
     yield Draft(
         rule=Rule.LAYOUT_CONVERSION,
-        title=f"Tensors are converted between NCHW and NHWC around convolutions ({format_ns(time)} per step)",
+        title=f"Tensors are converted between NCHW and NHWC around convolutions ({format_ns(time)} "
+              f"{context.words.per})",
         where=replace(where, kernel=name),
         saving=context.of_device(0.6 * time, 2.0 * time),
         derivation="the time of the conversions (60 %: low); without them the layers between run on whole vectors too, "
         "which saved as much again (200 %: high)",
         evidence=(
-            measured(f"{sum(len(rows) for *_, rows in converting) / context.steps:,.0f} conversions a step, mostly "
+            measured(f"{sum(len(rows) for *_, rows in converting) / context.steps:,.0f} conversions "
+                     f"{context.words.each}, mostly "
                      f"{decode(name).summary}"),
         ),
         action="model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
@@ -264,12 +269,12 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
     calls = sum(row.calls for row in rows) / context.steps
     yield Draft(
         rule=Rule.REPEATED_CASTS,
-        title=f"Autocast converts weights anew in each forward pass ({format_ns(time)} per step)",
+        title=f"Autocast converts weights anew in each forward pass ({format_ns(time)} {context.words.per})",
         where=context.where_of_row(max(rows, key=lambda row: row.device_ns)),
         saving=context.of_device(0.8 * time, 1.05 * time),
         derivation="the time of the conversions that are repeated",
         evidence=(
-            measured(f"{calls:,.0f} conversions a step of tensors as large as the products' weights"),
+            measured(f"{calls:,.0f} conversions {context.words.each} of tensors as large as the products' weights"),
             derived("no update of the weights lies between them" if passes == math.inf else
                     f"the weights change once in {passes:.0f} forward passes"),
         ),
@@ -314,12 +319,12 @@ def contiguous_copies(context: Context) -> Iterator[Draft]:
     first = max(rows, key=lambda row: row.device_ns)
     yield Draft(
         rule=Rule.CONTIGUOUS_COPIES,
-        title=f"Tensors are copied only to change their strides ({format_ns(time)} per step)",
+        title=f"Tensors are copied only to change their strides ({format_ns(time)} {context.words.per})",
         where=context.where_of_row(first),
         saving=context.of_device(0.3 * time, 1.1 * time),
         derivation="the time of these copies (high); 30 % of it where the layout is needed by what follows (low)",
         evidence=(
-            measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} copies a step, mostly of "
+            measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} copies {context.words.each}, mostly of "
             f"{first.input_dims} "
                      f"with strides {first.input_strides}"),
         ),
@@ -345,12 +350,12 @@ def device_copies(context: Context) -> Iterator[Draft]:
     first = max(rows, key=lambda row: row.device_ns)
     yield Draft(
         rule=Rule.DEVICE_COPIES,
-        title=f"Tensors are copied within the device's memory, unchanged ({format_ns(time)} per step)",
+        title=f"Tensors are copied within the device's memory, unchanged ({format_ns(time)} {context.words.per})",
         where=context.where_of_row(first),
         saving=context.of_device(0.0, time),
         derivation="the time of these copies (high); whether they are needed, no trace tells (low)",
         evidence=(
-            measured(f"{sum(row.calls for row in rows) / context.steps:,.1f} copies a step"),
+            measured(f"{sum(row.calls for row in rows) / context.steps:,.1f} copies {context.words.each}"),
             measured(f"most of the time by {first.operator or 'no operator'}, {first.input_dims or 'of unknown size'}"),
         ),
         action="write the result where it is needed (out=, one preallocated buffer), or use a view instead of clone()",
@@ -372,13 +377,14 @@ def grown_copies(context: Context) -> Iterator[Draft]:
     share = _largest_share(first)
     yield Draft(
         rule=Rule.GROWN_COPY,
-        title=f"A tensor is copied whole to append to it ({format_ns(time)} per step)",
+        title=f"A tensor is copied whole to append to it ({format_ns(time)} {context.words.per})",
         where=context.where_of_row(first),
         saving=_of_copies(context, time),
         derivation="the time of these copies (high); 70 % of it where a part must be copied all the same, as far as "
         "the host is not the bound (low)",
         evidence=(
-            measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} such torch.cat a step, the largest of "
+            measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} such torch.cat {context.words.each}, "
+                     "the largest of "
                      f"{first.input_dims}"),
             derived(f"{100 * share:.2f} % of the result is one input, unchanged"),
         ),

@@ -35,7 +35,7 @@ class _Matter:
 
 
 _FP32: Final = _Matter(
-    "Matrix products run on the FP32 cores ({time} per step); the Tensor Cores are idle",
+    "Matrix products run on the FP32 cores ({time} {words.per}); the Tensor Cores are idle",
     "torch.set_float32_matmul_precision('high')  # or bfloat16 autocast; results change in the 4th digit",
     "the results need more than TF32's 10 bits of mantissa",
     0.25,
@@ -49,14 +49,14 @@ _FP32_BEFORE_TF32: Final = _Matter(
     _FP32.most_of_time,
 )
 _ANY_ALIGNMENT: Final = _Matter(
-    "Products run in kernels for operands of any alignment ({time} per step)",
+    "Products run in kernels for operands of any alignment ({time} {words.per})",
     "pad sizes to multiples of 8 elements (a vocabulary, a number of features), and keep operands contiguous",
     "the sizes cannot be changed",
     0.15,
     0.85,
 )
 _DOUBLES: Final = _Matter(
-    "Products run in double precision ({time} per step)",
+    "Products run in double precision ({time} {words.per})",
     "x = x.to(torch.bfloat16)  # or float32 with TF32, if doubles were not meant: numpy's default type is one",
     "double precision is needed",
     0.0,
@@ -109,7 +109,7 @@ def fp32_products(context: Context) -> Iterator[Draft]:
     share = sum((row.share or 0) * row.device_ns for row in rows) / sum(row.device_ns for row in rows)
     yield Draft(
         rule=Rule.FP32_PRODUCTS,
-        title=matter.title.format(time=format_ns(time)),
+        title=matter.title.format(time=format_ns(time), words=context.words),
         where=context.where_of_row(first),
         saving=saving,
         derivation=f"their time less what {lower.upper()} takes at 75 % (high) and 20 % (low) of its peak"
@@ -173,7 +173,7 @@ def _by_name(context: Context, rule: Rule, rows: Sequence[LimitRow], matter: _Ma
     low, high = matter.least_of_time, matter.most_of_time
     yield Draft(
         rule=rule,
-        title=matter.title.format(time=format_ns(time)),
+        title=matter.title.format(time=format_ns(time), words=context.words),
         where=context.where_of_row(first),
         saving=context.of_device(low * time, high * time),
         derivation=f"{low:.0%} (low) to {high:.0%} (high) of their time: their sizes were not recorded",
@@ -240,7 +240,7 @@ def _doubles(context: Context, rows: Sequence[LimitRow]) -> Draft:
     first = _costliest(rows)
     return Draft(
         rule=Rule.SLOW_PRODUCT_KERNEL,
-        title=_DOUBLES.title.format(time=format_ns(_time(context, rows))),
+        title=_DOUBLES.title.format(time=format_ns(_time(context, rows)), words=context.words),
         where=context.where_of_row(first),
         saving=context.of_device(0.0, _lost(context, rows, _in_bfloat16, 0.9)),
         derivation="their time less what bfloat16 takes at 90 % of its limit (high); single precision without "

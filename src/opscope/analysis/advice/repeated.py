@@ -37,12 +37,12 @@ def recomputation(context: Context) -> Iterator[Draft]:
     calls = len(np.unique(root[root >= 0])) / context.steps
     yield Draft(
         rule=Rule.RECOMPUTATION,
-        title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} per step)",
+        title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} {context.words.per})",
         where=_checkpoint(context),
         saving=context.of_removed(0.85 * time, 1.4 * time, len(again) / linked),
         derivation="the device time of forward operators that run within the backward pass (85 %: low; 140 %: "
         "high, with what keeps its results), and their part of the time spent launching",
-        evidence=(measured(f"{calls:,.0f} forward operators a step run in the backward "
+        evidence=(measured(f"{calls:,.0f} forward operators {context.words.each} run in the backward "
                            f"pass, {format_share(time, context.busy_ns)} of the device's busy time"),),
         action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
         "(create_selective_checkpoint_contexts)",
@@ -81,13 +81,16 @@ def duplicate_work(context: Context) -> Iterator[Draft]:
         high = context.of_device(0.0, saved).high
         yield Draft(
             rule=Rule.DUPLICATE_WORK,
-            title=f"{name} runs {calls:.0f} times a step with inputs of the same shapes",
+            title=f"{name} runs {calls:.0f} times {context.words.each} with inputs of the same shapes",
             where=Where(module=name),
             # Whether the inputs are the same no trace tells: it never comes before what was seen.
             saving=Range(0.0, high, 0.01 * high),
             derivation="all of its runs but one, if their inputs are the same (high)",
             evidence=(
-                measured(f"it takes {format_ns(time)} of device time a step, in {calls:.0f} runs of the same kernels"),
+                measured(
+                    f"it takes {format_ns(time)} of device time {context.words.each}, in {calls:.0f} runs of the "
+                    "same kernels"
+                ),
                 general("a trace does not record whether tensors hold the same values"),
             ),
             action="if the inputs are the same, compute it once and use the result again",

@@ -53,7 +53,8 @@ def small_copies(context: Context) -> Iterator[Draft]:
     where = context.where_of_call(int(launches[0]))
     yield Draft(
         rule=Rule.BLOCKING_COPY,
-        title=f"{each:,.0f} times a step a few values ({format_bytes(size)}) are copied to the device, and waited for",
+        title=f"{each:,.0f} times {context.words.each} a few values ({format_bytes(size)}) are copied to the "
+              "device, and waited for",
         where=where,
         saving=saving,
         derivation="the host's time in these operators: calls of the API as recorded, the rest as an unprofiled step "
@@ -61,7 +62,8 @@ def small_copies(context: Context) -> Iterator[Draft]:
         evidence=(
             measured(f"{format_ns(whole)} of a recorded step lie in {where.operator or 'these operators'}, "
                      f"{format_ns(calls)} of it in calls that copy and wait"),
-            derived(f"the device works {format_ns(context.busy_ns)} in a step of {format_ns(context.step_ns)}"),
+            derived(f"the device works {format_ns(context.busy_ns)} in {context.words.one} of "
+                    f"{format_ns(context.step_ns)}"),
         ),
         action="make constants on the device once, before the loop, or there (torch.full((), v, device=...)); pass "
         "numbers to operators as Python numbers; send many values as one tensor",
