@@ -97,7 +97,7 @@ def _rows(trace: Trace, where: "Places", gaps: Sequence[_Gap]) -> Iterator[GapRo
             start_ns=gap.start,
             duration_ns=gap.duration,
             step=None if step is None else numbers[step],
-            position=BEFORE if before is None else AFTER if after is None else BETWEEN,
+            position=_position(before, after),
             cause=str(next(iter(gap.causes))),
             causes={str(cause): time for cause, time in gap.causes.items()},
             call=_call(trace, int(pieces.call[shown]), int(pieces.record[shown])),
@@ -110,6 +110,12 @@ def _rows(trace: Trace, where: "Places", gaps: Sequence[_Gap]) -> Iterator[GapRo
             stream=neighbours[gap.timeline.device].stream_at(gap.end),
             waited_for=_ended_elsewhere(trace, gap) if several and IdleCause.DEPENDENCY in gap.causes else None,
         )
+
+
+def _position(before: str | None, after: str | None) -> str:
+    if before is None:
+        return BEFORE
+    return AFTER if after is None else BETWEEN
 
 
 def _ended_elsewhere(trace: Trace, gap: _Gap) -> str | None:

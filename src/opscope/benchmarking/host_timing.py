@@ -51,7 +51,7 @@ def warm_up(calls: Calls, device: torch.device) -> None:
         batches: list[list[float]] = []
         began = time.perf_counter()
         while time.perf_counter() - began < _LONGEST_WARMUP_S:
-            count = 1 if batches and batches[0][0] > _SLOW_NS else _BATCH if batches else 1
+            count = _BATCH if batches and batches[0][0] <= _SLOW_NS else 1
             batches.append([_once(calls, name, device, waits=True) for _ in range(count)])
             if is_steady(batches, sum(map(sum, batches))):
                 break

@@ -15,6 +15,7 @@ from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_section
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.explain import ExplainDocument
+from opscope.documents.source import PlaceEntry
 from opscope.errors import UsageError
 from opscope.report.blocks import Name, Table
 from opscope.report.explain_sections import explain_section
@@ -121,12 +122,18 @@ def _table(documents: Iterable[ExplainDocument]) -> Table:
     return Table(columns, tuple(tuple(Name(cell) for cell in _cells(document)) for document in documents))
 
 
+def _shown_place(place: PlaceEntry | None) -> str:
+    if place is None:
+        return ""
+    return f"{place.file}:{place.line}" if place.line else place.file
+
+
 def _cells(document: ExplainDocument) -> Iterator[str]:
     source, native, cost = document.source, document.native_function, document.cost
     yield from (document.kind, document.name, document.summary, document.category)
     yield from ((native.name, native.detail.cpp_function or "") if native else ("", ""))
     yield from (source.file or "", str(source.line or ""), str(source.how))
     for place in (source.definition, source.launch_site):
-        yield "" if place is None else f"{place.file}:{place.line}" if place.line else place.file
+        yield _shown_place(place)
     yield from (source.library or "", source.url or "")
     yield from ("", "", "") if cost is None else (str(cost.calls), str(cost.self_device_ns), str(cost.share or ""))

@@ -84,7 +84,9 @@ def print_stats(
     if output_format == "json":
         show(encode(stats))
         return
-    shown = (_SHOWN if output_format == "table" else None) if top is None else top or None
+    shown = top or None
+    if top is None and output_format == "table":
+        shown = _SHOWN
     for entry in stats.reports:
         if output_format == "csv":
             show(as_csv(plain(table_of(entry, shown))))

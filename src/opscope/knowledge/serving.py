@@ -49,8 +49,9 @@ def _sglang(found: re.Match[str]) -> Iteration:
     """``step[DECODE bs=32]``, ``step[EXTEND bs=4 toks=8192]``: a decoding step computes a token for each request."""
     kind = {"DECODE": "decode", "EXTEND": "prefill", "MIXED": "mixed"}.get(found["mode"], found["mode"].lower())
     requests = int(found["requests"])
-    tokens = int(found["tokens"]) if found["tokens"] else requests if kind == "decode" else None
-    return Iteration(kind, requests, tokens)
+    if found["tokens"]:
+        return Iteration(kind, requests, int(found["tokens"]))
+    return Iteration(kind, requests, requests if kind == "decode" else None)
 
 
 def _diffusion(found: re.Match[str]) -> Iteration:

@@ -54,6 +54,7 @@ def _row(document: TraceDocument) -> ComparisonRow:
     axes: Mapping[str, Value] = document.capture.configuration.axes if document.capture else {}
     wall, memory = measurement.wall, measurement.memory
     allocated = memory.allocated_bytes if memory else None
+    resident = memory.resident_bytes if memory else None
     busy = sum(d.busy_ns - d.outside_window_ns for d in document.devices)
     return ComparisonRow(
         id=document.name,
@@ -69,7 +70,7 @@ def _row(document: TraceDocument) -> ComparisonRow:
         cpu_self_ms=document.cpu_self_ns / steps / NS_PER_MS if steps else None,
         sequences_per_second=measurement.sequences_per_second,
         tokens_per_second=measurement.tokens_per_second,
-        peak_memory_bytes=allocated if allocated is not None else (memory.resident_bytes if memory else None),
+        peak_memory_bytes=resident if allocated is None else allocated,
         peak_memory_kind=ON_DEVICE if allocated is not None else IN_PROCESS,
         bound=document.bound.kind,
         launch_bound=None if document.bound.kind == BoundKind.UNKNOWN else document.bound.kind == BoundKind.DISPATCH,

@@ -100,7 +100,8 @@ def _toolkit_source(number: str) -> dict[str, str]:
 def _here(device: DriverDevice) -> GpuFacts:
     known = compute_capabilities().get(device.compute_capability)
     model = None if device.is_slice else device_called(device.name, device.multiprocessors, device.memory_bytes)
-    architecture = model.architecture if model else known.architecture if known else None
+    named = model or known
+    architecture = None if named is None else named.architecture
     figures = _by_driver(device) if model is None else _of_both(device, model)
     note = _why_unknown(device) if model is None else model.note
     name = device.name if model is None else model.name

@@ -351,14 +351,9 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
     pinned = bool(activities["name"].gather(rows).cast(pl.String).str.contains("Pinned").all())
     # Pinned memory is copied at 20 GB/s at least (PCIe 4), and may overlap with the device's work altogether.
     certain = max(time * (1 - rate / 20), 0.0) if pageable else 0.0
-    kind = "pageable" if pageable else "pinned" if pinned else "unknown"
+    kind = next((name for name, holds in (("pageable", pageable), ("pinned", pinned)) if holds), "unknown")
     memory = "" if kind == "unknown" else f" of {kind} memory"
-    waits = rule is Rule.STREAM_DEPENDENCY
     directions = {direction_of(str(activities["name"][int(row)])) for row in rows[:_LOOKED_AT]}
-    taking_turns = (
-        "copies and work take turns on their streams: give them two buffers instead of one, and record events "
-    )
-    taking_turns += "right after what the other stream needs"
     return Draft(
         rule=rule,
         title=f"Copies{memory} between host and device take {format_ns(time)} {context.words.of}, and nothing "
@@ -373,18 +368,28 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
                      f"{rate:.1f} GB/s, longest {activities['name'][longest]}"),
             *_seen(context, where),
         ),
-        action=_copying(context, pageable_to_host=directions == {Direction.TO_HOST})
-        if pageable
-        else taking_turns
-        if waits
-        else "copy on a stream of its own while the step before computes, or keep it on the device"
-        + ("" if pinned else f"; from pinned memory ({_PINNING if context.runs_pytorch else 'cudaHostAlloc'})"),
+        action=_copy_better(context, rule, directions, pinned=pinned),
         wrong_if="the data exist only just before they are needed",
         claims=frozenset({f"copies: {kind}"}),
     )  # fmt: skip
 
 
 _PINNING: Final = "x.pin_memory(), non_blocking=True"
+
+
+def _copy_better(context: Context, rule: Rule, directions: set[Direction | None], *, pinned: bool) -> str:
+    """Say how copies are hidden behind work, or made faster."""
+    if rule is Rule.BLOCKING_COPY:
+        return _copying(context, pageable_to_host=directions == {Direction.TO_HOST})
+    if rule is Rule.STREAM_DEPENDENCY:
+        return (
+            "copies and work take turns on their streams: give them two buffers instead of one, and record events right "
+            "after what the other stream needs"
+        )
+    action = "copy on a stream of its own while the step before computes, or keep it on the device"
+    return (
+        action if pinned else f"{action}; from pinned memory ({_PINNING if context.runs_pytorch else 'cudaHostAlloc'})"
+    )
 
 
 def _copying(context: Context, *, pageable_to_host: bool) -> str:

@@ -65,8 +65,9 @@ class Command:
         program = self.arguments[0]
         path = shutil.which(program)
         if path is None:
-            is_folder = Path(program).is_dir() and "/" in program
-            what = "is a folder" if is_folder else "is not executable" if Path(program).is_file() else "is not there"
+            what = "is not executable" if Path(program).is_file() else "is not there"
+            if Path(program).is_dir() and "/" in program:
+                what = "is a folder"
             hint = f"; ./{program} is: name it so" if "/" not in program and os.access(program, os.X_OK) else ""
             raise UsageError(f"{program} {what}, and cannot be run{hint}")
         return path

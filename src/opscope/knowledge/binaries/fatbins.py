@@ -33,6 +33,9 @@ class Kind(StrEnum):
 
 
 _KINDS = {1: Kind.PTX, 2: Kind.CUBIN, 8: Kind.LTO}
+_TARGETS = {Kind.CUBIN: "sm", Kind.LTO: "lto"}  # others are for a virtual architecture
+_SUFFIXES = ((_ARCHITECTURE_SPECIFIC, "a"), (_FAMILY_SPECIFIC, "f"))
+_COMPRESSIONS = ((_LZ4, "lz4"), (_ZSTD, "zstd"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +114,11 @@ def _images(elf: Elf, place: int, end: int) -> Iterator[Image]:
         if header < _ENTRY.size or size == 0 or place + header + size > end or packed > size:
             raise elf.damaged("an image of a fat binary lies outside it")
         known = _KINDS.get(kind, Kind.OTHER)
-        suffix = "a" if flags & _ARCHITECTURE_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else ""
-        compression = "lz4" if flags & _LZ4 else "zstd" if flags & _ZSTD else None
+        suffix = next((letter for bit, letter in _SUFFIXES if flags & bit), "")
+        compression = next((name for bit, name in _COMPRESSIONS if flags & bit), None)
         yield Image(
             kind=known,
-            target=f"{'sm' if known is Kind.CUBIN else 'lto' if known is Kind.LTO else 'compute'}_{sm}{suffix}",
+            target=f"{_TARGETS.get(known, 'compute')}_{sm}{suffix}",
             version=f"{major}.{minor}",
             offset=place + header,
             size=packed if compression else size,

@@ -344,6 +344,9 @@ def short_name(name: str) -> str:
     return f"{decoded.summary} ({kind.words}, likely)" if kind is not None and kind.likely else decoded.summary
 
 
+_CUTLASS_KERNELS: Final = (("4gemm6kernel", "gemm"), ("4fmha", "fmha"))
+
+
 def _subject(name: str) -> str:
     """Return the part of a name that says what runs, without the arguments of templates."""
     if (wrapped := _WRAPPER.match(name)) is not None:
@@ -353,7 +356,7 @@ def _subject(name: str) -> str:
         found = _MANGLED_KERNEL.search(name)
         return found[1] if found else name
     if name.startswith("_ZN7cutlass13device_kernel"):
-        return "gemm" if "4gemm6kernel" in name else "fmha" if "4fmha" in name else name
+        return next((word for part, word in _CUTLASS_KERNELS if part in name), name)
     if "kernel_cutlass_" in name:  # CuTe's Python DSL appends the types of all arguments
         return name.split("_object_at_", maxsplit=1)[0].split("_tensorptr", maxsplit=1)[0]
     return base_name(name).replace("{anonymous}", "")

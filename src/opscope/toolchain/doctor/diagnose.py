@@ -91,7 +91,9 @@ def _pytorch(probes: Probes) -> Iterator[Check]:
         )
         return
     runtime = f" (runtime {torch.runtime})" if torch.runtime else ""
-    built = f"for CUDA {torch.cuda}{runtime}" if torch.cuda else f"for ROCm {torch.hip}" if torch.hip else "for the CPU"
+    built = "for the CPU"
+    if torch.cuda or torch.hip:
+        built = f"for CUDA {torch.cuda}{runtime}" if torch.cuda else f"for ROCm {torch.hip}"
     found = f"{torch.version}, {built}"
     problem = _why_no_gpu(probes, torch)
     if problem is not None:

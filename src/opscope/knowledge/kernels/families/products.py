@@ -114,12 +114,13 @@ def xmma(name: str) -> DecodedKernel | None:
     stages = re.search(r"stage(\d+)", rest)
     tensor = "_tensor" in f"_{rest}" or "warpgroupsize" in rest
     plain = re.search(r"(?:^|_)(ffma|simt)", rest) is not None
+    on_tensor_cores = TENSOR_CORES if tensor else None
     decoded = DecodedKernel(
         summary="",
         family="xmma",
         operation=Operation(match["op"]),
         architecture=match["arch"],
-        unit=plain_unit(match["accumulate"]) if plain else TENSOR_CORES if tensor else None,
+        unit=plain_unit(match["accumulate"]) if plain else on_tensor_cores,
         # TF32 is a format of the unit; in memory it takes 32 bits.
         input_dtype="f32" if match["a"] == "tf32" else match["a"],
         compute_dtype=match["compute"],
@@ -286,11 +287,15 @@ def vector_product(name: str) -> DecodedKernel | None:
     small = name.startswith("gemmSN")
     types = re.search(r"<(?:int, )*(float|double|__half|__nv_bfloat16)", name)
     dtype = cpp_dtype(types[1]) if types else None
-    kind = "GEMM with few columns" if small else "dot product" if match[1] == "dot" else "matrix-vector product"
+    kind, operation = "matrix-vector product", Operation.GEMV
+    if small:
+        kind, operation = "GEMM with few columns", Operation.GEMM
+    elif match[1] == "dot":
+        kind, operation = "dot product", Operation.DOT
     return DecodedKernel(
         summary=f"{shown(dtype)} {kind}, no Tensor Cores" if dtype in ("f32", "f64") else kind,
         family="cuBLAS",
-        operation=Operation.GEMM if small else Operation.DOT if match[1] == "dot" else Operation.GEMV,
+        operation=operation,
         unit=plain_unit(dtype) if dtype in ("f32", "f64") else None,
         input_dtype=dtype,
         layout=layout[1].lower() if layout else None,
