@@ -383,8 +383,8 @@ def _copy_better(context: Context, rule: Rule, directions: set[Direction | None]
         return _copying(context, pageable_to_host=directions == {Direction.TO_HOST})
     if rule is Rule.STREAM_DEPENDENCY:
         return (
-            "copies and work take turns on their streams: give them two buffers instead of one, and record events right "
-            "after what the other stream needs"
+            "copies and work take turns on their streams: give them two buffers instead of one, and record events "
+            "right after what the other stream needs"
         )
     action = "copy on a stream of its own while the step before computes, or keep it on the device"
     return (
