@@ -183,9 +183,13 @@ class Analysis(Summarised):
 
     @property
     def _host_covered(self) -> float | None:
-        """The share of the busiest device's window in which any operator, call or frame is recorded on the host."""
+        """The share of the busiest device's window in which any operator, call or frame is recorded on the host.
+
+        None where that says nothing: the host was recorded where the thread of each of several marked steps issues
+        operators in it, however little of its time these take.
+        """
         tables = [t for t in (self.trace.operators, self.trace.launches, self.trace.frames) if t.height]
-        if not self.devices or not tables:
+        if not self.devices or not tables or self._issues_in_each_step:
             return None
         window = busiest(self.devices).window
         spans = Intervals.union_of(
@@ -193,6 +197,14 @@ class Analysis(Summarised):
             np.concatenate([end_of(table) for table in tables]),
         )
         return spans.within(window.spans).length / max(window.duration_ns, 1)
+
+    @property
+    def _issues_in_each_step(self) -> bool:
+        steps = step_table(self.trace)
+        issued = self.trace.operators.select("start_ns", "thread").sort("start_ns")
+        within = issued.join_asof(steps.sort("start_ns"), on="start_ns", by="thread", check_sortedness=False)
+        busy = within.filter(pl.col("start_ns") < pl.col("end_ns"))["step"].n_unique()
+        return steps.height > 1 and busy == steps["step"].n_unique()
 
     @functools.cached_property
     def waits(self) -> Waits | None:

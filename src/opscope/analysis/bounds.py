@@ -24,6 +24,7 @@ from opscope.units import format_ns, format_share
 BUSY_SHARE: Final = 0.8
 # What waits for less of the step than this is no bound.
 _LEAST_SHARE: Final = 0.1
+_WORTH_SAYING: Final = 0.05  # of the window
 
 
 def _withheld(unknown: Unknown) -> Bound:
@@ -108,9 +109,11 @@ class _DeviceShare:
             if evidence.wall_ns and evidence.not_theirs
             else ""
         )
+        own = waits.profiler_ns >= _WORTH_SAYING * device.window.duration_ns
+        less = f" without the profiler's own {format_ns(waits.profiler_ns)}" if own else ""
         sentence = (
-            f"{other}Under the profiler the device is busy {amount}{doubt}, {format_share(share, 1)} of the time; "
-            f"recording {evidence.cost.collected} slows the host down, so without it that is {_range(share, high)}."
+            f"{other}Under the profiler the device is busy {amount}{doubt}, {format_share(share, 1)} of the time{less}"
+            f"; recording {evidence.cost.collected} slows the host down, so without it that is {_range(share, high)}."
         )
         return cls(
             share,
@@ -138,8 +141,11 @@ def _most(evidence: StepEvidence, waits: Waits, busy: int, whole: int) -> float:
     same = sum(kinds.get(kind, 0) for kind in (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.COLD_START))
     same += waits.quiet_ns if evidence.cost is STACKS else sum(kinds.get(kind, 0) for kind in PAUSES)
     # After a wait the queue is empty: nothing runs beside what the host does then, however fast it is.
-    serial = waits.after_waits_ns / most
-    least = max(busy + min(serial, whole - busy), same + (whole - same) / most)
+    fixed = waits.quiet_after_waits_ns if evidence.cost is STACKS else waits.work_after_waits_ns
+    serial = fixed + (waits.after_waits_ns - fixed) / most
+    # What was queued and waits for other streams, or for its turn, the host does not hurry.
+    taken = busy + sum(kinds.get(kind, 0) for kind in (BoundKind.DEPENDENCY, BoundKind.DEVICE))
+    least = max(taken + min(serial, max(whole - taken, 0)), same + (whole - same) / most)
     return min(busy / least, 1.0) if least > 0 else 0.0
 
 
@@ -238,10 +244,9 @@ def _sentence(evidence: StepEvidence, kind: BoundKind, parts: Mapping[BoundKind,
     of_what = _base(share, unprofiled=unprofiled)
     largest = max(WAITS_FOR, key=lambda reason: parts.get(reason, 0.0))
     if kind is BoundKind.UNKNOWN:
-        return _undecided(largest, unprofiled=unprofiled)
+        return _undecided(largest, unprofiled=unprofiled, of_steps=share.of_steps)
     if kind is BoundKind.DEVICE:
-        busy = _shares(share.low, share.high)
-        return f"The device is busy {busy} of the {of_what}: faster kernels, or fewer of them, make it faster."
+        return _of_device(parts, share, of_what)
     time = format_share(parts.get(kind, 0.0), share.step_ns)
     if kind in (BoundKind.COMMUNICATION, BoundKind.MEMCPY):
         return f"For {time} of the {of_what} data move {MOVES[kind]}, and nothing is computed."
@@ -252,15 +257,21 @@ def _sentence(evidence: StepEvidence, kind: BoundKind, parts: Mapping[BoundKind,
     return f"For {time} of the {of_what} the device waits for {WAITS_FOR[kind]}{later}."
 
 
-def _undecided(largest: BoundKind, *, unprofiled: bool) -> str:
+def _of_device(parts: Mapping[BoundKind, float], share: _DeviceShare, of_what: str) -> str:
+    busy = f"The device is busy {_shares(share.low, share.high)} of the {of_what}"
+    moving = max(parts.get(kind, 0.0) for kind in MOVES)
+    if moving < _LEAST_SHARE * share.step_ns:
+        return f"{busy}: faster kernels, or fewer of them, make it faster."
+    return f"{busy}, {format_share(moving, share.step_ns)} only moving data: compute faster, or move less."
+
+
+def _undecided(largest: BoundKind, *, unprofiled: bool, of_steps: bool) -> str:
     if unprofiled:
         return "Records were lost, so that opposite answers are possible: record fewer steps at once."
     if largest is BoundKind.UNKNOWN:
         return "Launches of what the device waited for were not recorded: begin the recording before them."
-    return (
-        f"Either the device, or waiting for {WAITS_FOR[largest]}: give the unprofiled step (--step-time MS), or run "
-        "opscope profile."
-    )
+    how = "give the unprofiled step (--step-time MS), or run" if of_steps else "mark steps (profiler.step()), or run"
+    return f"Either the device, or waiting for {WAITS_FOR[largest]}: {how} opscope profile."
 
 
 def _base(share: _DeviceShare, *, unprofiled: bool) -> str:
@@ -289,7 +300,7 @@ def _why(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare,
     if kind is BoundKind.UNKNOWN and not unprofiled:
         return (
             f"{waited} is spent waiting for {WAITS_FOR[largest]}: whether that, or the device, bounds the step, the "
-            "unprofiled step time tells (--step-time, opscope profile)."
+            f"{'unprofiled step time tells' if share.of_steps else 'time without a profiler would tell'}."
         )
     if largest is BoundKind.DISPATCH and kind is BoundKind.BLOCKING:
         return (

@@ -44,6 +44,8 @@ class Waits:
             by the time for which it waited, and so much of the idle time that follows would not be.
         quiet_ns: of the host's other work and of loading data what has no record inside: code that no profiler slows.
         after_waits_ns: idle time that follows a wait for the device, and nothing is queued that could run then.
+        work_after_waits_ns: the part of it in which the host does other work or loads data.
+        quiet_after_waits_ns: the part of that without any record inside.
         profiler_ns: the profiler's own idle time.
         host_waits_ns: how long threads sat in calls that wait, in the window.
     """
@@ -55,6 +57,8 @@ class Waits:
     host_waits_ns: int
     quiet_ns: int = 0
     after_waits_ns: int = 0
+    work_after_waits_ns: int = 0
+    quiet_after_waits_ns: int = 0
 
     @property
     def lengths(self) -> Ints:
@@ -83,14 +87,17 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
     asked = np.flatnonzero(kinds[BoundKind.DISPATCH] | kinds[BoundKind.HOST_WORK])
     after[asked] = _waited_before(host, idle, asked)
     waits = Intervals.union_of(host.start[host.waits], host.end[host.waits])
+    others = kinds[BoundKind.HOST_WORK] | kinds[BoundKind.INPUT]
     return Waits(
         idle=idle,
         kinds=kinds,
         after=after,
         profiler_ns=int(length[idle.is_any_of((IdleCause.PROFILER,))].sum()),
         host_waits_ns=waits.within(timeline.window.spans).length,
-        quiet_ns=_quiet(trace, idle, kinds[BoundKind.HOST_WORK] | kinds[BoundKind.INPUT]),
+        quiet_ns=_quiet(trace, idle, others),
         after_waits_ns=int(length[after >= 0].sum()),
+        work_after_waits_ns=int(length[others & (after >= 0)].sum()),
+        quiet_after_waits_ns=_quiet(trace, idle, others & (after >= 0)),
     )
 
 

@@ -233,8 +233,8 @@ def _exposed(context: Context, rows: Ints) -> float:
 def _beyond_usual(context: Context) -> float:
     """Return how long communication takes beyond three times what calls of the same kind take.
 
-    Calls are compared with those at the same place of other steps, and with those of the same inputs: a large one that
-    repeats is no wait for a late rank. Where there are neither, nothing is known.
+    Calls are compared with those of as large messages, or of the same inputs; where neither is known, with those at the
+    same place of other steps: a large one that repeats is no wait for a late rank. Else nothing is known.
     """
     activities = context.trace.activities
     work = activities.select("name", "start_ns", "duration_ns")[context.work].with_columns(
@@ -249,5 +249,5 @@ def _beyond_usual(context: Context) -> float:
         by_place=pl.when(pl.col("place").is_not_null()).then(pl.col("duration_ns").median().over("name", "place")),
         by_size=same_size.then(pl.col("duration_ns").median().over("name", "size")),
     )
-    usual = pl.max_horizontal("by_place", "by_size")
+    usual = pl.coalesce("by_size", "by_place")
     return float(found.select((pl.col("duration_ns") - 3 * usual).clip(0).sum()).item() or 0.0)
