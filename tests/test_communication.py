@@ -10,7 +10,7 @@ import pytest
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.documents.findings import Finding, Rule
-from opscope.knowledge.collectives import Collective, collective_of, is_for_small_messages
+from opscope.knowledge.collectives import Collective, collective_of
 from opscope.readers import native, read
 from tests.kineto import KinetoTrace
 
@@ -36,12 +36,6 @@ REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096u
 )
 def test_collectives_by_name(text: str, kind: Collective | None) -> None:
     assert collective_of(text) is kind
-
-
-def test_the_protocol_for_small_messages_shows_in_the_name() -> None:
-    assert is_for_small_messages(REDUCE)
-    assert not is_for_small_messages("ncclDevKernel_AllReduce_Sum_f32_RING_SIMPLE(int)")
-    assert not is_for_small_messages("ncclDevKernel_AllReduce_Sum_f32_RING_LL128(int)")
 
 
 @pytest.mark.parametrize(
@@ -95,8 +89,8 @@ def findings(analysis: Analysis) -> dict[str, Finding]:
     [
         (100, 1_000, REDUCE, True),  # 4 kB each
         (100, 10_000_000, REDUCE, False),  # 40 MB each, whatever the protocol
-        (100, None, REDUCE, True),  # of unknown size, by the protocol for small ones
-        (100, None, REDUCE.replace("LL", "SIMPLE"), False),
+        (101, None, REDUCE, True),  # of unknown size, by what they take: less than 30 us
+        (20, None, REDUCE, False),  # LL is in the name of all of NCCL's kernels, whatever they send
         (10, 1_000, REDUCE, False),
     ],
 )
@@ -108,6 +102,20 @@ def test_many_small_messages(messages: int, elements: int | None, kernel: str, f
         own = found[Rule.SMALL_COLLECTIVES]
         assert 2.9 * MS <= own.saving_ns.high <= 3 * MS
         assert own.saving_ns.low == 0
+
+
+@pytest.mark.parametrize("elements", [1_000_000, None])
+def test_a_rank_that_waits_for_a_late_one(elements: int | None, analyzed: Analyze) -> None:
+    """One of six calls takes 1 ms where the others of its size take 100 us: 700 us beyond three times as long."""
+    trace = step(30, elements)
+    late = next(event for event in trace.events if event["name"] == REDUCE and event["ts"] > 6_000)
+    late["dur"] = 1_000.0
+    found = findings(analyzed(trace))
+    assert (Rule.LATE_RANK in found) is (elements is not None)  # nothing tells that they are alike
+    if elements is not None:
+        assert found[Rule.LATE_RANK].saving_ns.high == pytest.approx(700 * US, rel=0.01)
+        assert "1 of 30 calls" in found[Rule.LATE_RANK].evidence[0].text
+        assert "profile the other ranks" in found[Rule.LATE_RANK].action
 
 
 def test_how_fast_the_largest_message_is(analyzed: Analyze) -> None:

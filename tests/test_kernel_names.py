@@ -101,7 +101,7 @@ def test_real_names_say_what_was_read_off_them(case: dict[str, Any]) -> None:
         ),
         (
             "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-            {"operation": "collective", "input_dtype": "bf16", "summary": "NCCL ReduceScatter Sum RING LL bf16"},
+            {"operation": "collective", "input_dtype": "bf16", "summary": "NCCL ReduceScatter Sum bf16"},
         ),
         ("triton_red_fused_native_layer_norm_12", {"family": "Inductor"}),
         (

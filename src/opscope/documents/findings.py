@@ -38,6 +38,7 @@ class Rule(StrEnum):
     RECOMPUTATION = "recomputation"
     SMALL_BATCH = "small_batch"
     EXPOSED_COMMUNICATION = "exposed_communication"
+    LATE_RANK = "late_rank"
     SMALL_COLLECTIVES = "small_collectives"
     BUFFER_BROADCAST = "buffer_broadcast"
     DEVICE_COPIES = "device_copies"

@@ -34,8 +34,6 @@ _WORDS: Final = (
     (Collective.SEND, re.compile(r"send_?recv|nccl:(send|recv)", re.IGNORECASE)),
     (Collective.REDUCE, re.compile(r"nccl\w*[:_]reduce", re.IGNORECASE)),
 )
-# NCCL's kernels are built per protocol; LL is the one for low latency.
-_LOW_LATENCY: Final = re.compile(r"^nccl(Dev)?Kernel_\w+_LL(_|\(|$)")
 
 
 @lru_cache(maxsize=1 << 12)
@@ -46,8 +44,3 @@ def collective_of(text: str) -> Collective | None:
         text: a kernel's name, or that and the name of the range that it was launched in.
     """
     return next((kind for kind, words in _WORDS if words.search(text)), None)
-
-
-def is_for_small_messages(name: str) -> bool:
-    """Tell whether a kernel of NCCL uses its protocol for small messages."""
-    return _LOW_LATENCY.search(name) is not None

@@ -30,6 +30,7 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
     host.host_work,
     host.stream_dependency,
     communication.exposed_communication,
+    communication.late_rank,
     communication.small_collectives,
     communication.buffer_broadcast,
     host.cold_start,

@@ -14,13 +14,15 @@ from opscope.analysis.intervals import Intervals
 from opscope.analysis.limits import BETWEEN_DEVICES
 from opscope.analysis.nesting import Bools, Ints
 from opscope.documents.findings import Fact, Rule, Where
-from opscope.knowledge.collectives import Collective, collective_of, is_for_small_messages
+from opscope.knowledge.collectives import Collective, collective_of
 from opscope.knowledge.kernels.kinds import communicates
 from opscope.units import format_bytes, format_count, format_ns, format_share
 
 _STEPS_THAT_TELL: Final = 3
 _MANY: Final = 16  # messages a step
 _SMALL_BYTES: Final = 1 << 20  # nccl-tests: from a few MiB on, messages reach the speed of the links
+_SHORT_NS: Final = 30_000  # in which the slowest links in use, 200 Gbit/s or 16 lanes of PCIe 4, move less than that
+_SLOW: Final = 3.0  # times as long as usual: no message varies so much by itself
 _CLAIM: Final = frozenset({"communication"})
 
 
@@ -63,7 +65,9 @@ class _Messages:
         most = int(self.size.max())
         took = float(np.median(self.duration[self.size == most]))
         speed = f"{most / max(took, 1.0):,.1f} GB/s"
-        yield measured(f"the largest messages hold {format_bytes(most)} and take {format_ns(took)}, {speed}")
+        yield measured(
+            f"the largest messages hold {format_bytes(most)} and take {format_ns(took)} in the median, {speed}"
+        )
 
 
 def _ranges_of(context: Context, rows: Ints) -> list[str | None]:
@@ -83,7 +87,7 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
     if time < LEAST_SHARE * context.step_ns:
         return
     rows = [row for row in context.rows if row.reason == BETWEEN_DEVICES]
-    late = min(_beyond_usual(context) / context.steps, time)
+    late = min(_late(context) / context.steps, time)
     waiting = f" ({format_ns(late)} of it waiting for other ranks)" if late >= LEAST_SHARE * context.step_ns else ""
     messages = _Messages.of(context)
     yield Draft(
@@ -93,16 +97,42 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
         where=context.where_of_row(max(rows, key=lambda row: row.device_ns)) if rows else Where(),
         saving=Range(0.0, time - late).within(context.step_ns),
         derivation="all of that time, if it overlapped with work (high), but for what calls take beyond three times "
-        "what they take in most steps: then other ranks are late",
+        "what such calls usually take: then other ranks are late",
         evidence=(measured(f"{format_share(time, context.step_ns)} {context.words.of_the}"),
                   *messages.largest(),
-                  *([derived(f"{format_ns(late)} of it in calls that take more than three times as long as in other "
-                             "steps: this rank waits for others")] if late else []),
                   general("a rank that waits for the others spends that time in the same kernels")),
         action=_overlap(context, messages.main()),
         wrong_if="the ranks wait for a slower one",
         claims=_CLAIM,
     )  # fmt: skip
+
+
+def late_rank(context: Context) -> Iterator[Draft]:
+    """Find collectives that take far longer than such ones usually do: they begin when the last rank has come."""
+    exposed = context.device.exposed_communication_ns / context.steps
+    late = min(_late(context) / context.steps, exposed)
+    if late < LEAST_SHARE * context.step_ns:
+        return
+    calls = _usual(context).filter(pl.col("duration_ns") > _SLOW * pl.col("usual"))
+    slowest = calls.sort("duration_ns", descending=True).row(0, named=True)
+    yield Draft(
+        rule=Rule.LATE_RANK,
+        title=f"This rank waits {format_ns(late)} {context.words.of} for other ranks to join it in a collective",
+        where=Where(kernel=str(slowest["name"])),
+        saving=Range(0.0, late).within(context.step_ns),
+        derivation="what these calls take beyond three times what such calls usually take (high)",
+        evidence=(
+            measured(
+                f"{format_count(calls.height)} of {format_count(len(_Messages.of(context).rows))} calls; the slowest "
+                f"takes {format_ns(slowest['duration_ns'])}, where calls like it take {format_ns(slowest['usual'])}"
+            ),
+            general("a collective ends when all ranks have joined it"),
+        ),
+        action="profile the other ranks too, the same steps, and see what the late one does meanwhile: a larger batch, "
+        "loading data, a log or a checkpoint",
+        wrong_if="the links are shared with other jobs and were busy then",
+        claims=_CLAIM,
+    )
 
 
 _ACTIONS: Final = {
@@ -152,13 +182,12 @@ def small_collectives(context: Context) -> Iterator[Draft]:
     """Find many messages that are too small for the links: each takes as long as its start, whatever it holds."""
     messages = _Messages.of(context)
     names = context.trace.activities["name"]
-    small_by_name = names_that(names, is_for_small_messages)[messages.rows]
-    small = np.where(messages.size >= 0, messages.size < _SMALL_BYTES, small_by_name)
+    small = np.where(messages.size >= 0, messages.size < _SMALL_BYTES, messages.duration < _SHORT_NS)
     count = float(small.sum()) / context.steps
     if count < _MANY:
         return
     exposed = _exposed(context, messages.rows[small])
-    late = min(_beyond_usual(context) / context.steps, exposed)
+    late = min(_late(context) / context.steps, exposed)
     if exposed - late < LEAST_SHARE * context.step_ns:
         return
     sizes = messages.size[small & (messages.size >= 0)]
@@ -176,7 +205,7 @@ def small_collectives(context: Context) -> Iterator[Draft]:
             measured(f"the median one takes {took}"),
             measured("their sizes were recorded")
             if len(sizes)
-            else derived("NCCL's protocol for low latency (LL) was chosen, which it does for small messages"),
+            else derived(f"their sizes were not recorded; in {format_ns(_SHORT_NS)} no link in use moves much"),
             *messages.largest(),
         ),
         action="put several tensors into one message: gradients in buckets (DistributedDataParallel does), else one "
@@ -230,24 +259,28 @@ def _exposed(context: Context, rows: Ints) -> float:
     return (spans.length - within) / context.steps
 
 
-def _beyond_usual(context: Context) -> float:
-    """Return how long communication takes beyond three times what calls of the same kind take.
+def _late(context: Context) -> float:
+    """Return how long communication takes beyond three times what calls of the same kind usually take."""
+    beyond = (pl.col("duration_ns") - _SLOW * pl.col("usual")).clip(0).sum()
+    return float(_usual(context).select(beyond).item() or 0.0)
+
+
+def _usual(context: Context) -> pl.DataFrame:
+    """Return per kernel that communicates its ``name``, ``duration_ns`` and what is ``usual``; null where unknown.
 
     Calls are compared with those of as large messages, or of the same inputs; where neither is known, with those at the
-    same place of other steps: a large one that repeats is no wait for a late rank. Else nothing is known.
+    same place of other steps: a large one that repeats is no wait for a late rank.
     """
-    activities = context.trace.activities
-    work = activities.select("name", "start_ns", "duration_ns")[context.work].with_columns(
-        size=context.inputs_of(context.work)
+    messages = _Messages.of(context)
+    found = context.trace.activities.select("name", "start_ns", "duration_ns")[messages.rows].with_columns(
+        bytes=pl.Series(messages.size), inputs=context.inputs_of(messages.rows)
     )
-    mine = work.filter(names_that(work["name"], communicates)).sort("start_ns")
+    known = pl.when(pl.col("bytes") >= 0).then(pl.col("bytes").cast(pl.String))
     count, number = pl.len().over("name"), pl.int_range(pl.len()).over("name")
     several = context.steps >= _STEPS_THAT_TELL
     place = pl.when((count % context.steps == 0) & several).then(number % (count // context.steps))
-    same_size = pl.when(pl.col("size").is_not_null() & (pl.len().over("name", "size") >= _STEPS_THAT_TELL))
-    found = mine.with_columns(place=place).with_columns(
-        by_place=pl.when(pl.col("place").is_not_null()).then(pl.col("duration_ns").median().over("name", "place")),
-        by_size=same_size.then(pl.col("duration_ns").median().over("name", "size")),
-    )
-    usual = pl.coalesce("by_size", "by_place")
-    return float(found.select((pl.col("duration_ns") - 3 * usual).clip(0).sum()).item() or 0.0)
+    found = found.sort("start_ns").with_columns(size=pl.coalesce(known, pl.col("inputs")), place=place)
+    alike = pl.len().over("name", "size") >= _STEPS_THAT_TELL
+    by_size = pl.when(pl.col("size").is_not_null() & alike).then(pl.col("duration_ns").median().over("name", "size"))
+    by_place = pl.when(pl.col("place").is_not_null()).then(pl.col("duration_ns").median().over("name", "place"))
+    return found.select("name", "duration_ns", usual=pl.coalesce(by_size, by_place))

@@ -30,15 +30,18 @@ def nccl(name: str) -> DecodedKernel | None:
         return None
     generic = match["collective"] == "Generic"
     details = [(what, match[what]) for what in ("operation", "algorithm", "protocol") if match[what]]
-    parts = [match["collective"], *(value for _, value in details), *([match["dtype"]] if match["dtype"] else [])]
+    parts = [match["collective"], *(match[what] for what in ("operation", "dtype") if match[what])]
     return DecodedKernel(
         summary="NCCL collective (generic kernel)" if generic else f"NCCL {' '.join(parts)}",
         family="NCCL",
         operation=Operation.COLLECTIVE,
         input_dtype=match["dtype"],
         details=tuple(details if generic else [("collective", match["collective"]), *details]),
-        # NCCL launches the kernel that is specialised most closely; it may run another of its collectives.
-        unknown=("the collective",) if generic else ("whether this specialisation ran another collective",),
+        # NCCL is built with few kernels and launches the one that is specialised most closely: RING_LL for messages of
+        # every size; it may run another collective too.
+        unknown=("the collective",)
+        if generic
+        else ("whether this specialisation ran another collective, algorithm or protocol",),
     )
 
 
