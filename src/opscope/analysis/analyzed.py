@@ -161,7 +161,24 @@ class Analysis(Summarised):
             host_covered=self._host_covered,
             gpu_sign=self._gpu_sign,
             warm_up=self._warm_up,
+            host_elsewhere_ns=self._host_elsewhere_ns,
         )
+
+    @property
+    def _host_elsewhere_ns(self) -> int:
+        """How long the host runs operators, or calls that do not wait, outside of the busiest device's window."""
+        if not self.devices:
+            return 0
+        works = np.flatnonzero(~self.host.waits)
+        operators = self.trace.operators
+        spans = Intervals.union_of(
+            np.concatenate([column(operators, "start_ns"), self.host.start[works]]),
+            np.concatenate([end_of(operators), self.host.end[works]]),
+        )
+        waits = Intervals.union_of(self.host.start[self.host.waits], self.host.end[self.host.waits])
+        if len(spans):
+            spans = spans.within(waits.gaps(int(spans.start[0]), int(spans.end[-1])))
+        return spans.length - spans.within(busiest(self.devices).window.spans).length
 
     @property
     def _warm_up(self) -> float:

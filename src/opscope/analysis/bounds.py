@@ -13,6 +13,7 @@ from opscope.analysis.verdict_text import (
     WAITS_FOR,
     Unknown,
     device_not_recorded,
+    works_elsewhere,
 )
 from opscope.analysis.waits import CAUSES, PAUSES, Waits, at_most
 from opscope.analysis.window import WindowKind
@@ -38,13 +39,9 @@ def bound_of(evidence: StepEvidence) -> Bound:
         return _withheld(Unknown("The file is damaged or cut off: record it again.", incomplete.sentence))
     if not evidence.devices or evidence.waits is None:
         return _without_device(evidence)
+    if (unlike := _unlike_a_step(evidence)) is not None:
+        return unlike
     device, waits = busiest(evidence.devices), evidence.waits
-    if not device.window.duration_ns:
-        return _withheld(Unknown("The recorded steps have no length: mark whole steps, or none.", "Steps take 0 ns."))
-    if evidence.is_capture and evidence.captures is not None:
-        return _of_capture(evidence.captures)
-    if evidence.is_warm_up:
-        return _of_warm_up(evidence.warm_up)
     share = _DeviceShare.of(evidence, device, waits)
     parts = waiting_per_step(evidence, device, waits)
     kind = _kind(device, share, parts, waits, known=evidence.host_unknown is None)
@@ -58,6 +55,23 @@ def bound_of(evidence: StepEvidence) -> Bound:
         share_low=share.low,
         share_high=share.high,
     )
+
+
+def _unlike_a_step(evidence: StepEvidence) -> Bound | None:
+    """Return what was recorded instead of steps; None where it may be steps."""
+    device = busiest(evidence.devices)
+    if not device.window.duration_ns:
+        return _withheld(Unknown("The recorded steps have no length: mark whole steps, or none.", "Steps take 0 ns."))
+    if evidence.is_capture and evidence.captures is not None:
+        return _of_capture(evidence.captures)
+    if evidence.is_warm_up:
+        return _of_warm_up(evidence.warm_up)
+    if evidence.mostly_elsewhere:
+        return _withheld(works_elsewhere(evidence.host_elsewhere_ns, device.window.duration_ns))
+    if (timeless := evidence.timeless) is not None:
+        again = "No device activity has a duration: record again; opscope doctor tests the profiler."
+        return _withheld(Unknown(again, timeless.sentence))
+    return None
 
 
 def _of_warm_up(share: float) -> Bound:

@@ -9,7 +9,7 @@ from opscope.analysis.api import calls_of, names_that
 from opscope.analysis.columns import column, end_of
 from opscope.analysis.host_time import HostTime
 from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleCause, IdleTime
-from opscope.analysis.intervals import Intervals
+from opscope.analysis.intervals import Intervals, latest_around
 from opscope.analysis.nesting import Bools, Ints
 from opscope.knowledge.api_calls import ApiKind
 from opscope.model import Trace
@@ -40,6 +40,7 @@ class Causes:
 
     def named(self, idle: IdleTime) -> IdleTime:
         """Return the idle time of a device with the causes that names tell."""
+        idle = self._draining(idle)
         for cause, pieces in (
             (IdleCause.QUEUED, self._queued(idle)),
             (IdleCause.ALLOCATION, self._allocating(idle)),
@@ -67,8 +68,20 @@ class Causes:
         mostly = 2 * covered > idle.pieces.end - idle.pieces.start
         return np.concatenate([calls, tails[mostly[tails]]])
 
+    def _draining(self, idle: IdleTime) -> IdleTime:
+        """After its last activity nothing ends a device's idle time; the host may sit in a call all the same."""
+        tails = np.flatnonzero(idle.is_any_of((IdleCause.TAIL,)))
+        middle = (idle.pieces.start[tails] + idle.pieces.end[tails]) // 2
+        calls = np.flatnonzero(self._host.waits)
+        start, end, ordered = self._host.start[calls], self._host.end[calls], np.sort(middle)
+        calls = calls[np.searchsorted(ordered, end) > np.searchsorted(ordered, start)]
+        calls = calls[np.argsort(self._host.start[calls], kind="stable")]
+        within = latest_around(self._host.start[calls], self._host.end[calls], middle)
+        found = within >= 0
+        return idle.with_cause(tails[found], IdleCause.BLOCKING, calls[within[found]])
+
     def _loading_data(self, idle: IdleTime) -> Ints:
-        host_caused = (IdleCause.HOST_WORK, IdleCause.BLOCKING, *LAUNCH_BOUND_CAUSES)
+        host_caused = (IdleCause.HOST_WORK, IdleCause.BLOCKING, IdleCause.TAIL, *LAUNCH_BOUND_CAUSES)
         waiting = np.flatnonzero(idle.is_any_of(host_caused))
         return waiting[self._loads(idle, waiting)]
 

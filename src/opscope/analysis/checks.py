@@ -89,7 +89,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
     yield _anything(evidence)
     yield check_file(trace.source)
     yield check_recording(trace.source)
-    yield _impossible_durations(evidence.implausible)
+    yield _impossible_durations(trace, evidence.implausible)
     yield _self_times(links)
     yield _one_process(trace)
     yield _time_resolution(trace, links)
@@ -266,17 +266,26 @@ def check_file(source: TraceSource) -> Check:
     return Check(CheckName.FILE_IS_VALID, verdict, count, f"The trace file holds {' and '.join(found)}.")
 
 
-def _impossible_durations(implausible: Implausible) -> Check:
+def _impossible_durations(trace: Trace, implausible: Implausible) -> Check:
     name, count = CheckName.IMPOSSIBLE_DURATIONS, implausible.activities + implausible.host_records
-    if not count:
-        return Check(name, Verdict.PASS, 0, "No duration is negative, or longer than a host that waited for it.")
+    if count:
+        sentence = (
+            f"{implausible.activities:,} device activities and {implausible.host_records:,} host records have "
+            "durations that are negative, beyond all bounds, or longer than a host that waited for them (the "
+            f"activities claim {format_ns(implausible.activities_claimed_ns)}). They are left out of every figure, so "
+            "the figures are too low by what those records really took."
+        )
+        return Check(name, Verdict.FAIL, count, sentence, implausible.activities_claimed_ns, "device")
+    kernels = column(trace.activities, "duration_ns")[(trace.activities["kind"] == "kernel").to_numpy()]
+    zero = int((kernels == 0).sum())
+    if not zero or _is_rounded(trace.activities):  # in whole microseconds, 0 is less than one
+        return Check(name, Verdict.PASS, 0, "No duration is negative, zero, or longer than a host that waited for it.")
     sentence = (
-        f"{implausible.activities:,} device activities and {implausible.host_records:,} host records have durations "
-        "that are negative, beyond all bounds, or longer than a host that waited for them (the activities claim "
-        f"{format_ns(implausible.activities_claimed_ns)}). They are left out of every figure, so the figures are too "
-        "low by what those records really took."
+        f"{zero:,} of {len(kernels):,} kernels have a duration of 0, which no kernel has: the figures are too low by "
+        "what they really took."
     )
-    return Check(name, Verdict.FAIL, count, sentence, implausible.activities_claimed_ns, "device")
+    verdict = Verdict.FAIL if zero > _TOLERATED_SHARE * len(kernels) else Verdict.WARN
+    return Check(name, verdict, zero, sentence, 0, "device")
 
 
 def _one_process(trace: Trace) -> Check:

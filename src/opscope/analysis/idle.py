@@ -91,16 +91,19 @@ class IdleTime:
             return self
         return self.within(spans.gaps(int(self.pieces.start[0]), int(self.pieces.end[-1])))
 
-    def with_cause(self, pieces: Ints, cause: IdleCause) -> "IdleTime":
+    def with_cause(self, pieces: Ints, cause: IdleCause, calls: Ints | None = None) -> "IdleTime":
         """Return the same pieces, some of which have another cause.
 
         Args:
             pieces: which, by their positions.
             cause: the cause of these.
+            calls: the calls that show it, as rows of the launches; None where these stay as they are.
         """
-        code = self.code.copy()
+        code, call = self.code.copy(), self.call.copy()
         code[pieces] = _CODE[cause]
-        return replace(self, code=code)
+        if calls is not None:
+            call[pieces] = calls
+        return replace(self, code=code, call=call)
 
     def chosen(self, mask: npt.NDArray[np.bool_]) -> "IdleTime":
         """Return the pieces for which the mask is true."""

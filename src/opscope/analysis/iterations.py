@@ -61,7 +61,7 @@ def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, .
     np.add.at(device_ns, owner[owner >= 0], (ended - begun)[owner >= 0])
     periods = host
     if devices and (owner >= 0).any():
-        periods = periods_of_device_work(owner, begun, ended, host, single_from_host=False)
+        periods = periods_of_device_work(owner, begun, ended, host, apart=False)
         # What was queued before the recording is no part of the first one.
         window = busiest(devices).window
         periods = Intervals(*(np.clip(times, window.start_ns, window.end_ns) for times in (periods.start, periods.end)))

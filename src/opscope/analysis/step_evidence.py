@@ -8,9 +8,9 @@ from opscope.analysis.captures import MOSTLY, Captures
 from opscope.analysis.timeline import DeviceTimeline
 from opscope.analysis.verdict_text import Unknown, host_not_recorded, launches_lost
 from opscope.analysis.waits import PAUSES, Waits, at_most
-from opscope.analysis.window import Window
+from opscope.analysis.window import Window, WindowKind
 from opscope.documents.bound import BoundKind
-from opscope.documents.trust import CheckName, Trust
+from opscope.documents.trust import Check, CheckName, Trust
 
 # Clocks differ from run to run, not by as much as this.
 _LONGER: Final = 1.1
@@ -85,6 +85,7 @@ class StepEvidence:
         gpu_sign: an operator that only a program with a GPU runs, where one was recorded.
         warm_up: the share of the window in ranges that call themselves a warm-up.
         host_covered: the share of the window in which any operator or call is recorded on the host; None without one.
+        host_elsewhere_ns: how long the host runs operators, or calls that do not wait, before and after that window.
     """
 
     trust: Trust
@@ -101,6 +102,7 @@ class StepEvidence:
     host_covered: float | None = None
     gpu_sign: str | None = None
     warm_up: float = 0.0
+    host_elsewhere_ns: int = 0
 
     @property
     def is_capture(self) -> bool:
@@ -126,6 +128,21 @@ class StepEvidence:
         return None
 
     @property
+    def timeless(self) -> Check | None:
+        """The check that found that no activity of the device has a duration; None where any has one."""
+        found = self.trust.failed(CheckName.IMPOSSIBLE_DURATIONS)
+        return None if any(device.busy_ns for device in self.devices) else found
+
+    @property
+    def mostly_elsewhere(self) -> bool:
+        """Whether the host works for most of the recording before or after all of the device's work.
+
+        Without marked steps nobody knows whether that is part of what is repeated.
+        """
+        whole = self.host_elsewhere_ns + busiest(self.devices).window.duration_ns if self.devices else 0
+        return not self.steps and self.host_elsewhere_ns > MOSTLY * whole
+
+    @property
     def busy_ns(self) -> int:
         """How long the busiest device works in all steps."""
         return busiest(self.devices).busy_in_window_ns if self.light is None else self.light.busy_ns
@@ -148,8 +165,13 @@ class StepEvidence:
             return None
         if self.busy_ns > _LONGER * wall:
             return "is shorter than the device's work in a recorded one"
-        # Steps of a host that has other things to do differ, but recording makes none faster.
-        recorded = busiest(self.devices).window.duration_ns
+        # Steps of a host that has other things to do differ, but recording makes none faster. Measured by their work,
+        # the last one ends with its last activity, whatever the host does afterwards.
+        window = busiest(self.devices).window
+        whole = self.steps - 1 if window.kind is WindowKind.STEP_WORK else self.steps
+        if not whole:
+            return None
+        recorded = window.duration_ns * self.steps / whole
         return "is longer than a recorded one, which no profiler makes shorter" if wall > _SLOWER * recorded else None
 
 

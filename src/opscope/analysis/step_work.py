@@ -53,19 +53,18 @@ def activities_launched_outside_steps(trace: Trace, links: Links) -> Ints:
     return np.flatnonzero(outside)
 
 
-def periods_of_device_work(
-    step: Ints, start: Ints, end: Ints, hosts: Intervals, *, single_from_host: bool = True
-) -> Intervals:
+def periods_of_device_work(step: Ints, start: Ints, end: Ints, hosts: Intervals, *, apart: bool = True) -> Intervals:
     """Return per step when a device was at its turn: from the step's first activity to the next step's first.
 
-    The last step ends with its last activity. A step that launched nothing on the device has an empty period.
+    The last step ends with its last activity, and so do those after which the host was not recorded for longer than
+    they took: the next one is of another recording. A step that launched nothing on the device has an empty period.
 
     Args:
         step: per activity of the device the step that launched it, or -1.
         start: per activity its start.
         end: per activity its end.
         hosts: the steps' ranges on the host.
-        single_from_host: whether the time from its beginning on the host on counts where there is one step only.
+        apart: whether steps may be of several recordings.
     """
     launched = step >= 0
     none = np.iinfo(np.int64).max
@@ -74,6 +73,13 @@ def periods_of_device_work(
     last = int(end[launched].max())
     # Of streams that work ahead, a later step's first activity may run before an earlier one's.
     begin = np.minimum.accumulate(np.append(first, last)[::-1])[::-1]
-    if len(hosts) == 1 and single_from_host:
+    if not apart:
+        return Intervals(begin[:-1], begin[1:])
+    if len(hosts) == 1:
         begin[0] = min(int(begin[0]), int(hosts.start[0]))
-    return Intervals(begin[:-1], begin[1:])
+    finish = begin[1:].copy()
+    last_end = np.full(len(hosts), np.iinfo(np.int64).min)
+    np.maximum.at(last_end, step[launched], end[launched])
+    breaks = np.flatnonzero(hosts.start[1:] - hosts.end[:-1] > hosts.end[:-1] - hosts.start[:-1])
+    finish[breaks] = np.clip(np.maximum.accumulate(last_end)[breaks], begin[breaks], finish[breaks])
+    return Intervals(begin[:-1], finish)

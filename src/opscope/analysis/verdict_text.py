@@ -6,7 +6,7 @@ from typing import Final
 
 from opscope.documents.bound import BoundKind
 from opscope.documents.trust import Check
-from opscope.units import format_share
+from opscope.units import format_ns, format_share
 
 WAITS_FOR: Final[Mapping[BoundKind, str]] = {
     BoundKind.DISPATCH: "the host to issue launches",
@@ -73,4 +73,18 @@ def device_not_recorded(sign: str) -> Unknown:
         "The program uses a GPU that was not recorded: record CPU and CUDA activities; opscope doctor tests the "
         "profiler.",
         f"{sign} runs only where there is a GPU.",
+    )
+
+
+def works_elsewhere(elsewhere_ns: int, window_ns: int) -> Unknown:
+    """Return what to do where the host works for most of the recording before or after all of the device's work.
+
+    Args:
+        elsewhere_ns: how long it does.
+        window_ns: how long the device's window is.
+    """
+    return Unknown(
+        f"Before or after the device's work the host works for {format_ns(elsewhere_ns)}: mark steps "
+        "(profiler.step()) to tell whether that counts.",
+        f"From its first activity to its last the device takes {format_ns(window_ns)}.",
     )

@@ -64,7 +64,7 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
     evidence = recording.evidence
     if not evidence.devices or evidence.waits is None or evidence.trust.failed(CheckName.FILE_IS_VALID) is not None:
         return ()
-    if evidence.is_capture:
+    if evidence.is_capture or evidence.timeless is not None:
         return ()
     context = Context(recording)
     if evidence.is_warm_up:
