@@ -38,11 +38,17 @@ class Causes:
         # the host did between two launches.
         self._long_pauses = bool(trace.frames.height or not trace.operators.height)
 
-    def named(self, idle: IdleTime) -> IdleTime:
-        """Return the idle time of a device with the causes that names tell."""
+    def named(self, idle: IdleTime, others: Intervals) -> IdleTime:
+        """Return the idle time of a device with the causes that names tell.
+
+        Args:
+            idle: its idle time.
+            others: when other devices work.
+        """
         idle = self._draining(idle)
         for cause, pieces in (
             (IdleCause.QUEUED, self._queued(idle)),
+            (IdleCause.DEPENDENCY, self._waiting_for_others(idle, others)),
             (IdleCause.ALLOCATION, self._allocating(idle)),
             (IdleCause.INPUT, self._loading_data(idle)),
             (IdleCause.DISPATCH, self._pauses(idle)),
@@ -58,15 +64,17 @@ class Causes:
         short = idle.pieces.end - idle.pieces.start < BETWEEN_KERNELS_NS
         return np.flatnonzero(idle.is_any_of((IdleCause.DEPENDENCY,)) & short)
 
+    def _waiting_for_others(self, idle: IdleTime, others: Intervals) -> Ints:
+        """While another device works, a host that waits waits for that one."""
+        sits = np.flatnonzero(idle.is_any_of((IdleCause.BLOCKING,)) & (idle.call >= 0))
+        sits = sits[self._host.waits[idle.call[sits]]]
+        return sits[idle.pieces.mostly_within(others)[sits]]
+
     def _allocating(self, idle: IdleTime) -> Ints:
         blocking = np.flatnonzero(idle.is_any_of((IdleCause.BLOCKING,)) & (idle.call >= 0) & (idle.record < 0))
         calls = blocking[self._manages[idle.call[blocking]]]
         tails = np.flatnonzero(idle.is_any_of((IdleCause.TAIL,)))
-        piece, _, start, end = idle.pieces.overlapping(self._managing)
-        covered = np.zeros(len(idle.pieces), np.int64)
-        np.add.at(covered, piece, end - start)
-        mostly = 2 * covered > idle.pieces.end - idle.pieces.start
-        return np.concatenate([calls, tails[mostly[tails]]])
+        return np.concatenate([calls, tails[idle.pieces.mostly_within(self._managing)[tails]]])
 
     def _draining(self, idle: IdleTime) -> IdleTime:
         """After its last activity nothing ends a device's idle time; the host may sit in a call all the same."""

@@ -58,6 +58,14 @@ class Intervals:
         real = end > start
         return mine[real], theirs[real], start[real], end[real]
 
+    def mostly_within(self, other: "Intervals") -> npt.NDArray[np.bool_]:
+        """Tell per interval whether others cover more than half of it."""
+        mine, _, start, end = self.overlapping(other)
+        covered = np.zeros(len(self), np.int64)
+        np.add.at(covered, mine, end - start)
+        mostly: npt.NDArray[np.bool_] = 2 * covered > self.end - self.start
+        return mostly
+
     def holds(self, start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
         """Tell of each interval from ``start`` to ``end`` whether one of these covers it whole."""
         if not len(self):

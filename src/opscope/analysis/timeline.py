@@ -1,6 +1,6 @@
 """When each device worked, and how its window divides: the figures of docs/metrics.md, "Times"."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,9 +85,24 @@ def device_timelines(trace: Trace, links: Links, host: HostTime) -> tuple[Device
     windows = _windows(trace, links, host, groups, parts)
     causes = Causes(trace, host)
     return tuple(
-        _timeline(number, device_name(trace.devices, number), part, window, steps, host, causes)
-        for number, part, (window, steps) in zip(numbers, parts, windows, strict=True)
+        _timeline(number, device_name(trace.devices, number), part, window, steps, host, causes, _work_of(others))
+        for number, part, (window, steps), others in zip(numbers, parts, windows, _all_but_one(parts), strict=True)
     )
+
+
+def _all_but_one(parts: Sequence["_Work"]) -> Iterator[list["_Work"]]:
+    """Yield for each the others."""
+    for own in parts:
+        yield [part for part in parts if part is not own]
+
+
+def _work_of(parts: Sequence["_Work"]) -> Intervals:
+    """Return when any of some devices does work of its own: a collective may only wait for the others."""
+    works = [~part.communicates for part in parts]
+    none = [np.empty(0, np.int64)]
+    start = np.concatenate(none + [part.start[mask] for part, mask in zip(parts, works, strict=True)])
+    end = np.concatenate(none + [part.end[mask] for part, mask in zip(parts, works, strict=True)])
+    return Intervals.union_of(start, end)
 
 
 def _windows(
@@ -177,7 +192,14 @@ def communication_mask(activities: pl.DataFrame) -> Bools:
 
 
 def _timeline(
-    device: int, name: str, work: _Work, window: Window, steps: Intervals, host: HostTime, causes: Causes
+    device: int,
+    name: str,
+    work: _Work,
+    window: Window,
+    steps: Intervals,
+    host: HostTime,
+    causes: Causes,
+    others: Intervals,
 ) -> DeviceTimeline:
     start, end, moves = work.start, work.end, work.moves
     computes = ~moves & ~work.communicates
@@ -199,5 +221,5 @@ def _timeline(
         exposed_communication_ns=not_memcpy - compute,
         exposed_memcpy_ns=in_window - not_memcpy,
         idle_ns=window.duration_ns - in_window,
-        idle=causes.named(idle_time(host, work.launch, start, end, gaps).within(window.spans)),
+        idle=causes.named(idle_time(host, work.launch, start, end, gaps).within(window.spans), others),
     )

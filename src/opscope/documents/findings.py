@@ -28,6 +28,7 @@ class Rule(StrEnum):
     BLOCKING_CALL = "blocking_call"
     HOST_WORK = "host_work"
     STREAM_DEPENDENCY = "stream_dependency"
+    DEVICES_TAKE_TURNS = "devices_take_turns"
     FUSIBLE_CHAIN = "fusible_chain"
     EAGER_ATTENTION = "eager_attention"
     UNFUSED_OPTIMIZER = "unfused_optimizer"

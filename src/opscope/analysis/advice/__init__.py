@@ -6,6 +6,8 @@ from typing import Final
 from opscope.analysis.advice import attention, communication, host, memory, products, repeated
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, derived, measured
 from opscope.analysis.advice.device_work import dearest, far_from_limit
+from opscope.analysis.advice.devices import devices_take_turns
+from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.saving_text import saving_text
 from opscope.analysis.advice.small_copies import small_copies
 from opscope.analysis.bounds import BUSY_SHARE
@@ -29,6 +31,7 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
     host.allocator_churn,
     host.host_work,
     host.stream_dependency,
+    devices_take_turns,
     communication.exposed_communication,
     communication.late_rank,
     communication.small_collectives,
@@ -37,7 +40,7 @@ RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
     host.recompilation,
     memory.fusible_chain,
     attention.eager_attention,
-    memory.unfused_optimizer,
+    unfused_optimizer,
     memory.layout_conversion,
     memory.repeated_casts,
     repeated.recomputation,

@@ -26,6 +26,7 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, StepKind, Where
 from opscope.documents.limits import LimitRow
 from opscope.documents.statements import Basis
+from opscope.knowledge.kernels.kinds import communicates
 from opscope.model import DeviceProperties, Trace
 from opscope.readers.formats import KINETO
 
@@ -314,6 +315,29 @@ class Context:
         waiting = self.idle_for(BoundKind.DISPATCH)
         of_host = Range(0.5 * launches * waiting.low, 1.5 * launches * waiting.high, launches * waiting.likely)
         return (self.of_device(low, high) + of_host).within(self.step_ns)
+
+    @cached_property
+    def own_work(self) -> Intervals:
+        """When the busiest device works in its window."""
+        return self._working(column(self.trace.activities, "device") == self.device.device)
+
+    @cached_property
+    def work_of_others(self) -> Intervals:
+        """When other devices do work of their own in that window: a collective may only wait for this one."""
+        activities = self.trace.activities
+        known = activities["device"].is_not_null().to_numpy() & ~names_that(activities["name"], communicates)
+        return self._working(known & (column(activities, "device") != self.device.device))
+
+    def _working(self, mask: Bools) -> Intervals:
+        rows, activities = np.flatnonzero(mask), self.trace.activities
+        work = Intervals.union_of(column(activities, "start_ns")[rows], end_of(activities)[rows])
+        _, start, end = work.overlaps(self.device.window.spans)
+        return Intervals(start, end)
+
+    @cached_property
+    def beside_others_work(self) -> Bools:
+        """Tell per piece of idle time whether other devices work for most of it."""
+        return self.waits.idle.pieces.mostly_within(self.work_of_others)
 
     def idle_in(self, pieces: Bools) -> float:
         """Return how long some pieces of idle time are per step: of an unprofiled one, in proportion."""

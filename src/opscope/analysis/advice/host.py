@@ -29,7 +29,7 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, Where
 from opscope.knowledge.api_calls import ApiKind, api_call
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
-from opscope.units import format_ns, format_share
+from opscope.units import format_bytes, format_ns, format_share
 
 # Operators that hand a value of the device to Python, or need one to know how large their result is.
 _READS: Final = frozenset(
@@ -212,12 +212,22 @@ def blocking_calls(context: Context) -> Iterator[Draft]:
             derived(f"{format_share(time, context.step_ns)} {context.words.of_the}"),
             *_seen(context, where),
         ),
-        action="issue it earlier, so that other work is queued while the call goes on"
-        if where.call is not None and api_call(where.call).enqueues
-        else "make that call outside of the step, or on another thread; where nothing needs it, leave it out",
+        action=_other_than_sitting(where.call),
         wrong_if="what follows needs the result of the call",
         claims=idle_claim(BoundKind.BLOCKING),
     )
+
+
+def _other_than_sitting(call: str | None) -> str:
+    """Say what to do about a call that takes long."""
+    if call is not None and "GraphLaunch" in call:
+        return (
+            "upload the graph before (cudaGraphUpload), replay it once before the steps, or launch it while an earlier "
+            "one still runs"
+        )
+    if call is not None and api_call(call).enqueues:
+        return "issue it earlier, so that other work is queued while the call goes on"
+    return "make that call outside of the step, or on another thread; where nothing needs it, leave it out"
 
 
 def _times_waited(context: Context, calls: Ints) -> int:
@@ -319,7 +329,7 @@ def copies(context: Context) -> Iterator[Draft]:
     pageable = names_that(activities["name"], is_pageable)
     for rule, rows in (
         (Rule.BLOCKING_COPY, np.setdiff1d(mine[pageable[mine]], small_copies_of(context))),
-        (Rule.EXPOSED_COPY, mine[~pageable[mine]]),
+        (Rule.EXPOSED_COPY, mine[~(pageable | _of_a_value(context))[mine]]),
     ):
         copying = Intervals.union_of(start[rows], end[rows]).within(context.device.window.spans)
         exposed = copying.length - copying.within(working).length
@@ -328,6 +338,16 @@ def copies(context: Context) -> Iterator[Draft]:
             continue
         depends = rule is Rule.EXPOSED_COPY and _streams_wait(context, rows)
         yield _copy(context, Rule.STREAM_DEPENDENCY if depends else rule, rows, time)
+
+
+_VALUE_BYTES: Final = 16  # complex128 is the longest
+
+
+def _of_a_value(context: Context) -> Bools:
+    """Tell per activity whether it moves a single value: reading that is another rule's matter."""
+    moved = context.trace.activities["bytes"].fill_null(_VALUE_BYTES + 1).to_numpy()
+    found: Bools = moved <= _VALUE_BYTES
+    return found
 
 
 def _streams_wait(context: Context, copies: Ints) -> bool:
@@ -364,8 +384,8 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
         + ("; less what pinned memory takes at 20 GB/s (low)" if pageable else ""),
         evidence=(
             measured(f"{len(rows) / context.steps:,.1f} copies {context.words.each}, "
-                     f"{moved / context.steps / 1e6:,.1f} MB at "
-                     f"{rate:.1f} GB/s, longest {activities['name'][longest]}"),
+                     f"{format_bytes(moved / context.steps)} at "
+                     f"{rate:.3g} GB/s, longest {activities['name'][longest]}"),
             *_seen(context, where),
         ),
         action=_copy_better(context, rule, directions, pinned=pinned),
@@ -514,30 +534,46 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
             ),
             *_seen(context, where),
         ),
-        action="remove torch.cuda.empty_cache() from the loop; allocate what grows once, at its largest size; else "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        if context.runs_pytorch
-        else "allocate once, before the loop; or cudaMallocAsync from a pool that keeps freed memory "
-        "(cudaMemPoolAttrReleaseThreshold)",
+        action=_keep_memory(context, str(busiest)),
         wrong_if="memory is needed by another process",
         claims=idle_claim(BoundKind.ALLOCATION) | context.claims_of_pieces(pieces),
     )
 
 
+def _keep_memory(context: Context, call: str) -> str:
+    """Say how memory is kept instead of being allocated again."""
+    if "Host" in call:
+        return (
+            "pin memory once and copy into it: buffer = torch.empty(shape, pin_memory=True) before the loop"
+            if context.runs_pytorch
+            else "pin memory once, before the loop, and copy into it"
+        )
+    if context.runs_pytorch:
+        return (
+            "remove torch.cuda.empty_cache() from the loop; allocate what grows once, at its largest size; else "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        )
+    return (
+        "allocate once, before the loop; or cudaMallocAsync from a pool that keeps freed memory "
+        "(cudaMemPoolAttrReleaseThreshold)"
+    )
+
+
 def stream_dependency(context: Context) -> Iterator[Draft]:
     """Find a device that waits though work was queued: for another stream, device or copy."""
-    idle = context.idle_for(BoundKind.DEPENDENCY)
-    if idle.high < LEAST_SHARE * context.step_ns:
+    pieces = context.waits.kinds[BoundKind.DEPENDENCY] & ~context.beside_others_work
+    time = context.idle_in(pieces)
+    if time < LEAST_SHARE * context.step_ns:
         return
-    where = context.where_of_pieces(np.flatnonzero(context.waits.kinds[BoundKind.DEPENDENCY]))
+    where = context.where_of_pieces(np.flatnonzero(pieces))
     yield Draft(
         rule=Rule.STREAM_DEPENDENCY,
-        title=f"Queued work waits {format_ns(idle.high)} {context.words.of} for other streams or devices",
+        title=f"Queued work waits {format_ns(time)} {context.words.of} for other streams",
         where=where,
-        saving=Range(0.0, idle.high).within(context.step_ns),
+        saving=Range(0.0, time).within(context.step_ns),
         derivation="all of that idle time (high)",
         evidence=(
-            derived(f"{format_share(idle.high, context.step_ns)} {context.words.of_the}"),
+            derived(f"{format_share(time, context.step_ns)} {context.words.of_the}"),
             *_seen(context, where),
         ),
         action="let streams wait for each other's results only where they use them: two buffers instead of one, events "

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -19,15 +18,13 @@ from opscope.analysis.advice.context import (
     claims_of,
     derived,
     general,
-    idle_claim,
     measured,
 )
+from opscope.analysis.advice.optimizer import in_optimizer
 from opscope.analysis.api import names_that
-from opscope.analysis.columns import column, end_of, nesting_of
-from opscope.analysis.intervals import Intervals
+from opscope.analysis.columns import column, end_of
 from opscope.analysis.limits import MOSTLY_MOVING, moving_share
 from opscope.analysis.nesting import Bools, Ints
-from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Where
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
@@ -41,7 +38,6 @@ _LEAST_NS: Final = 3_000  # shorter kernels are a matter of launching
 _KERNELS_LOOKED_AT: Final = 1_000  # the most expensive ones
 _FUSIBLE: Final = frozenset({Category.ELEMENTWISE, Category.ACTIVATION, Category.NORMALIZATION, Category.REDUCTION})
 _ALSO_FUSIBLE: Final = frozenset({"aten::copy_", "aten::native_dropout", "aten::native_dropout_backward"})
-_OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -153,66 +149,6 @@ def _distinct(texts: pl.Series) -> Iterator[tuple[int, str]]:
     """Yield the distinct texts of a column with their numbers."""
     unique = texts.unique().drop_nulls()
     yield from zip(unique.to_physical().to_list(), unique.cast(pl.String).to_list(), strict=True)
-
-
-def in_optimizer(context: Context) -> Bools:
-    """Tell per activity whether it was launched within an optimizer's step."""
-    annotations, trace = context.trace.annotations, context.trace
-    ranges = annotations.filter(names_that(annotations["name"], _OPTIMIZER.search))
-    found = np.zeros(trace.activities.height, np.bool_)
-    launch = context.links.activity_launch
-    launched = np.flatnonzero(launch >= 0)
-    if ranges.height and len(launched):
-        thread, start = (column(trace.launches, name)[launch[launched]] for name in ("thread", "start_ns"))
-        found[launched] = nesting_of(ranges).innermost_at(thread, start) >= 0
-    return found
-
-
-def unfused_optimizer(context: Context) -> Iterator[Draft]:
-    """Find an optimizer that updates parameters by many kernels."""
-    annotations, trace = context.trace.annotations, context.trace
-    ranges = annotations.filter(names_that(annotations["name"], _OPTIMIZER.search))
-    inside = context.work[in_optimizer(context)[context.work]]
-    names = trace.activities["name"].gather(inside).cast(pl.String)
-    if not len(inside) or names.str.contains("Fused(Adam|Adagrad|Sgd)MathFunctor").any():
-        return
-    kernels = len(inside) / context.steps
-    work = float(column(trace.activities, "duration_ns")[inside].sum()) / context.steps
-    spans = Intervals.union_of(column(ranges, "start_ns"), end_of(ranges))
-    mask = context.waits.kinds[BoundKind.DISPATCH] | context.waits.kinds[BoundKind.HOST_WORK]
-    idle = context.waits.idle.pieces.chosen(mask).within(spans).length / context.steps
-    waiting = context.idle_for(BoundKind.DISPATCH) + context.idle_for(BoundKind.HOST_WORK)
-    share = idle * context.steps / max(int(context.waits.lengths[mask].sum()), 1)
-    waiting = waiting.times(share, share)
-    lists = bool(names.str.contains("multi_tensor_apply").any())
-    saved = context.of_device(0.3 * work, 0.75 * work)
-    saving = (waiting.times(0.5, 1.0) + saved).within(context.step_ns)
-    if saving.high < LEAST_SHARE * context.step_ns or kernels < 8:
-        return
-    name = str(ranges["name"][0]).split("#")[1].removesuffix(".step")
-    now = "a few kernels per operation" if lists else "several kernels per parameter"
-    yield Draft(
-        rule=Rule.UNFUSED_OPTIMIZER,
-        title=f"{name} takes {kernels:,.0f} kernels {context.words.each}: {now}",
-        where=Where(annotation=str(ranges["name"][0])),
-        saving=saving,
-        derivation="75 % (high) and 30 % (low) of its device time, as one pass over parameters, gradients and states "
-        "remains; and all and half of the idle time in its ranges",
-        evidence=(
-            measured(
-                f"{format_ns(work)} of device time and {format_ns(idle)} of idle time {context.words.each} in "
-                f"{name}.step"
-            ),
-            general("the fused optimizer reads and writes everything once, in a few kernels"),
-        ),
-        action=f"torch.optim.{name}(..., fused=True)" if name in _FUSED else "torch.compile(optimizer.step)",
-        wrong_if="parameters or gradients are no plain tensors of one device",
-        claims=context.claims_of_activities(inside)
-        | (idle_claim(BoundKind.DISPATCH) if waiting.high > LEAST_SHARE * context.step_ns else frozenset()),
-    )
-
-
-_FUSED: Final = ("SGD", "Adam", "AdamW", "Adagrad")
 
 
 def layout_conversion(context: Context) -> Iterator[Draft]:

@@ -1,0 +1,104 @@
+"""Rules on the optimizer's step."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, general, idle_claim, measured
+from opscope.analysis.api import names_that
+from opscope.analysis.columns import column, end_of, nesting_of
+from opscope.analysis.intervals import Intervals
+from opscope.analysis.nesting import Bools, Ints
+from opscope.documents.bound import BoundKind
+from opscope.documents.findings import Rule, Where
+from opscope.units import format_ns
+
+_RANGE: Final = re.compile(r"^Optimizer\.step#(.+?)(\.step)?$")
+_FUSED: Final = ("SGD", "Adam", "AdamW", "Adagrad")
+_MANY: Final = 8  # kernels a step
+
+
+def _ranges(context: Context) -> pl.DataFrame:
+    """Return the ranges of optimizers' steps."""
+    annotations = context.trace.annotations
+    return annotations.filter(names_that(annotations["name"], lambda name: _RANGE.search(name) is not None))
+
+
+def _range_of_activities(context: Context, ranges: pl.DataFrame) -> Ints:
+    """Return per activity the range that it was launched in, or -1."""
+    trace = context.trace
+    found = np.full(trace.activities.height, -1, np.int64)
+    launch = context.links.activity_launch
+    launched = np.flatnonzero(launch >= 0)
+    if ranges.height and len(launched):
+        thread, start = (column(trace.launches, name)[launch[launched]] for name in ("thread", "start_ns"))
+        found[launched] = nesting_of(ranges).innermost_at(thread, start)
+    return found
+
+
+def in_optimizer(context: Context) -> Bools:
+    """Tell per activity whether it was launched within an optimizer's step."""
+    found: Bools = _range_of_activities(context, _ranges(context)) >= 0
+    return found
+
+
+def unfused_optimizer(context: Context) -> Iterator[Draft]:
+    """Find optimizers that update parameters by many kernels, each class by itself."""
+    ranges = _ranges(context)
+    names = ranges["name"].cast(pl.String)
+    owner = _range_of_activities(context, ranges)[context.work]
+    for name in names.unique(maintain_order=True):
+        mine = np.append((names == name).to_numpy(), False)
+        yield from _unfused(context, name, ranges.filter(names == name), context.work[mine[owner]])
+
+
+def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints) -> Iterator[Draft]:
+    """Find whether one optimizer takes many kernels.
+
+    Args:
+        context: what rules look at.
+        range_name: the name of its ranges.
+        ranges: these.
+        rows: of the activities that it launched.
+    """
+    trace = context.trace
+    names = trace.activities["name"].gather(rows).cast(pl.String)
+    if not len(rows) or names.str.contains("Fused(Adam|Adagrad|Sgd)MathFunctor").any():
+        return
+    kernels = len(rows) / context.steps
+    work = float(column(trace.activities, "duration_ns")[rows].sum()) / context.steps
+    spans = Intervals.union_of(column(ranges, "start_ns"), end_of(ranges))
+    mask = context.waits.kinds[BoundKind.DISPATCH] | context.waits.kinds[BoundKind.HOST_WORK]
+    idle = context.waits.idle.pieces.chosen(mask).within(spans).length / context.steps
+    waiting = context.idle_for(BoundKind.DISPATCH) + context.idle_for(BoundKind.HOST_WORK)
+    share = idle * context.steps / max(int(context.waits.lengths[mask].sum()), 1)
+    waiting = waiting.times(share, share)
+    saving = (waiting.times(0.5, 1.0) + context.of_device(0.3 * work, 0.75 * work)).within(context.step_ns)
+    if saving.high < LEAST_SHARE * context.step_ns or kernels < _MANY:
+        return
+    match = _RANGE.search(range_name)
+    name = match[1] if match is not None else range_name
+    lists = bool(names.str.contains("multi_tensor_apply").any())
+    now = "a few kernels per operation" if lists else "several kernels per parameter"
+    yield Draft(
+        rule=Rule.UNFUSED_OPTIMIZER,
+        title=f"{name} takes {kernels:,.0f} kernels {context.words.each}: {now}",
+        where=Where(annotation=range_name),
+        saving=saving,
+        derivation="75 % (high) and 30 % (low) of its device time, as one pass over parameters, gradients and states "
+        "remains; and all and half of the idle time in its ranges",
+        evidence=(
+            measured(
+                f"{format_ns(work)} of device time and {format_ns(idle)} of idle time {context.words.each} in "
+                f"{name}.step"
+            ),
+            general("the fused optimizer reads and writes everything once, in a few kernels"),
+        ),
+        action=f"torch.optim.{name}(..., fused=True)" if name in _FUSED else "torch.compile(optimizer.step)",
+        wrong_if="parameters or gradients are no plain tensors of one device",
+        claims=context.claims_of_activities(rows)
+        | (idle_claim(BoundKind.DISPATCH) if waiting.high > LEAST_SHARE * context.step_ns else frozenset()),
+    )

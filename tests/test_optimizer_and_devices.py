@@ -1,0 +1,82 @@
+"""Findings on optimizers, and on devices that take turns; times in nanoseconds."""
+
+from collections.abc import Callable
+
+import pytest
+
+from opscope.analysis.analyzed import Analysis
+from opscope.analysis.measured import Measured
+from opscope.documents.findings import Finding, Rule
+from tests.kineto import KinetoTrace
+
+US, MS = 1_000, 1_000_000
+Analyze = Callable[[KinetoTrace], Analysis]
+
+
+def findings(analysis: Analysis) -> list[Finding]:
+    return list(Measured(analysis).findings)
+
+
+def test_two_optimizers_are_told_apart(analyzed: Analyze) -> None:
+    """AdamW takes 20 kernels of 100 us a step, SGD three."""
+    trace = KinetoTrace()
+    trace.step(1, 0, 10 * MS)
+    at = 20 * US
+    for name, kernels in (("AdamW", 20), ("SGD", 3)):
+        begin = at
+        for _ in range(kernels):
+            trace.operator("aten::_foreach_add_", at, 90 * US)
+            trace.launched_kernel("multi_tensor_apply_kernel", (at + 5 * US, 5 * US), (at + 20 * US, 100 * US))
+            at += 100 * US
+        trace.annotation(f"Optimizer.step#{name}.step", begin, at - begin)
+    trace.launch(at, 10 * MS - at, name="cudaDeviceSynchronize")
+    own = [finding for finding in findings(analyzed(trace)) if finding.rule == Rule.UNFUSED_OPTIMIZER]
+    assert [finding.title for finding in own] == ["AdamW takes 20 kernels a step: a few kernels per operation"]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_devices_that_take_turns(at_once: bool, analyzed: Analyze) -> None:
+    """Device 0 works for 4 ms, then device 1 for 3 ms; or both begin at once."""
+    trace = KinetoTrace()
+    trace.step(1, 0, 8 * MS)
+    trace.operator("aten::mm", 0, 20 * US)
+    trace.launched_kernel("gemm", (2 * US, 5 * US), (20 * US, 4 * MS), device=0)
+    trace.operator("aten::mm", 30 * US, 20 * US)
+    second = 20 * US if at_once else 4_100 * US
+    trace.launched_kernel("gemm", (32 * US, 5 * US), (max(second, 40 * US), 3 * MS), device=1)
+    trace.launch(100 * US, 8 * MS - 200 * US, name="cudaDeviceSynchronize")
+    own = [finding for finding in findings(analyzed(trace)) if finding.rule == Rule.DEVICES_TAKE_TURNS]
+    assert bool(own) is not at_once
+    if own:
+        assert own[0].saving_ns.high == pytest.approx(3 * MS, rel=0.01)
+        assert own[0].saving_ns.low == 0
+
+
+def test_pinning_memory_in_each_step(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.step(1, 0, 10 * MS)
+    trace.operator("aten::pin_memory", 10 * US, 8 * MS)
+    trace.launch(20 * US, 8 * MS - 20 * US, name="cudaHostAlloc")
+    trace.operator("aten::mm", 8_100 * US, 20 * US)
+    trace.launched_kernel("gemm", (8_102 * US, 5 * US), (8_110 * US, MS))
+    trace.launch(8_150 * US, 1_800 * US, name="cudaDeviceSynchronize")
+    own = next(finding for finding in findings(analyzed(trace)) if finding.rule == Rule.ALLOCATOR_CHURN)
+    assert "pin memory once" in own.action
+    assert "empty_cache" not in own.action
+
+
+def test_reading_a_value_is_no_exposed_copy(analyzed: Analyze) -> None:
+    """A copy of 4 bytes that takes 300 us of a step of 1 ms; of 1 MiB it is one."""
+    for moved, is_copy in ((4, False), (1 << 20, True)):
+        trace = KinetoTrace()
+        trace.step(1, 0, MS)
+        trace.operator("aten::mm", 0, 20 * US)
+        trace.launched_kernel("gemm", (2 * US, 5 * US), (20 * US, 500 * US))
+        trace.operator("aten::item", 30 * US, 900 * US)
+        run = (530 * US, 300 * US)
+        trace.launched_kernel(
+            "Memcpy DtoH (Device -> Pinned)", (40 * US, 5 * US), run, category="gpu_memcpy", bytes=moved
+        )
+        trace.launch(50 * US, 850 * US, name="cudaStreamSynchronize")
+        rules = [finding.rule for finding in findings(analyzed(trace))]
+        assert (Rule.EXPOSED_COPY in rules) is is_copy
