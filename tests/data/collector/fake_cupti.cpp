@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <set>
 
 namespace {
@@ -13,16 +14,29 @@ namespace {
 CUpti_BuffersCallbackRequestFunc request = nullptr;
 CUpti_BuffersCallbackCompleteFunc complete = nullptr;
 std::set<CUpti_ActivityKind> enabled;
+// A program records while the collector's own thread flushes.
+std::mutex guard;
 std::uint8_t* buffer = nullptr;
 std::size_t capacity = 0, used = 0, dropped = 0;
 CUpti_CallbackFunc subscriber = nullptr;
 bool subscribed = false, configured = false;
 
-void hand_over() {
-    if (!buffer) return;
-    std::uint8_t* full = buffer;
+struct Filled {
+    std::uint8_t* start = nullptr;
+    std::size_t capacity = 0, used = 0;
+};
+
+// The caller holds the lock.
+Filled take_buffer() {
+    const Filled filled = {buffer, capacity, used};
     buffer = nullptr;
-    complete(nullptr, 0, full, capacity, used);
+    used = 0;
+    return filled;
+}
+
+// The caller must not hold the lock: the client calls back.
+void hand_over(const Filled& filled) {
+    if (filled.start) complete(nullptr, 0, filled.start, filled.capacity, filled.used);
 }
 
 std::size_t size_of(CUpti_ActivityKind kind) {
@@ -54,19 +68,21 @@ extern "C" {
 void fake_record(const void* record) {
     const auto kind = static_cast<const CUpti_Activity*>(record)->kind;
     const std::size_t size = size_of(kind);
-    if (!enabled.count(kind)) return;
-    if (buffer && used + size > capacity) hand_over();
-    if (!buffer) {
+    Filled full;
+    {
+        std::lock_guard lock(guard);
+        if (!enabled.count(kind)) return;
+        if (buffer && used + size > capacity) full = take_buffer();
         std::size_t most = 0;
-        used = 0;
-        request(&buffer, &capacity, &most);
+        if (!buffer) request(&buffer, &capacity, &most);
+        if (buffer) {
+            std::memcpy(buffer + used, record, size);
+            used += size;
+        } else {
+            ++dropped;
+        }
     }
-    if (!buffer) {
-        ++dropped;
-        return;
-    }
-    std::memcpy(buffer + used, record, size);
-    used += size;
+    hand_over(full);
 }
 
 void fake_context_created() {
@@ -74,9 +90,18 @@ void fake_context_created() {
         subscriber(nullptr, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_CONTEXT_CREATED, nullptr);
 }
 
-void fake_drop(std::size_t records) { dropped += records; }
-int fake_enabled() { return static_cast<int>(enabled.size()); }
-int fake_buffer_is_out() { return buffer != nullptr; }
+void fake_drop(std::size_t records) {
+    std::lock_guard lock(guard);
+    dropped += records;
+}
+int fake_enabled() {
+    std::lock_guard lock(guard);
+    return static_cast<int>(enabled.size());
+}
+int fake_buffer_is_out() {
+    std::lock_guard lock(guard);
+    return buffer != nullptr;
+}
 
 CUptiResult cuptiSubscribe(CUpti_SubscriberHandle* handle, CUpti_CallbackFunc callback, void*) {
     static bool before = false;
@@ -104,15 +129,22 @@ CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc requ
 }
 CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) {
     if (static_cast<int>(kind) == number("FAKE_REFUSED_KIND")) return CUPTI_ERROR_INSUFFICIENT_PRIVILEGES;
+    std::lock_guard lock(guard);
     enabled.insert(kind);
     return CUPTI_SUCCESS;
 }
 CUptiResult cuptiActivityDisable(CUpti_ActivityKind kind) {
+    std::lock_guard lock(guard);
     enabled.erase(kind);
     return CUPTI_SUCCESS;
 }
 CUptiResult cuptiActivityFlushAll(std::uint32_t) {
-    hand_over();
+    Filled filled;
+    {
+        std::lock_guard lock(guard);
+        filled = take_buffer();
+    }
+    hand_over(filled);
     return CUPTI_SUCCESS;
 }
 CUptiResult cuptiActivityGetNextRecord(std::uint8_t* from, std::size_t valid, CUpti_Activity** record) {
@@ -122,6 +154,7 @@ CUptiResult cuptiActivityGetNextRecord(std::uint8_t* from, std::size_t valid, CU
     return CUPTI_SUCCESS;
 }
 CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext, std::uint32_t, std::size_t* count) {
+    std::lock_guard lock(guard);
     *count = dropped;
     dropped = 0;
     return CUPTI_SUCCESS;
