@@ -323,9 +323,14 @@ def test_steps_of_a_script_are_found_on_the_gpu(name: str, tmp_path: Path) -> No
     assert "whole" in (tmp_path / "r" / "raw" / "log_default.txt").read_text()
 
 
-def test_a_script_that_ends_soon_is_said_to(tmp_path: Path) -> None:
+def test_a_script_that_ends_soon_is_run_again_and_recorded(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPTS["training"].replace("STEPS", "2"))
     result = command("profile", "--output-dir", str(tmp_path / "r"), str(script))
-    assert result.returncode == 2
-    assert "ended before steps were found" in result.stderr
+    assert result.returncode == 0, result.stderr
+    document = json.loads((tmp_path / "r" / "profiling_stats_default.json").read_text())
+    assert "The script was run twice: the first run was too short" in document["capture"]["steady_state"]
+    assert document["kernels"]
+    once = command("profile", "--once", "--output-dir", str(tmp_path / "once"), str(script))
+    assert once.returncode == 2
+    assert "Without --once it is run again, and recorded" in once.stderr

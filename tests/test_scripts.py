@@ -266,6 +266,19 @@ def test_steps_of_many_kinds_are_found_and_timed_before_any_profiler(kind: str, 
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(("generations", "before"), [("20000", 61), ("1", 6)])
+def test_tokens_of_a_first_generation_are_not_the_steady_ones(
+    generations: str, before: int, profiled: Callable[..., Any]
+) -> None:
+    """Where there is only one, they are measured in another run of the script, and it is said."""
+    document, _, _ = profiled(str(SCRIPTS / "kinds.py"), "tokens", generations)
+    assert document["capture"]["steps"]["before"] >= before
+    told = document["capture"]["steady_state"]
+    assert ("They are tokens of the script's first generation" in told) == (generations == "1")
+    assert ("run twice" in told) == (generations == "1")
+
+
+@pytest.mark.torch
 def test_an_evaluation_is_taken_where_no_optimizer_ever_steps(profiled: Callable[..., Any]) -> None:
     """Nobody knows that before the script has ended; so it is run again."""
     document, log, _ = profiled(str(SCRIPTS / "kinds.py"), "evaluation_only")

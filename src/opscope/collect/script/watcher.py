@@ -22,6 +22,7 @@ from opscope.collect.script.clock import CycleClock
 from opscope.collect.script.events import LEVELS, Identities, Stream
 from opscope.collect.script.follower import Follower, Place
 from opscope.collect.script.found import Found
+from opscope.collect.script.generations import PATIENCE_S, Generations
 from opscope.collect.script.own_profiler import OwnProfiler
 from opscope.collect.script.passes import Passes
 from opscope.collect.script.period import Pattern, settled
@@ -111,6 +112,8 @@ class Watcher:
         self._pattern: Pattern | None = None
         self._level = 0
         self._follower: Follower | None = None
+        self._generations: Generations | None = None  # of module calls without an optimizer
+        self._taken_at = 0.0
         self._cycle_began, self._graphs, self._attempts = 0, 0, 0
         self._settling: list[int] = []
         self._clock: CycleClock | None = None
@@ -299,6 +302,9 @@ class Watcher:
         found.pattern = [self._labels[stream.kind, key] for key in pattern.keys]
         found.events = pattern.period
         found.first, found.seen = pattern.first + stream.events.dropped, pattern.count
+        if stream.kind in (StepKind.CALLS, StepKind.EVALUATION):
+            self._generations = Generations(stream.events.keys[0], pattern.first)
+        self._taken_at = time.monotonic()
         self._early.stop()
         self.phase, self._graphs = Phase.SETTLE, compiled_graphs()
         self._progress("settling")
@@ -310,6 +316,8 @@ class Watcher:
     def _follow(self, keys: tuple[Hashable, ...], upcoming: Hashable, now: int) -> None:
         """Compare an event with the one that the repetition predicts."""
         assert self._follower is not None
+        if self._generations is not None:
+            self._generations.call(keys[0])
         place = self._follower.event(keys, upcoming)
         if place is Place.LOST:
             self._lost()
@@ -343,16 +351,29 @@ class Watcher:
             self._graphs = graphs
             self._settling.clear()
             return
+        if self._waits_for_generation():
+            self._settling.clear()
+            return
         if self._cycle_began:
             self._settling.append(now - self._cycle_began)
         state = settled(self._settling)
         if state is None or profiler_running():
             return
         self.found.settled = state
+        if self._generations is not None and self._generations.is_first:
+            self.found.notes.append(
+                "They are tokens of the script's first generation: what is prepared once for each length is in them"
+            )
         if self._may_time():
             self._begin_timing(now)
         else:
             self._start()
+
+    def _waits_for_generation(self) -> bool:
+        """Tell whether tokens are those of a first generation, and another one may come soon."""
+        if self._generations is None or not self._generations.is_first or not self._run.may_repeat:
+            return False
+        return time.monotonic() - self._taken_at < PATIENCE_S
 
     def _may_time(self) -> bool:
         """Tell whether steps are to be timed, and no profiler was ever started in this process."""
@@ -423,7 +444,7 @@ class Watcher:
 
     def _watch_again(self) -> None:
         self.phase, self._stream, self._pattern, self._follower, self._clock = Phase.WATCH, None, None, None, None
-        self._attempts = 0
+        self._attempts, self._generations = 0, None
         found = self.found
         found.wall_ns, found.profiled_ns, found.pattern = [], [], []
         found.kind, found.source, found.untimed = StepKind.RUN, None, None
