@@ -7,7 +7,7 @@ DONE := $(VENV)/.installed
 .PHONY: help setup demo test static sanitize fuzz wheel check format schemas charts collector clean
 
 MINUTES ?= 60
-CPP := src/opscope/readers/native/kineto.cpp src/opscope/analysis/native/nesting.cpp
+CPP := src/opscope/readers/native/kineto.cpp src/opscope/analysis/structure/native/nesting.cpp
 COLLECTOR := $(wildcard src/opscope/collect/cuda/native/*)
 ALL_CPP := $(CPP) $(COLLECTOR) fuzz/coverage.cpp $(wildcard tests/data/collector/*)
 
@@ -16,7 +16,7 @@ help:  ## Show the targets
 
 setup: $(DONE)  ## Make .venv with opscope and everything that development needs (skipped when it is current)
 
-$(DONE): pyproject.toml constraints.txt hatch_build.py src/opscope/columns.h $(CPP)
+$(DONE): pyproject.toml constraints.txt hatch_build.py src/opscope/trace/columns.h $(CPP)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "opscope needs Python 3.11 or newer, $(PYTHON) is older: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 3; }
 	@echo "Making .venv: PyTorch and the tools are installed, which takes two to five minutes ..."
@@ -62,7 +62,7 @@ charts: setup  ## Bundle the chart library of the page anew, from its pinned pac
 	$(BIN)/python tools/build_charts.py
 
 collector: setup  ## Build what opscope exec loads into programs (it builds it itself when it is first needed)
-	$(BIN)/python -m opscope.collect.cuda.building
+	$(BIN)/python -m opscope.collect.cuda.library
 
 clean:  ## Remove the environment and all caches
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -10,11 +10,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_FLAGS = ["-O3", "-std=c++2a", "-Wall", "-Wextra", "-pthread", "-fPIC", "-shared", "-Isrc/opscope"]
+_FLAGS = ["-O3", "-std=c++2a", "-Wall", "-Wextra", "-pthread", "-fPIC", "-shared", "-Isrc/opscope/trace"]
 # The sources, and the library that each becomes. Both are optional: without them the same rules run in Python.
 _SOURCES = {
     Path("src/opscope/readers/native/kineto.cpp"): "libkineto.so",
-    Path("src/opscope/analysis/native/nesting.cpp"): "libnesting.so",
+    Path("src/opscope/analysis/structure/native/nesting.cpp"): "libnesting.so",
 }
 
 

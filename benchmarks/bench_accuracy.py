@@ -25,13 +25,13 @@ import polars as pl
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from opscope.benchmarking.device_timing import Flush, KernelTimer
-from opscope.benchmarking.rounds import in_turns
-from opscope.benchmarking.statistics import median_interval, ratios, sign_test
-from opscope.benchmarking.stopping import Limits
-from opscope.benchmarking.verdicts import verdict_of
 from opscope.documents.bench import Verdict
 from opscope.readers import read
+from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer
+from opscope.workbench.benchmarking.rounds import in_turns
+from opscope.workbench.benchmarking.statistics import median_interval, ratios, sign_test
+from opscope.workbench.benchmarking.stopping import Limits
+from opscope.workbench.benchmarking.verdicts import verdict_of
 
 CYCLES = (2_000, 5_000, 20_000, 50_000, 200_000, 1_000_000, 4_000_000, 9_900_000)
 TRIALS = 200

@@ -20,7 +20,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.idle import LAUNCH_BOUND_CAUSES, IdleCause
+from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleCause
 from opscope.readers import read
 
 STEPS = 5

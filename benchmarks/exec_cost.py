@@ -18,14 +18,14 @@ from statistics import median
 
 import torch
 
-from opscope.analysis.counters import counter_rows, joined_launches
+from opscope.analysis.costs.counters import counter_rows, joined_launches
 from opscope.collect.cuda.command import Command, CudaCollector
+from opscope.machine.driver import driver
 from opscope.readers import read
 from opscope.readers.ncu import read_kernel_counters
 from opscope.record.driver import Driver
-from opscope.toolchain.building import build_file
-from opscope.toolchain.driver import driver
-from opscope.toolchain.nvcc import Kind
+from opscope.workbench.toolchain.building import build_file
+from opscope.workbench.toolchain.nvcc import Kind
 
 _SOURCE = Path(__file__).parents[1] / "tests" / "data" / "exec" / "programs.cu"
 _CASES = {"kernels of 20 us": (100_000, 36_000), "empty kernels": (1_000_000, 0)}

@@ -16,7 +16,7 @@ import atheris
 from atheris import core_with_libfuzzer
 from tests.reading import assert_nothing_lost_in_silence, fed
 
-from opscope.errors import BadInputError
+from opscope.base.errors import BadInputError
 from opscope.readers import native, read
 
 _HOOKS = ("8bit_counters_init", "pcs_init", "trace_cmp1", "trace_cmp2", "trace_cmp4", "trace_cmp8", "trace_switch")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from opscope.collect.cuda.building import SOURCES
-from opscope.errors import EnvironmentLacksError
-from opscope.model import Trace
+from opscope.base.errors import EnvironmentLacksError
+from opscope.collect.cuda.library import SOURCES
+from opscope.machine.cupti import find_cupti
 from opscope.readers import read
-from opscope.toolchain.cupti import find_cupti
+from opscope.trace.model import Trace
 
 _FAKE = Path(__file__).parent / "data" / "collector"
 _FLAGS = ("-std=c++17", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-pthread")

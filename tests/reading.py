@@ -3,12 +3,12 @@
 from collections import Counter
 from typing import Any
 
-from opscope.columns import TABLES
-from opscope.model import Trace
 from opscope.readers import native
 from opscope.readers.native import CATEGORIES, IDENTITIES, NAMES, TEXTS, NativeReader
-from opscope.readers.native.columns import take
-from opscope.schema import SCHEMAS
+from opscope.readers.native.filled import take
+from opscope.trace.columns import TABLES
+from opscope.trace.model import Trace
+from opscope.trace.schema import SCHEMAS
 
 
 def everything(reader: NativeReader, odd: list[bytes]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import opscope
-from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -21,12 +21,12 @@ import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
-from opscope.errors import BadInputError, OpscopeError
-from opscope.inputs import files_of, measured_of
+from opscope.base.errors import BadInputError, OpscopeError
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers import parquet, read
 from opscope.report.trace_document import build_trace_document
-from opscope.schema import SCHEMAS
+from opscope.runs.inputs import files_of, measured_of
+from opscope.trace.schema import SCHEMAS
 from tests import tiny
 from tests.budget import chance, examples
 from tests.cli import opscope, started

@@ -8,7 +8,7 @@ from tests.kineto import KinetoTrace
 
 pytest.importorskip("torch")
 
-from opscope.benchmarking.device_timing import attributed
+from opscope.workbench.benchmarking.device_timing import attributed
 
 pytestmark = pytest.mark.torch
 US = 1_000

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from opscope.benchmarking.regression import changes, differences, worst
 from opscope.documents.bench import BenchDocument, Change
+from opscope.workbench.benchmarking.regression import changes, differences, worst
 from tests.cli import PYTHONPATH, opscope
 
 pytest.importorskip("torch")
@@ -356,7 +356,7 @@ for n in range(50):
 
 def test_the_pytest_plugin(tmp_path: Path) -> None:
     installed = any(entry.name == "opscope" for entry in entry_points(group="pytest11"))
-    plugin = () if installed else ("-p", "opscope.pytest_plugin")  # where opscope runs from its tree
+    plugin = () if installed else ("-p", "opscope.api.pytest_plugin")  # where opscope runs from its tree
 
     def run(body: str, *args: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "test_it.py").write_text(PLUGIN.replace("BODY", body))

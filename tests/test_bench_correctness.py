@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking.case import Case  # noqa: E402
-from opscope.benchmarking.correctness import check  # noqa: E402
-from opscope.benchmarking.run import bench_case  # noqa: E402
-from opscope.benchmarking.stopping import Limits  # noqa: E402
 from opscope.documents.bench import Correct, Correctness  # noqa: E402
+from opscope.workbench.benchmarking.case import Case  # noqa: E402
+from opscope.workbench.benchmarking.correctness import check  # noqa: E402
+from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
+from opscope.workbench.benchmarking.stopping import Limits  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")

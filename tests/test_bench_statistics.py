@@ -8,10 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.benchmarking.rounds import Calls, Timer, in_turns
-from opscope.benchmarking.statistics import holm, median_interval, ratios, sign_test
-from opscope.benchmarking.stopping import Limits, is_steady, next_look, stopped
-from opscope.benchmarking.verdicts import compare, pairs_of, verdict_of
 from opscope.documents.bench import (
     BenchResult,
     Comparison,
@@ -24,6 +20,10 @@ from opscope.documents.bench import (
     Verdict,
     headline,
 )
+from opscope.workbench.benchmarking.rounds import Calls, Timer, in_turns
+from opscope.workbench.benchmarking.statistics import holm, median_interval, ratios, sign_test
+from opscope.workbench.benchmarking.stopping import Limits, is_steady, next_look, stopped
+from opscope.workbench.benchmarking.verdicts import compare, pairs_of, verdict_of
 
 
 def test_the_interval_of_a_median_by_hand() -> None:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.documents.build import BuildDocument
-from opscope.errors import EnvironmentLacksError, UsageError
 from opscope.knowledge.binaries.elf import open_elf
-from opscope.toolchain.building import build_file, chosen, listing_of
-from opscope.toolchain.listing import ptx_kernels, sass_kernels
-from opscope.toolchain.messages import first_error, messages, resources
-from opscope.toolchain.nvcc import BuildFailedError, Kind, Nvcc, architectures, installed, target_flags
-from opscope.toolchain.programs import find_program
+from opscope.machine.programs import find_program
+from opscope.workbench.toolchain.building import build_file, chosen, listing_of
+from opscope.workbench.toolchain.listing import ptx_kernels, sass_kernels
+from opscope.workbench.toolchain.messages import first_error, messages, resources
+from opscope.workbench.toolchain.nvcc import BuildFailedError, Kind, Nvcc, architectures, installed, target_flags
 from tests.cli import opscope
 
 SOURCE = """
@@ -235,7 +235,7 @@ def test_relocatable_code_says_that_its_figures_are_before_linking(source: Path)
 
 
 def test_without_nvcc_the_error_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opscope.toolchain.programs.folders", lambda: iter(()))
+    monkeypatch.setattr("opscope.machine.programs.folders", lambda: iter(()))
     with pytest.raises(EnvironmentLacksError, match=r"nvcc is not installed: pip install 'opscope\[cuda\]'"):
         installed()
 

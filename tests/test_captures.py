@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.captured_nodes import AMBIGUOUS, BY_NAMES, IN_ORDER, NO_CAPTURE, OTHER_COUNT, operators_of_nodes
+from opscope.analysis.structure.captured_nodes import (
+    AMBIGUOUS,
+    BY_NAMES,
+    IN_ORDER,
+    NO_CAPTURE,
+    OTHER_COUNT,
+    operators_of_nodes,
+)
 from tests.budget import examples
 from tests.cli import opscope
 from tests.kineto import KinetoTrace

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 import opscope as package
+from opscope.base.errors import OpscopeError, UsageError
 from opscope.cli import COMMANDS, cli
 from opscope.cli.options import ListCommand, ListOf
-from opscope.errors import OpscopeError, UsageError
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.sweep.plan import PRESETS, default_sizes, expand
 from opscope.workloads.catalog import BUILT_IN, check

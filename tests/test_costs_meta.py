@@ -10,8 +10,8 @@ import pytest
 
 import opscope as opscope_package
 from opscope.analysis.analyzed import analyze
-from opscope.analysis.launch_shapes import LaunchShape, rows_of
-from opscope.analysis.limits import recorded_call
+from opscope.analysis.costs.launch_shapes import LaunchShape, rows_of
+from opscope.analysis.costs.limits import recorded_call
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.costs import cost_of
 from opscope.knowledge.native_functions import NativeFunctions

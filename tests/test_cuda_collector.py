@@ -8,9 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from opscope.analysis.checks import check_recording
+from opscope.analysis.trust.checks import check_recording
 from opscope.documents.trust import Verdict
-from opscope.model import Trace
+from opscope.trace.model import Trace
 from tests import collector
 from tests.collector import FakeCuda
 

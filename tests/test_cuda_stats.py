@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.analysis.cuda_stats import report_of
-from opscope.analysis.producer import process_name
+from opscope.analysis.costs.cuda_stats import report_of
+from opscope.analysis.structure.producer import process_name
 from opscope.documents.stats import Report, TimeRow, UnifiedMemoryRow
-from opscope.model import Migration, Trace
 from opscope.readers import read
-from opscope.readers.tables import Rows, build, empty_trace
+from opscope.readers.table_rows import Rows, build, empty_trace
 from opscope.report.stats_document import build_stats, table_of
-from opscope.schema import SCHEMAS
+from opscope.trace.model import Migration, Trace
+from opscope.trace.schema import SCHEMAS
 from tests.cli import fresh_opscope
 from tests.conftest import DATA
 

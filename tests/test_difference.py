@@ -19,8 +19,8 @@ from opscope.analysis.difference import IDLE, OUTSIDE, RECORDING, SIDE_BY_SIDE, 
 from opscope.analysis.difference.exact import apportioned
 from opscope.analysis.difference.work import Side, work_changes
 from opscope.analysis.measured import Measured
+from opscope.base.errors import UsageError
 from opscope.documents.difference import ChangeVerdict, Gate, Matched, PairDiff, WorkChange
-from opscope.errors import UsageError
 from opscope.readers import read
 from tests.budget import examples
 from tests.conftest import DATA

@@ -8,7 +8,7 @@ import pytest
 from opscope.documents.doctor import Check, Status
 from opscope.record.driver import Driver
 from opscope.record.probes import Computed, Probes, ToolProbe, TorchProbe
-from opscope.toolchain.doctor.diagnose import diagnose, has_code
+from opscope.workbench.doctor.diagnose import diagnose, has_code
 from tests import machines
 from tests.cli import opscope
 

@@ -14,13 +14,13 @@ from opscope.analysis.measured import Measured
 from opscope.documents.history import CURRENT
 from opscope.documents.trace import TraceDocument
 from opscope.documents.upgrade import read_trace_document
-from opscope.knowledge.kernels.source import SourceResolver
+from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
+from opscope.lookup.explain import Lookup
 from opscope.readers import read
 from opscope.record.capture import CaptureRecord
 from opscope.record.codec import decode_bytes
 from opscope.record.sweep import Manifest
-from opscope.report.explain import Lookup
 from opscope.report.trace_document import build_trace_document
 from tests.cli import ROOT, opscope
 from tests.conftest import DATA

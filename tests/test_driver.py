@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.toolchain.driver import driver, module_release
+from opscope.machine.driver import driver, module_release
 from tests.cli import opscope
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc builds the driver of this test")

@@ -16,8 +16,8 @@ import pytest
 
 from opscope.analysis.analyzed import Analysis
 from opscope.collect.environment import describe_rank
+from opscope.export.sql_tables import COMPUTED
 from opscope.record.machine import Rank
-from opscope.report.sql_tables import COMPUTED
 from tests.cli import ROOT, opscope, started
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace

@@ -18,16 +18,16 @@ import polars as pl
 import pytest
 
 from opscope.analysis.merged import merged
-from opscope.collect.cuda import building
+from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
+from opscope.collect.cuda import library as building
 from opscope.collect.cuda.command import Command, CudaCollector
 from opscope.documents.stats import Stats
-from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
-from opscope.inputs import files_of
-from opscope.model import Trace
+from opscope.machine.cupti import Cupti, find_cupti
 from opscope.readers import read
 from opscope.record.codec import decode
 from opscope.record.execution import Execution
-from opscope.toolchain.cupti import Cupti, find_cupti
+from opscope.runs.inputs import files_of
+from opscope.trace.model import Trace
 from tests import collector
 from tests.cli import PYTHONPATH, fresh_opscope
 from tests.collector import FakeCuda
@@ -345,14 +345,14 @@ def test_without_a_compiler_or_cupti_it_says_so(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(EnvironmentLacksError, match="no C\\+\\+ compiler"):
         building.built_collector(cupti)
-    monkeypatch.setattr("opscope.toolchain.cupti._all", lambda: iter(()))
+    monkeypatch.setattr("opscope.machine.cupti._all", lambda: iter(()))
     with pytest.raises(EnvironmentLacksError, match="CUPTI is not installed"):
         find_cupti(None)
 
 
 def test_an_old_driver_gets_the_cupti_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     twelve, thirteen = (Cupti((Path("include"),), Path(f"libcupti.so.{n}"), v) for n, v in ((12, 26), (13, 130001)))
-    monkeypatch.setattr("opscope.toolchain.cupti._all", lambda: iter((thirteen, twelve)))
+    monkeypatch.setattr("opscope.machine.cupti._all", lambda: iter((thirteen, twelve)))
     assert find_cupti("580.159.04") is thirteen
     assert find_cupti("550.54.15") is twelve
     assert find_cupti(None) is thirteen

@@ -11,21 +11,21 @@ import polars as pl
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
+from opscope.analysis.costs.occupancy import Occupancy, dimensions, occupancy
+from opscope.analysis.costs.parallelism import Parallelism, parallelism
 from opscope.analysis.measured import Measured
-from opscope.analysis.occupancy import Occupancy, dimensions, occupancy
-from opscope.analysis.parallelism import Parallelism, parallelism
+from opscope.base.errors import EnvironmentLacksError
 from opscope.collect.nsight_compute import read_counters
 from opscope.documents.statements import Basis
-from opscope.errors import EnvironmentLacksError
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
-from opscope.knowledge.kernels.source import SourceResolver
+from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.model import DeviceProperties
+from opscope.lookup.dossier import build_dossier, findings_of
+from opscope.lookup.explain import Lookup
 from opscope.readers import read
 from opscope.record.counters import Counters, OperatorCall
-from opscope.report.dossier import build_dossier, findings_of
-from opscope.report.explain import Lookup
+from opscope.trace.model import DeviceProperties
 from tests.cli import PYTHONPATH, WITHOUT_TORCH, opscope
 from tests.conftest import DATA
 

@@ -18,15 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.analysis import native
 from opscope.analysis.analyzed import analyze
-from opscope.analysis.lanes import lanes_of
-from opscope.errors import UsageError
+from opscope.analysis.structure import native
+from opscope.analysis.structure.lanes import lanes_of
+from opscope.base.errors import UsageError
+from opscope.export.chrome import chrome_parts, select_steps
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.model import Trace
 from opscope.readers import read
-from opscope.report.chrome import chrome_parts, select_steps
+from opscope.trace.model import Trace
 from tests import tiny
 from tests.cli import opscope
 from tests.conftest import DATA
@@ -175,7 +175,7 @@ def test_how_many_events_are_encoded_at_once_does_not_matter(
 ) -> None:
     trace = load(tiny.inference())
     expected = files(trace), files(trace, 2_000)
-    monkeypatch.setattr("opscope.report.chrome._EVENTS_AT_ONCE", at_once)
+    monkeypatch.setattr("opscope.export.chrome._EVENTS_AT_ONCE", at_once)
     assert (files(trace), files(trace, 2_000)) == expected
 
 

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
+from opscope.base.errors import BadInputError
 from opscope.documents.trust import CheckName
-from opscope.errors import BadInputError
+from opscope.export.chrome import chrome_parts
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.model import Trace
 from opscope.readers import read
-from opscope.report.chrome import chrome_parts
 from opscope.report.trace_document import build_trace_document
-from opscope.schema import SCHEMAS
+from opscope.trace.model import Trace
+from opscope.trace.schema import SCHEMAS
 from tests.budget import examples
 from tests.cli import opscope
 from tests.conftest import DATA

@@ -2,12 +2,16 @@
 
 import json
 import re
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from opscope.analysis.advice import first_of
+from opscope.analysis.advice import STATEMENTS, first_of
 from opscope.analysis.advice.context import Draft, Range
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
@@ -15,6 +19,7 @@ from opscope.documents.findings import Finding, Rule, StepKind, Where
 from opscope.report.finding_text import first_things
 from tests.kineto import KinetoTrace
 
+ROOT = Path(__file__).parents[1]
 US, MS = 1_000, 1_000_000
 STEP = 10 * MS
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
@@ -775,3 +780,12 @@ def test_products_on_the_fp32_cores_of_a_device_before_tf32(analyzed: Analyze) -
     assert "float16" in first.action
     assert "TF32" not in first.action
     assert first.saving_ns.low > 0.3 * STEP
+
+
+def test_each_rule_states_itself_once_and_the_documentation_prints_that() -> None:
+    by_blocking_copies = {Rule.BLOCKING_COPY: 2}  # large copies, and many small ones
+    counts = Counter(statement.rule for statement in STATEMENTS)
+    of_sweeps = {Rule.SMALL_BATCH}
+    assert counts == {rule: by_blocking_copies.get(rule, 1) for rule in Rule if rule not in of_sweeps}
+    done = subprocess.run([sys.executable, ROOT / "tools" / "build_rules.py", "--check"], check=False)
+    assert done.returncode == 0, "run tools/build_rules.py"

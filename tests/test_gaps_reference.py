@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.analysis import causes, host_time, idle
 from opscope.analysis.analyzed import Analysis, analyze
+from opscope.analysis.idle import causes, host_time, idle
 from opscope.readers import read
 from tests.budget import examples
 from tests.kineto import KinetoTrace

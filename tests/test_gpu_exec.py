@@ -18,10 +18,10 @@ if reason := gpu_is_missing():
 
 import torch
 
-from opscope.model import Trace
 from opscope.readers import read
-from opscope.toolchain.building import build_file
-from opscope.toolchain.nvcc import Kind
+from opscope.trace.model import Trace
+from opscope.workbench.toolchain.building import build_file
+from opscope.workbench.toolchain.nvcc import Kind
 
 pytestmark = pytest.mark.gpu
 PROGRAMS = Path(__file__).parent / "data" / "exec" / "programs.cu"

@@ -16,8 +16,8 @@ def test_the_installed_library_and_the_shipped_index_agree() -> None:
     from opscope.knowledge.binaries.demangle import demangler
     from opscope.knowledge.binaries.registrations import read_cuda_library
     from opscope.knowledge.kernels.installed import installed_torch, torch_index
+    from opscope.knowledge.kernels.kernel_source import SourceResolver
     from opscope.knowledge.kernels.shipped import shipped_index, shipped_names
-    from opscope.knowledge.kernels.source import SourceResolver
     from opscope.knowledge.releases import TorchVersion
 
     installed = installed_torch()

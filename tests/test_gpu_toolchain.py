@@ -16,13 +16,13 @@ if reason := gpu_is_missing():
 import torch
 
 import opscope
-from opscope.analysis.launch_check import Launch, check_launch
+from opscope.analysis.costs.launch_check import Launch, check_launch
 from opscope.documents.build import BuildDocument
 from opscope.knowledge.compute_capabilities import compute_capabilities
+from opscope.machine.driver import driver
 from opscope.report.gpus_document import gpus_here
-from opscope.toolchain.building import build_file
-from opscope.toolchain.driver import driver
-from opscope.toolchain.nvcc import Kind
+from opscope.workbench.toolchain.building import build_file
+from opscope.workbench.toolchain.nvcc import Kind
 
 pytestmark = pytest.mark.gpu
 EXAMPLES = Path(__file__).parents[1] / "examples"

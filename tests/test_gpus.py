@@ -9,8 +9,8 @@ import pytest
 
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, sm_of, version_of
 from opscope.knowledge.devices import device_called, known_devices
+from opscope.render.table_formats import as_text
 from opscope.report.gpus_document import chosen, gpus_here, gpus_table, known_gpus
-from opscope.report.tables import as_text
 from tests import machines
 from tests.cli import opscope
 

@@ -16,11 +16,11 @@ import polars as pl
 import pytest
 
 from opscope.analysis.analyzed import analyze
-from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
+from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.knowledge.kernels.installed import library_index
 from opscope.readers import native, parquet, read
 from opscope.record.counters import OperatorCall
-from opscope.schema import SCHEMAS
+from opscope.trace.schema import SCHEMAS
 from tests.cli import opscope
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace
@@ -80,8 +80,8 @@ def test_what_unpacks_to_very_much_more_than_it_is_has_to_be_asked_for(
     count = 30_000
     path = packed(tmp_path, b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1},', count)
     assert read(path).operators.height == count
-    monkeypatch.setattr("opscope.readers.source.UNSUSPICIOUS_BYTES", 1 << 20)
-    monkeypatch.setattr("opscope.readers.source._RATIO", 50)
+    monkeypatch.setattr("opscope.readers.unpacked.UNSUSPICIOUS_BYTES", 1 << 20)
+    monkeypatch.setattr("opscope.readers.unpacked._RATIO", 50)
     with pytest.raises(BadInputError, match="unpacks to more than 50 times its size"):
         read(path)
     assert read(path, max_bytes=1 << 30).operators.height == count

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.errors import BadInputError, UsageError
+from opscope.base.errors import BadInputError, UsageError
 from opscope.knowledge.binaries.elf import open_elf
 from opscope.knowledge.binaries.registrations import read_cuda_library
 from opscope.knowledge.kernels import shipped
 from opscope.knowledge.kernels.index import HostFile, IndexedKernel, Place, SourceIndex, build_index
 from opscope.knowledge.kernels.installed import library_index
+from opscope.knowledge.kernels.kernel_source import How, KernelSource, SourceResolver
 from opscope.knowledge.kernels.libraries import library_of
 from opscope.knowledge.kernels.shipped import (
     by_nearness,
@@ -28,7 +29,6 @@ from opscope.knowledge.kernels.shipped import (
     shipped_index,
     shipped_names,
 )
-from opscope.knowledge.kernels.source import How, KernelSource, SourceResolver
 from opscope.knowledge.releases import TorchVersion
 from tests.conftest import DATA
 

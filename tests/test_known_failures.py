@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.model import Trace
 from opscope.readers import read
+from opscope.trace.model import Trace
 from tests.kineto import KinetoTrace
 
 Analyze = Callable[[KinetoTrace], Analysis]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from opscope.analysis.launch_check import Launch, check_launch
+from opscope.analysis.costs.launch_check import Launch, check_launch
 from opscope.knowledge.compute_capabilities import compute_capabilities
 from tests.cli import opscope
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.limit_totals import totals_by_module, totals_by_name, totals_by_step
+from opscope.analysis.costs.limit_totals import totals_by_module, totals_by_name, totals_by_step
 from opscope.analysis.measured import Measured
+from opscope.base.files import cache_folder
 from opscope.documents.limits import LimitRow
-from opscope.files import cache_folder
 from opscope.knowledge.devices import device_called, known_devices
 from opscope.knowledge.measured_peaks import peaks_called, peaks_file
 from opscope.readers import read

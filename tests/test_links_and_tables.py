@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from opscope.analysis.analyzed import Analysis
-from opscope.model import Trace
+from opscope.trace.model import Trace
 from tests.kineto import KinetoTrace
 
 Analyze = Callable[[KinetoTrace], Analysis]

@@ -6,7 +6,7 @@ import pytest
 
 from opscope.knowledge.api_calls import API_RULES, api_call
 from opscope.knowledge.categories import COLLECTIVE_RANGES, COMPILED_NAMES, Category, Classifier
-from opscope.knowledge.kernels.communication import COMMUNICATION_RULES
+from opscope.knowledge.kernels.collective_kernels import COMMUNICATION_RULES
 from opscope.knowledge.kernels.kinds import communicates, kind_of
 from opscope.knowledge.kernels.libraries import library_of
 from opscope.knowledge.kernels.library_rules import LIBRARY_RULES, PARAMETER_RULES

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from opscope.errors import BadInputError
+from opscope.base.errors import BadInputError
 from opscope.knowledge.native_functions import (
     NativeFunction,
     NativeFunctions,

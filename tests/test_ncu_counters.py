@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from opscope.analysis.counters import counter_rows, joined_launches, kernels_without
+from opscope.analysis.costs.counters import counter_rows, joined_launches, kernels_without
 from opscope.readers import read
 from opscope.readers.ncu import is_counters, number_of, read_kernel_counters
 from opscope.record.counters import KernelCounters

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.analysis import native
-from opscope.analysis.nesting import Nesting
+from opscope.analysis.structure import native
+from opscope.analysis.structure.nesting import Nesting
 from tests.budget import examples
 
 Slice = tuple[int, int, int]  # thread, start, end

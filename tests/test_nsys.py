@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
-from opscope.analysis.checks import check_recording
-from opscope.analysis.cuda_stats import report_of
+from opscope.analysis.costs.cuda_stats import report_of
+from opscope.analysis.trust.checks import check_recording
+from opscope.base.errors import BadInputError
 from opscope.documents.stats import Report
 from opscope.documents.trust import CheckName, Verdict
-from opscope.errors import BadInputError
 from opscope.readers import read
 from tests.cli import fresh_opscope
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
+from opscope.analysis.idle.waits import CAUSES
 from opscope.analysis.measured import Measured
-from opscope.analysis.waits import CAUSES
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
 from opscope.readers import read

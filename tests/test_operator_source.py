@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from opscope.inputs import files_of, measured_of
-from opscope.knowledge.kernels.source import How, SourceResolver
+from opscope.knowledge.kernels.kernel_source import How, SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls, matching_overloads
 from opscope.knowledge.releases import TorchVersion
-from opscope.pipeline import Result, with_document
+from opscope.lookup.explain import Lookup
+from opscope.lookup.operator_source import file_text
 from opscope.readers import read
-from opscope.report.explain import Lookup
+from opscope.render.markdown import render
 from opscope.report.guide_keys import statistics_json
 from opscope.report.kernel_report import kernel_report
-from opscope.report.markdown import render
-from opscope.report.operator_source import file_text
+from opscope.runs.inputs import files_of, measured_of
+from opscope.runs.pipeline import Result, with_document
 from tests.conftest import DATA
 
 RECORDED = (

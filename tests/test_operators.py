@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import opscope  # noqa: E402
-from opscope.errors import EnvironmentLacksError, UsageError  # noqa: E402
-from opscope.toolchain.nvcc import BuildFailedError  # noqa: E402
-from opscope.toolchain.operators import Requires, check_arguments, declaration, load_kernel  # noqa: E402
-from opscope.toolchain.programs import find_program  # noqa: E402
+from opscope.base.errors import EnvironmentLacksError, UsageError  # noqa: E402
+from opscope.machine.programs import find_program  # noqa: E402
+from opscope.workbench.toolchain.load_kernel import Requires, check_arguments, declaration, load_kernel  # noqa: E402
+from opscope.workbench.toolchain.nvcc import BuildFailedError  # noqa: E402
 
 pytestmark = pytest.mark.torch
 SOURCE = """
@@ -210,7 +210,7 @@ print(float(run.doubled(torch.ones(1))))
 def test_a_library_that_another_user_could_have_written_is_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from opscope import files
+    from opscope.base import files
 
     monkeypatch.setenv("OPSCOPE_CACHE", str(tmp_path / "cache"))
     folder = files.private_folder("cuda")

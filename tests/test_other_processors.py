@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.errors import BadInputError
+from opscope.base.errors import BadInputError
 from opscope.knowledge.binaries.elf import open_elf
 from opscope.knowledge.binaries.fatbins import Image, Kind, fat_binaries
 from opscope.knowledge.binaries.registrations import read_cuda_library

@@ -239,11 +239,11 @@ def test_a_trace_without_steps_and_idle_time_has_a_page(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_made_costs_no_result(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from opscope import pipeline
-    from opscope.errors import OpscopeError
+    from opscope.base.errors import OpscopeError
     from opscope.record.codec import decode
     from opscope.record.sweep import Manifest
-    from opscope.store import RunDirectory
+    from opscope.runs import pipeline
+    from opscope.runs.store import RunDirectory
     from opscope.sweep import runner
 
     opscope("report", str(sweep))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from opscope.units import format_bytes, format_count, format_ns, format_share
+from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from tests.browser import Opened, browser_is_missing, chromium, opened
 from tests.cli import opscope
 from tests.conftest import DATA
@@ -489,8 +489,8 @@ def test_a_notebook_shows_the_page_in_a_frame(browser: Any, tmp_path: Path) -> N
     from opscope.analysis.analyzed import analyze
     from opscope.analysis.measured import Measured
     from opscope.knowledge.native_functions import NativeFunctions
-    from opscope.pipeline import PageParts
     from opscope.report.page.frame import Page
+    from opscope.runs.pipeline import PageParts
 
     parts = PageParts(1)
     parts.add(Measured(analyze(trace("cudagraph_replay"))), NativeFunctions.shipped())

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
+from opscope.analysis.light_pass import light_pass
 from opscope.analysis.measured import Measured
-from opscope.analysis.passes import light_pass
 from opscope.documents.bound import BoundKind
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.model import Trace
 from opscope.readers import read
+from opscope.render.markdown import render
 from opscope.report.kernel_report import kernel_report
-from opscope.report.markdown import render
 from opscope.report.trace_document import build_trace_document
+from opscope.trace.model import Trace
 from tests.kineto import KinetoTrace
 
 US = 1_000

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.call_tree import CallTree
-from opscope.analysis.flame import Flame, FlameBy, flames
-from opscope.analysis.live_memory import LiveMemory, live_memory
-from opscope.analysis.origins import Origins
-from opscope.analysis.slices import Slices, TrackKind, slices_of
-from opscope.errors import UsageError
-from opscope.model import Trace
+from opscope.analysis.pictures.flame import Flame, FlameBy, flames
+from opscope.analysis.pictures.live_memory import LiveMemory, live_memory
+from opscope.analysis.pictures.slices import Slices, TrackKind, slices_of
+from opscope.analysis.structure.call_tree import CallTree
+from opscope.analysis.structure.origins import Origins
+from opscope.base.errors import UsageError
 from opscope.readers import read
+from opscope.trace.model import Trace
 from tests.budget import examples
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace

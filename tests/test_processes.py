@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.processes import run_within
+from opscope.base.processes import run_within
 
 STARTS = """
 import pathlib, subprocess, sys

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.toolchain.programs import find_program
+from opscope.machine.programs import find_program
 from tests.cli import opscope
 
 pytest.importorskip("triton")

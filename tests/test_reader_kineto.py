@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
-from opscope.errors import BadInputError
-from opscope.model import Trace
+from opscope.base.errors import BadInputError
 from opscope.readers import native, read
 from opscope.readers.repair import repaired
-from opscope.readers.source import Source
-from opscope.schema import SCHEMAS
+from opscope.readers.unpacked import Source
+from opscope.trace.model import Trace
+from opscope.trace.schema import SCHEMAS
 from tests.budget import examples
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
-from opscope.errors import BadInputError
-from opscope.model import Trace
+from opscope.base.errors import BadInputError
 from opscope.readers import native, read
-from opscope.schema import SCHEMAS
+from opscope.trace.model import Trace
+from opscope.trace.schema import SCHEMAS
 from tests.budget import chance, examples
 from tests.conftest import DATA
 from tests.reading import assert_nothing_lost_in_silence, rows_of
@@ -111,7 +111,7 @@ def test_where_a_file_is_cut_into_pieces_does_not_matter(size: int, packed: bool
     path = tmp_path / "trace.json"
     path.write_bytes(content if packed else gzip.decompress(content))
     whole = read(path)
-    with mock.patch("opscope.readers.source._PIECE", size):
+    with mock.patch("opscope.readers.unpacked._PIECE", size):
         assert_same(read(path), whole)
         assert_same(in_python(path), whole)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from opscope.cli.inputs import traces_of
-from opscope.errors import BadInputError
+from opscope.base.errors import BadInputError
+from opscope.cli.reading import traces_of
 from opscope.readers import Reading, read
 from tests.cli import PYTHONPATH, opscope
 from tests.conftest import DATA

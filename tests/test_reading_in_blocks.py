@@ -13,8 +13,8 @@ import pytest
 
 from opscope.readers import native, read
 from opscope.readers.native import NativeReader
-from opscope.readers.source import Source
-from opscope.schema import SCHEMAS
+from opscope.readers.unpacked import Source
+from opscope.trace.schema import SCHEMAS
 from tests.budget import chance, examples
 from tests.conftest import DATA
 from tests.reading import everything, fed
@@ -38,7 +38,7 @@ def read_from(path: Path, piece: int, threads: int, block: int) -> dict[str, Any
     library = native.load()
     assert library is not None
     reader = NativeReader(library, threads, block)
-    with mock.patch("opscope.readers.source._PIECE", piece):
+    with mock.patch("opscope.readers.unpacked._PIECE", piece):
         return everything(reader, list(Source(path).feed(lambda _: reader)))
 
 

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.model import Trace
+from opscope.trace.model import Trace
 from tests.conftest import DATA
 
 NAMES = sorted(path.name.removesuffix(".json.gz") for path in (DATA / "traces").glob("*.json.gz"))

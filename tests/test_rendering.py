@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.measured import Measured
-from opscope.knowledge.kernels.source import SourceResolver
+from opscope.base.text import printable
+from opscope.base.units import format_bytes, format_count, format_ns, format_share
+from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.model import Trace
-from opscope.report.blocks import Bullets, Name, Paragraph, Section, Table
-from opscope.report.explain import Lookup
+from opscope.lookup.explain import Lookup
+from opscope.render.blocks import Bullets, Name, Paragraph, Section, Table
+from opscope.render.markdown import render
+from opscope.render.table_formats import as_csv, as_text
 from opscope.report.kernel_report import kernel_report
-from opscope.report.markdown import render
-from opscope.report.tables import as_csv, as_text
 from opscope.report.trace_document import build_trace_document
-from opscope.text import printable
-from opscope.units import format_bytes, format_count, format_ns, format_share
+from opscope.trace.model import Trace
 from tests.kineto import KinetoTrace
 
 
@@ -133,8 +133,8 @@ def test_other_figures() -> None:
 
 @pytest.mark.parametrize("name", ["=1+1", "+cmd", "-x()", "@SUM(A1)", "=HYPERLINK(0)"])
 def test_csv_holds_no_formulas(name: str) -> None:
-    from opscope.report.blocks import Table
-    from opscope.report.tables import as_csv
+    from opscope.render.blocks import Table
+    from opscope.render.table_formats import as_csv
 
     rows = list(csv.reader(io.StringIO(as_csv(Table(("name", "ns"), ((name, "-5"), ("-", "+1.5e3")))))))
     assert rows[1:] == [[f"'{name}", "-5"], ["-", "+1.5e3"]]

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from opscope import files, runs
-from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.store import RunDirectory
+from opscope.base import files
+from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.runs import folders as runs
+from opscope.runs.store import RunDirectory
 from tests.cli import fresh_opscope, opscope, toy
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace
@@ -301,7 +302,7 @@ def test_pipes_and_standard_output_are_written_to(trace: Path, tmp_path: Path) -
     with out.open("w") as file:  # what stood there before stays
         file.write("before\n")
         file.flush()
-        environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])}
+        environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[2])}
         command = [sys.executable, "-m", "opscope", "page", str(trace), "-o", "/dev/stdout"]
         subprocess.run(command, stdout=file, stderr=subprocess.DEVNULL, env=environment, check=True)
     assert out.read_text().startswith("before\n<!")
@@ -338,7 +339,7 @@ def test_a_page_has_a_name_of_its_own(trace: Path, tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from opscope import pipeline
+    from opscope.runs import pipeline
     from opscope.sweep.runner import written_sweep
 
     shutil.copytree(CHANGES / "before", tmp_path / "r")

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.analysis.checks import check_steady
-from opscope.analysis.statistics import summarise
-from opscope.analysis.steadiness import of_any_run, steadiness_of
+from opscope.analysis.trust.checks import check_steady
+from opscope.analysis.trust.statistics import summarise
+from opscope.analysis.trust.steadiness import of_any_run, steadiness_of
 from opscope.collect.script.clock import CycleClock
-from opscope.collect.script.events import Stream
 from opscope.collect.script.follower import Follower, Place
 from opscope.collect.script.period import Pattern
 from opscope.collect.script.ranking import RANKED, Expected, next_run
+from opscope.collect.script.step_events import Stream
 from opscope.collect.script.updates import Updates
 from opscope.documents.trust import Verdict
-from opscope.record.steps import ScriptRun, StepKind, WantedSteps
+from opscope.record.step_kinds import ScriptRun, StepKind, WantedSteps
 from tests.cli import opscope
 from tests.conftest import DATA
 

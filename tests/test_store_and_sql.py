@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from opscope.errors import BadInputError
+from opscope.base.errors import BadInputError
 from opscope.readers import parquet, read
-from opscope.schema import SCHEMAS
+from opscope.trace.schema import SCHEMAS
 from tests import tiny
 from tests.cli import opscope
 from tests.conftest import DATA

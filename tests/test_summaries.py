@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import opscope
-from opscope.summary import Summary
+from opscope.base.summary import Summary
 from tests.cli import ROOT
 
 TRACE = ROOT / "tests" / "data" / "traces" / "bert4_bf16_compiled.json.gz"

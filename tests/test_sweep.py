@@ -22,7 +22,7 @@ from opscope.cli.results import print_sweep
 from opscope.documents.trace import TraceDocument
 from opscope.record.configuration import CaptureOptions, Schedule
 from opscope.record.sweep import Entry, Manifest
-from opscope.store import RunDirectory
+from opscope.runs.store import RunDirectory
 from tests.cli import PYTHONPATH, ROOT, TOY, WITHOUT_TORCH, opscope, started, toy
 
 jsonschema = pytest.importorskip("jsonschema")

@@ -8,14 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope import gallery  # noqa: E402
-from opscope.benchmarking.run import bench_case  # noqa: E402
-from opscope.benchmarking.stopping import Limits  # noqa: E402
+from opscope.base.errors import EnvironmentLacksError, UsageError  # noqa: E402
 from opscope.documents.bench import Correct  # noqa: E402
-from opscope.errors import EnvironmentLacksError, UsageError  # noqa: E402
-from opscope.gallery import GALLERY, divergence, gallery_case, graphs, occupancy, technique_kernels  # noqa: E402
-from opscope.toolchain.nvcc import Kind, run  # noqa: E402
-from opscope.toolchain.programs import find_program, host_compiler  # noqa: E402
+from opscope.machine.programs import find_program, host_compiler  # noqa: E402
+from opscope.workbench import gallery  # noqa: E402
+from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
+from opscope.workbench.benchmarking.stopping import Limits  # noqa: E402
+from opscope.workbench.gallery import GALLERY, divergence, gallery_case, graphs, occupancy, technique_kernels  # noqa: E402
+from opscope.workbench.toolchain.nvcc import Kind, run  # noqa: E402
 
 SOURCE = Path(gallery.__file__).with_name("techniques.cu")
 CASES = ("coalescing", "transpose", "bank-conflicts", "divergence", "occupancy", "vector-loads", "fusion", "graphs")

@@ -6,16 +6,16 @@ import polars as pl
 import pytest
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.idle import IdleCause
+from opscope.analysis.idle.idle import IdleCause
 from opscope.analysis.measured import Measured
-from opscope.analysis.window import WindowKind
+from opscope.analysis.structure.window import WindowKind
 from opscope.documents.bound import BoundKind
 from opscope.documents.trust import Verdict
-from opscope.knowledge.kernels.source import SourceResolver
+from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.report.explain import Lookup
+from opscope.lookup.explain import Lookup
+from opscope.render.markdown import render
 from opscope.report.kernel_report import kernel_report
-from opscope.report.markdown import render
 from opscope.report.trace_document import build_trace_document
 from tests import tiny
 from tests.kineto import KinetoTrace

@@ -6,11 +6,11 @@ import importlib.util
 import msgspec
 import pytest
 
+from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.cli import triton_check
 from opscope.documents.triton_check import MemoryProblem, ProblemKind, TritonCheckDocument
-from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.toolchain import interpreted
-from opscope.toolchain.interpreted import check_kernel
+from opscope.workbench.triton_check import interpreter as interpreted
+from opscope.workbench.triton_check.interpreter import check_kernel
 from tests.zygote import ROOT
 
 CASES = ROOT / "tests" / "data" / "triton"

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.checks import check_cpu_contention, check_overhead
+from opscope.analysis.trust.checks import check_cpu_contention, check_overhead
 from opscope.documents.bound import BoundKind
 from opscope.documents.trust import Check, Verdict
-from opscope.model import Trace
+from opscope.trace.model import Trace
 from tests.kineto import KinetoTrace
 
 Analyze = Callable[[KinetoTrace], Analysis]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.record.configuration import Configuration
 from tests.configured import configured
 
@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
 
-from opscope.torch_device import resolve_device  # noqa: E402
-from opscope.workloads.build import build  # noqa: E402
+from opscope.torch_support.device import resolve_device  # noqa: E402
 from opscope.workloads.catalog import short_name  # noqa: E402
+from opscope.workloads.choice import build  # noqa: E402
 
 CPU = torch.device("cpu")
 SMALL = {"batch_size": 2, "seq_len": 16, "hidden_size": 64, "layers": 2}

@@ -215,7 +215,7 @@ def main() -> None:
     import opscope.cli.analysis_output
     import opscope.cli.lookup
     import opscope.cli.sql
-    import opscope.pipeline
+    import opscope.runs.pipeline
 
     if sys.argv[1] == "torch":
         import opscope.cli.profile

@@ -11,9 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TRACE = ROOT / "tests" / "data" / "traces" / "bert4_bf16_compiled.json.gz"
 NEEDED = (
-    "opscope/columns.h",
+    "opscope/trace/columns.h",
     "opscope/readers/native/libkineto.so",
-    "opscope/analysis/native/libnesting.so",
+    "opscope/analysis/structure/native/libnesting.so",
     "opscope/collect/cuda/native/collector.cpp",
     "opscope/collect/cuda/native/tables.h",
     "opscope/report/page/assets/echarts.min.js",

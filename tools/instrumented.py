@@ -10,9 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 _FLAGS = ("-O1", "-g", "-std=c++2a", "-Wall", "-Wextra", "-Werror", "-pthread", "-fPIC")
 _SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
-_LIBRARIES = {"readers/native/kineto.cpp": "libkineto.so", "analysis/native/nesting.cpp": "libnesting.so"}
+_LIBRARIES = {"readers/native/kineto.cpp": "libkineto.so", "analysis/structure/native/nesting.cpp": "libnesting.so"}
 _CHECK = """
-from opscope.analysis import native as nesting
+from opscope.analysis.structure import native as nesting
 from opscope.readers import native as reader
 for module in (nesting, reader):
     assert str(module.LIBRARY).startswith({build!r}), module.LIBRARY
@@ -43,7 +43,7 @@ def build(target: Path, more_flags: Sequence[str] = (), more_source: Path | None
     for source, library in _LIBRARIES.items():
         output = (package / source).with_name(library)
         compiled = str(target / f"{library}.o")
-        flags = [*_FLAGS, *_SANITIZERS, *more_flags, f"-I{package}", "-c", "-o", compiled]
+        flags = [*_FLAGS, *_SANITIZERS, *more_flags, f"-I{package}/trace", "-c", "-o", compiled]
         subprocess.run([compiler(), *flags, str(package / source)], check=True)
         link = [*_SANITIZERS, "-pthread", "-shared", "-Wl,-Bsymbolic", "-o", str(output), compiled, *objects]
         subprocess.run([compiler(), *link], check=True)

@@ -10,14 +10,14 @@ from opscope._version import __version__
 
 if TYPE_CHECKING:
     from opscope.analysis.analyzed import Analysis, analyze
-    from opscope.api import ProfileSession, Run, profile
-    from opscope.bench_api import Comparison, bench
-    from opscope.diff_api import Diff, diff
-    from opscope.errors import BadInputError, EnvironmentLacksError, InconclusiveError, OpscopeError, UsageError
-    from opscope.model import Trace
+    from opscope.api.bench import Comparison, bench
+    from opscope.api.diff import Diff, diff
+    from opscope.api.profile import ProfileSession, Run, profile
+    from opscope.base.errors import BadInputError, EnvironmentLacksError, InconclusiveError, OpscopeError, UsageError
     from opscope.readers import read
     from opscope.report.page.frame import Page
-    from opscope.toolchain.operators import Requires, load_kernel
+    from opscope.trace.model import Trace
+    from opscope.workbench.toolchain.load_kernel import Requires, load_kernel
 
 __all__ = [
     "Analysis",
@@ -45,23 +45,23 @@ __all__ = [
 _HOMES = {
     "Analysis": "opscope.analysis.analyzed",
     "analyze": "opscope.analysis.analyzed",
-    "ProfileSession": "opscope.api",
-    "Run": "opscope.api",
-    "profile": "opscope.api",
-    "Comparison": "opscope.bench_api",
-    "bench": "opscope.bench_api",
-    "Diff": "opscope.diff_api",
-    "diff": "opscope.diff_api",
-    "BadInputError": "opscope.errors",
-    "EnvironmentLacksError": "opscope.errors",
-    "OpscopeError": "opscope.errors",
-    "InconclusiveError": "opscope.errors",
-    "UsageError": "opscope.errors",
-    "Trace": "opscope.model",
+    "ProfileSession": "opscope.api.profile",
+    "Run": "opscope.api.profile",
+    "profile": "opscope.api.profile",
+    "Comparison": "opscope.api.bench",
+    "bench": "opscope.api.bench",
+    "Diff": "opscope.api.diff",
+    "diff": "opscope.api.diff",
+    "BadInputError": "opscope.base.errors",
+    "EnvironmentLacksError": "opscope.base.errors",
+    "OpscopeError": "opscope.base.errors",
+    "InconclusiveError": "opscope.base.errors",
+    "UsageError": "opscope.base.errors",
+    "Trace": "opscope.trace.model",
     "read": "opscope.readers",
     "Page": "opscope.report.page.frame",
-    "Requires": "opscope.toolchain.operators",
-    "load_kernel": "opscope.toolchain.operators",
+    "Requires": "opscope.workbench.toolchain.load_kernel",
+    "load_kernel": "opscope.workbench.toolchain.load_kernel",
 }
 
 

@@ -11,38 +11,49 @@ import polars as pl
 
 from opscope.analysis.advice import findings_of
 from opscope.analysis.advice.context import Recording
-from opscope.analysis.annotations import annotation_table
-from opscope.analysis.api import names_that
-from opscope.analysis.autograd import BackwardPass, backward_table
-from opscope.analysis.bounds import bound_of
-from opscope.analysis.captures import captured_table, captures_of
-from opscope.analysis.checks import Evidence, check_trace
-from opscope.analysis.columns import column, end_of
-from opscope.analysis.gaps import Places, longest_gaps
-from opscope.analysis.graphs import graph_table, replayed_operators
-from opscope.analysis.host_time import HostTime
-from opscope.analysis.intervals import Intervals
-from opscope.analysis.iterations import iteration_table
-from opscope.analysis.launch_shapes import called_operators, inputs_of_activities, launch_shapes
-from opscope.analysis.launches import LaunchSummary, summarise_launches
-from opscope.analysis.limits import Rebuild, limit_rows, mostly_modelled, peaks_of
-from opscope.analysis.links import Links, link
-from opscope.analysis.memory import MemoryUse, memory_use
-from opscope.analysis.modules import module_table
-from opscope.analysis.named_devices import with_named_devices
-from opscope.analysis.nesting import Ints
-from opscope.analysis.origins import Origins
-from opscope.analysis.plausible import plausible
-from opscope.analysis.recomputed import recomputed
-from opscope.analysis.stacks import callers
-from opscope.analysis.step_evidence import DEVICE_ONLY, OPERATORS, SHAPES, STACKS, ProfilerCost, StepEvidence, busiest
-from opscope.analysis.step_work import activities_of_steps
-from opscope.analysis.steps import operator_time_on_host, phase_times, steps_of
-from opscope.analysis.streams import stream_table
-from opscope.analysis.tables import kernel_table, operator_tables, with_unlinked
-from opscope.analysis.timeline import DeviceTimeline, device_timelines
-from opscope.analysis.waits import Waits, waits_of
-from opscope.analysis.window import Window, step_table, window_of
+from opscope.analysis.costs.allocations import MemoryUse, memory_use
+from opscope.analysis.costs.graph_nodes import graph_table, replayed_operators
+from opscope.analysis.costs.launch_shapes import called_operators, inputs_of_activities, launch_shapes
+from opscope.analysis.costs.limits import Rebuild, limit_rows, mostly_modelled, peaks_of
+from opscope.analysis.costs.sums import kernel_table, operator_tables, with_unlinked
+from opscope.analysis.idle.gaps import Places, longest_gaps
+from opscope.analysis.idle.host_time import HostTime
+from opscope.analysis.idle.steps import operator_time_on_host, phase_times, steps_of
+from opscope.analysis.idle.timeline import DeviceTimeline, device_timelines
+from opscope.analysis.idle.waits import Waits, waits_of
+from opscope.analysis.structure.annotations import annotation_table
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.autograd import BackwardPass, backward_table
+from opscope.analysis.structure.captures import captured_table, captures_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.launches import LaunchSummary, summarise_launches
+from opscope.analysis.structure.links import Links, link
+from opscope.analysis.structure.modules import module_table
+from opscope.analysis.structure.named_devices import with_named_devices
+from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.origins import Origins
+from opscope.analysis.structure.recomputed import recomputed
+from opscope.analysis.structure.stacks import callers
+from opscope.analysis.structure.step_work import activities_of_steps
+from opscope.analysis.structure.streams import stream_table
+from opscope.analysis.structure.window import Window, step_table, window_of
+from opscope.analysis.trust.checks import Evidence, check_trace
+from opscope.analysis.trust.plausible import plausible
+from opscope.analysis.verdict.bounds import bound_of
+from opscope.analysis.verdict.iterations import iteration_table
+from opscope.analysis.verdict.step_evidence import (
+    DEVICE_ONLY,
+    OPERATORS,
+    SHAPES,
+    STACKS,
+    ProfilerCost,
+    StepEvidence,
+    busiest,
+)
+from opscope.base.summary import Bar, Summarised, Summary
+from opscope.base.threads import together
+from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import Bound
 from opscope.documents.findings import Finding
 from opscope.documents.limits import LimitRow
@@ -51,11 +62,8 @@ from opscope.documents.trust import Trust
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.devices import Device
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.model import Trace, TraceSource
 from opscope.readers import read
-from opscope.summary import Bar, Summarised, Summary
-from opscope.threads import together
-from opscope.units import format_ns, format_share
+from opscope.trace.model import Trace, TraceSource
 
 _SHOWN = 5  # operators in a summary
 

@@ -4,19 +4,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.bounds import bound_of
-from opscope.analysis.checks import check_cpu_contention, check_limits, check_overhead, check_steady
-from opscope.analysis.passes import LightPass
-from opscope.analysis.statistics import summarise
-from opscope.analysis.steadiness import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, of_any_run, steadiness_of
-from opscope.analysis.step_evidence import LightEvidence, StepEvidence, busiest
-from opscope.analysis.window import Window
+from opscope.analysis.light_pass import LightPass
+from opscope.analysis.structure.window import Window
+from opscope.analysis.trust.checks import check_cpu_contention, check_limits, check_overhead, check_steady
+from opscope.analysis.trust.statistics import summarise
+from opscope.analysis.trust.steadiness import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, of_any_run, steadiness_of
+from opscope.analysis.verdict.bounds import bound_of
+from opscope.analysis.verdict.step_evidence import LightEvidence, StepEvidence, busiest
+from opscope.base.units import NS_PER_S
 from opscope.documents.bound import Bound, BoundKind
 from opscope.documents.findings import Finding
 from opscope.documents.trace import Measurement, SampleSummary
 from opscope.documents.trust import Check, CheckName, Trust
 from opscope.record.capture import Benchmark, CaptureRecord
-from opscope.units import NS_PER_S
 
 NO_RULE_FOR_CPUS = "No rule is for work on a CPU: the table says where its time goes."
 

@@ -10,10 +10,10 @@ from typing import Final
 
 import polars as pl
 
-from opscope.analysis.producer import process_name
-from opscope.columns import TABLES
-from opscope.model import DeviceProperties, Trace, TraceSource
-from opscope.readers.tables import sorted_by_start
+from opscope.analysis.structure.producer import process_name
+from opscope.readers.table_rows import sorted_by_start
+from opscope.trace.columns import TABLES
+from opscope.trace.model import DeviceProperties, Trace, TraceSource
 
 _STREAMS: Final = 1_000_000  # streams of a process are numbered below; the second one's begin here
 _CORRELATION: Final = ("correlation", "external_id")

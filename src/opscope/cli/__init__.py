@@ -9,9 +9,9 @@ from typing import Final
 import click
 
 from opscope._version import __version__
+from opscope.base.errors import OpscopeError
+from opscope.base.text import printable
 from opscope.cli.say import say
-from opscope.errors import OpscopeError
-from opscope.text import printable
 
 # command -> (module with a `command`, one line for --help). The module is imported only when the command runs.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {

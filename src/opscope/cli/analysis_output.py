@@ -7,8 +7,9 @@ import polars as pl
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
-from opscope.analysis.producer import process_name
-from opscope.analysis.step_evidence import busiest
+from opscope.analysis.structure.producer import process_name
+from opscope.analysis.verdict.step_evidence import busiest
+from opscope.base.units import format_ns, format_share
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_lines, echo_table, on_terminal
 from opscope.documents.bound import BoundKind
@@ -16,16 +17,15 @@ from opscope.documents.trace import TraceDocuments
 from opscope.documents.trust import CheckName
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.record.codec import encode
+from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section
+from opscope.render.markdown import render
+from opscope.render.table_formats import Format, as_csv
 from opscope.report.analysis_tables import table_by, values_by
-from opscope.report.blocks import Bullets, Inline, Name, Paragraph, Section
 from opscope.report.by import SHOWN_ROWS, By
 from opscope.report.finding_text import first_things
 from opscope.report.gap_text import longest_gap
-from opscope.report.markdown import render
 from opscope.report.step_parts import bar_lines, categories_line
-from opscope.report.tables import Format, as_csv
 from opscope.report.trace_document import build_trace_document, device_entry
-from opscope.units import format_ns, format_share
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,17 @@ from threading import Event
 
 import click
 
+from opscope.base.errors import UsageError
 from opscope.cli.counters_output import is_counters_file, print_counters
-from opscope.cli.inputs import gpu_option, input_option, traces_of
 from opscope.cli.options import format_option
+from opscope.cli.reading import gpu_option, input_option, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
-from opscope.errors import UsageError
-from opscope.inputs import measured_of
 from opscope.knowledge.devices import Device
 from opscope.readers import read
+from opscope.render.table_formats import Format
 from opscope.report.by import SHOWN_ROWS, By
-from opscope.report.tables import Format
+from opscope.runs.inputs import measured_of
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

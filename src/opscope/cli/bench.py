@@ -6,20 +6,20 @@ from pathlib import Path
 
 import click
 
+from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.files import refuse_outputs, write_output
 from opscope.cli.bench_words import axes_of, words_options
 from opscope.cli.options import format_option, output_option, overwrite_option, redaction_options, redactor_of
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_section
 from opscope.documents.bench import BenchDocument, Correct
-from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.files import refuse_outputs, write_output
 from opscope.record.bench import BenchRequest
 from opscope.record.codec import encode
 from opscope.record.redaction import Redactor
+from opscope.render.markdown import render
+from opscope.render.table_formats import as_csv
 from opscope.report.bench_document import bench_section, bench_table
 from opscope.report.bench_plot import check_format
-from opscope.report.markdown import render
-from opscope.report.tables import as_csv
 
 _TRIALS = 50
 
@@ -128,7 +128,7 @@ def command(
     if plot is not None:
         check_format(plot)
     _check_torch()
-    from opscope.sweep import bench_process
+    from opscope.workbench.benchmarking import process as bench_process
 
     if calibrate:
         found, path = bench_process.calibrate(request, timeout, _say)

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
-from opscope.errors import UsageError
+from opscope.base.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

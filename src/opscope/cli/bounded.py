@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from opscope.errors import UsageError
-from opscope.units import format_bytes
+from opscope.base.errors import UsageError
+from opscope.base.units import format_bytes
 
 _EVERY_S: Final = 0.05
 _STATM: Final = Path("/proc/self/statm")

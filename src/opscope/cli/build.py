@@ -5,19 +5,19 @@ from pathlib import Path
 
 import click
 
+from opscope.base.errors import UsageError
+from opscope.base.files import STANDARD_OUTPUT, refuse_output, refuse_outputs
 from opscope.cli.listing import echo_listing
 from opscope.cli.options import WORDS, format_option, output_option, overwrite_option
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.build import BuildDocument
-from opscope.errors import UsageError
-from opscope.files import STANDARD_OUTPUT, refuse_output, refuse_outputs
 from opscope.knowledge.binaries.elf import is_elf
 from opscope.record.codec import encode
+from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.build_document import build_lines, kernels_table
-from opscope.report.tables import as_csv, as_markdown
-from opscope.toolchain.building import SUFFIXES, build_file, chosen, listing_of
-from opscope.toolchain.nvcc import Kind
+from opscope.workbench.toolchain.building import SUFFIXES, build_file, chosen, listing_of
+from opscope.workbench.toolchain.nvcc import Kind
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

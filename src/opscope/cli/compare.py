@@ -5,18 +5,18 @@ from pathlib import Path
 
 import click
 
-from opscope.benchmarking.regression import changes, differences, worst
+from opscope.base.errors import UsageError
 from opscope.cli.bench_words import axes_of, words_options
-from opscope.cli.inputs import read_bench
 from opscope.cli.options import INCONCLUSIVE, Percent, format_option
+from opscope.cli.reading import read_bench
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_table
 from opscope.documents.bench import BenchDocument, Change, Changed, ChangesDocument
-from opscope.errors import UsageError
 from opscope.record.bench import BenchRequest
 from opscope.record.codec import encode
+from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.bench_document import change_table
-from opscope.report.tables import as_csv, as_markdown
+from opscope.workbench.benchmarking.regression import changes, differences, worst
 
 _CLOSER = 4  # times as narrow, and as long, when it is measured again
 _MOST_PROCESSES = 64
@@ -128,7 +128,7 @@ def _again(
 
     if find_spec("torch") is None:
         return None
-    from opscope.sweep.bench_process import benchmark
+    from opscope.workbench.benchmarking.process import benchmark
 
     def told(text: str) -> None:
         say(f"opscope: again: {text}")

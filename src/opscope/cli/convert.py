@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from opscope.cli.inputs import input_option
 from opscope.cli.options import folder_option, overwrite_option
+from opscope.cli.reading import input_option
 from opscope.cli.say import say
 from opscope.cli.trust import Doubted, damage_option, end_with
-from opscope.inputs import files_of
 from opscope.readers import parquet, read
+from opscope.runs.inputs import files_of
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -6,9 +6,9 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from opscope.base.errors import BadInputError, UsageError
 from opscope.cli.say import say, show
-from opscope.errors import BadInputError, UsageError
-from opscope.readers.source import TRACE_ENDINGS
+from opscope.readers.unpacked import TRACE_ENDINGS
 
 if TYPE_CHECKING:
     from opscope.record.counters import KernelCounters
@@ -50,14 +50,14 @@ def print_counters(
         BadInputError: a file holds no kernel.
         DamagedInputError: a trace is damaged, and that is not allowed.
     """
-    from opscope.analysis.counters import processes_of
-    from opscope.cli.inputs import traces_of
+    from opscope.analysis.costs.counters import processes_of
+    from opscope.cli.reading import traces_of
     from opscope.cli.terminal import echo_lines, echo_table
     from opscope.cli.trust import Doubted, end_with
     from opscope.readers.ncu import read_kernel_counters
     from opscope.record.codec import encode
+    from opscope.render.table_formats import as_csv, as_markdown
     from opscope.report.counters_document import build_counters, counters_lines, counters_table, counters_values
-    from opscope.report.tables import as_csv, as_markdown
 
     counters: list[KernelCounters] = []
     for file in files:

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opscope.cli.inputs import input_option
+from opscope.base.errors import BadInputError, UsageError
+from opscope.base.files import refuse_outputs, write_output
 from opscope.cli.options import INCONCLUSIVE, Percent, format_option, overwrite_option
+from opscope.cli.reading import input_option
 from opscope.cli.say import say, show
 from opscope.cli.startup import tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.difference import Gate
-from opscope.errors import BadInputError, UsageError
-from opscope.files import refuse_outputs, write_output
-from opscope.inputs import unmeasured_of
 from opscope.report.by import SHOWN_ROWS
-from opscope.runs import RESULTS, last_two
+from opscope.runs.folders import RESULTS, last_two
+from opscope.runs.inputs import unmeasured_of
 
 if TYPE_CHECKING:
-    from opscope.diff_api import Diff
+    from opscope.api.diff import Diff
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,7 +68,7 @@ def command(
     side has no result. Steps of different kinds (training, evaluation, ...) are not compared: exit code 5.
     """
     tune_for_one_analysis()
-    from opscope.diff_api import compare_sides, traces_by_name
+    from opscope.api.diff import compare_sides, traces_by_name
 
     before, after = _sides(before, after, runs)
     refuse_outputs((page, report), (before, after), overwrite=overwrite)
@@ -88,8 +88,8 @@ def command(
         any_steps=any_steps,
         without_result=(unmeasured_of([before]), unmeasured_of([after])),
     )
+    from opscope.render.markdown import render
     from opscope.report.difference_sections import difference_section
-    from opscope.report.markdown import render
 
     _show(diff, top or None, output_format)
     if report is not None:
@@ -123,9 +123,9 @@ def _sides(before: Path | None, after: Path | None, runs: Path) -> tuple[Path, P
 def _show(diff: "Diff", top: int | None, output_format: str) -> None:
     from opscope.cli.terminal import echo_section
     from opscope.record.codec import encode
+    from opscope.render.markdown import render
+    from opscope.render.table_formats import as_csv
     from opscope.report.difference_sections import difference_section, work_values
-    from opscope.report.markdown import render
-    from opscope.report.tables import as_csv
 
     if output_format == "json":
         show(encode(diff.document))

@@ -10,10 +10,10 @@ from opscope.cli.say import show
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.doctor import Check, DoctorDocument, Status
 from opscope.record.codec import encode
-from opscope.report.blocks import Name, Table
-from opscope.report.tables import as_csv, as_markdown
-from opscope.toolchain.doctor.ask import ask
-from opscope.toolchain.doctor.diagnose import diagnose
+from opscope.render.blocks import Name, Table
+from opscope.render.table_formats import as_csv, as_markdown
+from opscope.workbench.doctor.ask import ask
+from opscope.workbench.doctor.diagnose import diagnose
 
 _PROBLEM = 3
 

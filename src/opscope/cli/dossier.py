@@ -5,19 +5,19 @@ from pathlib import Path
 import click
 
 from opscope.cli.explain import lookup_options
-from opscope.cli.inputs import input_option
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
+from opscope.cli.reading import input_option
 from opscope.cli.say import show
 from opscope.cli.terminal import echo_section
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.dossier import DossierDocument
+from opscope.lookup.dossier import Measure, build_dossier
 from opscope.record.codec import encode
-from opscope.report.blocks import Name, Table
-from opscope.report.dossier import Measure, build_dossier
+from opscope.render.blocks import Name, Table
+from opscope.render.markdown import render
+from opscope.render.table_formats import as_csv
 from opscope.report.dossier_sections import dossier_section
-from opscope.report.markdown import render
-from opscope.report.tables import as_csv
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

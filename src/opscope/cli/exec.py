@@ -11,15 +11,15 @@ from typing import Final
 
 import click
 
+from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.base.files import digest_of, path_text, write_whole
 from opscope.cli.options import folder_option, format_option, overwrite_option, redaction_options, redactor_of
 from opscope.cli.say import say
 from opscope.cli.stats_output import print_stats, refuse_several_as_csv, stats_options
 from opscope.documents.stats import Report
-from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
-from opscope.files import digest_of, path_text, write_whole
 from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
 from opscope.record.redaction import Redactor
-from opscope.runs import named_folder, new_folder, point_latest
+from opscope.runs.folders import named_folder, new_folder, point_latest
 
 _HELP: Final = """Run a program and record what it does with CUDA, in every process that it starts.
 
@@ -108,7 +108,7 @@ def _replaceable(folder: Path, *, overwrite: bool) -> Execution | None:
     Raises:
         UsageError: something is there, and its user did not say ``--overwrite``, or it is no recording as it was left.
     """
-    from opscope.errors import BadInputError
+    from opscope.base.errors import BadInputError
     from opscope.record.codec import decode
 
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):

@@ -8,19 +8,19 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from opscope.cli.inputs import input_option
+from opscope.base.errors import UsageError
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
+from opscope.cli.reading import input_option
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_section
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.explain import ExplainDocument
 from opscope.documents.source import PlaceEntry
-from opscope.errors import UsageError
-from opscope.report.blocks import Name, Table
+from opscope.render.blocks import Name, Table
+from opscope.render.markdown import render
+from opscope.render.table_formats import as_csv
 from opscope.report.explain_sections import explain_section
-from opscope.report.markdown import render
-from opscope.report.tables import as_csv
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from opscope.cli.inputs import Size, input_option
+from opscope.base.errors import UsageError
+from opscope.base.files import STANDARD_OUTPUT, refuse_output
+from opscope.base.files import output as output_file
 from opscope.cli.options import StepRange, output_option, overwrite_option
+from opscope.cli.reading import Size, input_option
 from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
-from opscope.errors import UsageError
-from opscope.files import STANDARD_OUTPUT, refuse_output
-from opscope.files import output as output_file
-from opscope.inputs import TraceFile, files_of, is_execution, measured_of
 from opscope.readers import Reading, read
+from opscope.runs.inputs import TraceFile, files_of, is_execution, measured_of
 
 if TYPE_CHECKING:
+    from opscope.export.chrome import Piece
     from opscope.knowledge.native_functions import NativeFunctions
-    from opscope.model import Trace
-    from opscope.report.chrome import Piece
+    from opscope.trace.model import Trace
 
 _MOST_OF_HEAD = 1 << 20  # bytes in which the mark of an export stands
 _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quarter smaller
@@ -71,9 +71,9 @@ def command(
     reading = Reading(file.path, max_input, libraries_imported)
     import_libraries(libraries_imported)
     from opscope.analysis.merged import merged
+    from opscope.export.chrome import chrome_parts, select_steps
     from opscope.knowledge.categories import Classifier
     from opscope.knowledge.native_functions import NativeFunctions
-    from opscope.report.chrome import chrome_parts, select_steps
 
     further = [read(other.path, max_bytes=max_input) for other in files[1:]]
     trace, functions = merged([reading.trace(), *further]), NativeFunctions.shipped()

@@ -4,15 +4,15 @@ import sys
 
 import click
 
+from opscope.base.text import printable
 from opscope.cli.options import format_option
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.gpus import GpusDocument
+from opscope.machine.driver import driver
 from opscope.record.codec import encode
+from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.gpus_document import chosen, gpus_here, gpus_table, known_gpus
-from opscope.report.tables import as_csv, as_markdown
-from opscope.text import printable
-from opscope.toolchain.driver import driver
 
 _MISSING = 3
 

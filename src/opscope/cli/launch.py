@@ -4,19 +4,19 @@ import sys
 
 import click
 
-from opscope.analysis.launch_check import Launch
+from opscope.analysis.costs.launch_check import Launch
+from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.text import printable
 from opscope.cli.options import format_option
 from opscope.cli.say import show
 from opscope.cli.terminal import echo_lines
 from opscope.documents.gpus import GpuFacts
 from opscope.documents.launch import LaunchDocument
-from opscope.errors import EnvironmentLacksError, UsageError
 from opscope.knowledge.compute_capabilities import capability_of
+from opscope.machine.driver import driver
 from opscope.record.codec import encode
 from opscope.report.gpus_document import chosen, gpus_here, known_gpus
 from opscope.report.launch_document import build_launch, launch_lines, launch_on
-from opscope.text import printable
-from opscope.toolchain.driver import driver
 
 
 class _Dimensions(click.ParamType[tuple[int, int, int]]):

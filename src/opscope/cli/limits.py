@@ -9,22 +9,22 @@ from pathlib import Path
 
 import click
 
-from opscope.analysis.limits import UNKNOWN
+from opscope.analysis.costs.limits import UNKNOWN
 from opscope.analysis.measured import Measured
-from opscope.cli.inputs import gpu_option, input_option, traces_of
 from opscope.cli.options import format_option
+from opscope.cli.reading import gpu_option, input_option, traces_of
 from opscope.cli.say import show
 from opscope.cli.terminal import echo_section
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.limits import LimitsDocuments
-from opscope.inputs import measured_of
 from opscope.knowledge.devices import Device
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.record.codec import encode
+from opscope.render.markdown import render
+from opscope.render.table_formats import as_csv
 from opscope.report.by import SHOWN_ROWS
 from opscope.report.limits_document import BY, build_limits, limits_section, limits_table
-from opscope.report.markdown import render
-from opscope.report.tables import as_csv
+from opscope.runs.inputs import measured_of
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+from opscope.base.errors import UsageError
+from opscope.base.files import write_output
+from opscope.base.text import printable
 from opscope.cli.say import say, show
 from opscope.documents.build import ListingDocument
-from opscope.errors import UsageError
-from opscope.files import write_output
 from opscope.record.codec import encode
 from opscope.report.build_document import listing_lines
-from opscope.text import printable
 
 
 def echo_listing(document: ListingDocument, kernel: str | None, output: Path | None, output_format: str) -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.measured import Measured
-from opscope.analysis.producer import Producer, producer_of
+from opscope.analysis.structure.producer import Producer, producer_of
+from opscope.base.errors import BadInputError, OpscopeError, UsageError
+from opscope.base.files import path_text
+from opscope.base.text import printable
 from opscope.cli.say import say
-from opscope.errors import BadInputError, OpscopeError, UsageError
-from opscope.files import path_text
 from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.kernels.installed import (
     InstalledTorch,
@@ -19,6 +20,7 @@ from opscope.knowledge.kernels.installed import (
     torch_in_wheel,
     torch_index,
 )
+from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.kernels.shipped import (
     by_nearness,
     parse_version,
@@ -27,16 +29,14 @@ from opscope.knowledge.kernels.shipped import (
     shipped_index,
     shipped_names,
 )
-from opscope.knowledge.kernels.source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.knowledge.releases import TorchVersion
-from opscope.pipeline import functions_of, measured_capture, run_resolver
+from opscope.lookup.explain import Lookup
 from opscope.readers import read
 from opscope.record.capture import CaptureRecord
 from opscope.record.counters import Precision
-from opscope.report.explain import Lookup
-from opscope.store import RunDirectory
-from opscope.text import printable
+from opscope.runs.pipeline import functions_of, measured_capture, run_resolver
+from opscope.runs.store import RunDirectory
 
 
 @dataclass(frozen=True, slots=True)

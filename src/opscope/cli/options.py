@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from opscope.errors import InconclusiveError
+from opscope.base.errors import InconclusiveError
 from opscope.record.redaction import Redactor
-from opscope.record.steps import StepKind
-from opscope.report.tables import Format
+from opscope.record.step_kinds import StepKind
+from opscope.render.table_formats import Format
 
 INCONCLUSIVE: Final = InconclusiveError.exit_code
 _STEPS: Final = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")

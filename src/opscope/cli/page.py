@@ -8,15 +8,15 @@ from typing import Final
 
 import click
 
-from opscope.cli.inputs import gpu_option, input_option, read_bench, traces_of
+from opscope.base.errors import UsageError
+from opscope.base.files import STANDARD_OUTPUT, refuse_output, write_output
 from opscope.cli.options import StepRange, output_option, overwrite_option
+from opscope.cli.reading import gpu_option, input_option, read_bench, traces_of
 from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
-from opscope.errors import UsageError
-from opscope.files import STANDARD_OUTPUT, refuse_output, write_output
-from opscope.inputs import files_of, measured_of
 from opscope.knowledge.devices import Device
+from opscope.runs.inputs import files_of, measured_of
 
 _BENCH: Final = b'"opscope.bench/1"'
 _BEGINNING: Final = 4096  # bytes in which a document says what it is
@@ -61,8 +61,8 @@ def command(
     traces = traces_of(others, max_input, unreadable, libraries_imported) if others else ()
     import_libraries(libraries_imported)
     from opscope.knowledge.native_functions import NativeFunctions
-    from opscope.pipeline import PageParts
     from opscope.report.page.html import page_html
+    from opscope.runs.pipeline import PageParts
 
     parts, doubted, shipped = PageParts(count, steps), list[Doubted](), NativeFunctions.shipped()
     for file, trace in traces:

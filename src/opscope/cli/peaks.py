@@ -2,20 +2,20 @@
 
 import click
 
+from opscope.base.errors import EnvironmentLacksError
+from opscope.base.files import PRIVATE_FILE, private_folder, write_whole
+from opscope.base.text import printable
+from opscope.base.units import format_share
 from opscope.cli.options import format_option
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_table
-from opscope.errors import EnvironmentLacksError
-from opscope.files import PRIVATE_FILE, private_folder, write_whole
 from opscope.knowledge.devices import device_called
 from opscope.knowledge.measured_peaks import peaks_file
 from opscope.record.codec import encode
 from opscope.record.peaks import MeasuredPeaks, PeaksList
-from opscope.report.blocks import Name, Section, Table
-from opscope.report.markdown import render
-from opscope.report.tables import as_csv
-from opscope.text import printable
-from opscope.units import format_share
+from opscope.render.blocks import Name, Section, Table
+from opscope.render.markdown import render
+from opscope.render.table_formats import as_csv
 
 _TERA = 1e12
 
@@ -62,7 +62,7 @@ def _show(measured: tuple[MeasuredPeaks, ...], output_format: str) -> None:
 
 def _measured(chosen: str) -> tuple[MeasuredPeaks, ...]:
     try:
-        from opscope.benchmarking.peaks import measure_devices
+        from opscope.workbench.benchmarking.peaks import measure_devices
     except ImportError as error:
         raise EnvironmentLacksError("peaks are measured with PyTorch, which is missing: pip install torch") from error
     return measure_devices(chosen)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.cli.options import (
     ListCommand,
     ListOf,
@@ -26,13 +27,12 @@ from opscope.cli.options import (
 )
 from opscope.cli.progress import SweepProgress
 from opscope.cli.say import say
-from opscope.errors import EnvironmentLacksError, UsageError
 from opscope.record.configuration import DEVICE_NAME, CaptureOptions, Configuration, Schedule
 from opscope.record.redaction import Redactor
 from opscope.record.settings import SETTINGS, SHORT_DTYPES, Value, option_of
 from opscope.record.sweep import Manifest
-from opscope.runs import named_folder, new_folder, point_latest, rank_here
-from opscope.store import RunDirectory
+from opscope.runs.folders import named_folder, new_folder, point_latest, rank_here
+from opscope.runs.store import RunDirectory
 from opscope.sweep.plan import PRESETS, default_sizes, expand, new_manifest, resumed
 from opscope.sweep.process import InProcess
 from opscope.sweep.warm import warm_process

@@ -7,9 +7,9 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from opscope.base.text import printable
 from opscope.cli.say import say
 from opscope.record.sweep import Entry, Manifest
-from opscope.text import printable
 from opscope.workloads.catalog import is_script
 
 # How much of a configuration's time each phase takes, roughly: only for the bar to move evenly.

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
+from opscope.base.errors import BadInputError
 from opscope.cli.options import format_option
 from opscope.cli.results import print_sweep
 from opscope.cli.trust import Doubted, damage_option, end_with
-from opscope.errors import BadInputError
-from opscope.pipeline import read_documents
-from opscope.store import RunDirectory, with_entry
+from opscope.runs.pipeline import read_documents
+from opscope.runs.store import RunDirectory, with_entry
 from opscope.sweep.reporting import report
 from opscope.sweep.runner import failed_entries, worthless_entries, written_sweep
 

@@ -4,24 +4,24 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from opscope.base.errors import BadInputError
+from opscope.base.units import format_ns, format_share
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.comparison import Comparison, Comparisons
 from opscope.documents.trace import OperatorRow, TraceDocument
-from opscope.errors import BadInputError
-from opscope.pipeline import read_documents
 from opscope.record.codec import encode
 from opscope.record.sweep import Failure, Manifest
+from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
 from opscope.report.finding_text import first_things
 from opscope.report.overview import own_clock_text
 from opscope.report.step_parts import bar_lines
-from opscope.report.tables import as_csv, as_markdown
 from opscope.report.trust_text import failures
-from opscope.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
+from opscope.runs.pipeline import read_documents
+from opscope.runs.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
 from opscope.sweep.runner import failed_entries, worthless_entries
-from opscope.units import format_ns, format_share
 
 _SHOWN = 3
 _QUOTE = "  | "

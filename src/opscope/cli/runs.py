@@ -9,9 +9,9 @@ from opscope.cli.say import show
 from opscope.cli.terminal import echo_table
 from opscope.documents.runs import RunsDocument
 from opscope.record.codec import encode
+from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.runs_table import runs_table
-from opscope.report.tables import as_csv, as_markdown
-from opscope.runs import RESULTS, past_runs
+from opscope.runs.folders import RESULTS, past_runs
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

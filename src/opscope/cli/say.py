@@ -2,7 +2,7 @@
 
 import click
 
-from opscope.text import printable
+from opscope.base.text import printable
 
 
 def say(text: str, *, err: bool = True) -> None:

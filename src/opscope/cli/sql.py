@@ -12,25 +12,25 @@ import click
 import polars as pl
 
 from opscope.analysis.analyzed import analyze
+from opscope.base.errors import UsageError
 from opscope.cli.bounded import limited
-from opscope.cli.inputs import Size, input_option, traces_of
 from opscope.cli.options import format_option
+from opscope.cli.reading import Size, input_option, traces_of
 from opscope.cli.say import show
 from opscope.cli.terminal import echo_table
 from opscope.cli.trust import Doubted, damage_option, end_with
-from opscope.columns import TABLES
 from opscope.documents.trust import Check
-from opscope.errors import UsageError
-from opscope.inputs import measured_of
+from opscope.export.sql_query import checked
+from opscope.export.sql_tables import COMPUTED, frames_of, schema_table, table_names
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.readers.tables import empty_trace
+from opscope.readers.table_rows import empty_trace
 from opscope.record.codec import encode
-from opscope.report.blocks import Name, Section, Table
+from opscope.render.blocks import Name, Section, Table
+from opscope.render.markdown import render
+from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.explain_sections import failed_checks
-from opscope.report.markdown import render
-from opscope.report.sql_query import checked
-from opscope.report.sql_tables import COMPUTED, frames_of, schema_table, table_names
-from opscope.report.tables import as_csv, as_markdown
+from opscope.runs.inputs import measured_of
+from opscope.trace.columns import TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import sys
 from threading import Event
 from typing import Final
 
-from opscope.threads import cores
+from opscope.base.threads import cores
 
 _SWITCH_INTERVAL_S: Final = 0.0005  # Python's own is 0.005
 _OBJECTS_PER_COLLECTION: Final = 100_000

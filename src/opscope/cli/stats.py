@@ -5,13 +5,13 @@ from threading import Event
 
 import click
 
-from opscope.cli.inputs import input_option, traces_of
+from opscope.base.errors import UsageError
 from opscope.cli.options import format_option
+from opscope.cli.reading import input_option, traces_of
 from opscope.cli.startup import import_libraries
 from opscope.cli.stats_output import print_stats, stats_options
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.stats import Report
-from opscope.errors import UsageError
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

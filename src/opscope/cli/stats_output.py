@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from opscope.base.errors import UsageError
 from opscope.cli.say import say, show
 from opscope.documents.stats import Report
-from opscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from opscope.model import Trace
+    from opscope.trace.model import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ALL: Final = "all"
@@ -76,8 +76,8 @@ def print_stats(
     """
     from opscope.cli.terminal import echo_lines, echo_table, on_terminal
     from opscope.record.codec import encode
+    from opscope.render.table_formats import as_csv, as_markdown
     from opscope.report.stats_document import after_table, build_stats, plain, process_lines, table_of, title_of
-    from opscope.report.tables import as_csv, as_markdown
 
     refuse_several_as_csv(reports, output_format)
     stats = build_stats(traces, reports)

@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from opscope.base.text import printable
 from opscope.cli.say import say, show
-from opscope.report.blocks import Bullets, Section, Table
-from opscope.report.tables import as_text
-from opscope.text import printable
+from opscope.render.blocks import Bullets, Section, Table
+from opscope.render.table_formats import as_text
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -5,16 +5,16 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from opscope.base.errors import UsageError
 from opscope.cli.options import format_option
 from opscope.cli.say import show
 from opscope.cli.terminal import echo_section
 from opscope.documents.triton_check import KernelRun, MemoryProblem, ProblemKind, TritonCheckDocument
-from opscope.errors import UsageError
 from opscope.record.codec import encode
-from opscope.report.blocks import Block, Bullets, Name, Section, Table
-from opscope.report.markdown import render
-from opscope.report.tables import as_csv
-from opscope.toolchain.interpreted import check_kernel
+from opscope.render.blocks import Block, Bullets, Name, Section, Table
+from opscope.render.markdown import render
+from opscope.render.table_formats import as_csv
+from opscope.workbench.triton_check.interpreter import check_kernel
 
 _COLUMNS = ("Problem", "Where", "Kernel", "Tensor", "Elements", "Programs", "First program", "Offset", "Beyond")
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from opscope.base.errors import DamagedInputError
 from opscope.cli.say import say
 from opscope.documents.trust import Check, CheckName, Trust
-from opscope.errors import DamagedInputError
 
 if TYPE_CHECKING:
-    from opscope.model import TraceSource
+    from opscope.trace.model import TraceSource
 
 _NAMED: Final = 3
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,7 +41,7 @@ class Doubted:
     @classmethod
     def of_file(cls, trace: str, source: "TraceSource") -> "Doubted":
         """Take what can be told of a file that was read and not analysed."""
-        from opscope.analysis.checks import check_file  # needs polars, which commands import while they read
+        from opscope.analysis.trust.checks import check_file  # needs polars, which commands import while they read
 
         return cls.of(trace, Trust.of((check_file(source),)))
 

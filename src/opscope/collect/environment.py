@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from opscope.knowledge.kernels.installed import build_ids, installed_torch
+from opscope.machine.driver import driver_release
 from opscope.record.capture import PeakMemory
 from opscope.record.machine import Framework, Gpu, Machine, Rank
-from opscope.toolchain.driver import driver_release
 
 
 def describe_machine(device: torch.device) -> Machine:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from opscope._version import __version__
-from opscope.errors import EnvironmentLacksError, OpscopeError
-from opscope.files import PRIVATE_FILE, digest_of, is_own, private_folder, write_whole
+from opscope.base.errors import EnvironmentLacksError, OpscopeError
+from opscope.base.files import PRIVATE_FILE, digest_of, is_own, private_folder, write_whole
 from opscope.knowledge.native_functions import Argument, NativeFunction, NativeFunctionTable
 from opscope.record.codec import UNREADABLE
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
+from opscope.base.errors import EnvironmentLacksError
+from opscope.base.files import scratch
+from opscope.base.processes import own_environment, own_process
 from opscope.collect.collector import Collected
-from opscope.errors import EnvironmentLacksError
-from opscope.files import scratch
-from opscope.processes import own_environment, own_process
 from opscope.readers.ncu import read_kernel_counters
 from opscope.record.counters import Counters, OperatorCall
 

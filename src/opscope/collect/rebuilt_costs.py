@@ -16,12 +16,12 @@ from typing import Final
 
 import msgspec
 
-from opscope.analysis.launch_shapes import LaunchShape
-from opscope.files import scratch
+from opscope.analysis.costs.launch_shapes import LaunchShape
+from opscope.base.files import scratch
+from opscope.base.processes import own_environment, own_process
 from opscope.knowledge.categories import Category
 from opscope.knowledge.costs import Cost
 from opscope.knowledge.dtypes import recorded_dtype
-from opscope.processes import own_environment, own_process
 from opscope.record.meta import MetaAnswer, MetaCall, Rebuilt
 
 # Kinds of work that read every element of what they are given; of others only what is written is certain.

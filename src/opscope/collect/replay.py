@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import torch
 
+from opscope.base.errors import UsageError
 from opscope.collect.replayable import overload_of, refuse_unsafe
-from opscope.errors import UsageError
 from opscope.knowledge.dtypes import DataType, recorded_dtype
 from opscope.record.counters import OperatorCall
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from opscope.errors import UsageError
+from opscope.base.errors import UsageError
 from opscope.knowledge.dtypes import recorded_dtype
 
 _PLAIN: Final = re.compile(

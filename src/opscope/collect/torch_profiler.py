@@ -13,15 +13,15 @@ import torch
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
 from opscope._version import __version__
+from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.base.files import partial_prefix
+from opscope.base.units import format_bytes
 from opscope.collect.collector import Collected
-from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
-from opscope.files import partial_prefix
 from opscope.readers.repair import repaired
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import Activity, CaptureOptions, Schedule
-from opscope.torch_device import synchronize
-from opscope.units import format_bytes
-from opscope.workloads.building import Workload
+from opscope.torch_support.device import synchronize
+from opscope.workloads.stepping import Workload
 
 ACTIVITIES: Mapping[Activity, ProfilerActivity] = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 _INDUCTOR = "_inductor"

@@ -10,7 +10,7 @@ from opscope.documents.launch import OccupancyEntry
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.trust import Check
 from opscope.knowledge.kernels.decoded import DecodedKernel
-from opscope.knowledge.kernels.source import How
+from opscope.knowledge.kernels.kernel_source import How
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from opscope.knowledge.kernels.source import How
+from opscope.knowledge.kernels.kernel_source import How
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Statements on an operator: what is known, what that rests on, what could be gained, and by which change.
 
 A statement is its evidence: figures with names, from which the sentence for people is made last
-(`opscope.report.sentences`). So statements can be ranked by their gain, compared, and acted on without reading text.
+(`opscope.render.sentences`). So statements can be ranked by their gain, compared, and acted on without reading text.
 """
 
 from dataclasses import dataclass

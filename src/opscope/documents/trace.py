@@ -13,11 +13,11 @@ from opscope.documents.limits import LimitsEntry
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.statements import Findings
 from opscope.documents.trust import Trust
-from opscope.model import TraceSource
 from opscope.record.capture import Clocks, PeakMemory, WorkloadInfo
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine, Rank
-from opscope.record.steps import OwnClock, StepsFound
+from opscope.record.step_kinds import OwnClock, StepsFound
+from opscope.trace.model import TraceSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Can the figures of a trace be believed? Verdicts; the checks themselves are in `opscope.analysis.checks`."""
+"""Can the figures of a trace be believed? Verdicts; the checks themselves are in `opscope.analysis.trust.checks`."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from opscope.files import cache_folder
+from opscope.base.files import cache_folder
 from opscope.knowledge.devices import Peaks, datasheet_peaks, device_called
 from opscope.record.peaks import MeasuredPeaks
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from opscope.errors import BadInputError
-from opscope.files import unpacked_gzip
+from opscope.base.errors import BadInputError
+from opscope.base.files import unpacked_gzip
 from opscope.knowledge.releases import TorchVersion, data_files, nearest_first, version_in
 
 # What serves a device that has no kernel of its own registered, in the dispatcher's order.

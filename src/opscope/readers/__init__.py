@@ -10,12 +10,12 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from opscope.errors import BadInputError, EnvironmentLacksError
+from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.readers.content import Content, read_content
-from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST, Source
+from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STORE_MANIFEST, Source
 
 if TYPE_CHECKING:
-    from opscope.model import Trace
+    from opscope.trace.model import Trace
 
 _PATIENCE_S = 0.1
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from opscope.errors import BadInputError
+from opscope.base.errors import BadInputError
 from opscope.readers import native
 from opscope.readers.formats import ContentReader, Format, format_of
 from opscope.readers.odd import BETWEEN, LONGEST_EVENT, decode_event
-from opscope.readers.source import MAX_UNPACKED_BYTES, STANDARD_INPUT, Source
+from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STANDARD_INPUT, Source
 from opscope.readers.whole import OpenedReader, WholeReader
 
 # What the compiled reader hands back is decoded one by one: of 16 GiB, as many as fill 16 MiB, or 131,072.

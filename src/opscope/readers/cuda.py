@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from opscope.errors import BadInputError
-from opscope.files import path_text
-from opscope.model import DeviceProperties, Migration, Trace, TraceSource
+from opscope.base.errors import BadInputError
+from opscope.base.files import path_text
+from opscope.base.units import NS_PER_S
 from opscope.readers.content import Content
 from opscope.readers.cuda_file import CudaFile, Rows, read_cuda_file
 from opscope.readers.cupti_names import (
@@ -36,11 +36,11 @@ from opscope.readers.cupti_names import (
     named,
 )
 from opscope.readers.events import LATEST_NS
-from opscope.readers.source import MAX_UNPACKED_BYTES, Source
-from opscope.readers.tables import build, shaped
+from opscope.readers.table_rows import build, shaped
+from opscope.readers.unpacked import MAX_UNPACKED_BYTES, Source
 from opscope.readers.whole import whole
-from opscope.schema import SCHEMAS
-from opscope.units import NS_PER_S
+from opscope.trace.model import DeviceProperties, Migration, Trace, TraceSource
+from opscope.trace.schema import SCHEMAS
 
 Ints = npt.NDArray[np.int64]
 

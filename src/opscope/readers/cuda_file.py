@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from opscope.errors import BadInputError
+from opscope.base.errors import BadInputError
 
 _MAGIC: Final = "opscope.cuda/"
 _VERSION: Final = "1"

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from opscope.model import DeviceProperties
-from opscope.readers.tables import Rows
+from opscope.readers.table_rows import Rows
+from opscope.trace.model import DeviceProperties
 
 # Old names (before PyTorch 1.13) stand beside today's.
 _OPERATOR: Final = frozenset({"cpu_op", "Operator"})

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import polars as pl
 
-from opscope.model import DeviceProperties, Trace, TraceSource
+from opscope.trace.model import DeviceProperties, Trace, TraceSource
 
 HEADER: Final = "opscope_export"  # the key before the events
 PART: Final = "opscope_part"  # the key after the events, in files that were split: which part (from 1) it is

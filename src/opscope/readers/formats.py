@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from opscope.errors import NotATraceError
+from opscope.base.errors import NotATraceError
 from opscope.readers import native
 from opscope.readers.scan import PythonReader
-from opscope.readers.source import Takes
+from opscope.readers.unpacked import Takes
 from opscope.readers.whole import OpenedReader, WholeReader
 
 EXPECTED: Final = (

@@ -13,24 +13,24 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 
-from opscope.columns import TABLES, Kind
-from opscope.errors import BadInputError, NotATraceError
-from opscope.files import path_text
-from opscope.model import DeviceProperties, Trace, TraceSource
+from opscope.base.errors import BadInputError, NotATraceError
+from opscope.base.files import path_text
+from opscope.base.threads import together
 from opscope.readers.content import Content
 from opscope.readers.events import KINDS, add_event, device_of, not_understood, text_of
 from opscope.readers.exported import restored
 from opscope.readers.formats import EXPECTED, EventReader
 from opscope.readers.metadata import known_metadata
 from opscope.readers.native import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, NativeReader
-from opscope.readers.native.columns import Array, take
+from opscope.readers.native.filled import Array, take
 from opscope.readers.odd import decode_event
 from opscope.readers.repair import repaired
-from opscope.readers.source import Source
-from opscope.readers.tables import Rows, build, sorted_by_start
+from opscope.readers.table_rows import Rows, build, sorted_by_start
 from opscope.readers.texts import TextColumn, text_column
-from opscope.schema import SCHEMAS
-from opscope.threads import together
+from opscope.readers.unpacked import Source
+from opscope.trace.columns import TABLES, Kind
+from opscope.trace.model import DeviceProperties, Trace, TraceSource
+from opscope.trace.schema import SCHEMAS
 
 # How Perfetto's binary traces begin; so may text, after an empty line.
 _LIKE_PERFETTO = b"\x0a"

@@ -14,9 +14,8 @@ from urllib.parse import quote
 
 import polars as pl
 
-from opscope.errors import BadInputError, NotATraceError
-from opscope.files import path_text
-from opscope.model import DeviceProperties, Migration, Trace, TraceSource
+from opscope.base.errors import BadInputError, NotATraceError
+from opscope.base.files import path_text
 from opscope.readers.content import Content
 from opscope.readers.cupti_names import (
     ACCESSES,
@@ -32,9 +31,10 @@ from opscope.readers.cupti_names import (
     named,
 )
 from opscope.readers.events import LATEST_NS
-from opscope.readers.tables import build, shaped
+from opscope.readers.table_rows import build, shaped
 from opscope.readers.whole import OpenedReader, whole
-from opscope.schema import SCHEMAS
+from opscope.trace.model import DeviceProperties, Migration, Trace, TraceSource
+from opscope.trace.schema import SCHEMAS
 
 _KERNELS, _COPIES, _FILLS = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET"))
 _CALLS, _WAITS, _GRAPHS = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE"))

@@ -21,12 +21,12 @@ import msgspec
 import polars as pl
 
 from opscope._version import __version__
-from opscope.errors import BadInputError, EnvironmentLacksError, UsageError
-from opscope.files import digest_of, partial_prefix, path_text, regular, write_whole
-from opscope.model import DeviceProperties, Trace, TraceSource
+from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
+from opscope.base.files import digest_of, partial_prefix, path_text, regular, write_whole
 from opscope.readers.events import KINDS, LATEST_NS
-from opscope.readers.source import MAX_UNPACKED_BYTES, STORE_MANIFEST, UNSUSPICIOUS_BYTES
-from opscope.schema import SCHEMAS
+from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STORE_MANIFEST, UNSUSPICIOUS_BYTES
+from opscope.trace.model import DeviceProperties, Trace, TraceSource
+from opscope.trace.schema import SCHEMAS
 
 _STORE_FILES: Final = frozenset({STORE_MANIFEST, *(f"{name}.parquet" for name in SCHEMAS)})
 _ATTEMPTS: Final = 100

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from opscope.readers.events import dim3, list_text, text_of
-from opscope.readers.native.columns import Array
+from opscope.readers.native.filled import Array
 from opscope.readers.odd import decode_event
 
 _AT_ONCE: Final = 4_096  # lists are decoded together: one by one takes three times as long

@@ -3,7 +3,7 @@
 import os
 import stat
 
-from opscope.errors import BadInputError
+from opscope.base.errors import BadInputError
 
 _BATCH = 1 << 24
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine, Rank
-from opscope.record.steps import OwnClock, StepsFound
+from opscope.record.step_kinds import OwnClock, StepsFound
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from opscope.errors import BadInputError
+from opscope.base.errors import BadInputError
 from opscope.record.settings import SETTINGS
 
 T = TypeVar("T")

@@ -7,13 +7,13 @@ from typing import Any
 import polars as pl
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.annotations import SEPARATOR
+from opscope.analysis.structure.annotations import SEPARATOR
+from opscope.base.errors import UsageError
+from opscope.base.units import format_count, format_ns, format_share
 from opscope.documents.trace import GapRow, IterationRow, Step
-from opscope.errors import UsageError
 from opscope.knowledge.kernels.kinds import short_name
-from opscope.report.blocks import Name, Table
+from opscope.render.blocks import Name, Table
 from opscope.report.by import By
-from opscope.units import format_count, format_ns, format_share
 
 
 @dataclass(frozen=True, slots=True)

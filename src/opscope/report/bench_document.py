@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from opscope.base.units import format_ns, format_share
 from opscope.documents.bench import (
     BenchDocument,
     BenchResult,
@@ -13,8 +14,7 @@ from opscope.documents.bench import (
     Measure,
     headline,
 )
-from opscope.report.blocks import Block, Bullets, Name, Paragraph, Section, Table
-from opscope.units import format_ns, format_share
+from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table
 
 _TERA: Final = 1e12
 _BAR: Final = "\u2588"

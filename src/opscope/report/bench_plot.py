@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.units import NS_PER_US
 from opscope.documents.bench import BenchDocument, BenchResult, Duration, Measure, headline
-from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.units import NS_PER_US
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,9 +3,9 @@
 import linecache
 from collections.abc import Iterator
 
+from opscope.base.units import format_bytes
 from opscope.documents.build import BuildDocument, KernelListing, KernelResources
-from opscope.report.blocks import Name, Table
-from opscope.units import format_bytes
+from opscope.render.blocks import Name, Table
 
 
 def kernels_table(document: BuildDocument) -> Table:

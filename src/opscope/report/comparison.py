@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from opscope.analysis.advice.small_batch import small_batches
-from opscope.analysis.scaling import growth
+from opscope.analysis.costs.scaling import growth
+from opscope.base.units import NS_PER_MS
 from opscope.documents.bound import BoundKind
 from opscope.documents.comparison import Comparison, ComparisonRow, FailedRow, ScalingRow
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName, Verdict
 from opscope.record.settings import SETTINGS, Value
 from opscope.record.sweep import Manifest
-from opscope.units import NS_PER_MS
 
 _SCALED_CATEGORIES = 5
 _WALL = "wall"

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
+from opscope.base.units import format_bytes, format_count, format_share
 from opscope.documents.comparison import Comparison, ComparisonRow, ScalingRow
 from opscope.documents.trust import Verdict
 from opscope.record.settings import heading_of
-from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.figures import ms
 from opscope.report.comparison import IN_PROCESS, ON_DEVICE
-from opscope.report.figures import ms
 from opscope.report.finding_text import findings_section
-from opscope.units import format_bytes, format_count, format_share
 
 _NESTED = ("categories_ms", "top_operators", "axes")
 _MEMORY_KINDS = {

@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from opscope.analysis.counters import counter_rows, joined_launches, kernels_without
+from opscope.analysis.costs.counters import counter_rows, joined_launches, kernels_without
+from opscope.base.units import format_bytes, format_count, format_ns
 from opscope.documents.counters import CounterRow, CountersDocument
-from opscope.model import Trace
 from opscope.record.counters import KernelCounters
-from opscope.report.blocks import Name, Table
-from opscope.report.figures import percent
-from opscope.units import format_bytes, format_count, format_ns
+from opscope.render.blocks import Name, Table
+from opscope.render.figures import percent
+from opscope.trace.model import Trace
 
 
 def build_counters(

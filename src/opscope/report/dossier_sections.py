@@ -1,7 +1,7 @@
 """Dossiers as people read them."""
 
 from opscope.documents.dossier import DossierDocument
-from opscope.report.blocks import Name, Paragraph, Section
+from opscope.render.blocks import Name, Paragraph, Section
 from opscope.report.explain_sections import explain_section, failed_checks
 from opscope.report.finding_text import first_things
 from opscope.report.findings_sections import findings_blocks

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from opscope.base.text import printable
+from opscope.base.units import format_ns
 from opscope.documents.findings import Finding, Where
-from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section
-from opscope.text import printable
-from opscope.units import format_ns
+from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section
 
 
 def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from opscope.documents.statements import Findings
-from opscope.report.blocks import Block, Name, Paragraph, Table
+from opscope.render.blocks import Block, Name, Paragraph, Table
 
 _HEADINGS = {
     "parallelism": "Why it runs in parallel",

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from opscope.analysis.idle import IdleCause
-from opscope.analysis.timeline import NO_DEVICE
+from opscope.analysis.idle.idle import IdleCause
+from opscope.analysis.idle.timeline import NO_DEVICE
+from opscope.base.units import format_ns, format_share
 from opscope.documents.trace import GapRow
-from opscope.report.blocks import Inline, Name
-from opscope.units import format_ns, format_share
+from opscope.render.blocks import Inline, Name
 
 _WORTH_TELLING: Final = 0.01  # of the window
 _STACKS: Final = "the line of Python was not recorded: record stacks (with_stack=True, opscope profile --with-stack)"

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from opscope.base.units import format_bytes
 from opscope.documents.gpus import GpuFacts, GpusDocument
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, sm_of
 from opscope.knowledge.devices import Device, device_called, is_listed, known_devices
 from opscope.record.driver import Driver, DriverDevice
-from opscope.report.blocks import Name, Table
-from opscope.units import format_bytes
+from opscope.render.blocks import Name, Table
 
 _TERA: Final = 1e12
 _GIBI: Final = 1 << 30

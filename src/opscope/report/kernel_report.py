@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
+from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.trace import CaptureEntry, TraceDocument
 from opscope.record.capture import WorkloadInfo
 from opscope.record.configuration import Configuration, Schedule
 from opscope.record.machine import Framework, Machine
 from opscope.record.settings import SETTINGS, heading_of
-from opscope.report.blocks import Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.limits_document import limits_blocks
 from opscope.report.operator_sections import operator_sections
 from opscope.report.overview import overview_section
-from opscope.units import format_bytes, format_count, format_ns, format_share
 
 _HOW_TO_READ = (
     "Self time is what an operator's own launches took on the device, or its own code on the CPU. Total time adds the "

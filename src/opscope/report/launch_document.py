@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from opscope.analysis.launch_check import Launch, check_launch
-from opscope.analysis.occupancy import entry_of
+from opscope.analysis.costs.launch_check import Launch, check_launch
+from opscope.analysis.costs.occupancy import entry_of
+from opscope.base.errors import EnvironmentLacksError
+from opscope.base.units import format_count
 from opscope.documents.gpus import GpuFacts
 from opscope.documents.launch import LaunchDocument, OccupancyEntry
-from opscope.errors import EnvironmentLacksError
 from opscope.knowledge.compute_capabilities import compute_capabilities
-from opscope.units import format_count
 
 
 def build_launch(launch: Launch, device: str, number: str, multiprocessors: int | None) -> LaunchDocument:

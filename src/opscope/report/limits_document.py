@@ -3,16 +3,16 @@
 import json
 from collections.abc import Mapping
 
-from opscope.analysis.limit_totals import totals_by_module, totals_by_name, totals_by_step, utilisation
-from opscope.analysis.limits import over_limit, peaks_of
+from opscope.analysis.costs.limit_totals import totals_by_module, totals_by_name, totals_by_step, utilisation
+from opscope.analysis.costs.limits import over_limit, peaks_of
+from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
-from opscope.analysis.timeline import DeviceTimeline
+from opscope.base.errors import UsageError
+from opscope.base.units import format_ns, format_share
 from opscope.documents.limits import LimitRow, LimitsDocument, LimitsEntry, LimitTotal, PeaksEntry, Utilisation
-from opscope.errors import UsageError
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.kinds import short_name
-from opscope.report.blocks import Block, Bullets, Name, Paragraph, Section, Table
-from opscope.units import format_ns, format_share
+from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table
 
 BY = ("shape", "operator", "category", "module", "step")
 _TERA = 1e12

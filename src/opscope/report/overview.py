@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
+from opscope.base.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
 from opscope.documents.trace import Measurement, SampleSummary, TraceDocument
 from opscope.documents.trust import Verdict
 from opscope.record.capture import Clocks
-from opscope.record.steps import OwnClock
-from opscope.report.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.record.step_kinds import OwnClock
+from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.finding_text import findings_section, first_things
 from opscope.report.gap_text import longest_gap
-from opscope.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
 
 _PHASE_NAMES = {"forward": "forward, and what is neither backward nor optimizer"}
 

@@ -10,8 +10,8 @@ from typing import TypedDict
 import msgspec
 
 from opscope._version import __version__
+from opscope.base.units import NS_PER_S
 from opscope.documents.bench import BenchDocument, BenchResult, Duration, Measure, headline
-from opscope.units import NS_PER_S
 
 
 class _Stats(TypedDict):

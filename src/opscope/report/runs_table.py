@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from opscope.base.units import format_ns
 from opscope.documents.runs import RunRow
-from opscope.report.blocks import Name, Table
-from opscope.units import format_ns
+from opscope.render.blocks import Name, Table
 
 
 def runs_table(runs: Sequence[RunRow]) -> Table:

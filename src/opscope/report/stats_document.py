@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import polars as pl
 
-from opscope.analysis.checks import check_file, check_recording
-from opscope.analysis.cuda_stats import failed_calls, report_of, span_of
-from opscope.analysis.plausible import plausible
-from opscope.analysis.producer import process_name
-from opscope.columns import TABLES
+from opscope.analysis.costs.cuda_stats import failed_calls, report_of, span_of
+from opscope.analysis.structure.producer import process_name
+from opscope.analysis.trust.checks import check_file, check_recording
+from opscope.analysis.trust.plausible import plausible
+from opscope.base.units import NS_PER_S, format_count, format_ns
 from opscope.documents.stats import (
     Distribution,
     ProcessEntry,
@@ -22,9 +22,9 @@ from opscope.documents.stats import (
 )
 from opscope.documents.trust import Verdict
 from opscope.knowledge.kernels.kinds import short_name
-from opscope.model import Trace
-from opscope.report.blocks import Name, Table
-from opscope.units import NS_PER_S, format_count, format_ns
+from opscope.render.blocks import Name, Table
+from opscope.trace.columns import TABLES
+from opscope.trace.model import Trace
 
 _TITLES = {
     Report.API: "CUDA API",

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from opscope.analysis.idle import IdleCause
+from opscope.analysis.idle.idle import IdleCause
+from opscope.base.units import format_share
 from opscope.documents.trace import DeviceEntry
-from opscope.units import format_share
 
 _WIDTH: Final = 48  # characters of a bar
 _LEAST: Final = 0.005  # of the window: smaller parts are put together

@@ -8,24 +8,24 @@ from typing import Any
 import polars as pl
 
 from opscope.analysis.analyzed import Analysis
+from opscope.analysis.idle.timeline import DeviceTimeline
+from opscope.analysis.light_pass import LightPass
 from opscope.analysis.measured import Measured
-from opscope.analysis.passes import LightPass
-from opscope.analysis.timeline import DeviceTimeline
-from opscope.analysis.window import Window
+from opscope.analysis.structure.window import Window
 from opscope.documents import trace as doc
 from opscope.documents.findings import Finding
 from opscope.documents.history import CURRENT
 from opscope.documents.limits import LimitsEntry
 from opscope.documents.source import NativeFunctionDetail
+from opscope.knowledge.kernels.kernel_source import How, SourceResolver
 from opscope.knowledge.kernels.kinds import short_name
-from opscope.knowledge.kernels.source import How, SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
+from opscope.lookup.dossier import findings_of
+from opscope.lookup.explain import Lookup
+from opscope.lookup.native_function import native_function_of
+from opscope.lookup.source_links import source_entry
 from opscope.record.capture import CaptureRecord
-from opscope.report.dossier import findings_of
-from opscope.report.explain import Lookup
 from opscope.report.limits_document import limits_entry
-from opscope.report.native_function import native_function_of
-from opscope.report.source import source_entry
 
 _NO_KERNEL = "no kernel of this operator was recorded"
 _RESEARCHED = 3  # operators that get findings

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from opscope._version import __version__
-from opscope.benchmarking.steps import benchmark, time_once
+from opscope.base.errors import EnvironmentLacksError
 from opscope.collect.environment import (
     describe_framework,
     describe_machine,
@@ -19,16 +19,16 @@ from opscope.collect.environment import (
 )
 from opscope.collect.native_functions import installed_table
 from opscope.collect.torch_profiler import TorchProfiler, collected_activities
-from opscope.errors import EnvironmentLacksError
 from opscope.record.capture import Benchmark, CaptureRecord, PeakMemory, RawTrace, WorkloadInfo
 from opscope.record.codec import encode
 from opscope.record.configuration import CaptureOptions, Configuration
-from opscope.record.steps import StepKind, StepsFound
+from opscope.record.step_kinds import StepKind, StepsFound
 from opscope.record.sweep import EntryFiles
-from opscope.store import RunDirectory, functions_name
-from opscope.torch_device import current, resolve_device
-from opscope.workloads.build import build
-from opscope.workloads.building import Workload, refuse_unstarted
+from opscope.runs.store import RunDirectory, functions_name
+from opscope.torch_support.device import current, resolve_device
+from opscope.workbench.benchmarking.unprofiled_steps import benchmark, time_once
+from opscope.workloads.choice import build
+from opscope.workloads.stepping import Workload, refuse_unstarted
 
 
 @dataclass(frozen=True, slots=True)

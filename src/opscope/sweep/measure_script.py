@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from opscope.base.errors import OpscopeError, UsageError
 from opscope.collect.script.found import Found
 from opscope.collect.script.plain_clock import PlainClock
 from opscope.collect.script.questions import current_device
@@ -17,13 +18,12 @@ from opscope.collect.script.running import run_script
 from opscope.collect.script.signals import install
 from opscope.collect.script.watchdog import listen_to_watchdog, start_watchdog
 from opscope.collect.script.watcher import EnoughMeasured, Watcher
-from opscope.errors import OpscopeError, UsageError
 from opscope.record.capture import Benchmark, CaptureRecord, WorkloadInfo
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions, Configuration
-from opscope.record.steps import ScriptRun, StepsFound
+from opscope.record.step_kinds import ScriptRun, StepsFound
 from opscope.record.sweep import EntryFiles
-from opscope.store import RunDirectory
+from opscope.runs.store import RunDirectory
 
 
 @dataclass(frozen=True, slots=True)

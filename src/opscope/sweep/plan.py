@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from opscope._version import __version__
-from opscope.errors import UsageError
+from opscope.base.errors import UsageError
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.settings import SETTINGS, Value, heading_of, option_of
 from opscope.record.sweep import Entry, Manifest
-from opscope.store import RunDirectory, allot
+from opscope.runs.store import RunDirectory, allot
 from opscope.workloads.catalog import BUILT_IN, check, short_name, target_file
 
 Values = Mapping[str, Sequence[Value]]  # what a setting may take, by its name

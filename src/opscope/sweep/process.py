@@ -13,13 +13,13 @@ from typing import IO, Protocol
 
 import msgspec
 
-from opscope.errors import EnvironmentLacksError
-from opscope.processes import own_environment, own_process
+from opscope.base.errors import EnvironmentLacksError
+from opscope.base.processes import own_environment, own_process
 from opscope.record.configuration import CaptureOptions
 from opscope.record.settings import Value
-from opscope.record.steps import ScriptRun, StepKind, WantedSteps
+from opscope.record.step_kinds import ScriptRun, StepKind, WantedSteps
 from opscope.record.sweep import Entry, Failure
-from opscope.store import RunDirectory
+from opscope.runs.store import RunDirectory
 from opscope.sweep.warm import WarmProcess
 from opscope.sweep.worker import Message, Request, Sender
 from opscope.workloads.catalog import is_script

@@ -10,12 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from opscope.errors import OpscopeError
-from opscope.pipeline import PageParts, Result, functions_of, write_outputs
+from opscope.base.errors import OpscopeError
+from opscope.base.threads import cores
 from opscope.record.sweep import Entry
-from opscope.store import RunDirectory
+from opscope.runs.pipeline import PageParts, Result, functions_of, write_outputs
+from opscope.runs.store import RunDirectory
 from opscope.sweep.worker import failure_of
-from opscope.threads import cores
 
 _CORES: Final = 4  # with fewer, a report takes from what the next worker does
 

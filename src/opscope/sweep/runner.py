@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Protocol, TypeVar
 
-from opscope.pipeline import PageParts, write_comparison, write_page
 from opscope.record.capture import CaptureRecord
 from opscope.record.configuration import CaptureOptions
 from opscope.record.redaction import Redactor
 from opscope.record.settings import Value
 from opscope.record.sweep import Entry, Failure, Manifest
-from opscope.store import RunDirectory, with_entry
+from opscope.runs.pipeline import PageParts, write_comparison, write_page
+from opscope.runs.store import RunDirectory, with_entry
 from opscope.sweep.reporting import Reports
 from opscope.sweep.worker import Request, Sender, run
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from opscope.processes import own_environment, own_process
+from opscope.base.processes import own_environment, own_process
 from opscope.sweep.worker import Request
 from opscope.workloads.catalog import BUILT_IN, is_built_in
 

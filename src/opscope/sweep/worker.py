@@ -17,12 +17,12 @@ from pathlib import Path
 
 import msgspec
 
-from opscope.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.settings import Value
-from opscope.record.steps import ScriptRun
+from opscope.record.step_kinds import ScriptRun
 from opscope.record.sweep import EntryFiles, Failure, FailureKind
-from opscope.store import RunDirectory
+from opscope.runs.store import RunDirectory
 from opscope.workloads.catalog import is_script
 
 _LONGEST = 300  # characters of a message that shall be one line

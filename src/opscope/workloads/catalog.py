@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from opscope.errors import UsageError
+from opscope.base.errors import UsageError
 from opscope.record.configuration import Configuration
 from opscope.record.settings import SETTINGS, option_of
 

@@ -20,12 +20,13 @@ from typing import Any
 
 import torch
 
-from opscope.errors import UsageError
+from opscope.base.errors import UsageError
 from opscope.record.capture import WorkloadInfo
 from opscope.record.configuration import Configuration
 from opscope.record.settings import SETTINGS, option_of
-from opscope.torch_device import synchronize
-from opscope.workloads.building import (
+from opscope.torch_support.device import synchronize
+from opscope.workloads.catalog import short_name
+from opscope.workloads.stepping import (
     TORCH_DTYPES,
     Model,
     Workload,
@@ -34,7 +35,6 @@ from opscope.workloads.building import (
     precision_notes,
     refuse_unstarted,
 )
-from opscope.workloads.catalog import short_name
 
 _RETURNS = "a callable without arguments (the step), or (module, example inputs)"
 _APPLIED = frozenset({"mode", "dtype", "compile"})  # to what a function returns, if it does not take them itself

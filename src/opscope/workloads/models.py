@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from opscope.errors import EnvironmentLacksError, UsageError
+from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.record.capture import WorkloadInfo
 from opscope.record.configuration import Configuration
-from opscope.workloads.building import Model, Step, Workload, make_step, parameter_count, precision_notes
+from opscope.workloads.stepping import Model, Step, Workload, make_step, parameter_count, precision_notes
 
 _BERT_HUB_NAME = "google-bert/bert-base-uncased"
 _HEAD_SIZE = 64

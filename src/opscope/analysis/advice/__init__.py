@@ -1,52 +1,61 @@
 """What could make a step faster: one function per rule, ranked by the saving that can be defended."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from opscope.analysis.advice import attention, communication, host, memory, products, repeated
+from opscope.analysis.advice import communication, memory_bound, products, repeated
+from opscope.analysis.advice.allocation import allocator_churn
+from opscope.analysis.advice.attention import eager_attention
+from opscope.analysis.advice.blocking import blocking_calls, waits_for_the_device
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, derived, measured
-from opscope.analysis.advice.device_work import dearest, far_from_limit
-from opscope.analysis.advice.devices import devices_take_turns
+from opscope.analysis.advice.dependency import stream_dependency
+from opscope.analysis.advice.device_work import DEAREST_WORK, FAR_FROM_LIMIT, dearest, far_from_limit
+from opscope.analysis.advice.dispatch import dispatch_bound
+from opscope.analysis.advice.host_copies import copies
+from opscope.analysis.advice.host_work import host_work, input_pipeline
 from opscope.analysis.advice.optimizer import unfused_optimizer
+from opscope.analysis.advice.preparation import cold_start, recompilation
+from opscope.analysis.advice.rule import AdviceRule, Statement, percent
 from opscope.analysis.advice.saving_text import saving_text
+from opscope.analysis.advice.several_devices import devices_take_turns
 from opscope.analysis.advice.small_copies import small_copies
-from opscope.analysis.bounds import BUSY_SHARE
-from opscope.analysis.limit_totals import least_ns
-from opscope.analysis.limits import MOSTLY_MOVING, moving_share
+from opscope.analysis.costs.limit_totals import least_ns
+from opscope.analysis.costs.limits import MODELLED_SHARE, MOSTLY_MOVING, moving_share
+from opscope.analysis.verdict.bounds import BUSY_SHARE
+from opscope.base.units import format_share
 from opscope.documents.findings import Finding, Rule, SavingRange, Where
 from opscope.documents.trust import CheckName
-from opscope.units import format_share
 
-RULES: Final[tuple[Callable[[Context], Iterator[Draft]], ...]] = (
+RULES: Final[tuple[AdviceRule, ...]] = (
     products.fp32_products,
     products.unaligned_sizes,
     products.slow_product_kernel,
     products.small_grid,
-    host.dispatch_bound,
+    dispatch_bound,
     small_copies,
-    host.waits_for_the_device,
-    host.blocking_calls,
-    host.copies,
-    host.input_pipeline,
-    host.allocator_churn,
-    host.host_work,
-    host.stream_dependency,
+    waits_for_the_device,
+    blocking_calls,
+    copies,
+    input_pipeline,
+    allocator_churn,
+    host_work,
+    stream_dependency,
     devices_take_turns,
     communication.exposed_communication,
     communication.late_rank,
     communication.small_collectives,
     communication.buffer_broadcast,
-    host.cold_start,
-    host.recompilation,
-    memory.fusible_chain,
-    attention.eager_attention,
+    cold_start,
+    recompilation,
+    memory_bound.fusible_chain,
+    eager_attention,
     unfused_optimizer,
-    memory.layout_conversion,
-    memory.repeated_casts,
+    memory_bound.layout_conversion,
+    memory_bound.repeated_casts,
     repeated.recomputation,
-    memory.contiguous_copies,
-    memory.device_copies,
-    memory.grown_copies,
+    memory_bound.contiguous_copies,
+    memory_bound.device_copies,
+    memory_bound.grown_copies,
     repeated.duplicate_work,
 )
 # What rests on what the host did, and when it launched.
@@ -60,6 +69,18 @@ FIRST: Final = 3  # findings on the first screen
 # From this share of a step on a saving counts: a step without any is near its limit.
 _CHEAP: Final = 0.05
 _NEAR: Final = 0.4  # of the limit: below, there is something to gain that no rule knows
+_NEAR_LIMIT: Final = Statement(
+    Rule.NEAR_LIMIT,
+    f"nothing likely saves {percent(_CHEAP)} of a step, the device is busy {percent(BUSY_SHARE)} of it, "
+    f"{percent(MODELLED_SHARE)} of its work has a model, and that runs at {percent(_NEAR)} of its limit or more",
+    "0",
+    "most work has no recorded shapes; of a device that mostly moves data it says that whether they must be moved no "
+    "trace tells",
+)
+STATEMENTS: Final = (
+    *(statement for rule in RULES for statement in rule.statements),
+    *(_NEAR_LIMIT, FAR_FROM_LIMIT, DEAREST_WORK),
+)
 
 
 def findings_of(recording: Recording) -> tuple[Finding, ...]:
@@ -71,7 +92,7 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
         return ()
     context = Context(recording)
     if evidence.is_warm_up:
-        return _named(context, list(host.cold_start(context)) or [_warm_up(context)])
+        return _named(context, list(cold_start(context)) or [_warm_up(context)])
     drafts = [context.beside_others(draft) for rule in RULES for draft in rule(context)]
     if evidence.host_unknown is not None:
         drafts = [draft for draft in drafts if draft.rule not in _OF_THE_HOST]  # nobody knows what it did
@@ -127,7 +148,7 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
         title=f"Nothing {sure} to gain{how}: the device is busy {busy} {context.words.of_the}, at {share}",
         where=Where(),
         saving=Range(0.0, 0.0),
-        derivation=f"no rule finds more than 5 % {context.words.of_the}",
+        derivation=f"no rule finds more than {percent(_CHEAP)} {context.words.of_the}",
         evidence=(derived(f"work with a model runs at {share} of the device, by time"),),
         action=action,
         wrong_if="a cause that no rule knows",

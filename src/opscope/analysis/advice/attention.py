@@ -14,14 +14,19 @@ from opscope.analysis.advice.context import (
     general,
     measured,
 )
-from opscope.analysis.tables import UNLINKED
+from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.costs.sums import UNLINKED
+from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Rule
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
 from opscope.knowledge.costs import Product
-from opscope.units import format_ns, format_share
 
+# Of the peak: what fused attention reaches at worst and at best.
+_FUSED_AT_WORST: Final = 0.3
+_FUSED_AT_BEST: Final = 0.6
+_BY_NAMES: Final = (0.15, 1.8)  # of the time of products and softmax, where no shapes were recorded
 _TITLE: Final = "Attention is written out and keeps all scores in memory ({time} {words.per})"
 _ACTION: Final = (
     "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...)  # in transformers: "
@@ -29,6 +34,17 @@ _ACTION: Final = (
 )
 
 
+@states(
+    Statement(
+        Rule.EAGER_ATTENTION,
+        "a softmax over scores in memory between two products of the same scores",
+        f"half of what fused attention at {percent(_FUSED_AT_WORST)} of the limit saves, to what it does at "
+        f"{percent(_FUSED_AT_BEST)}; without shapes {percent(_BY_NAMES[0])} to {percent(_BY_NAMES[1])} of the time "
+        "of products and "
+        "softmax",
+        "the softmax is over classes",
+    ),
+)
 def eager_attention(context: Context) -> Iterator[Draft]:
     """Find attention that is written out: products with a softmax between them, all scores in memory."""
     yield from _attention_by_names(context)
@@ -58,10 +74,11 @@ def eager_attention(context: Context) -> Iterator[Draft]:
         rule=Rule.EAGER_ATTENTION,
         title=_TITLE.format(time=format_ns(time), words=context.words),
         where=context.where_of_row(max(softmaxes, key=lambda row: row.device_ns)),
-        saving=context.of_device(0.5 * (time - ideal / 0.3), time - ideal / 0.6),
+        saving=context.of_device(0.5 * (time - ideal / _FUSED_AT_WORST), time - ideal / _FUSED_AT_BEST),
         derivation="the time of the products, the softmax and what works on the scores, less what fused "
         "attention takes at "
-        "60 % of the device's limit (high); half of what is left at 30 % (low)",
+        f"{percent(_FUSED_AT_BEST)} of the device's limit (high); half of what is left at {percent(_FUSED_AT_WORST)} "
+        "(low)",
         evidence=(
             measured(f"the scores of {softmaxes[0].input_dims} are written and read by "
                      f"{sum(row.calls for row in found) / context.steps:,.0f} calls {context.words.each}"),
@@ -89,9 +106,10 @@ def _attention_by_names(context: Context) -> Iterator[Draft]:
         rule=Rule.EAGER_ATTENTION,
         title=_TITLE.format(time=format_ns(time), words=context.words),
         where=context.where_of_row(max(rows, key=lambda row: row.device_ns)),
-        saving=context.of_device(0.15 * time, 1.8 * time),
-        derivation="15 % (low) to 95 % (likely) of the time of its products and softmax; what else works on the scores "
-        "may take nearly as long again (180 %: high): sizes were not recorded",
+        saving=context.of_device(_BY_NAMES[0] * time, _BY_NAMES[1] * time),
+        derivation=f"{percent(_BY_NAMES[0])} (low) of the time of its products and softmax; what else works on the "
+        "scores "
+        f"may take nearly as long again ({percent(_BY_NAMES[1])}: high): sizes were not recorded",
         evidence=(
             measured(f"{calls['aten::bmm'] / context.steps:,.0f} batched products and {softmaxes / context.steps:,.0f} "
                      f"softmaxes {context.words.each}"),

@@ -8,15 +8,16 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, general, measured
-from opscope.analysis.api import names_that
-from opscope.analysis.columns import column, end_of, nesting_of
-from opscope.analysis.intervals import Intervals
-from opscope.analysis.limits import BETWEEN_DEVICES
-from opscope.analysis.nesting import Bools, Ints
+from opscope.analysis.advice.rule import Statement, span, states
+from opscope.analysis.costs.limits import BETWEEN_DEVICES
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of, nesting_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.findings import Fact, Rule, Where
 from opscope.knowledge.collectives import Collective, collective_of
 from opscope.knowledge.kernels.kinds import communicates
-from opscope.units import format_bytes, format_count, format_ns, format_share
 
 _STEPS_THAT_TELL: Final = 3
 _MANY: Final = 16  # messages a step
@@ -81,6 +82,15 @@ def _ranges_of(context: Context, rows: Ints) -> list[str | None]:
     return [None if row < 0 else str(ranges["name"][row]) for row in around.tolist()]
 
 
+@states(
+    Statement(
+        Rule.EXPOSED_COMMUNICATION,
+        "communication beside which nothing is computed",
+        f"0 to all of it, but for what calls take beyond {_SLOW:.0f} times what such calls usually take: then other "
+        "ranks are "
+        "late",
+    ),
+)
 def exposed_communication(context: Context) -> Iterator[Draft]:
     """Find data that move between devices while nothing is computed."""
     time = context.device.exposed_communication_ns / context.steps
@@ -107,6 +117,16 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
     )  # fmt: skip
 
 
+@states(
+    Statement(
+        Rule.LATE_RANK,
+        f"collectives that take more than {_SLOW:.0f} times as long as such ones usually do: of as large messages, "
+        "of the same "
+        "inputs, or at the same place of other steps",
+        "0 to all that they take beyond that",
+        "all calls are slow, or nothing tells which are alike",
+    ),
+)
 def late_rank(context: Context) -> Iterator[Draft]:
     """Find collectives that take far longer than such ones usually do: they begin when the last rank has come."""
     exposed = context.device.exposed_communication_ns / context.steps
@@ -178,6 +198,15 @@ def _has_backward(context: Context) -> bool:
     return bool(names_that(names, lambda text: "autograd::engine" in text or "Backward" in text).any())
 
 
+@states(
+    Statement(
+        Rule.SMALL_COLLECTIVES,
+        f"{_MANY} and more messages a step of less than {_SMALL_BYTES >> 20} MiB (where sizes were not recorded: "
+        "of less "
+        f"than {span(_SHORT_NS)}), beside which nothing is computed",
+        "0 to all but one message's share, less waiting for late ranks",
+    ),
+)
 def small_collectives(context: Context) -> Iterator[Draft]:
     """Find many messages that are too small for the links: each takes as long as its start, whatever it holds."""
     messages = _Messages.of(context)
@@ -205,7 +234,7 @@ def small_collectives(context: Context) -> Iterator[Draft]:
             measured(f"the median one takes {took}"),
             measured("their sizes were recorded")
             if len(sizes)
-            else derived(f"their sizes were not recorded; in {format_ns(_SHORT_NS)} no link in use moves much"),
+            else derived(f"their sizes were not recorded; in {span(_SHORT_NS)} no link in use moves much"),
             *messages.largest(),
         ),
         action="put several tensors into one message: gradients in buckets (DistributedDataParallel does), else one "
@@ -215,6 +244,13 @@ def small_collectives(context: Context) -> Iterator[Draft]:
     )
 
 
+@states(
+    Statement(
+        Rule.BUFFER_BROADCAST,
+        "broadcasts within DistributedDataParallel's forward pass",
+        "0 to all of it",
+    ),
+)
 def buffer_broadcast(context: Context) -> Iterator[Draft]:
     """Find DistributedDataParallel sending its buffers in each forward pass."""
     messages = _Messages.of(context)

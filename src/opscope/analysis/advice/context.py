@@ -9,26 +9,26 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from opscope.analysis.api import names_that
-from opscope.analysis.autograd import BackwardPass
-from opscope.analysis.bounds import waiting_per_step
-from opscope.analysis.columns import column, end_of
-from opscope.analysis.gaps import Place, Places
-from opscope.analysis.host_time import HostTime
-from opscope.analysis.intervals import Intervals
-from opscope.analysis.limits import mostly_modelled
-from opscope.analysis.links import Links
-from opscope.analysis.nesting import Bools, Ints
-from opscope.analysis.step_evidence import DEVICE_ONLY, STACKS, StepEvidence, busiest
-from opscope.analysis.timeline import NO_DEVICE, DeviceTimeline
-from opscope.analysis.waits import Waits
+from opscope.analysis.costs.limits import mostly_modelled
+from opscope.analysis.idle.gaps import Place, Places
+from opscope.analysis.idle.host_time import HostTime
+from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
+from opscope.analysis.idle.waits import Waits
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.autograd import BackwardPass
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.analysis.verdict.bounds import waiting_per_step
+from opscope.analysis.verdict.step_evidence import DEVICE_ONLY, STACKS, StepEvidence, busiest
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, StepKind, Where
 from opscope.documents.limits import LimitRow
 from opscope.documents.statements import Basis
 from opscope.knowledge.kernels.kinds import communicates
-from opscope.model import DeviceProperties, Trace
 from opscope.readers.formats import KINETO
+from opscope.trace.model import DeviceProperties, Trace
 
 LEAST_SHARE: Final = 0.02  # of the step: what could save less is not worth a line
 _SIDE_BY_SIDE: Final = 1.02  # of the time in which anything runs: from here on streams run at once

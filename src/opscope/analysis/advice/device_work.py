@@ -6,18 +6,35 @@ from typing import Final
 import polars as pl
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, claims_of, derived, measured
-from opscope.analysis.bounds import BUSY_SHARE
+from opscope.analysis.advice.rule import Statement, percent, span
+from opscope.analysis.verdict.bounds import BUSY_SHARE
+from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Fact, Rule, Where
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.kinds import communicates
-from opscope.units import format_ns, format_share
 
 _FAR: Final = 0.5  # of the limit
 _REACHED: Final = 0.8  # what kernels that pass over memory once reach of it (METRICS: device copies do on an H200)
 _LEAST_CALL_NS: Final = 10_000.0  # shorter kernels are a matter of launching
 _NAMED: Final = 3
 _LIKELY: Final = 0.1  # of what the limit allows: why it is far from it, nobody knows
+
+
+FAR_FROM_LIMIT: Final = Statement(
+    Rule.FAR_FROM_LIMIT,
+    f"of a device that is busy {percent(BUSY_SHARE)} of the step, work other than products of "
+    f"{span(_LEAST_CALL_NS)} a call and more below {percent(_FAR)} of its limit, of which no other rule speaks: "
+    "the "
+    f"{_NAMED} that lose most",
+    f"0 to what {percent(_REACHED)} of the limit allows",
+    "the device waits",
+)
+DEAREST_WORK: Final = Statement(
+    Rule.DEAREST_WORK,
+    f"such a device, where no other rule has anything to say: the {_NAMED} kernels that take most",
+    "0",
+)
 
 
 def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]:
@@ -41,7 +58,9 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
             title=f"{row.operator or 'a kernel'} runs at {share} of its limit ({format_ns(time)} {context.words.per})",
             where=context.where_of_row(row),
             saving=Range(0.0, high, _LIKELY * high),
-            derivation="its time less what it takes at 80 % of the limit (high); why it is slower is not known (low)",
+            derivation=f"its time less what it takes at {percent(_REACHED)} of the limit (high); why it is slower is "
+            "not "
+            "known (low)",
             evidence=(
                 measured(f"{row.calls / context.steps:,.1f} calls {context.words.each} of "
                          f"{row.input_dims or 'unknown inputs'}, "

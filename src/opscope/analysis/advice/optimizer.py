@@ -8,17 +8,21 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, general, idle_claim, measured
-from opscope.analysis.api import names_that
-from opscope.analysis.columns import column, end_of, nesting_of
-from opscope.analysis.intervals import Intervals
-from opscope.analysis.nesting import Bools, Ints
+from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of, nesting_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Where
-from opscope.units import format_ns
 
 _RANGE: Final = re.compile(r"^Optimizer\.step#(.+?)(\.step)?$")
 _FUSED: Final = ("SGD", "Adam", "AdamW", "Adagrad")
 _MANY: Final = 8  # kernels a step
+# What fusing saves: of the device time in its ranges, and of the idle time, at least and at most.
+_OF_WORK: Final = (0.3, 0.75)
+_OF_IDLE: Final = (0.5, 1.0)
 
 
 def _ranges(context: Context) -> pl.DataFrame:
@@ -45,6 +49,15 @@ def in_optimizer(context: Context) -> Bools:
     return found
 
 
+@states(
+    Statement(
+        Rule.UNFUSED_OPTIMIZER,
+        f"{_MANY} and more kernels a step within the `Optimizer.step` of one class of optimizers",
+        f"{percent(_OF_WORK[0])} to {percent(_OF_WORK[1])} of its device time and {percent(_OF_IDLE[0])} to all of "
+        "the idle time in it",
+        "it is fused",
+    ),
+)
 def unfused_optimizer(context: Context) -> Iterator[Draft]:
     """Find optimizers that update parameters by many kernels, each class by itself."""
     ranges = _ranges(context)
@@ -76,7 +89,9 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
     waiting = context.idle_for(BoundKind.DISPATCH) + context.idle_for(BoundKind.HOST_WORK)
     share = idle * context.steps / max(int(context.waits.lengths[mask].sum()), 1)
     waiting = waiting.times(share, share)
-    saving = (waiting.times(0.5, 1.0) + context.of_device(0.3 * work, 0.75 * work)).within(context.step_ns)
+    saving = (waiting.times(*_OF_IDLE) + context.of_device(_OF_WORK[0] * work, _OF_WORK[1] * work)).within(
+        context.step_ns
+    )
     if saving.high < LEAST_SHARE * context.step_ns or kernels < _MANY:
         return
     match = _RANGE.search(range_name)
@@ -88,7 +103,8 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
         title=f"{name} takes {kernels:,.0f} kernels {context.words.each}: {now}",
         where=Where(annotation=range_name),
         saving=saving,
-        derivation="75 % (high) and 30 % (low) of its device time, as one pass over parameters, gradients and states "
+        derivation=f"{percent(_OF_WORK[1])} (high) and {percent(_OF_WORK[0])} (low) of its device time, as one pass "
+        "over parameters, gradients and states "
         "remains; and all and half of the idle time in its ranges",
         evidence=(
             measured(

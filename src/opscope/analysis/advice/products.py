@@ -5,17 +5,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from opscope.analysis.advice.context import Context, Draft, Range, claims_of, derived, general, measured
+from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Rule
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.kernels.kinds import communicates
-from opscope.units import format_ns, format_share
 
 _NS_PER_US: Final = 1_000.0
 # Of what products reach of their limit: what a well-chosen kernel for large sizes does, and what one does at worst.
 _GOOD_SHARE: Final = 0.75
 _POOR_SHARE: Final = 0.3
+_TF32_AT_WORST: Final = 0.2  # of its peak
+_ALIGNED_AT_WORST: Final = 0.28
+_BF16_OF_DOUBLES: Final = 0.9
 # Elements that 16 bytes hold, by precision: what the fast kernels load at once.
 _MULTIPLE: Final = {"bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4, "fp8": 16, "int8": 16}
 _UNALIGNED: Final = frozenset({"1", "2"})
@@ -89,6 +93,15 @@ def _sizes(row: LimitRow) -> str:
     return row.input_dims or "" if row.product is None else row.product.text
 
 
+@states(
+    Statement(
+        Rule.FP32_PRODUCTS,
+        "products whose kernel's name says FP32 cores, on a device with TF32, or with Tensor Cores for 16 bits only "
+        "(Volta, Turing)",
+        f"TF32, or FP16, at {percent(_TF32_AT_WORST)} to {percent(_GOOD_SHARE)} of its peak",
+        "TF32 was used",
+    ),
+)
 def fp32_products(context: Context) -> Iterator[Draft]:
     """Find products on the FP32 cores of a device whose Tensor Cores take TF32."""
     # Volta and Turing have Tensor Cores for 16 bits only.
@@ -103,7 +116,7 @@ def fp32_products(context: Context) -> Iterator[Draft]:
         return
     first, unknown = _costliest(rows), _time(context, named)
     time = _time(context, rows) + unknown
-    least = _lost(context, rows, _at_lower, 0.2) + _FP32.least_of_time * unknown
+    least = _lost(context, rows, _at_lower, _TF32_AT_WORST) + _FP32.least_of_time * unknown
     most = _lost(context, rows, _at_lower, _GOOD_SHARE) + _FP32.most_of_time * unknown
     saving = context.of_device(least, most)
     share = sum((row.share or 0) * row.device_ns for row in rows) / sum(row.device_ns for row in rows)
@@ -112,8 +125,15 @@ def fp32_products(context: Context) -> Iterator[Draft]:
         title=matter.title.format(time=format_ns(time), words=context.words),
         where=context.where_of_row(first),
         saving=saving,
-        derivation=f"their time less what {lower.upper()} takes at 75 % (high) and 20 % (low) of its peak"
-        + (f"; 87 % and 25 % of the {format_ns(unknown)} in products whose sizes were not recorded" if named else ""),
+        derivation=f"their time less what {lower.upper()} takes at {percent(_GOOD_SHARE)} (high) and "
+        f"{percent(_TF32_AT_WORST)} (low) of its peak"
+        + (
+            f"; {percent(_FP32.most_of_time)} and {percent(_FP32.least_of_time)} of the {format_ns(unknown)} in "
+            "products "
+            "whose sizes were not recorded"
+            if named
+            else ""
+        ),
         evidence=(
             measured(f"{format_share(time, context.busy_ns)} of the device's busy time, mostly {_sizes(first)}"),
             measured(f"the kernel is {decode(first.kernel).summary}"),
@@ -125,6 +145,17 @@ def fp32_products(context: Context) -> Iterator[Draft]:
     )
 
 
+@states(
+    Statement(
+        Rule.UNALIGNED_SIZES,
+        f"products in 16 or 8 bits or TF32, of more than {_LEAST_CALL_NS / _NS_PER_US:.0f} us a call, with a size "
+        "that is no "
+        "multiple of 16 bytes, in a kernel for any alignment (or "
+        f"below {percent(_POOR_SHARE)} of the limit where the name does not say)",
+        f"aligned at {percent(_ALIGNED_AT_WORST)} to {percent(_GOOD_SHARE)} of the limit",
+        "the kernel is a fast one all the same",
+    ),
+)
 def unaligned_sizes(context: Context) -> Iterator[Draft]:
     """Find products whose sizes keep the fast kernels away."""
     rows = [row for row in context.rows if _is_unaligned(row)]
@@ -142,8 +173,11 @@ def unaligned_sizes(context: Context) -> Iterator[Draft]:
         title=f"Sizes that are no multiples of {multiple} ({', '.join(map(str, odd[:3]))}) keep products off the fast "
         "kernels",
         where=context.where_of_row(first),
-        saving=context.of_device(_lost(context, rows, _ideal, 0.28), _lost(context, rows, _ideal, _GOOD_SHARE)),
-        derivation="their time less what aligned products take at 75 % (high) and 28 % (low) of the device's limit",
+        saving=context.of_device(
+            _lost(context, rows, _ideal, _ALIGNED_AT_WORST), _lost(context, rows, _ideal, _GOOD_SHARE)
+        ),
+        derivation=f"their time less what aligned products take at {percent(_GOOD_SHARE)} (high) and "
+        f"{percent(_ALIGNED_AT_WORST)} (low) of the device's limit",
         evidence=(
             measured(f"{format_share(_time(context, rows), context.busy_ns)} of the device's busy time"),
             measured(f"{_sizes(first)} runs as {decode(first.kernel).summary}"),
@@ -201,6 +235,16 @@ def _is_unaligned(row: LimitRow) -> bool:
     return row.share < _POOR_SHARE and row.limited_by == LimitedBy.COMPUTE
 
 
+@states(
+    Statement(
+        Rule.SLOW_PRODUCT_KERNEL,
+        f"products in double precision; products on Tensor Cores below {percent(_POOR_SHARE)} of the limit without "
+        "another "
+        "reason",
+        f"0 to {percent(_GOOD_SHARE)} (doubles: bfloat16 at {percent(_BF16_OF_DOUBLES)}) of the limit",
+        "calls are short, grids small",
+    ),
+)
 def slow_product_kernel(context: Context) -> Iterator[Draft]:
     """Find products in double precision, and those far below what their Tensor Cores allow without another reason."""
     doubles = [row for row in context.rows if row.flop and row.precision in ("fp64", "fp64_tensor")]
@@ -217,7 +261,8 @@ def slow_product_kernel(context: Context) -> Iterator[Draft]:
         title=f"Products in {first.precision} run far below the Tensor Cores' limit",
         where=context.where_of_row(first),
         saving=context.of_device(0.0, _lost(context, slow, _ideal, _GOOD_SHARE)),
-        derivation="their time less what they take at 75 % of the limit (high); that another kernel exists is "
+        derivation=f"their time less what they take at {percent(_GOOD_SHARE)} of the limit (high); that another "
+        "kernel exists is "
         "not certain",
         evidence=(
             measured(f"{_sizes(first)} takes {format_ns(first.call_ns)} as {decode(first.kernel).summary}"),
@@ -242,8 +287,9 @@ def _doubles(context: Context, rows: Sequence[LimitRow]) -> Draft:
         rule=Rule.SLOW_PRODUCT_KERNEL,
         title=_DOUBLES.title.format(time=format_ns(_time(context, rows)), words=context.words),
         where=context.where_of_row(first),
-        saving=context.of_device(0.0, _lost(context, rows, _in_bfloat16, 0.9)),
-        derivation="their time less what bfloat16 takes at 90 % of its limit (high); single precision without "
+        saving=context.of_device(0.0, _lost(context, rows, _in_bfloat16, _BF16_OF_DOUBLES)),
+        derivation=f"their time less what bfloat16 takes at {percent(_BF16_OF_DOUBLES)} of its limit (high); single "
+        "precision without "
         "TF32 may gain "
         "nothing on this device (low)",
         evidence=(
@@ -274,6 +320,14 @@ def _multiprocessors(context: Context) -> int:
     return (context.properties.multiprocessors if context.properties else None) or 0
 
 
+@states(
+    Statement(
+        Rule.SMALL_GRID,
+        f"kernels of {5 * _LEAST_CALL_NS / _NS_PER_US:.0f} us and more with thread blocks for less than "
+        f"{percent(_SMALL_GRID_SHARE)} of the multiprocessors, below {percent(_SMALL_GRID_SHARE)} of their limit",
+        "0 to the limit",
+    ),
+)
 def small_grid(context: Context) -> Iterator[Draft]:
     """Find kernels with too few thread blocks for the device."""
     available = _multiprocessors(context)

@@ -15,17 +15,28 @@ from opscope.analysis.advice.context import (
     general,
     measured,
 )
-from opscope.analysis.api import names_that
-from opscope.analysis.columns import column, end_of, nesting_of
-from opscope.analysis.modules import MODULE_FRAME
-from opscope.analysis.nesting import Ints
-from opscope.analysis.recomputed import recomputed
-from opscope.analysis.stacks import is_users
+from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of, nesting_of
+from opscope.analysis.structure.modules import MODULE_FRAME
+from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.recomputed import recomputed
+from opscope.analysis.structure.stacks import is_users
+from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Rule, Where
 from opscope.knowledge.copies import Direction, direction_of
-from opscope.units import format_ns, format_share
+
+_AGAIN: Final = (0.85, 1.4)  # of their time: what a step lost without checkpoints in benchmarks/programs.py
 
 
+@states(
+    Statement(
+        Rule.RECOMPUTATION,
+        "composite forward operators within the backward pass",
+        f"{percent(_AGAIN[0])} to {percent(_AGAIN[1])} of their device time, and their part of the time spent "
+        "launching",
+    ),
+)
 def recomputation(context: Context) -> Iterator[Draft]:
     """Find forward work that the backward pass does again."""
     root = recomputed(context.trace, context.links, context.backward())[context.work]
@@ -39,9 +50,10 @@ def recomputation(context: Context) -> Iterator[Draft]:
         rule=Rule.RECOMPUTATION,
         title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} {context.words.per})",
         where=_checkpoint(context),
-        saving=context.of_removed(0.85 * time, 1.4 * time, len(again) / linked),
-        derivation="the device time of forward operators that run within the backward pass (85 %: low; 140 %: "
-        "high, with what keeps its results), and their part of the time spent launching",
+        saving=context.of_removed(_AGAIN[0] * time, _AGAIN[1] * time, len(again) / linked),
+        derivation="the device time of forward operators that run within the backward pass "
+        f"({percent(_AGAIN[0])}: low; {percent(_AGAIN[1])}: high, with what keeps its results), and their part of "
+        "the time spent launching",
         evidence=(measured(f"{calls:,.0f} forward operators {context.words.each} run in the backward "
                            f"pass, {format_share(time, context.busy_ns)} of the device's busy time"),),
         action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
@@ -68,6 +80,16 @@ def _checkpoint(context: Context) -> Where:
 _MOST_RUNS: Final = 4
 
 
+@states(
+    Statement(
+        Rule.DUPLICATE_WORK,
+        "a module that runs several equal times a step; that the inputs are the same no trace tells, so it is never "
+        "ranked "
+        "by its range",
+        "0 to all runs but one",
+        "data come from the host between the runs; training",
+    ),
+)
 def duplicate_work(context: Context) -> Iterator[Draft]:
     """Find modules that run several times a step on inputs of the same shapes: on the same inputs, perhaps."""
     if context.backward().inside.any():

@@ -1,7 +1,7 @@
 """What a finding could save, in words: one sentence for terminal, report and page."""
 
+from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import SavingRange, StepKind
-from opscope.units import format_ns, format_share
 
 _NOTHING_SURE = 0.01  # of the most: below, only the most is worth telling
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from opscope.analysis.advice.saving_text import saving_text
+from opscope.base.units import NS_PER_MS, format_ns, format_share
 from opscope.documents.comparison import ComparisonRow
 from opscope.documents.findings import Fact, Finding, Rule, SavingRange, StepKind, Where
 from opscope.documents.statements import Basis
 from opscope.record.settings import Value
-from opscope.units import NS_PER_MS, format_ns, format_share
 
 _BATCH: Final = "batch_size"
 _LEAST_SHARE: Final = 0.2  # of the step that the smaller batch's share of a larger one would save

@@ -6,13 +6,14 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, idle_claim, measured
-from opscope.analysis.api import names_that
-from opscope.analysis.columns import column
-from opscope.analysis.nesting import Bools, Ints
+from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.base.units import format_bytes, format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
-from opscope.units import format_bytes, format_ns
 
 # What an operator that copies a tensor to a device consists of, and what torch.tensor does around it.
 _COPYING: Final = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh", "aten::clone"})
@@ -34,6 +35,16 @@ def small_copies_of(context: Context) -> Ints:
     return rows if len(rows) >= _FEWEST * context.steps else none
 
 
+@states(
+    Statement(
+        Rule.BLOCKING_COPY,
+        f"{_FEWEST} and more copies a step of at most {_SMALL // 1024} KiB, each with a wait",
+        "the host's time in these operators: their API calls as recorded, the rest as an unprofiled step is to the "
+        "recorded "
+        f"one; {percent(_OTHER_OWN[0])} to {percent(_OTHER_OWN[1])} of it",
+        "the device is busy meanwhile",
+    ),
+)
 def small_copies(context: Context) -> Iterator[Draft]:
     """Find copies of a few values, whose cost is not the bus but the host: it makes a tensor, copies it, and waits."""
     rows = small_copies_of(context)
@@ -58,7 +69,8 @@ def small_copies(context: Context) -> Iterator[Draft]:
         where=where,
         saving=saving,
         derivation="the host's time in these operators: calls of the API as recorded, the rest as an unprofiled step "
-        "is to the recorded one (115 %: high, 70 %: low), as far as the device is not busy meanwhile",
+        f"is to the recorded one ({percent(_OTHER_OWN[1])}: high, {percent(_OTHER_OWN[0])}: low), as far as the "
+        "device is not busy meanwhile",
         evidence=(
             measured(f"{format_ns(whole)} of a recorded step lie in {where.operator or 'these operators'}, "
                      f"{format_ns(calls)} of it in calls that copy and wait"),

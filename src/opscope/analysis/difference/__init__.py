@@ -7,14 +7,15 @@ from typing import Final
 
 from opscope.analysis.difference.differing import clocks_of, differing
 from opscope.analysis.difference.exact import apportioned, per_step
-from opscope.analysis.difference.memory import memory_change
+from opscope.analysis.difference.peak_memory import memory_change
 from opscope.analysis.difference.unprofiled import gate_of, unprofiled_change
 from opscope.analysis.difference.work import Change, Side, work_changes
-from opscope.analysis.idle import IdleCause
+from opscope.analysis.idle.idle import IdleCause
+from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
-from opscope.analysis.step_evidence import busiest
-from opscope.analysis.timeline import DeviceTimeline
-from opscope.analysis.window import WindowKind
+from opscope.analysis.structure.window import WindowKind
+from opscope.analysis.verdict.step_evidence import busiest
+from opscope.base.units import format_ns
 from opscope.documents.difference import (
     ChangeVerdict,
     Gate,
@@ -27,7 +28,6 @@ from opscope.documents.difference import (
     WorkChange,
 )
 from opscope.documents.trust import CheckName
-from opscope.units import format_ns
 
 IDLE: Final = "idle"
 RECORDING: Final = "less what recording adds"

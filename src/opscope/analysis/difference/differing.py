@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Final, Literal, TypeAlias
 
 from opscope.analysis.measured import Measured
-from opscope.analysis.producer import producer_of
+from opscope.analysis.structure.producer import producer_of
 from opscope.documents.difference import Differing
 from opscope.record.capture import Clocks
 from opscope.record.settings import heading_of

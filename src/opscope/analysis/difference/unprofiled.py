@@ -1,10 +1,10 @@
 """Whether the unprofiled step changed: by the intervals of two medians, and by what two runs differ by anyway."""
 
 from opscope.analysis.measured import Measured
+from opscope.base.units import format_ns
 from opscope.documents.difference import ChangeVerdict, Gate, UnprofiledChange
 from opscope.documents.trace import SampleSummary
 from opscope.documents.trust import CheckName
-from opscope.units import format_ns
 
 
 def unprofiled_change(before: Measured, after: Measured) -> UnprofiledChange:

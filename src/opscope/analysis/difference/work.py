@@ -12,9 +12,9 @@ from typing import Final
 import polars as pl
 
 from opscope.analysis.analyzed import Analysis
+from opscope.analysis.costs.sums import UNLINKED
 from opscope.analysis.difference.exact import apportioned, per_step
-from opscope.analysis.tables import UNLINKED
-from opscope.analysis.timeline import NO_DEVICE
+from opscope.analysis.idle.timeline import NO_DEVICE
 from opscope.documents.difference import KernelChange, Matched, WorkChange
 from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.kinds import kind_of

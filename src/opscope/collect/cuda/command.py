@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from opscope._version import __version__
+from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.files import digest_of, kept_scratch, path_text
 from opscope.collect.collector import Collected
-from opscope.collect.cuda.building import built_collector
-from opscope.errors import EnvironmentLacksError, UsageError
-from opscope.files import digest_of, kept_scratch, path_text
+from opscope.collect.cuda.library import built_collector
+from opscope.machine.cupti import Cupti, find_cupti
+from opscope.machine.driver import driver_release
 from opscope.record.execution import RECORDING_ENDING, Execution, OtherTool
-from opscope.toolchain.cupti import Cupti, find_cupti
-from opscope.toolchain.driver import driver_release
 
 # The driver loads this library in cuInit, a program's NVTX that one.
 _INJECTION, _NVTX_INJECTION = "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"

@@ -9,8 +9,8 @@ import math
 import time
 from typing import Any, Final
 
+from opscope.base.units import NS_PER_MS, NS_PER_S
 from opscope.collect.script.questions import synchronize
-from opscope.units import NS_PER_MS, NS_PER_S
 
 _LEAST: Final = 10
 _ENOUGH: Final = 20

@@ -4,8 +4,8 @@ from collections.abc import Hashable
 from enum import Enum
 from typing import Final
 
-from opscope.collect.script.events import ANCHOR
 from opscope.collect.script.period import Pattern
+from opscope.collect.script.step_events import ANCHOR
 
 _LONG: Final = 12  # cycles; a run that was shorter may be a part of a longer cycle, not an interrupted one
 

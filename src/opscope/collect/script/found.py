@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from opscope.collect.script.events import LEVELS
+from opscope.base.units import format_ns
+from opscope.collect.script.step_events import LEVELS
 from opscope.record.capture import RawTrace
-from opscope.record.steps import AlsoSeen, StepKind
-from opscope.units import format_ns
+from opscope.record.step_kinds import AlsoSeen, StepKind
 
 _PLURALS: Final = {
     StepKind.TRAINING: "steps of training",
@@ -26,7 +26,7 @@ class Found:
         pattern: the events of one cycle, by name.
         seen: complete cycles before the profiled ones.
         first: events before the first cycle.
-        level: how much of the events repeated (``opscope.collect.script.events.LEVELS``).
+        level: how much of the events repeated (``opscope.collect.script.step_events.LEVELS``).
         settled: whether the steps before took alike; None where too few were seen.
         wall_ns: times of unprofiled steps, from boundary to boundary.
         by_device: whether these are times between marks on the device's stream, not on the host.

@@ -11,7 +11,7 @@ from typing import Any
 from opscope.collect.script.questions import grad_enabled
 from opscope.collect.script.ranking import stream_of
 from opscope.collect.script.watcher import EnoughMeasured
-from opscope.record.steps import OwnClock, StepKind, StepsFound
+from opscope.record.step_kinds import OwnClock, StepKind, StepsFound
 
 
 class PlainClock:

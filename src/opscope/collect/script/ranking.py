@@ -5,8 +5,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from opscope.collect.script.events import Stream
-from opscope.record.steps import ScriptRun, StepKind, StepsFound, WantedSteps
+from opscope.collect.script.step_events import Stream
+from opscope.record.step_kinds import ScriptRun, StepKind, StepsFound, WantedSteps
 
 # The best first. Training ends with an optimizer's step; module calls that record gradients are training whose updates
 # are not heard, or inference without no_grad; a graph is replayed for what is done again and again; evaluations come

@@ -18,7 +18,7 @@ class Updates:
         """Tell whether the parameters have changed since this was asked last.
 
         Args:
-            number: the module's own; see `opscope.collect.script.events.Identities`.
+            number: the module's own; see `opscope.collect.script.step_events.Identities`.
             module: whose parameters.
         """
         known = self._watched.get(number, False)

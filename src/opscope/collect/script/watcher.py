@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from opscope.base.threads import waited_for_cpu_ns
 from opscope.collect.script.clock import CycleClock
-from opscope.collect.script.events import LEVELS, Identities, Stream
 from opscope.collect.script.follower import Follower, Place
 from opscope.collect.script.found import Found
 from opscope.collect.script.generations import PATIENCE_S, Generations
@@ -36,11 +36,11 @@ from opscope.collect.script.questions import (
     shapes_of,
 )
 from opscope.collect.script.ranking import RANKED, Expected, next_run, what
+from opscope.collect.script.step_events import LEVELS, Identities, Stream
 from opscope.collect.script.updates import Updates
 from opscope.collect.script.windows import EarlyWindow
 from opscope.record.configuration import CaptureOptions
-from opscope.record.steps import ScriptRun, StepKind
-from opscope.threads import waited_for_cpu_ns
+from opscope.record.step_kinds import ScriptRun, StepKind
 
 _CYCLES: Final = {StepKind.TRAINING: 3}  # seen before a repetition is believed
 _CYCLES_OF_OTHERS: Final = 6

@@ -4,7 +4,7 @@ import ctypes
 import functools
 from collections.abc import Callable
 
-from opscope.errors import EnvironmentLacksError
+from opscope.base.errors import EnvironmentLacksError
 
 _RUNTIME = "libstdc++.so.6"
 

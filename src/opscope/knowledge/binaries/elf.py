@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opscope.errors import BadInputError
-from opscope.files import regular
+from opscope.base.errors import BadInputError
+from opscope.base.files import regular
 
 _MAGIC = b"\x7fELF"
 X86_64, AARCH64 = 62, 183

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from opscope.errors import BadInputError
+from opscope.base.errors import BadInputError
 from opscope.knowledge.binaries import aarch64
 from opscope.knowledge.binaries.elf import AARCH64, Elf, Symbols, open_elf
 from opscope.knowledge.binaries.linkage import Linkage

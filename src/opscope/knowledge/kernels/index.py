@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from opscope.errors import BadInputError
+from opscope.base.errors import BadInputError
 from opscope.knowledge.kernels.names import base_name, canonical, identifiers
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from opscope.errors import BadInputError, OpscopeError
-from opscope.files import PRIVATE_FILE, cache_folder, private_folder, regular, scratch, write_whole
+from opscope.base.errors import BadInputError, OpscopeError
+from opscope.base.files import PRIVATE_FILE, cache_folder, private_folder, regular, scratch, write_whole
 from opscope.knowledge.binaries.demangle import demangler
 from opscope.knowledge.binaries.elf import Elf, open_elf
 from opscope.knowledge.binaries.paths import by_file_name, repository_root, source_paths

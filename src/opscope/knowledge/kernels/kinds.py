@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from opscope.knowledge.categories import Category
-from opscope.knowledge.kernels.communication import is_named_communication
+from opscope.knowledge.kernels.collective_kernels import is_named_communication
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.kernels.names import base_name

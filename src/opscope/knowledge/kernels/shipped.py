@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from opscope.errors import UsageError
+from opscope.base.errors import UsageError
 from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.releases import TorchVersion, nearest_first
 

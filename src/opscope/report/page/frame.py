@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from opscope.base.files import write_output
 from opscope.documents.page import PageDocument
-from opscope.files import write_output
 from opscope.report.page.html import page_html
 
 _HEIGHT = 900  # pixels

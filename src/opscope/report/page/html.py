@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from opscope.base.text import printable
 from opscope.documents.page import PageDocument
-from opscope.text import printable
 
 # In this order, as one script: each uses what stands before it.
 _SCRIPTS: Final = (

@@ -10,16 +10,16 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.call_tree import CallTree, numbered
-from opscope.analysis.flame import Flame, flames
-from opscope.analysis.limit_totals import least_ns
-from opscope.analysis.live_memory import LiveMemory, live_memory
+from opscope.analysis.costs.limit_totals import least_ns
+from opscope.analysis.idle.timeline import NO_DEVICE
 from opscope.analysis.measured import Measured
-from opscope.analysis.modules import MODULE_FRAME
-from opscope.analysis.nesting import Ints
-from opscope.analysis.origins import Origins
-from opscope.analysis.slices import CAUSES, Slices, Track, TrackKind, slices_of
-from opscope.analysis.timeline import NO_DEVICE
+from opscope.analysis.pictures.flame import Flame, flames
+from opscope.analysis.pictures.live_memory import LiveMemory, live_memory
+from opscope.analysis.pictures.slices import CAUSES, Slices, Track, TrackKind, slices_of
+from opscope.analysis.structure.call_tree import CallTree, numbered
+from opscope.analysis.structure.modules import MODULE_FRAME
+from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.origins import Origins
 from opscope.documents.limits import LimitRow
 from opscope.documents.page import (
     AliveRow,
@@ -35,8 +35,8 @@ from opscope.documents.page import (
     TrackEntry,
 )
 from opscope.documents.trace import DeviceEntry, TraceDocument
-from opscope.model import Trace
 from opscope.report.step_parts import step_parts
+from opscope.trace.model import Trace
 
 MOST_SLICES: Final = 200_000
 MOST_ROWS: Final = 2_000  # of a table

@@ -1,0 +1,270 @@
+"""Rules on calls in which the host waits: to read a value, for a copy, or for no reason."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from opscope.analysis.advice.context import (
+    LEAST_SHARE,
+    Context,
+    Draft,
+    Range,
+    derived,
+    idle_claim,
+    measured,
+)
+from opscope.analysis.advice.rule import Statement, states
+from opscope.analysis.advice.seen import seen
+from opscope.analysis.advice.small_copies import small_copies_of
+from opscope.analysis.structure.api_masks import calls_of, calls_that, names_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.nesting import Bools, Ints, nearest
+from opscope.base.units import format_ns, format_share
+from opscope.documents.bound import BoundKind
+from opscope.documents.findings import Rule
+from opscope.knowledge.api_calls import ApiKind, api_call
+from opscope.knowledge.copies import Direction, direction_of, is_pageable
+
+# Operators that hand a value of the device to Python, or need one to know how large their result is.
+_READS: Final = frozenset(
+    {
+        *("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal"),
+        *("aten::masked_select", "aten::unique", "aten::_unique2", "aten::unique_consecutive", "aten::tolist"),
+        *("aten::repeat_interleave", "aten::bincount", "aten::allclose", "aten::copy_", "aten::to"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Why the host waits for the device, and what to do about it: in PyTorch, and in CUDA without it."""
+
+    why: str
+    action: str
+    of_cuda: str
+    wrong_if: str
+
+
+PIN: Final = "x = x.pin_memory().to(device, non_blocking=True)  # DataLoader(pin_memory=True)"
+
+
+PINNED: Final = "pin the host's memory (cudaHostAlloc, cudaHostRegister) and copy with cudaMemcpyAsync"
+
+
+_WAITING: Final = {
+    Rule.BLOCKING_READ: _Waiting(
+        "to read a value ",
+        "keep the value on the device and read it once, after the loop (losses.append(loss.detach()))",
+        "keep the value on the device, or copy it with cudaMemcpyAsync into pinned memory and wait where it is used",
+        "what the host does next depends on the value",
+    ),
+    Rule.BLOCKING_COPY: _Waiting(
+        "until it has copied pageable memory ",
+        f"{PIN}; make what is small on the device (device=...)",
+        PINNED,
+        "the memory is written to again before the copy is done",
+    ),
+    Rule.EXPLICIT_SYNC: _Waiting(
+        "",
+        "remove torch.cuda.synchronize() and event.synchronize() from the loop; time with events that are read "
+        "afterwards",
+        "remove cudaDeviceSynchronize, cudaStreamSynchronize and cudaEventSynchronize from the loop; time with events "
+        "that are read afterwards",
+        "something outside needs the result",
+    ),
+}
+
+
+@states(
+    Statement(
+        Rule.BLOCKING_READ,
+        "waits within `.item()`, `.cpu()`, `nonzero`, masks, ... between a step's launches",
+        "the step less the longer of device work and the host's own time",
+        "the wait ends the step",
+    ),
+    Statement(
+        Rule.EXPLICIT_SYNC,
+        "such waits outside any operator, not those of the allocator",
+        "the same",
+        "the wait ends the step, or found the device idle",
+    ),
+)
+def waits_for_the_device(context: Context) -> Iterator[Draft]:
+    """Find calls between a step's launches in which the host waits for the device: to read a value, or explicitly."""
+    calls = _waits_within_steps(context)
+    for rule, chosen in _by_reason(context, calls).items():
+        waited = _found_work(context, chosen)
+        pieces = np.isin(context.waits.after, chosen) | np.isin(context.waits.idle.call, chosen[waited])
+        pieces &= ~context.waits.kinds[BoundKind.UNKNOWN]
+        # A call that found the device idle did not keep the host from working: its other work has another cause.
+        idly = np.isin(context.waits.after, chosen[~waited])
+        pieces &= ~(idly & (context.waits.kinds[BoundKind.HOST_WORK] | context.waits.kinds[BoundKind.INPUT]))
+        if not pieces.any():
+            continue
+        saving = context.of_waiting(pieces)
+        after = context.waits.after[pieces]
+        lengths = context.waits.lengths[pieces]
+        mine = np.isin(after, chosen)
+        worst = int(after[np.argmax(np.where(mine, lengths, -1))]) if mine.any() else int(chosen[0])
+        where = context.where_of_call(worst)
+        number, matter = _times_waited(context, chosen) / context.steps, _WAITING[rule]
+        yield Draft(
+            rule=rule,
+            title=f"The host waits for the device {number:,.1f} times {context.words.each} {matter.why}"
+            f"({where.call if rule is Rule.EXPLICIT_SYNC else where.operator})",
+            where=where,
+            saving=saving,
+            derivation=f"{context.words.the} less the longer of the device's work and the host's own time: "
+                       "without the waits the "
+            "host issues launches while the device works",
+            evidence=(
+                derived(f"the device idles {format_ns(float(lengths.sum()) / context.steps)} {context.words.each} "
+                        "after these waits"),
+                derived(f"the host's own time is {format_ns(context.host_ns.low)} to {format_ns(context.host_ns.high)} "
+                        f"{context.words.each}, the device's work {format_ns(context.busy_ns)}"),
+                *seen(context, where),
+            ),
+            action=matter.action if context.runs_pytorch else matter.of_cuda,
+            wrong_if=matter.wrong_if,
+            claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(pieces),
+        )  # fmt: skip
+
+
+@states(
+    Statement(
+        Rule.BLOCKING_CALL,
+        "other calls in which the host sits while the device has nothing to do",
+        "0 to that idle time",
+        "another rule explains the call",
+    ),
+)
+def blocking_calls(context: Context) -> Iterator[Draft]:
+    """Find calls of the API that take long while the device has nothing to do, and that no other rule explains."""
+    others = _by_reason(context, _waits_within_steps(context)).values()
+    known = np.concatenate([np.empty(0, np.int64), *(calls[_found_work(context, calls)] for calls in others)])
+    idle = context.waits.idle
+    pieces = context.waits.kinds[BoundKind.BLOCKING] & (idle.call >= 0) & ~np.isin(idle.call, known)
+    time = context.idle_in(pieces)
+    if time < LEAST_SHARE * context.step_ns:
+        return
+    rows = np.flatnonzero(pieces)
+    where = context.where_of_pieces(rows)
+    longest = int(context.waits.lengths[rows].max())
+    yield Draft(
+        rule=Rule.BLOCKING_CALL,
+        title=f"The host sits in calls like {where.call} for {format_ns(time)} {context.words.of}, and nothing is "
+        "queued",
+        where=where,
+        saving=Range(0.0, time).within(context.step_ns),
+        derivation="the device's idle time while the host sits in these calls (high)",
+        evidence=(
+            measured(f"the longest such wait took {format_ns(longest)}"),
+            derived(f"{format_share(time, context.step_ns)} {context.words.of_the}"),
+            *seen(context, where),
+        ),
+        action=_other_than_sitting(where.call),
+        wrong_if="what follows needs the result of the call",
+        claims=idle_claim(BoundKind.BLOCKING),
+    )
+
+
+def _other_than_sitting(call: str | None) -> str:
+    """Say what to do about a call that takes long."""
+    if call is not None and "GraphLaunch" in call:
+        return (
+            "upload the graph before (cudaGraphUpload), replay it once before the steps, or launch it while an earlier "
+            "one still runs"
+        )
+    if call is not None and api_call(call).enqueues:
+        return "issue it earlier, so that other work is queued while the call goes on"
+    return "make that call outside of the step, or on another thread; where nothing needs it, leave it out"
+
+
+def _times_waited(context: Context, calls: Ints) -> int:
+    """Return how often the host waited: an operator that copies and then waits for the copy does so once."""
+    operator = context.links.launch_operator[calls]
+    return len(np.unique(operator[operator >= 0])) + int((operator < 0).sum())
+
+
+def _waits_within_steps(context: Context) -> Ints:
+    """Return the calls that wait for the device, but for the last one of each step: that one ends the step."""
+    launches, host = context.trace.launches, context.host
+    waits = np.flatnonzero(host.drains & ~calls_of(launches, ApiKind.FREE))
+    enqueues = np.sort(host.start[calls_that(launches, lambda call: call.enqueues)])
+    steps = context.device.steps
+    waits = waits[np.argsort(host.start[waits], kind="stable")]
+    step = np.searchsorted(steps.start, host.start[waits], side="right") - 1
+    none = np.iinfo(np.int64).max
+    end = np.where(step >= 0, np.append(steps.end, none)[step], none)
+    following = np.append(enqueues, none)[np.searchsorted(enqueues, host.end[waits])]
+    return waits[(following < none) & (following < end)]
+
+
+def _by_reason(context: Context, calls: Ints) -> dict[Rule, Ints]:
+    """Divide calls that wait by why they do. How long copies of pageable memory take is another rule's matter."""
+    copies, frees = _pageable_launches(context), _followed_by_free(context)
+    calls = calls[~copies[calls]]
+    small = context.links.activity_launch[small_copies_of(context)]
+    many = context.links.launch_operator[small]  # another rule's matter, waits and all
+    calls = calls[~np.isin(context.links.launch_operator[calls], many[many >= 0])]
+    of_launches = context.links.launch_operator
+    operator = of_launches[calls]
+    # Such a copy waits once more, in a call of its own.
+    copying = np.isin(operator, of_launches[copies]) & (operator >= 0)
+    reads = names_that(context.trace.operators["name"], lambda name: name in _READS)
+    reads = nearest(context.links.operators.parent, reads) >= 0
+    within = np.append(reads, False)[operator]
+    # The allocator waits for the device before it frees memory.
+    explicit = (operator < 0) & ~frees[calls]
+    by_reason = {
+        Rule.BLOCKING_READ: calls[within & ~copying],
+        Rule.BLOCKING_COPY: calls[copying],
+        Rule.EXPLICIT_SYNC: calls[explicit],
+    }
+    return {rule: rows for rule, rows in by_reason.items() if len(rows)}
+
+
+_WAITED: Final = 0.2  # of a call: the rest is the way into the driver and back
+
+
+def _found_work(context: Context, calls: Ints) -> Bools:
+    """Tell per call whether the device worked meanwhile, so that it was waited for."""
+    start, end = context.host.start[calls], context.host.end[calls]
+    activities = context.trace.activities
+    busy = Intervals.union_of(column(activities, "start_ns"), end_of(activities))
+    first = np.searchsorted(busy.end, start, side="right")
+    last = np.searchsorted(busy.start, end, side="left")
+    total = np.append(0, np.cumsum(busy.end - busy.start))
+    within = total[np.maximum(last, first)] - total[first]
+    inside = first < last
+    begins = np.append(busy.start, 0)[np.minimum(first, len(busy.start))]
+    ends = np.append(0, busy.end)[last]
+    within -= np.where(inside, np.maximum(start - begins, 0) + np.maximum(ends - end, 0), 0)
+    found: Bools = inside & (within >= _WAITED * (end - start))
+    return found
+
+
+def _followed_by_free(context: Context) -> Bools:
+    """Tell per call whether the next one of its thread frees memory."""
+    launches, host = context.trace.launches, context.host
+    order = np.lexsort((host.start, host.thread))
+    frees = calls_of(launches, ApiKind.FREE)[order]
+    same = np.append(host.thread[order][1:] == host.thread[order][:-1], False)
+    found = np.zeros(len(order), np.bool_)
+    found[order] = np.append(frees[1:], False) & same
+    return found
+
+
+def _pageable_launches(context: Context) -> Bools:
+    """Tell per call whether it copies pageable memory to the device."""
+    activities = context.trace.activities
+    result = np.zeros(context.trace.launches.height, np.bool_)
+    pageable = names_that(
+        activities["name"], lambda name: is_pageable(name) and direction_of(name) is Direction.TO_DEVICE
+    )
+    launch = context.links.activity_launch
+    result[launch[pageable & (launch >= 0)]] = True
+    return result

@@ -1,0 +1,50 @@
+"""The rule on queued work that waits for other streams."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from opscope.analysis.advice.context import (
+    LEAST_SHARE,
+    Context,
+    Draft,
+    Range,
+    derived,
+    idle_claim,
+)
+from opscope.analysis.advice.rule import Statement, states
+from opscope.analysis.advice.seen import seen
+from opscope.base.units import format_ns, format_share
+from opscope.documents.bound import BoundKind
+from opscope.documents.findings import Rule
+
+
+@states(
+    Statement(
+        Rule.STREAM_DEPENDENCY,
+        "queued work that waits for other streams; copies on a stream of their own that take turns with work by events",
+        "0 to all of it",
+    ),
+)
+def stream_dependency(context: Context) -> Iterator[Draft]:
+    """Find a device that waits though work was queued: for another stream, device or copy."""
+    pieces = context.waits.kinds[BoundKind.DEPENDENCY] & ~context.beside_others_work
+    time = context.idle_in(pieces)
+    if time < LEAST_SHARE * context.step_ns:
+        return
+    where = context.where_of_pieces(np.flatnonzero(pieces))
+    yield Draft(
+        rule=Rule.STREAM_DEPENDENCY,
+        title=f"Queued work waits {format_ns(time)} {context.words.of} for other streams",
+        where=where,
+        saving=Range(0.0, time).within(context.step_ns),
+        derivation="all of that idle time (high)",
+        evidence=(
+            derived(f"{format_share(time, context.step_ns)} {context.words.of_the}"),
+            *seen(context, where),
+        ),
+        action="let streams wait for each other's results only where they use them: two buffers instead of one, events "
+        "recorded right after what is needed",
+        wrong_if="the work really needs what it waits for",
+        claims=idle_claim(BoundKind.DEPENDENCY),
+    )

@@ -1,0 +1,92 @@
+"""The rule on launches that come too late."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from opscope.analysis.advice.context import (
+    LEAST_SHARE,
+    Context,
+    Draft,
+    Range,
+    derived,
+    idle_claim,
+    measured,
+)
+from opscope.analysis.advice.rule import Statement, percent, span, states
+from opscope.analysis.idle.host_time import LULL_NS
+from opscope.analysis.verdict.bounds import BUSY_SHARE
+from opscope.base.units import format_ns, format_share
+from opscope.documents.bound import BoundKind
+from opscope.documents.findings import Rule
+
+_GAP_NS: Final = 1_000.0  # between two kernels of a CUDA graph
+_CERTAIN: Final = 0.5  # of the idle time that no wait explains: what the profiler has no part in
+
+
+@states(
+    Statement(
+        Rule.DISPATCH_BOUND,
+        "idle time before launches that the host issues without pause",
+        f"all but the step's first launch, less {span(_GAP_NS)} a launch, which a graph needs too: "
+        f"{percent(_CERTAIN)} of what "
+        f"follows no wait, to all with pauses below {span(LULL_NS)}",
+        "the device is busy",
+    ),
+)
+def dispatch_bound(context: Context) -> Iterator[Draft]:
+    """Find a device that waits for launches to be issued."""
+    idle = context.idle_for(BoundKind.DISPATCH)
+    all_of_it = float(context.waits.by_kind.get(BoundKind.DISPATCH, 0))
+    if idle.high < LEAST_SHARE * context.step_ns or not all_of_it:
+        return
+    issued = context.links.activity_launch[context.work]
+    launches = len(np.unique(issued[issued >= 0])) / context.steps
+    longest = context.where_of_pieces(np.flatnonzero(context.waits.kinds[BoundKind.DISPATCH]))
+    gaps = min(launches * _GAP_NS, idle.high / 2)
+    own = 1 - context.waits.drained_ns / all_of_it
+    waited = context.waited_for(BoundKind.DISPATCH)
+    # Of a step that is captured, short pauses between its launches go as well.
+    pauses = context.waits.kinds[BoundKind.HOST_WORK] & (context.waits.lengths < LULL_NS)
+    high = idle.high + context.idle_in(pauses)
+    # The first launch of a step takes as long with a graph.
+    kept = max(1 - 1 / max(launches, 1.0), 0.0)
+    alone = launches < 2 and context.busy_ns < BUSY_SHARE * context.step_ns
+    saving = Range(
+        _CERTAIN * own * kept * (idle.low - gaps), high if alone else high * kept, own * kept * (idle.likely - gaps)
+    )
+    yield Draft(
+        rule=Rule.DISPATCH_BOUND,
+        title=f"The device waits {format_ns(waited)} {context.words.of} for the host to issue {launches:,.0f} launches",
+        where=replace(longest, call=None),
+        saving=saving.within(context.step_ns),
+        derivation="the idle time before launches that the host issues without pause, with its short pauses (high), "
+        f"but for that before the first of them; less {span(_GAP_NS)} a launch, {percent(_CERTAIN)} of what "
+        "does not follow a wait (low)",
+        evidence=(
+            measured(
+                f"{launches:,.0f} launches {context.words.each}, {format_ns(context.busy_ns / max(launches, 1))} "
+                "of work each"
+            ),
+            derived(f"{format_share(waited, context.step_ns)} {context.words.of_the} the device waits for them"),
+            *(
+                [derived(f"{format_ns(idle.high)} of that can be left without the profiler, which slows the host down")]
+                if idle.high < 0.99 * waited
+                else []
+            ),
+        ),
+        action=_issue_faster(context, alone=alone),
+        wrong_if="shapes or control flow change from step to step, so that no graph can be replayed",
+        claims=idle_claim(BoundKind.DISPATCH) | (idle_claim(BoundKind.HOST_WORK) if pauses.any() else frozenset()),
+    )
+
+
+def _issue_faster(context: Context, *, alone: bool) -> str:
+    """Say what makes launches come in time; ``alone``: where a step has one only."""
+    if alone:
+        return "issue the next step's launch before the host waits for this one, so that the device has work queued"
+    if context.runs_pytorch:
+        return "step = torch.compile(step, mode='reduce-overhead')  # or capture a CUDA graph: torch.cuda.graph"
+    return "capture the launches in a CUDA graph (cudaStreamBeginCapture) and replay it, or launch fewer kernels"

@@ -1,0 +1,153 @@
+"""Rules on copies between the host and the device beside which nothing runs."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.advice.blocking import PIN, PINNED
+from opscope.analysis.advice.context import (
+    LEAST_SHARE,
+    Context,
+    Draft,
+    measured,
+)
+from opscope.analysis.advice.rule import Statement, states
+from opscope.analysis.advice.seen import seen
+from opscope.analysis.advice.small_copies import small_copies_of
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.base.units import format_bytes, format_ns
+from opscope.documents.findings import Rule, Where
+from opscope.knowledge.copies import Direction, direction_of, is_pageable
+
+_LOOKED_AT: Final = 1_000  # copies
+
+
+_OVER_THE_BUS: Final = (Direction.TO_DEVICE, Direction.TO_HOST)
+
+_PINNED_SPEED: Final = 20  # GB/s at least: PCIe 4, sixteen lanes
+
+
+@states(
+    Statement(
+        Rule.BLOCKING_COPY,
+        "copies of pageable memory beside which nothing runs; waits of the host until such a copy is done",
+        f"what {_PINNED_SPEED} GB/s would save, to all of it; of the waits as `blocking_read`",
+        "they overlap with work",
+    ),
+    Statement(
+        Rule.EXPOSED_COPY,
+        "copies of pinned memory beside which nothing runs",
+        "0 to all of it",
+        "they overlap with work",
+    ),
+)
+def copies(context: Context) -> Iterator[Draft]:
+    """Find copies between the host and the device that nothing is computed beside, from pageable memory or not."""
+    activities = context.trace.activities
+    moves = names_that(activities["name"], lambda name: direction_of(name) in _OVER_THE_BUS)
+    mine = context.work[moves[context.work]]
+    start, end = column(activities, "start_ns"), end_of(activities)
+    copies_of_any_kind = names_that(activities["name"], lambda name: direction_of(name) is not None)
+    computes = np.flatnonzero(~copies_of_any_kind & (column(activities, "device") == context.device.device))
+    working = Intervals.union_of(start[computes], end[computes])
+    pageable = names_that(activities["name"], is_pageable)
+    for rule, rows in (
+        (Rule.BLOCKING_COPY, np.setdiff1d(mine[pageable[mine]], small_copies_of(context))),
+        (Rule.EXPOSED_COPY, mine[~(pageable | _of_a_value(context))[mine]]),
+    ):
+        copying = Intervals.union_of(start[rows], end[rows]).within(context.device.window.spans)
+        exposed = copying.length - copying.within(working).length
+        time = exposed / context.steps
+        if time < LEAST_SHARE * context.step_ns:
+            continue
+        depends = rule is Rule.EXPOSED_COPY and _streams_wait(context, rows)
+        yield _copy(context, Rule.STREAM_DEPENDENCY if depends else rule, rows, time)
+
+
+_VALUE_BYTES: Final = 16  # complex128 is the longest
+
+
+def _of_a_value(context: Context) -> Bools:
+    """Tell per activity whether it moves a single value: reading that is another rule's matter."""
+    moved = context.trace.activities["bytes"].fill_null(_VALUE_BYTES + 1).to_numpy()
+    found: Bools = moved <= _VALUE_BYTES
+    return found
+
+
+def _streams_wait(context: Context, copies: Ints) -> bool:
+    """Tell whether some copies have a stream of their own, and streams are made to wait for each other."""
+    activities = context.trace.activities
+    kernels = (activities["kind"] == "kernel").to_numpy()
+    mine = kernels & (column(activities, "device") == context.device.device)
+    apart = not np.isin(column(activities, "stream")[copies], column(activities, "stream")[mine]).any()
+    waits = names_that(context.trace.launches["name"], lambda name: "StreamWaitEvent" in name)
+    return apart and int(waits.sum()) >= max(len(copies) // 2, 1)
+
+
+def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
+    activities = context.trace.activities
+    longest = int(rows[np.argmax(column(activities, "duration_ns")[rows])])
+    launch = int(context.links.activity_launch[longest])
+    where = context.where_of_call(launch) if launch >= 0 else Where()
+    moved = int(activities["bytes"].gather(rows).fill_null(0).sum())
+    rate = moved / max(int(column(activities, "duration_ns")[rows].sum()), 1)  # bytes a nanosecond are GB/s
+    pageable = rule is Rule.BLOCKING_COPY
+    pinned = bool(activities["name"].gather(rows).cast(pl.String).str.contains("Pinned").all())
+    # Copies of pinned memory may overlap with the device's work altogether.
+    certain = max(time * (1 - rate / _PINNED_SPEED), 0.0) if pageable else 0.0
+    kind = next((name for name, holds in (("pageable", pageable), ("pinned", pinned)) if holds), "unknown")
+    memory = "" if kind == "unknown" else f" of {kind} memory"
+    directions = {direction_of(str(activities["name"][int(row)])) for row in rows[:_LOOKED_AT]}
+    return Draft(
+        rule=rule,
+        title=f"Copies{memory} between host and device take {format_ns(time)} {context.words.of}, and nothing "
+        "else runs",
+        where=where,
+        saving=context.of_device(certain, time),
+        derivation="the time in which only these copies run (high)"
+        + (f"; less what pinned memory takes at {_PINNED_SPEED} GB/s (low)" if pageable else ""),
+        evidence=(
+            measured(f"{len(rows) / context.steps:,.1f} copies {context.words.each}, "
+                     f"{format_bytes(moved / context.steps)} at "
+                     f"{rate:.3g} GB/s, longest {activities['name'][longest]}"),
+            *seen(context, where),
+        ),
+        action=_copy_better(context, rule, directions, pinned=pinned),
+        wrong_if="the data exist only just before they are needed",
+        claims=frozenset({f"copies: {kind}"}),
+    )  # fmt: skip
+
+
+_PINNING: Final = "x.pin_memory(), non_blocking=True"
+
+
+def _copy_better(context: Context, rule: Rule, directions: set[Direction | None], *, pinned: bool) -> str:
+    """Say how copies are hidden behind work, or made faster."""
+    if rule is Rule.BLOCKING_COPY:
+        return _copying(context, pageable_to_host=directions == {Direction.TO_HOST})
+    if rule is Rule.STREAM_DEPENDENCY:
+        return (
+            "copies and work take turns on their streams: give them two buffers instead of one, and record events "
+            "right after what the other stream needs"
+        )
+    action = "copy on a stream of its own while the step before computes, or keep it on the device"
+    return (
+        action if pinned else f"{action}; from pinned memory ({_PINNING if context.runs_pytorch else 'cudaHostAlloc'})"
+    )
+
+
+def _copying(context: Context, *, pageable_to_host: bool) -> str:
+    """Say how copies of pageable memory are made faster."""
+    if not context.runs_pytorch:
+        return f"{PINNED}; keep on the device what does not change"
+    if not pageable_to_host:
+        return f"{PIN}; keep on the device what does not change"
+    return (
+        "reduce on the device what is copied (argmax, sums), or copy into a pinned buffer: "
+        "buffer = torch.empty(x.shape, dtype=x.dtype, pin_memory=True); buffer.copy_(x, non_blocking=True)"
+    )

@@ -1,0 +1,126 @@
+"""Rules on a device that waits while the host does something else: loading data, or computing."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from opscope.analysis.advice.context import (
+    LEAST_SHARE,
+    Context,
+    Draft,
+    derived,
+    idle_claim,
+    measured,
+)
+from opscope.analysis.advice.rule import Statement, percent, span, states
+from opscope.analysis.advice.seen import seen
+from opscope.analysis.idle.causes import PAUSE_UNDER_STACKS_NS
+from opscope.analysis.idle.host_time import PAUSE_NS
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.base.units import format_ns, format_share
+from opscope.documents.bound import BoundKind
+from opscope.documents.findings import Rule
+
+# Of the idle time meanwhile, what such changes save for certain; and of what operators compute on the host.
+_CERTAIN: Final = 0.5
+_OF_COMPUTING: Final = 0.8
+
+
+@states(
+    Statement(
+        Rule.INPUT_PIPELINE,
+        "idle time within a DataLoader's fetching",
+        f"{percent(_CERTAIN)} to all",
+    ),
+)
+def input_pipeline(context: Context) -> Iterator[Draft]:
+    """Find a device that waits for a DataLoader."""
+    yield from _waiting(
+        context,
+        BoundKind.INPUT,
+        Rule.INPUT_PIPELINE,
+        "The device waits {time} {words.of} for the next batch to be loaded",
+        "DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True, prefetch_factor=4)",
+        "the workers cannot load a batch in the time of a step",
+        _CERTAIN,
+    )
+
+
+@states(
+    Statement(
+        Rule.HOST_WORK,
+        f"idle time in which the launching thread issues nothing for {span(PAUSE_NS)} "
+        f"({span(PAUSE_UNDER_STACKS_NS)} under "
+        "stacks)",
+        f"{percent(_CERTAIN)} to all; {percent(_OF_COMPUTING)} of what PyTorch's operators compute on the host "
+        "meanwhile",
+    ),
+)
+def host_work(context: Context) -> Iterator[Draft]:
+    """Find a device that waits while the host does something that launches nothing."""
+    computes = _computing_on_the_host(context)
+    yield from _waiting(
+        context,
+        BoundKind.HOST_WORK,
+        Rule.HOST_WORK,
+        "The device waits {time} {words.of} while the host does other work"
+        + (" (PyTorch's operators on tensors of the host)" if computes >= _MOSTLY else ""),
+        "move the tensors to the device first (x = x.to(device)), or prepare them on another thread or process"
+        if computes >= _MOSTLY
+        else "move that work out of the step, onto the device, or onto another thread or process that works ahead",
+        "what the device does next depends on it",
+        # What operators compute on the host the device does in a small part of the time; of all else nobody knows.
+        _OF_COMPUTING * computes + _CERTAIN * (1 - computes),
+    )
+
+
+_MOSTLY: Final = 0.8
+
+
+def _computing_on_the_host(context: Context) -> float:
+    """Return the share of the idle time behind other work in which operators run that launch nothing."""
+    pieces = context.waits.idle.pieces.chosen(context.waits.kinds[BoundKind.HOST_WORK])
+    operators = context.trace.operators
+    if not pieces.length or not operators.height:
+        return 0.0
+    parent = context.links.operators.parent
+    launching = np.zeros(operators.height, np.bool_)
+    rows = np.unique(context.links.launch_operator)
+    rows = rows[rows >= 0]
+    while len(rows):
+        launching[rows] = True
+        rows = np.unique(parent[rows])
+        rows = rows[(rows >= 0)]
+        rows = rows[~launching[rows]]
+    outside = (parent < 0) | np.append(launching, False)[parent]
+    own = np.flatnonzero(~launching & outside)
+    spans = Intervals.union_of(column(operators, "start_ns")[own], end_of(operators)[own])
+    return pieces.within(spans).length / pieces.length
+
+
+def _waiting(
+    context: Context, kind: BoundKind, rule: Rule, title: str, action: str, wrong_if: str, certain: float
+) -> Iterator[Draft]:
+    idle = context.idle_for(kind)
+    if idle.high < LEAST_SHARE * context.step_ns:
+        return
+    pieces = np.flatnonzero(context.waits.kinds[kind])
+    where = context.where_of_pieces(pieces)
+    longest = int(context.waits.lengths[pieces].max())
+    yield Draft(
+        rule=rule,
+        title=title.format(time=format_ns(idle.high), words=context.words),
+        where=where,
+        saving=idle.times(certain, 1.0).within(context.step_ns),
+        derivation=f"the device's idle time meanwhile (high), {certain:.0%} of it (low)",
+        evidence=(
+            measured(f"the longest such wait took {format_ns(longest)}"),
+            derived(f"{format_share(idle.high, context.step_ns)} {context.words.of_the}"),
+            *seen(context, where),
+        ),
+        action=action,
+        wrong_if=wrong_if,
+        claims=idle_claim(kind),
+    )

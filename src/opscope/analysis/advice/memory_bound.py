@@ -1,0 +1,420 @@
+"""Rules on work that only passes over memory: chains of small kernels, conversions, copies."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.advice.context import (
+    LEAST_SHARE,
+    Context,
+    Draft,
+    Range,
+    claims_of,
+    derived,
+    general,
+    measured,
+)
+from opscope.analysis.advice.optimizer import in_optimizer
+from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.costs.limits import MOSTLY_MOVING, moving_share
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.base.units import format_ns
+from opscope.documents.findings import Rule, Where
+from opscope.documents.limits import LimitRow
+from opscope.knowledge.calls import RecordedCall
+from opscope.knowledge.categories import Category
+from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decoded import Operation
+
+_MOST_OF_CHAIN: Final = 0.95
+# Of the time of such copies, what a change saved at least and at most in benchmarks/programs.py.
+_OF_CONVERSIONS: Final = (0.6, 2.0)
+_OF_CASTS: Final = (0.8, 1.05)
+_OF_STRIDES: Final = (0.3, 1.1)
+_OF_GROWN: Final = 0.7
+_MOST_OF_IT: Final = 0.9  # of the elements: what is added to such an input is the smaller part
+_LEAST_NS: Final = 3_000  # shorter kernels are a matter of launching
+_KERNELS_LOOKED_AT: Final = 1_000  # the most expensive ones
+_FUSIBLE: Final = frozenset({Category.ELEMENTWISE, Category.ACTIVATION, Category.NORMALIZATION, Category.REDUCTION})
+_ALSO_FUSIBLE: Final = frozenset({"aten::copy_", "aten::native_dropout", "aten::native_dropout_backward"})
+
+
+@lru_cache(maxsize=1 << 16)
+def _elements(dims: str | None) -> int:
+    """Return how many elements the largest of some recorded inputs has."""
+    call = RecordedCall.read(dims, "[]", None)
+    return max((math.prod(shape) for shape in (call.dims if call else ()) if shape), default=0)
+
+
+@states(
+    Statement(
+        Rule.FUSIBLE_CHAIN,
+        "elementwise, normalizing, reducing kernels of as many elements one after the other on a stream, of at least "
+        "two "
+        "operators, not in an optimizer",
+        f"up to {percent(_MOST_OF_CHAIN)} of all but the longest of each chain: which tensors they pass no trace tells",
+        "one operator over and over: it may be other tensors",
+    ),
+)
+def fusible_chain(context: Context) -> Iterator[Draft]:
+    """Find kernels that pass over the same tensors one after the other, each reading what the one before wrote."""
+    chains = _chains(context)
+    if not chains:
+        return
+    duration = column(context.trace.activities, "duration_ns")
+    lost = sum(int(duration[chain].sum() - duration[chain].max()) for chain in chains) / context.steps
+    time = sum(int(duration[chain].sum()) for chain in chains) / context.steps
+    if lost < LEAST_SHARE * context.step_ns:
+        return
+    longest = max(chains, key=lambda chain: int(duration[chain].sum()))
+    owners = context.links.activity_operator[longest]
+    names = context.trace.operators["name"].gather(owners).cast(pl.String).to_list()
+    row = next((row for row in context.rows if row.operator == names[0]), None)
+    where = context.where_of_row(row) if row else Where(operator=names[0])
+    shown = ", ".join(name.removeprefix("aten::") for name in names[:8]) + (" ..." if len(names) > 8 else "")
+    yield Draft(
+        rule=Rule.FUSIBLE_CHAIN,
+        title=f"Chains of elementwise kernels pass over memory again and again ({format_ns(time)} {context.words.per})",
+        where=where,
+        saving=context.of_device(0.0, _MOST_OF_CHAIN * lost),
+        derivation=f"the time of all kernels of a chain but its longest ({percent(_MOST_OF_CHAIN)}: high); what the "
+        "backward pass keeps, and "
+        "further inputs, must be moved all the same, and nothing is saved where they work on other tensors (low)",
+        evidence=(
+            measured(f"{len(chains) / context.steps:,.1f} chains {context.words.each}; the longest: {shown}"),
+            measured("they run one after the other on a stream, and on as many elements each"),
+            general("mostly each then reads what the one before it wrote; which tensors those are no trace tells"),
+        ),
+        action="torch.compile the function around them: one kernel then reads its inputs and writes its result once",
+        wrong_if="something in between needs the intermediate results",
+        claims=context.claims_of_activities(np.concatenate(chains)),
+    )
+
+
+def _chains(context: Context) -> list[Ints]:
+    """Return runs of activities that one kernel could do: rows of the activities, in order.
+
+    The same operator over and over may well work on other tensors each time, and an optimizer's loop does.
+    """
+    activities, operators = context.trace.activities, context.trace.operators
+    if not operators.height:
+        return []
+    owner = context.links.activity_operator
+    category = {row.operator: row.category for row in context.rows}
+    fusible = names_that(
+        operators["name"],
+        lambda name: (
+            name in _ALSO_FUSIBLE
+            or (not name.startswith(("aten::_foreach", "triton_")) and category.get(name) in _FUSIBLE)
+        ),
+    )
+    kernels = (activities["kind"] == "kernel").to_numpy()
+    mine = np.flatnonzero(kernels & (column(activities, "device") == context.device.device))
+    mine = mine[context.device.window.spans.holds(column(activities, "start_ns")[mine], end_of(activities)[mine])]
+    order = mine[np.lexsort((column(activities, "start_ns")[mine], column(activities, "stream")[mine]))]
+    elements = {code: _elements(text) for code, text in _distinct(operators["input_dims"])}
+    code = operators["input_dims"].to_physical().fill_null(_NO_CODE).to_numpy()
+    size = _looked_up(elements, code)
+    known = owner[order] >= 0
+    part = known & fusible[owner[order]] & ~in_optimizer(context)[order]
+    # What works on a few numbers, such as means of rows, fits in between.
+    kept = ~part | (column(activities, "duration_ns")[order] >= _LEAST_NS)
+    order, part = order[kept], part[kept]
+    # Where no shapes were recorded, kernels of the same grid have about as many elements.
+    grid = activities["grid"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()[order]
+    sizes = np.where(code[owner[order]] == _NO_CODE, -1 - grid, size[owner[order]])
+    part &= sizes != 0
+    stream = column(activities, "stream")[order]
+    goes_on = part[1:] & part[:-1] & (stream[1:] == stream[:-1]) & (sizes[1:] == sizes[:-1])
+    run = np.cumsum(np.append(True, ~goes_on)) if len(order) else np.zeros(0, np.int64)
+    names = operators["name"].to_physical().to_numpy()[owner[order]]
+    return [order[rows] for rows in _runs(run, part, names)]
+
+
+def _looked_up(values: Mapping[int, int], code: Ints) -> Ints:
+    """Return per code its value; 0 for what has none."""
+    table = np.zeros(max(values, default=-1) + 2, np.int64)
+    table[list(values)] = list(values.values())
+    found: Ints = table[np.where(code == _NO_CODE, len(table) - 1, code)]
+    return found
+
+
+def _runs(run: Ints, part: Bools, names: Ints) -> list[Ints]:
+    """Return the positions of each run that has several parts, of several names."""
+    inside = np.flatnonzero(part)
+    if not len(inside):
+        return []
+    numbers = run[inside]
+    first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
+    last = np.append(first[1:], len(inside))
+    lowest, highest = (function.reduceat(names[inside], first) for function in (np.minimum, np.maximum))
+    several = np.flatnonzero(lowest != highest)
+    return [inside[begin:end] for begin, end in zip(first[several].tolist(), last[several].tolist(), strict=True)]
+
+
+_NO_CODE: Final = (1 << 32) - 1
+
+
+def _distinct(texts: pl.Series) -> Iterator[tuple[int, str]]:
+    """Yield the distinct texts of a column with their numbers."""
+    unique = texts.unique().drop_nulls()
+    yield from zip(unique.to_physical().to_list(), unique.cast(pl.String).to_list(), strict=True)
+
+
+@states(
+    Statement(
+        Rule.LAYOUT_CONVERSION,
+        "kernels that convert between NCHW and NHWC",
+        f"{percent(_OF_CONVERSIONS[0])} to {percent(_OF_CONVERSIONS[1])} of their time",
+    ),
+)
+def layout_conversion(context: Context) -> Iterator[Draft]:
+    """Find kernels that change the layout of tensors around convolutions."""
+    work = context.trace.activities.select("name", "duration_ns").with_row_index("row")[context.work]
+    kernels = work.group_by("name").agg(pl.col("duration_ns").sum(), pl.col("row"))
+    kernels = kernels.sort("duration_ns", descending=True).head(_KERNELS_LOOKED_AT)
+    converting = [
+        (str(name), int(time), np.array(rows))
+        for name, time, rows in kernels.with_columns(pl.col("name").cast(pl.String)).iter_rows()
+        if decode(str(name)).operation is Operation.LAYOUT_CHANGE
+    ]
+    time = sum(time for _, time, _ in converting) / context.steps
+    if time < LEAST_SHARE * context.step_ns:
+        return
+    convolutions = [row for row in context.rows if row.category == str(Category.CONVOLUTION)]
+    where = context.where_of_row(max(convolutions, key=lambda row: row.device_ns)) if convolutions else Where()
+    name = max(converting, key=lambda item: item[1])[0]
+    yield Draft(
+        rule=Rule.LAYOUT_CONVERSION,
+        title=f"Tensors are converted between NCHW and NHWC around convolutions ({format_ns(time)} "
+              f"{context.words.per})",
+        where=replace(where, kernel=name),
+        saving=context.of_device(_OF_CONVERSIONS[0] * time, _OF_CONVERSIONS[1] * time),
+        derivation=f"the time of the conversions ({percent(_OF_CONVERSIONS[0])}: low); without them the layers "
+        "between run on "
+        f"whole vectors too, which saved as much again ({percent(_OF_CONVERSIONS[1])}: high)",
+        evidence=(
+            measured(f"{sum(len(rows) for *_, rows in converting) / context.steps:,.0f} conversions "
+                     f"{context.words.each}, mostly "
+                     f"{decode(name).summary}"),
+        ),
+        action="model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
+        wrong_if="layers between the convolutions only work on NCHW",
+        claims=context.claims_of_activities(np.concatenate([rows for *_, rows in converting])),
+    )  # fmt: skip
+
+
+@states(
+    Statement(
+        Rule.REPEATED_CASTS,
+        "conversions to 16 bits of tensors that have the shape of products' weights, in inference or more than once "
+        "per "
+        "update",
+        f"{percent(_OF_CASTS[0])} to {percent(_OF_CASTS[1])}",
+        "weights change in between",
+    ),
+)
+def repeated_casts(context: Context) -> Iterator[Draft]:
+    """Find weights that autocast converts again in every forward pass."""
+    weights = {
+        size
+        for row in context.rows
+        if row.product and row.precision in ("bf16", "fp16")
+        for size in ((row.product.columns, row.product.depth), (row.product.depth, row.product.columns))
+    }
+    rows = [row for row in context.rows if row.operator == "aten::copy_" and _casts_weight(row, weights)]
+    passes = _forward_passes_per_update(context)
+    if not rows or passes is None:
+        return
+    again = 1.0 if passes == math.inf else 1 - 1 / passes
+    time = again * sum(row.device_ns for row in rows) / context.steps
+    if time < LEAST_SHARE * context.step_ns:
+        return
+    calls = sum(row.calls for row in rows) / context.steps
+    yield Draft(
+        rule=Rule.REPEATED_CASTS,
+        title=f"Autocast converts weights anew in each forward pass ({format_ns(time)} {context.words.per})",
+        where=context.where_of_row(max(rows, key=lambda row: row.device_ns)),
+        saving=context.of_device(_OF_CASTS[0] * time, _OF_CASTS[1] * time),
+        derivation="the time of the conversions that are repeated",
+        evidence=(
+            measured(f"{calls:,.0f} conversions {context.words.each} of tensors as large as the products' weights"),
+            derived("no update of the weights lies between them" if passes == math.inf else
+                    f"the weights change once in {passes:.0f} forward passes"),
+        ),
+        action="model = model.to(torch.bfloat16) for inference; else one autocast region around all "
+        "micro-batches, so that "
+        "its cache keeps the converted weights",
+        wrong_if="the converted tensors are no weights",
+        claims=claims_of(rows),
+    )  # fmt: skip
+
+
+def _casts_weight(row: LimitRow, weights: set[tuple[int, int]]) -> bool:
+    call = RecordedCall.read(row.input_dims, row.input_types, None)
+    # What was converted once was not converted again.
+    if call is None or row.calls < 2 or len(call.types) < 2 or not call.dims:
+        return False
+    return call.types[1] == "float" and call.types[0] in ("c10::BFloat16", "c10::Half") and call.dims[0] in weights
+
+
+def _forward_passes_per_update(context: Context) -> float | None:
+    """Return how many forward passes run per update of the weights: all without training; None where unknown.
+
+    From the second backward pass on, gradients are added to those that are there.
+    """
+    names = context.trace.operators["name"]
+    accumulated = names_that(names, lambda name: name.startswith("torch::autograd") and "AccumulateGrad" in name)
+    count = int(accumulated.sum())
+    if not count:
+        return math.inf
+    parent = context.links.operators.parent
+    adds = np.flatnonzero((names == "aten::add_").to_numpy() & (parent >= 0))
+    added = int(accumulated[parent[adds]].sum())
+    return count / max(count - added, 1) if added else None
+
+
+@states(
+    Statement(
+        Rule.CONTIGUOUS_COPIES,
+        "copies that change nothing but strides",
+        f"{percent(_OF_STRIDES[0])} to {percent(_OF_STRIDES[1])}",
+        "an expanded tensor is made whole",
+    ),
+)
+def contiguous_copies(context: Context) -> Iterator[Draft]:
+    """Find copies that only change the strides of a tensor."""
+    rows = [row for row in context.rows if row.operator == "aten::copy_" and _changes_strides(row)]
+    time = sum(row.device_ns for row in rows) / context.steps
+    if not rows or time < LEAST_SHARE * context.step_ns:
+        return
+    first = max(rows, key=lambda row: row.device_ns)
+    yield Draft(
+        rule=Rule.CONTIGUOUS_COPIES,
+        title=f"Tensors are copied only to change their strides ({format_ns(time)} {context.words.per})",
+        where=context.where_of_row(first),
+        saving=context.of_device(_OF_STRIDES[0] * time, _OF_STRIDES[1] * time),
+        derivation=f"the time of these copies (high); {percent(_OF_STRIDES[0])} of it where the layout is needed by "
+        "what follows (low)",
+        evidence=(
+            measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} copies {context.words.each}, mostly of "
+            f"{first.input_dims} "
+                     f"with strides {first.input_strides}"),
+        ),
+        action="keep the tensor contiguous where it is made (weights: once, before the loop), or use the "
+        "transposed form of "
+        "what follows",
+        wrong_if="the copy is wanted",
+        claims=claims_of(rows),
+    )  # fmt: skip
+
+
+@states(
+    Statement(
+        Rule.DEVICE_COPIES,
+        "copies within the device's memory that change nothing",
+        "0 to all of their time",
+        "the program mostly moves data",
+    ),
+)
+def device_copies(context: Context) -> Iterator[Draft]:
+    """Find whole tensors that are copied within the device's memory, beside other work."""
+    rows = [
+        row
+        for row in context.rows
+        if direction_of(row.kernel) is Direction.WITHIN and row.operator != "aten::cat" and not _changes_strides(row)
+    ]
+    time = sum(row.device_ns for row in rows) / context.steps
+    # Of a program that mostly moves data, whether they must be moved no trace tells.
+    if time < LEAST_SHARE * context.step_ns or moving_share(context.rows) >= MOSTLY_MOVING:
+        return
+    first = max(rows, key=lambda row: row.device_ns)
+    yield Draft(
+        rule=Rule.DEVICE_COPIES,
+        title=f"Tensors are copied within the device's memory, unchanged ({format_ns(time)} {context.words.per})",
+        where=context.where_of_row(first),
+        saving=context.of_device(0.0, time),
+        derivation="the time of these copies (high); whether they are needed, no trace tells (low)",
+        evidence=(
+            measured(f"{sum(row.calls for row in rows) / context.steps:,.1f} copies {context.words.each}"),
+            measured(f"most of the time by {first.operator or 'no operator'}, {first.input_dims or 'of unknown size'}"),
+        ),
+        action="write the result where it is needed (out=, one preallocated buffer), or use a view instead of clone()",
+        wrong_if="the copy is changed while the original is still needed",
+        claims=claims_of(rows),
+    )
+
+
+@states(
+    Statement(
+        Rule.GROWN_COPY,
+        f"`torch.cat` of which one input is {percent(_MOST_OF_IT)} of the result and more",
+        f"{percent(_OF_GROWN)} of its time to all of it",
+    ),
+)
+def grown_copies(context: Context) -> Iterator[Draft]:
+    """Find outputs that hold one whole input unchanged, to which little was added: torch.cat of a cache and a row."""
+    rows = [row for row in context.rows if row.operator == "aten::cat" and _largest_share(row) >= _MOST_OF_IT]
+    time = sum(row.device_ns for row in rows) / context.steps
+    if not rows or time < LEAST_SHARE * context.step_ns:
+        return
+    first = max(rows, key=lambda row: row.device_ns)
+    share = _largest_share(first)
+    yield Draft(
+        rule=Rule.GROWN_COPY,
+        title=f"A tensor is copied whole to append to it ({format_ns(time)} {context.words.per})",
+        where=context.where_of_row(first),
+        saving=_of_copies(context, time),
+        derivation=f"the time of these copies (high); {percent(_OF_GROWN)} of it where a part must be copied all the "
+        "same, as far as "
+        "the host is not the bound (low)",
+        evidence=(
+            measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} such torch.cat {context.words.each}, "
+                     "the largest of "
+                     f"{first.input_dims}"),
+            derived(f"{100 * share:.2f} % of the result is one input, unchanged"),
+        ),
+        action="allocate it once at its largest size, and write what is added into its place: cache[:, n : n + 1] = "
+        "row; read cache[:, : n + 1]",
+        wrong_if="the tensor as it was before is needed as well, or the largest size is not known",
+        claims=claims_of(rows),
+    )  # fmt: skip
+
+
+def _of_copies(context: Context, time: float) -> Range:
+    saving = context.of_device(_OF_GROWN * time, time)
+    # What the host needs for the rest is known up to what recording costs: with the least of it, all of the time goes.
+    return Range(saving.low, max(saving.high, min(time, context.step_ns)), saving.likely)
+
+
+@lru_cache(maxsize=1 << 12)
+def _share_of_largest(dims: str | None) -> float:
+    """Return the largest tensor's share of all elements of a list of tensors; 0 where it is no list of several."""
+    try:
+        shapes = json.loads(dims or "null")
+        sizes = [math.prod(shape) for shape in shapes[0]]
+    except (ValueError, TypeError, IndexError, KeyError):
+        return 0.0
+    return max(sizes) / sum(sizes) if len(sizes) > 1 and sum(sizes) else 0.0
+
+
+def _largest_share(row: LimitRow) -> float:
+    return _share_of_largest(row.input_dims)
+
+
+def _changes_strides(row: LimitRow) -> bool:
+    call = RecordedCall.read(row.input_dims, row.input_types, None, row.input_strides)
+    if call is None or any(len(values) < 2 for values in (call.types, call.dims, call.strides)):
+        return False
+    to, source = call.strides[:2]
+    same = call.types[0] == call.types[1] and call.dims[0] == call.dims[1]
+    return same and to is not None and source is not None and to != source and 0 not in source

@@ -1,0 +1,114 @@
+"""Rules on what is prepared within the steps: code that is loaded, contexts, compilation."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.advice.context import (
+    LEAST_SHARE,
+    Context,
+    Draft,
+    Range,
+    derived,
+    idle_claim,
+    measured,
+)
+from opscope.analysis.advice.rule import Statement, percent, span, states
+from opscope.analysis.advice.seen import seen
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.base.units import format_ns
+from opscope.documents.bound import BoundKind
+from opscope.documents.findings import Rule, Where
+
+_LEAST_COMPILING_NS: Final = 1e6  # looking whether compiled code still fits takes less
+
+
+_COMPILING: Final = ("dynamo_timed", "compile_inner", "torch/_dynamo/convert_frame")
+
+_CERTAIN: Final = 0.7  # of the idle time in it
+_LIKELY_OF_COMPILING: Final = 0.95  # of all of the time
+_LIKELY_OF_LOADING: Final = 0.8
+
+
+@states(
+    Statement(
+        Rule.RECOMPILATION,
+        f"ranges of `torch.compile` at work within the steps, of {span(_LEAST_COMPILING_NS)} a step and more",
+        f"{percent(_CERTAIN)} of the idle time in them, to all of them, but of an unprofiled step no more than its "
+        "idle time",
+    ),
+)
+def recompilation(context: Context) -> Iterator[Draft]:
+    """Find torch.compile at work within the steps."""
+    ranges, first = [], []
+    spans = context.device.window.spans
+    for table in (context.trace.annotations, context.trace.frames):
+        rows = np.flatnonzero(names_that(table["name"], lambda name: any(part in name for part in _COMPILING)))
+        ranges.append((column(table, "start_ns")[rows], end_of(table)[rows]))
+        inside = rows[spans.holds(column(table, "start_ns")[rows], end_of(table)[rows])]
+        first.append(next(iter(table["name"].gather(inside[:1]).cast(pl.String)), None))
+    start, end = (np.concatenate(parts) for parts in zip(*ranges, strict=True))
+    compiling = Intervals.union_of(start, end).within(spans)
+    time = recorded = compiling.length / context.steps
+    waiting = context.waits.idle.pieces.within(compiling)
+    whole = max(float(context.waits.lengths.sum()) / context.steps, 1.0)
+    pieces = waiting.length / context.steps * min(context.least_idle_ns / whole, 1.0)
+    if context.unprofiled_ns is not None:
+        time = min(time, context.least_idle_ns)
+    if time < LEAST_SHARE * context.step_ns or time < _LEAST_COMPILING_NS:
+        return
+    yield Draft(
+        rule=Rule.RECOMPILATION,
+        title=f"torch.compile compiles {context.words.during}, {format_ns(recorded)} {context.words.each}",
+        where=Where(annotation=first[0], python=first[1]),
+        saving=Range(_CERTAIN * min(pieces, time), time, _LIKELY_OF_COMPILING * time).within(context.step_ns),
+        derivation="the time in which the compiler runs, of an unprofiled step no more than its idle time (high), "
+        f"{percent(_CERTAIN)} of the device's idle time in it (low)",
+        evidence=(measured(f"{format_ns(recorded)} {context.words.each} as recorded lie in ranges of the compiler"),),
+        action="torch._dynamo.mark_dynamic(x, 0) or torch.compile(dynamic=True); pass changing numbers as tensors; "
+        "TORCH_LOGS=recompiles names the guard that failed",
+        wrong_if="these are the first steps: then it happens once",
+        claims=idle_claim(BoundKind.HOST_WORK) | idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING),
+    )
+
+
+@states(
+    Statement(
+        Rule.COLD_START,
+        "code that is loaded, and contexts that are created, within the steps; ranges that call themselves warm-up",
+        f"{percent(_CERTAIN)} of it, to the whole gaps around it",
+    ),
+)
+def cold_start(context: Context) -> Iterator[Draft]:
+    """Find code that is loaded, and contexts that are created, within the steps."""
+    idle = context.waits.idle
+    pieces = context.waits.kinds[BoundKind.COLD_START]
+    # What the host does before, in the same gap, is most likely to find, read or compile that code.
+    around = np.isin(idle.gap, idle.gap[pieces])
+    certain, time = context.idle_in(pieces), context.idle_in(around)
+    if time < LEAST_SHARE * context.step_ns:
+        return
+    where = context.where_of_pieces(np.flatnonzero(pieces))
+    yield Draft(
+        rule=Rule.COLD_START,
+        title=f"Code is loaded, or a context created, {context.words.during}: the device waits "
+        f"{format_ns(certain)} {context.words.of}",
+        where=where,
+        saving=Range(_CERTAIN * certain, time, _LIKELY_OF_LOADING * time).within(context.step_ns),
+        derivation=f"the idle time of gaps in which code is loaded (high), {percent(_CERTAIN)} of the loading itself "
+        "(low)",
+        evidence=(
+            measured(f"{int(pieces.sum())} such waits in the recording"),
+            derived(f"the gaps that they are part of take {format_ns(time)} {context.words.of}"),
+            *seen(context, where),
+        ),
+        action="profile later steps; if these count, run "
+        f"{'each shape and operator' if context.runs_pytorch else 'each kernel'} once before them (warm-up), or load "
+        "all code at the start (CUDA_MODULE_LOADING=EAGER)",
+        wrong_if="these are the first steps: then it happens once",
+        claims=idle_claim(BoundKind.COLD_START) | context.claims_of_pieces(around),
+    )

@@ -1,0 +1,59 @@
+"""What a rule says of itself: beside its function, once. The table of docs/findings.md is made of it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from opscope.analysis.advice.context import Context, Draft
+from opscope.base.units import NS_PER_US
+from opscope.documents.findings import Rule
+
+Find = Callable[[Context], Iterator[Draft]]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A row of the table in docs/findings.md.
+
+    Attributes:
+        rule: whose findings.
+        fires_on: what must be seen.
+        saves: the range of the saving, from low to high. Shares come from the constants that the rule computes with.
+        silent_where: what keeps it silent although the rest holds; empty where nothing does.
+    """
+
+    rule: Rule
+    fires_on: str
+    saves: str
+    silent_where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceRule:
+    """A function that finds something, and what it says of itself: a statement for each kind of finding it makes."""
+
+    find: Find
+    statements: tuple[Statement, ...]
+
+    def __call__(self, context: Context) -> Iterator[Draft]:
+        """Find what the rule looks for."""
+        return self.find(context)
+
+
+def states(*statements: Statement) -> Callable[[Find], AdviceRule]:
+    """Put what a rule says of itself beside its function."""
+
+    def joined(find: Find) -> AdviceRule:
+        return AdviceRule(find, statements)
+
+    return joined
+
+
+def percent(share: float) -> str:
+    """Return a share as the table and derivations print it."""
+    return f"{100 * share:.0f} %"
+
+
+def span(nanoseconds: float) -> str:
+    """Return a time that is a rule's constant: a round number of microseconds or milliseconds."""
+    us = nanoseconds / NS_PER_US
+    return f"{us:g} us" if us < 1_000 else f"{us / 1_000:g} ms"

@@ -1,0 +1,23 @@
+"""Where the host was, as findings say it."""
+
+from typing import Final
+
+from opscope.analysis.advice.context import (
+    Context,
+    general,
+    measured,
+)
+from opscope.analysis.verdict.step_evidence import STACKS
+from opscope.documents.findings import Fact, Where
+
+_STACKS: Final = "record stacks to see the line (with_stack=True, opscope profile --with-stack)"
+
+
+def seen(context: Context, where: Where) -> tuple[Fact, ...]:
+    """State where the host was, or how to find out."""
+    places = [place for place in (where.python, where.module, where.annotation, where.operator) if place]
+    if places:
+        return (measured(f"the host was in {', '.join(places)}"),)
+    if context.cost is STACKS or not context.runs_pytorch:
+        return ()
+    return (general(f"where was not recorded: {_STACKS}"),)

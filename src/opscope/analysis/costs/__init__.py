@@ -1,0 +1,1 @@
+"""What work costs, beside what the device allows: sums, limits, occupancy, sizes."""

@@ -1,0 +1,138 @@
+"""What each node of a replayed CUDA graph cost.
+
+All activities of one replay share its correlation id. Recent drivers number graphs and nodes; where they did not, a
+graph is known by the sequence of its kernels, and a node by its place in that sequence.
+"""
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.structure.api_masks import calls_of, calls_that
+from opscope.analysis.structure.arrays import column
+from opscope.analysis.structure.captured_nodes import operators_of_nodes
+from opscope.analysis.structure.launches import captured_into_graph
+from opscope.analysis.structure.links import Links, link
+from opscope.analysis.structure.nesting import Ints
+from opscope.knowledge.api_calls import ApiKind
+from opscope.trace.model import Trace
+
+NOT_ATTRIBUTED: Final = "(graph replay, not attributed)"
+REPLAYED: Final = "(graph replay)"
+_BY_ID, _BY_ORDER = "graph and node id", "order in the replay"
+
+
+def graph_table(trace: Trace, links: Links, capture: Trace | None = None) -> pl.DataFrame:
+    """Return one row per node of every replayed graph, in the order of graphs and nodes.
+
+    Columns: ``device``, ``graph`` and ``node`` (numbers), ``known_by``, ``name``, ``replays`` (how many recorded the
+    node), the durations ``total_ns``, ``mean_ns``, ``min_ns``, ``max_ns``, and ``captured_operator`` (the operator
+    that launched the node when the graph was captured) with ``captured_how``.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        capture: another trace, in which the graphs were captured; the trace itself if left out.
+    """
+    nodes = _durations(trace, links)
+    return _with_operators(nodes, _captures(trace, links) if capture is None else _captures(capture, link(capture)))
+
+
+def replayed_operators(trace: Trace, links: Links, nodes: pl.DataFrame) -> pl.Series:
+    """Return per activity what a replayed graph is charged to; null for what no replay launched.
+
+    That is the operator that was captured, said to be replayed, where it is known.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        nodes: its `graph_table`.
+    """
+    rows = _replayed_rows(trace, links)
+    keys = ["device", "graph", "node"]
+    numbered = _numbered(_replayed(trace, links).with_columns(row=pl.Series(rows)))
+    known = nodes.select(*keys, "name", "captured_operator")
+    joined = numbered.join(known, on=[*keys, "name"], how="left", nulls_equal=True).sort("row")
+    charged = joined.select(
+        pl.when(pl.col("captured_operator").is_null())
+        .then(pl.lit(NOT_ATTRIBUTED))
+        .otherwise(pl.col("captured_operator") + f" {REPLAYED}")
+    ).to_series()
+    result = pl.Series([None] * trace.activities.height, dtype=pl.String)
+    return result.scatter(joined["row"], charged) if len(rows) else result
+
+
+def _captures(trace: Trace, links: Links) -> list[list[str | None]]:
+    """Return per captured graph the operators that launched its nodes, in order."""
+    launches = trace.launches
+    launching = calls_that(launches, lambda call: call.enqueues) & ~calls_of(launches, ApiKind.GRAPH_LAUNCH)
+    thread, start = column(launches, "thread"), column(launches, "start_ns")
+    begins = calls_of(launches, ApiKind.CAPTURE_BEGIN)
+    operators = trace.operators["name"]
+    captures: dict[tuple[int, int], list[str | None]] = {}
+    captured = np.flatnonzero(launching & captured_into_graph(launches))
+    number = np.zeros(len(captured), np.int64)
+    for owner in np.unique(thread[captured]):
+        mine = thread[captured] == owner
+        begun = np.sort(start[begins & (thread == owner)])
+        number[mine] = np.searchsorted(begun, start[captured[mine]], side="right")
+    for row, place in zip(captured.tolist(), number.tolist(), strict=True):
+        owner = int(links.launch_operator[row])
+        captures.setdefault((int(thread[row]), place), []).append(operators[owner] if owner >= 0 else None)
+    return list(captures.values())
+
+
+def _with_operators(nodes: pl.DataFrame, captures: list[list[str | None]]) -> pl.DataFrame:
+    operators: list[str | None] = []
+    how: list[str] = []
+    for (_, _), graph in nodes.group_by("device", "graph", maintain_order=True):
+        found, known_how = operators_of_nodes(graph["name"].to_list(), captures)
+        operators += found
+        how += known_how
+    return nodes.with_columns(
+        captured_operator=pl.Series(operators, dtype=pl.String), captured_how=pl.Series(how, dtype=pl.String)
+    )
+
+
+def _durations(trace: Trace, links: Links) -> pl.DataFrame:
+    duration = pl.col("duration_ns")
+    return (
+        _numbered(_replayed(trace, links))
+        .group_by("device", "graph", "node", "known_by", "name")
+        .agg(
+            replays=pl.len(),
+            total_ns=duration.sum(),
+            mean_ns=duration.mean(),
+            min_ns=duration.min(),
+            max_ns=duration.max(),
+        )
+        .sort("device", "graph", "node", "name", "known_by")
+    )
+
+
+def _replayed(trace: Trace, links: Links) -> pl.DataFrame:
+    return trace.activities[_replayed_rows(trace, links)].with_columns(pl.col("name").cast(pl.String))
+
+
+def _replayed_rows(trace: Trace, links: Links) -> Ints:
+    is_graph_launch = calls_of(trace.launches, ApiKind.GRAPH_LAUNCH)
+    replayed = trace.activities["graph_node_id"].fill_null(0).to_numpy() != 0
+    launched = links.activity_launch >= 0
+    replayed[launched] |= is_graph_launch[links.activity_launch[launched]]
+    return np.flatnonzero(replayed)
+
+
+def _numbered(replayed: pl.DataFrame) -> pl.DataFrame:
+    replay = ["device", "correlation"]
+    has_ids = pl.col("graph_node_id").fill_null(0) != 0
+    placed = replayed.sort("start_ns", maintain_order=True).with_columns(place=pl.int_range(pl.len()).over(replay))
+    # Once per replay: a sequence is as long as its graph.
+    sequences = placed.group_by(replay, maintain_order=True).agg(pl.col("name").str.join("\n").alias("sequence"))
+    numbers = sequences.select(*replay, number=pl.col("sequence").rank("dense").cast(pl.Int64))
+    placed = placed.join(numbers, on=replay, how="left", nulls_equal=True, maintain_order="left")
+    return placed.with_columns(
+        graph=pl.when(has_ids).then("graph_id").otherwise("number"),
+        node=pl.when(has_ids).then("graph_node_id").otherwise("place"),
+        known_by=pl.when(has_ids).then(pl.lit(_BY_ID)).otherwise(pl.lit(_BY_ORDER)),
+    )

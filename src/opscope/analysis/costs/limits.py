@@ -1,0 +1,340 @@
+"""How long the work of a trace would take at the limits of its devices; definitions in docs/metrics.md, "Limits"."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import polars as pl
+
+from opscope.analysis.costs.launch_shapes import LaunchShape, rows_of
+from opscope.analysis.costs.occupancy import dimensions
+from opscope.analysis.costs.sums import UNLINKED
+from opscope.base.units import NS_PER_S
+from opscope.documents.limits import LimitedBy, LimitRow
+from opscope.knowledge.calls import RecordedCall
+from opscope.knowledge.categories import Category, Classifier
+from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
+from opscope.knowledge.devices import Peaks, datasheet_peaks, device_like, estimated_peaks
+from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decoded import FP32_CORES, FP64_CORES, TENSOR_CORES, DecodedKernel, Operation
+from opscope.knowledge.kernels.kinds import communicates
+from opscope.knowledge.measured_peaks import peaks_called
+from opscope.knowledge.native_functions import NativeFunctions
+from opscope.trace.model import DeviceProperties
+
+# The shortest kernels of the recorded traces take 0.7 to 1.1 us, whatever they do.
+FLOOR_NS: Final = 1_200.0
+_LOOKED_AT: Final = 2_000  # rows of inputs, kernels and geometry: traces of real programs have hundreds
+MODELLED_SHARE: Final = 0.7  # of the time
+MOSTLY_MOVING: Final = 0.3  # of the time: from here on, whether data need to be moved matters more than how fast
+# Peaks and clocks are not exact.
+_TOLERATED: Final = 1.05
+UNKNOWN: Final = "no model knows it with these inputs"
+BETWEEN_DEVICES: Final = "data move between devices"
+PRODUCTS: Final = (Operation.GEMM, Operation.GEMV, Operation.FPROP, Operation.DGRAD, Operation.WGRAD)
+_INPUTS: Final = ("operator", "input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file", "device")
+_BY_SHORT: Final[Mapping[str, str]] = {
+    **{"f32": "fp32", "tf32": "tf32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "i8": "int8", "u8": "int8"},
+    **{"f8e4m3": "fp8", "f8e5m2": "fp8", "f8": "fp8", "e4m3": "fp8", "e5m2": "fp8", "fp8": "fp8"},
+}
+_UNITS: Final[Mapping[str, tuple[str, ...]]] = {
+    "float32": ("fp32", "tf32"),
+    "float64": ("fp64", "fp64_tensor"),
+    "fp16": ("fp16", "fp16_acc16"),
+}
+# Of each precision the next lower one that users may choose.
+_LOWER: Final[Mapping[str, tuple[str, ...]]] = {
+    "fp64": ("fp32", "tf32"),
+    "fp64_tensor": ("tf32",),
+    "fp32": ("tf32", "bf16", "fp16"),
+    "tf32": ("bf16", "fp16"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The calls of an operator with the same inputs: their kernels, the most expensive first."""
+
+    kernels: tuple[LaunchShape, ...]
+
+    @property
+    def first(self) -> LaunchShape:
+        return self.kernels[0]
+
+    @property
+    def calls(self) -> int:
+        return self.first.operator_calls or sum(kernel.calls for kernel in self.kernels)
+
+    @property
+    def device_ns(self) -> int:
+        return sum(kernel.total_ns for kernel in self.kernels)
+
+
+def peaks_of(devices: Sequence[DeviceProperties]) -> dict[int | None, Peaks]:
+    """Return what the devices of a trace can do at most, by their numbers; those that are not known are left out.
+
+    What was measured on a device of this name, by ``opscope peaks`` for this user, counts before the datasheet; of a
+    name that is not in the table they are estimated from a device of the same compute capability.
+    """
+    found = {item.index: _peaks_of(item) for item in devices}
+    return {index: peaks for index, peaks in found.items() if peaks is not None}
+
+
+def _peaks_of(device: DeviceProperties) -> Peaks | None:
+    if (known := peaks_called(device.name, device.multiprocessors)) is not None:
+        return known
+    like = device_like(device.vendor, device.compute_capability, device.multiprocessors, device.memory_bytes)
+    if like is not None:
+        return replace(datasheet_peaks(like), origin=f"datasheet of {like.name}, which is as large")
+    return estimated_peaks(device.name, device.compute_capability, device.multiprocessors)
+
+
+# Tells the cost of a call that no rule knows, where PyTorch is there to ask.
+Rebuild = Callable[[LaunchShape, Category], Cost | None]
+
+
+def limit_rows(
+    launch_shapes: pl.DataFrame,
+    functions: NativeFunctions,
+    peaks: Mapping[int | None, Peaks],
+    rebuild: Rebuild | None = None,
+) -> tuple[LimitRow, ...]:
+    """Return all device work of a trace with its limits: the most time lost first, then what has no model.
+
+    Args:
+        launch_shapes: of the trace.
+        functions: the operators of the PyTorch that ran, or of a release.
+        peaks: of the devices, by their numbers; a device without has no limits.
+        rebuild: asked for the costs of calls that no rule knows.
+    """
+    classifier = Classifier(functions)
+    works = _works(launch_shapes.head(_LOOKED_AT))
+    costs = _Costs(functions, classifier, rebuild)
+    rows = [_row(work, costs, peaks.get(work.first.device)) for work in works]
+    rows += _not_looked_at(launch_shapes[_LOOKED_AT:], classifier)
+    return tuple(sorted(rows, key=lambda row: (row.lost_ns is None, -(row.lost_ns or 0), -row.device_ns)))
+
+
+def _not_looked_at(launch_shapes: pl.DataFrame, classifier: Classifier) -> Iterator[LimitRow]:
+    """Yield the rest of the work per operator and device: of a trace with that many shapes, each is next to nothing."""
+    sums = launch_shapes.group_by("operator", "device", maintain_order=True).agg(
+        pl.col("name").first(), pl.col("calls", "total_ns").sum()
+    )
+    for operator, device, kernel, calls, time in sums.iter_rows():
+        yield LimitRow(
+            operator=operator,
+            category=UNLINKED if operator is None else str(classifier.classify(operator).category),
+            device=device,
+            kernel=kernel,
+            calls=calls,
+            device_ns=time,
+            call_ns=time / calls,
+            reason=f"not looked at: beyond the {_LOOKED_AT:,} most expensive inputs and kernels",
+        )
+
+
+def _works(launch_shapes: pl.DataFrame) -> Iterator[_Work]:
+    groups: dict[tuple[object, ...], list[LaunchShape]] = {}
+    for row in rows_of(launch_shapes):
+        key = tuple(getattr(row, name) for name in _INPUTS)
+        # What no operator launched has nothing in common but its name.
+        groups.setdefault(key if row.operator is not None else (None, row.name, row.device), []).append(row)
+    for kernels in groups.values():
+        yield _Work(tuple(kernels))
+
+
+def _row(work: _Work, costs: "_Costs", peaks: Peaks | None) -> LimitRow:
+    first, call_ns = work.first, work.device_ns / work.calls
+    category = UNLINKED if first.operator is None else str(costs.classifier.classify(first.operator).category)
+    cost, reason = costs.of(work)
+    if cost is not None and peaks is not None:
+        cost = _as_run(cost, peaks, call_ns)
+    precision = _precision(work, cost)
+    ideal = None if cost is None or peaks is None else _ideal(cost, precision, peaks, call_ns)
+    if cost is not None and ideal is None:
+        reason = "the peaks of this device are not known" if peaks is None else f"no peak is known for {precision}"
+    lower, lower_ideal = (None, None) if cost is None or peaks is None else _at_lower(cost, precision, peaks, call_ns)
+    return LimitRow(
+        operator=first.operator,
+        category=category,
+        device=first.device,
+        input_dims=first.input_dims,
+        input_types=first.input_types,
+        input_strides=first.input_strides,
+        kernel=first.name,
+        thread_blocks=None if (grid := dimensions(first.grid)) is None else math.prod(grid),
+        calls=work.calls,
+        device_ns=work.device_ns,
+        call_ns=call_ns,
+        flop=None if cost is None else cost.flop,
+        least_flop=None if cost is None else cost.least_flop,
+        least_bytes=None if cost is None else cost.least_bytes,
+        product=None if cost is None else cost.product,
+        precision=precision,
+        compute_ns=None if ideal is None else ideal.compute_ns,
+        ideal_ns=None if ideal is None else ideal.time_ns,
+        limited_by=None if ideal is None else str(ideal.by),
+        share=None if ideal is None or not call_ns else ideal.time_ns / call_ns,
+        lost_ns=None if ideal is None else max(work.device_ns - work.calls * ideal.time_ns, 0.0),
+        lower_precision=lower,
+        lower_ideal_ns=lower_ideal,
+        reason=reason,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What tells the cost of work: rules, and where they know nothing, PyTorch."""
+
+    functions: NativeFunctions
+    classifier: Classifier
+    rebuild: Rebuild | None
+
+    def of(self, work: _Work) -> tuple[Cost | None, str | None]:
+        """Return the cost of a call, or why there is none."""
+        first = work.first
+        reason = _beyond_models(work)
+        if first.operator is None or reason is not None:
+            return None, reason
+        category = self.classifier.classify(first.operator).category
+        cost = _of_lists(work)
+        if cost is None and (call := recorded_call(first, self.functions)) is not None:
+            cost = cost_of(first.operator, category, call)
+        if (cost is None or cost.least_bytes is None) and first.input_dims is not None and self.rebuild is not None:
+            cost = self.rebuild(first, category)
+        if cost is not None and cost.least_bytes is not None:
+            return cost, None
+        return None, "its inputs were not recorded" if first.input_dims is None else UNKNOWN
+
+
+def _beyond_models(work: _Work) -> str | None:
+    """Say why no model can exist for some work."""
+    if work.first.operator is None:
+        return "no operator was recorded"
+    copied = {direction_of(kernel.name) for kernel in work.kernels if kernel.kind == "memcpy"}
+    if copied - {Direction.WITHIN, Direction.BETWEEN_DEVICES}:
+        return "data move to or from the host"
+    if Direction.BETWEEN_DEVICES in copied or any(
+        kernel.kind == "kernel" and communicates(kernel.name) for kernel in work.kernels
+    ):
+        return BETWEEN_DEVICES
+    return None
+
+
+def recorded_call(row: LaunchShape, functions: NativeFunctions) -> RecordedCall | None:
+    """Return the call of an operator as its row records it, with the names of its arguments."""
+    call = RecordedCall.read(row.input_dims, row.input_types, row.concrete_inputs, row.input_strides)
+    if call is None or row.operator is None:
+        return None
+    return call.named(functions.argument_names(row.operator, call.types))
+
+
+def _of_lists(work: _Work) -> Cost | None:
+    """Return what a call of an operator on lists of tensors moves at least, by its kernels."""
+    total = 0
+    for kernel in work.kernels:
+        grid = dimensions(kernel.grid)
+        cost = None if grid is None else multi_tensor_cost(kernel.name, grid[0])
+        if cost is None or cost.least_bytes is None:
+            return None
+        total += kernel.calls * cost.least_bytes
+    return Cost(total // work.calls)
+
+
+def _precision(work: _Work, cost: Cost | None) -> str | None:
+    """Return in which precision products ran: as the kernel's name says, else by their operands."""
+    if cost is None:  # what was multiplied is not known, but how
+        kernel = decode(work.first.name)
+        return precision_of(kernel) if kernel.operation in PRODUCTS else None
+    if not cost.flop:
+        return None
+    named = next((found for kernel in work.kernels if (found := precision_of(decode(kernel.name))) is not None), None)
+    if named is not None or cost.dtype is None:
+        return named
+    # Of a kernel whose name does not say, the operands' type tells; not of those that several units take.
+    return None if cost.dtype.short in ("f32", "f64") else _BY_SHORT.get(cost.dtype.short)
+
+
+def precision_of(kernel: DecodedKernel) -> str | None:
+    """Return in which precision a kernel multiplies, as `opscope.knowledge.devices.Device` names it."""
+    if kernel.unit == FP32_CORES:
+        return "fp32"
+    if kernel.unit == FP64_CORES:
+        return "fp64"
+    if kernel.unit != TENSOR_CORES:
+        return None
+    dtype = _BY_SHORT.get(kernel.compute_dtype or kernel.input_dtype or "")
+    return {"fp32": "tf32", "fp64": "fp64_tensor"}.get(dtype or "", dtype)
+
+
+def _as_run(cost: Cost, peaks: Peaks, call_ns: float) -> Cost:
+    """Return the cost with inputs that are one tensor counted once, where the memory could not have moved them all."""
+    if cost.shared_bytes is None or cost.least_bytes is None or not peaks.memory_bytes_per_s:
+        return cost
+    too_fast = NS_PER_S * cost.least_bytes / peaks.memory_bytes_per_s > call_ns
+    return replace(cost, least_bytes=cost.shared_bytes) if too_fast else cost
+
+
+@dataclass(frozen=True, slots=True)
+class _Ideal:
+    time_ns: float
+    by: LimitedBy
+    compute_ns: float
+
+
+def _ideal(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> _Ideal | None:
+    """Return the least time of a call."""
+    if cost.least_bytes is None or not peaks.memory_bytes_per_s or cost.least_flop is None:
+        return None
+    memory = NS_PER_S * cost.least_bytes / peaks.memory_bytes_per_s
+    if cost.least_bytes <= (peaks.l2_bytes or 0):
+        memory = min(memory, call_ns)  # the cache may hold it all, and is faster
+    compute = 0.0
+    if cost.least_flop:
+        # Where the unit is not known, the fastest that may be used is the limit.
+        units = _UNITS.get(precision or (cost.dtype.torch if cost.dtype else ""), (precision or "",))
+        rate = max((peaks.rates.get(unit, 0.0) for unit in units), default=0.0)
+        if not rate:
+            return None
+        compute = NS_PER_S * cost.least_flop / rate
+    longest = max(compute, memory)
+    if longest < FLOOR_NS:
+        return _Ideal(max(longest, min(FLOOR_NS, call_ns)), LimitedBy.FLOOR, compute)
+    return _Ideal(longest, LimitedBy.COMPUTE if compute >= memory else LimitedBy.MEMORY, compute)
+
+
+def _at_lower(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> tuple[str | None, float | None]:
+    """Return the next lower precision of products that the device is faster at, and the least time at it."""
+    own = peaks.rates.get(precision or "")
+    for lower in _LOWER.get(precision or "", ()) if own else ():
+        if peaks.rates.get(lower, 0.0) > 1.5 * (own or 0.0):
+            ideal = _ideal(cost, lower, peaks, call_ns)
+            return lower, None if ideal is None else ideal.time_ns
+    return None, None
+
+
+def mostly_modelled(rows: Sequence[LimitRow]) -> bool:
+    """Tell whether most of the device time of some work has a model."""
+    whole = sum(row.device_ns for row in rows)
+    return whole > 0 and sum(row.device_ns for row in rows if row.ideal_ns is not None) >= MODELLED_SHARE * whole
+
+
+def moving_share(rows: Sequence[LimitRow]) -> float:
+    """Return the share of some work's device time in which data are copied or filled, and nothing is computed."""
+    whole = sum(row.device_ns for row in rows)
+    moving = sum(
+        row.device_ns for row in rows if row.category == Category.MEMORY or direction_of(row.kernel) is not None
+    )
+    return moving / whole if whole else 0.0
+
+
+def over_limit(rows: Sequence[LimitRow]) -> tuple[str, ...]:
+    """Return the operators whose calls were faster than their limit: a model or a peak is wrong."""
+    return tuple(dict.fromkeys(row.operator or row.kernel for row in rows if is_over_limit(row)))
+
+
+def is_over_limit(row: LimitRow) -> bool:
+    """Tell whether calls were faster than their limit."""
+    return row.share is not None and row.share > _TOLERATED

@@ -1,0 +1,255 @@
+"""Statements on one operator, one rule a function: from its shapes, its launches and, if there are any, its counters.
+
+A rule yields evidence, not text. What is not forced by the evidence is not stated.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from opscope.analysis.costs.launch_shapes import LaunchShape
+from opscope.analysis.costs.occupancy import Occupancy, dimensions
+from opscope.analysis.costs.parallelism import Parallelism
+from opscope.documents import statements as doc
+from opscope.documents.statements import Action, Basis, Change, Gain, Statement
+from opscope.knowledge.costs import Cost
+from opscope.knowledge.kernels.decoded import FP32_CORES, DecodedKernel, Operation
+from opscope.knowledge.kernels.patterns import Pattern
+from opscope.record.counters import Counters
+from opscope.trace.model import DeviceProperties
+
+_STALLS_KEPT = 3
+_FULL_WAVE: Final = 0.8  # of the waves' capacity; less is said
+_MULTIPLE: Final = 8  # elements that 16-byte accesses of 16-bit types take
+_PRODUCTS: Final = (Operation.GEMM, Operation.FPROP, Operation.DGRAD, Operation.WGRAD)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorEvidence:
+    """What the statements on one operator rest on.
+
+    Attributes:
+        operator: its name.
+        call_ns: its mean device time per call with the inputs in question; None if it launched nothing.
+        kernels: how many different kernels a call launches.
+        share: of the device sum; None without device times.
+        per_step_ns: its self device time, per step where the trace has steps, else over the recording.
+        kernel_per_step_ns: of it, what the kernel took that most statements are about.
+        per: which of the two.
+        parallelism: what is independent; None if no rule knows the operator.
+        cost: what a call must do at least; None if no rule knows the operator.
+        launch: of the kernel that took most of the time.
+        decoded: what that kernel's name says.
+        pattern: how kernels of its kind usually work.
+        occupancy: theoretical, of that launch.
+        device: where it ran.
+        counters: hardware counters of that kernel.
+        launch_bound: whether the step waits for the host.
+    """
+
+    operator: str
+    call_ns: float | None
+    kernels: int
+    share: float | None
+    per_step_ns: float
+    kernel_per_step_ns: float
+    per: Literal["step", "recording"]
+    parallelism: Parallelism | None
+    cost: Cost | None
+    launch: LaunchShape | None
+    decoded: DecodedKernel | None
+    pattern: Pattern | None
+    occupancy: Occupancy | None
+    device: DeviceProperties | None
+    counters: tuple[Counters, ...]
+    launch_bound: bool
+
+    def gain_up_to(self, high_ns: float, derivation: str) -> Gain:
+        """Return a gain of at most so much; none of it is certain before the change was run."""
+        return Gain(0.0, high_ns, self.per, derivation)
+
+
+def _derived(evidence: doc.AnyEvidence, gain: Gain | None = None, action: Action | None = None) -> Statement:
+    return Statement(basis=Basis.DERIVED, evidence=evidence, gain=gain, action=action)
+
+
+def _measured(evidence: doc.AnyEvidence) -> Statement:
+    return Statement(basis=Basis.MEASURED, evidence=evidence)
+
+
+def _general(evidence: doc.AnyEvidence, gain: Gain | None = None, action: Action | None = None) -> Statement:
+    return Statement(basis=Basis.GENERAL, evidence=evidence, gain=gain, action=action)
+
+
+# ---------------------------------------------------------------- why it runs in parallel
+
+
+def parallel_work(evidence: OperatorEvidence) -> Iterator[Statement]:
+    """State what is independent of each other, and what is combined."""
+    found = evidence.parallelism
+    if found is None:
+        yield _derived(doc.DivisionUnknown())
+        return
+    yield _derived(doc.Independent(found.elements, found.unit, dict(found.parallel), found.reason))
+    if found.reduced:
+        yield _derived(doc.Combined(math.prod(found.reduced.values()), dict(found.reduced)))
+
+
+# ---------------------------------------------------------------- how grid and block cover it
+
+
+def coverage(evidence: OperatorEvidence) -> Iterator[Statement]:
+    """State the launch geometry, and how it divides the work."""
+    launch, found = evidence.launch, evidence.parallelism
+    grid, block = (dimensions(launch.grid), dimensions(launch.block)) if launch else (None, None)
+    if grid is None or block is None:
+        yield _measured(doc.GeometryUnknown())
+        return
+    blocks, threads = math.prod(grid), math.prod(block)
+    yield _measured(doc.Geometry(blocks, grid, threads, block))
+    if found is not None and found.elements:
+        tiles = list(_tiles(evidence, found, grid))
+        if not tiles and evidence.kernels == 1:
+            yield _derived(doc.PerBlock(found.unit, found.elements / blocks, found.elements / (blocks * threads)))
+        yield from tiles
+    if evidence.occupancy and evidence.occupancy.waves is not None:
+        waves = evidence.occupancy.waves
+        yield _derived(doc.Waves(waves, blocks / waves))
+
+
+def _tiles(evidence: OperatorEvidence, found: Parallelism, grid: tuple[int, int, int]) -> Iterator[Statement]:
+    """Compare the grid with the tiles that the result divides into."""
+    sides = evidence.decoded.tile if evidence.decoded else None
+    if sides is None or "columns" not in found.parallel or sides[0] is None or sides[1] is None:
+        return
+    tile = (sides[0], sides[1])
+    blocks, batch = math.prod(grid), found.parallel.get("batch", 1)
+    rows, columns = found.parallel["rows"], found.parallel["columns"]
+    # Libraries differ in which side of the result a tile's first number goes along: the grid decides, if it can.
+    ways = [(-(-rows // tile[0]), -(-columns // tile[1])), (-(-rows // tile[1]), -(-columns // tile[0]))]
+    fitting = [way for way in ways if set(way) <= {*grid, 1} and math.prod(way) * batch == blocks]
+    equal = {math.prod(way) for way in ways if blocks % (math.prod(way) * batch) == 0}
+    if fitting:
+        down, across = fitting[0] if len(set(fitting)) == 1 else (None, None)
+        yield _derived(doc.BlockPerTile(tile, math.prod(fitting[0]) * batch, down, across, batch))
+    elif equal:
+        count = max(equal) * batch
+        yield _derived(doc.BlocksPerTile(tile, count, blocks // count))
+    else:
+        yield _derived(doc.TilesDiffer(tile, tuple(sorted({math.prod(way) * batch for way in ways}))))
+
+
+# ---------------------------------------------------------------- registers, shared memory, occupancy
+
+
+def resources(evidence: OperatorEvidence) -> Iterator[Statement]:
+    """State what the kernel takes of a multiprocessor, and how full it is."""
+    launch, found = evidence.launch, evidence.occupancy
+    if launch is None or launch.registers_per_thread is None:
+        yield _measured(doc.ResourcesUnknown())
+        return
+    yield _measured(doc.Resources(launch.registers_per_thread, launch.shared_memory_bytes))
+    if found is not None:
+        blocks, warps = found.blocks_per_multiprocessor, found.warps_per_multiprocessor
+        yield _derived(doc.TheoreticalOccupancy(found.percent, blocks, warps, found.limiter))
+    for counters in evidence.counters[:1]:
+        if counters.achieved_occupancy_percent is not None:
+            yield _measured(doc.AchievedOccupancy(counters.achieved_occupancy_percent))
+
+
+# ---------------------------------------------------------------- memory access
+
+
+def memory_access(evidence: OperatorEvidence) -> Iterator[Statement]:
+    """State what must be moved, what was, and how."""
+    least = evidence.cost.least_bytes if evidence.cost else None
+    if least and evidence.call_ns:
+        rate = least / evidence.call_ns  # bytes per nanosecond are GB/s
+        yield _derived(doc.LeastTraffic(least, evidence.call_ns, rate))
+    for counters in evidence.counters[:1]:
+        yield from _measured_access(counters)
+    if evidence.decoded and evidence.decoded.vector_width:
+        yield _derived(doc.VectorWidth(evidence.decoded.vector_width))
+    if evidence.pattern:
+        yield _general(doc.UsualMemory(evidence.pattern.memory))
+
+
+def _measured_access(counters: Counters) -> Iterator[Statement]:
+    read, written = counters.dram_read_bytes, counters.dram_write_bytes
+    if read is not None and written is not None:
+        yield _measured(doc.MemoryTraffic(read, written, counters.dram_throughput_percent))
+    if counters.load_sectors_per_request:
+        yield _measured(doc.Sectors("load", counters.load_sectors_per_request))
+    if counters.store_sectors_per_request:
+        yield _measured(doc.Sectors("store", counters.store_sectors_per_request))
+    if counters.shared_load_bank_conflicts is not None:
+        conflicts = counters.shared_load_bank_conflicts + (counters.shared_store_bank_conflicts or 0)
+        yield _measured(doc.BankConflicts(conflicts))
+
+
+# ---------------------------------------------------------------- synchronisation
+
+
+def synchronisation(evidence: OperatorEvidence) -> Iterator[Statement]:
+    """State what waits for what."""
+    for counters in evidence.counters[:1]:
+        if counters.stalls:
+            yield _measured(doc.Stalls(dict(list(counters.stalls.items())[:_STALLS_KEPT])))
+        if counters.threads_per_instruction is not None:
+            yield _measured(doc.ActiveThreads(counters.threads_per_instruction))
+    if evidence.pattern:
+        yield _general(doc.UsualSynchronisation(evidence.pattern.synchronisation))
+    elif not evidence.counters:
+        yield _general(doc.SynchronisationUnknown())
+
+
+# ---------------------------------------------------------------- what could be gained
+
+
+def gains(evidence: OperatorEvidence) -> Iterator[Statement]:
+    """State how much could be gained at most, and by what."""
+    found, decoded, name = evidence.parallelism, evidence.decoded, evidence.operator
+    if evidence.share is not None:
+        gain = evidence.gain_up_to(evidence.per_step_ns, "the operator's whole self device time")
+        yield _derived(doc.Share(100 * evidence.share), gain)
+    if evidence.launch_bound:
+        yield _derived(doc.LaunchBound(), action=Action(Change.FEWER_LAUNCHES, name))
+    flop = evidence.cost.least_flop if evidence.cost else None
+    if flop and evidence.call_ns:
+        rate = flop / evidence.call_ns / 1000  # operations per nanosecond are GFLOP/s
+        yield _derived(doc.Rate(flop, evidence.call_ns, evidence.kernels, rate))
+    if decoded and decoded.unit == FP32_CORES and decoded.operation in _PRODUCTS:
+        gain = evidence.gain_up_to(evidence.kernel_per_step_ns, "the whole time of this kernel with these inputs")
+        yield _general(doc.OnFp32Cores(decoded.summary), gain, Action(Change.LOWER_PRECISION, name))
+    if decoded and found and ("alignment in elements", "1") in decoded.details:
+        yield _alignment(found, name)
+    yield from _filling(evidence)
+    if evidence.pattern:
+        yield _general(doc.UsualGain(evidence.pattern.gain))
+
+
+def _alignment(found: Parallelism, operator: str) -> Statement:
+    sizes = {**found.parallel, **found.reduced}
+    multiples = all(size % _MULTIPLE == 0 for size in sizes.values())
+    change = Change.CONTIGUOUS_OPERANDS if multiples else Change.PAD_SIZES
+    return _general(doc.AnyAlignment(sizes, multiples), action=Action(change, operator))
+
+
+def _filling(evidence: OperatorEvidence) -> Iterator[Statement]:
+    launch, device = evidence.launch, evidence.device
+    waves, tail = (evidence.occupancy.waves, evidence.occupancy.tail) if evidence.occupancy else (None, None)
+    grid = dimensions(launch.grid) if launch else None
+    if waves is None or tail is None or grid is None or device is None or device.multiprocessors is None:
+        return
+    if evidence.decoded and evidence.decoded.family == "NCCL":
+        return  # it leaves the device to others on purpose
+    blocks = math.prod(grid)
+    if blocks < device.multiprocessors:
+        idle = device.multiprocessors - blocks
+        action = Action(Change.MORE_BLOCKS, evidence.operator)
+        yield _derived(doc.IdleMultiprocessors(idle, device.multiprocessors), action=action)
+    elif waves > 1 and 1 - tail < _FULL_WAVE:
+        full = 100 * (waves - math.floor(waves))
+        gain = evidence.gain_up_to(evidence.kernel_per_step_ns * tail, "what the empty part of the last wave takes")
+        yield _derived(doc.LastWave(waves, full), gain, Action(Change.EVEN_WAVES, evidence.operator))

@@ -1,0 +1,1 @@
+"""When devices work and wait, and the cause of each wait."""

@@ -1,0 +1,128 @@
+"""What the host did while a device was idle, as far as names tell: the last word on the cause of idle time."""
+
+import re
+from typing import Final
+
+import numpy as np
+
+from opscope.analysis.idle.host_time import HostTime
+from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleCause, IdleTime
+from opscope.analysis.structure.api_masks import calls_of, names_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.intervals import Intervals, latest_around
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.knowledge.api_calls import ApiKind
+from opscope.trace.model import Trace
+
+# What PyTorch names its own range around fetching a batch, and the module whose frames do.
+_LOADING_RANGE: Final = re.compile(r"^enumerate\(DataLoader\)")
+_LOADING_FRAME: Final = re.compile(r"torch/utils/data/|Loader\.__next__")
+BETWEEN_KERNELS_NS: Final = 5_000
+PAUSE_UNDER_STACKS_NS: Final = 350_000
+
+
+class Causes:
+    """Names the causes of idle time in one trace.
+
+    Args:
+        trace: the trace.
+        host: what its threads did.
+    """
+
+    def __init__(self, trace: Trace, host: HostTime) -> None:
+        self._host = host
+        self._manages = calls_of(trace.launches, ApiKind.ALLOCATE, ApiKind.FREE)
+        self._managing = Intervals.union_of(host.start[self._manages], host.end[self._manages])
+        self._loading = _loading_by_thread(trace)
+        # Stacks make pauses of dispatching that long, in an optimizer for one; without operators nothing tells what
+        # the host did between two launches.
+        self._long_pauses = bool(trace.frames.height or not trace.operators.height)
+
+    def named(self, idle: IdleTime, others: Intervals) -> IdleTime:
+        """Return the idle time of a device with the causes that names tell.
+
+        Args:
+            idle: its idle time.
+            others: when other devices work.
+        """
+        idle = self._draining(idle)
+        for cause, pieces in (
+            (IdleCause.QUEUED, self._queued(idle)),
+            (IdleCause.DEPENDENCY, self._waiting_for_others(idle, others)),
+            (IdleCause.ALLOCATION, self._allocating(idle)),
+            (IdleCause.INPUT, self._loading_data(idle)),
+            (IdleCause.DISPATCH, self._pauses(idle)),
+            (IdleCause.COLD_START, self._cold(idle)),
+        ):
+            if len(pieces):
+                idle = idle.with_cause(pieces, cause)
+        return idle
+
+    @staticmethod
+    def _queued(idle: IdleTime) -> Ints:
+        """From one queued kernel to the next the device itself takes a microsecond or two."""
+        short = idle.pieces.end - idle.pieces.start < BETWEEN_KERNELS_NS
+        return np.flatnonzero(idle.is_any_of((IdleCause.DEPENDENCY,)) & short)
+
+    def _waiting_for_others(self, idle: IdleTime, others: Intervals) -> Ints:
+        """While another device works, a host that waits waits for that one."""
+        sits = np.flatnonzero(idle.is_any_of((IdleCause.BLOCKING,)) & (idle.call >= 0))
+        sits = sits[self._host.waits[idle.call[sits]]]
+        return sits[idle.pieces.mostly_within(others)[sits]]
+
+    def _allocating(self, idle: IdleTime) -> Ints:
+        blocking = np.flatnonzero(idle.is_any_of((IdleCause.BLOCKING,)) & (idle.call >= 0) & (idle.record < 0))
+        calls = blocking[self._manages[idle.call[blocking]]]
+        tails = np.flatnonzero(idle.is_any_of((IdleCause.TAIL,)))
+        return np.concatenate([calls, tails[idle.pieces.mostly_within(self._managing)[tails]]])
+
+    def _draining(self, idle: IdleTime) -> IdleTime:
+        """After its last activity nothing ends a device's idle time; the host may sit in a call all the same."""
+        tails = np.flatnonzero(idle.is_any_of((IdleCause.TAIL,)))
+        middle = (idle.pieces.start[tails] + idle.pieces.end[tails]) // 2
+        calls = np.flatnonzero(self._host.waits)
+        start, end, ordered = self._host.start[calls], self._host.end[calls], np.sort(middle)
+        calls = calls[np.searchsorted(ordered, end) > np.searchsorted(ordered, start)]
+        calls = calls[np.argsort(self._host.start[calls], kind="stable")]
+        within = latest_around(self._host.start[calls], self._host.end[calls], middle)
+        found = within >= 0
+        return idle.with_cause(tails[found], IdleCause.BLOCKING, calls[within[found]])
+
+    def _loading_data(self, idle: IdleTime) -> Ints:
+        host_caused = (IdleCause.HOST_WORK, IdleCause.BLOCKING, IdleCause.TAIL, *LAUNCH_BOUND_CAUSES)
+        waiting = np.flatnonzero(idle.is_any_of(host_caused))
+        return waiting[self._loads(idle, waiting)]
+
+    def _pauses(self, idle: IdleTime) -> Ints:
+        if not self._long_pauses:
+            return np.empty(0, np.int64)
+        short = idle.pieces.end - idle.pieces.start < PAUSE_UNDER_STACKS_NS
+        return np.flatnonzero(idle.is_any_of((IdleCause.HOST_WORK,)) & short)
+
+    def _cold(self, idle: IdleTime) -> Ints:
+        sits = np.flatnonzero((idle.call >= 0) & ~idle.is_any_of((IdleCause.DEPENDENCY, IdleCause.QUEUED)))
+        loads = np.flatnonzero((idle.record >= 0) & idle.is_any_of((IdleCause.BLOCKING,)))
+        return np.union1d(sits[self._host.cold[idle.call[sits]]], loads)
+
+    def _loads(self, idle: IdleTime, pieces: Ints) -> Bools:
+        """Tell per piece of idle time whether its thread was loading a batch."""
+        thread, moment = idle.thread[pieces], (idle.pieces.start[pieces] + idle.pieces.end[pieces]) // 2
+        found = np.zeros(len(pieces), np.bool_)
+        for number, loads in self._loading.items():
+            asked = np.flatnonzero(thread == number)
+            position = np.searchsorted(loads.start, moment[asked], side="right") - 1
+            inside = (position >= 0) & (moment[asked] < loads.end[np.maximum(position, 0)])
+            found[asked[inside]] = True
+        return found
+
+
+def _loading_by_thread(trace: Trace) -> dict[int, Intervals]:
+    """Return per thread when it was loading a batch."""
+    parts = []
+    for table, names in ((trace.annotations, _LOADING_RANGE), (trace.frames, _LOADING_FRAME)):
+        rows = np.flatnonzero(names_that(table["name"], names.search))
+        parts.append((column(table, "thread")[rows], column(table, "start_ns")[rows], end_of(table)[rows]))
+    thread, start, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return {
+        int(number): Intervals.union_of(start[thread == number], end[thread == number]) for number in np.unique(thread)
+    }

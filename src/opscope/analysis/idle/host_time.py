@@ -1,0 +1,198 @@
+"""What a thread of the host did at any time, as far as it shows in the records: for telling why a device waited.
+
+A thread sits in a call of the API that blocks (or takes long), works at something that issues nothing, or dispatches:
+it issues operators and launches one after the other. What shows none of the first two counts as the third.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.structure.api_masks import calls_of, calls_that, names_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.knowledge.api_calls import ApiCall, ApiKind, is_profilers_own, loads_code
+from opscope.knowledge.copies import is_pageable
+from opscope.trace.model import Trace
+
+# Between two operators or launches a program that dispatches takes 5 to 50 us, under a profiler with stacks as well.
+# So long a time in which nothing begins or ends is spent on something else, be it within an operator or between two.
+PAUSE_NS: Final = 100_000
+# So long without any launch is no dispatching either, however many operators come and go (of tensors on the host).
+LULL_NS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTime:
+    """What one thread did.
+
+    Attributes:
+        blocked: when it sat in a call that blocks, that allocates, frees or loads code, or that took long.
+        call: of each of these its row among the launches.
+        works: when it did something that issues nothing.
+        covered: when any operator or call of its was under way.
+    """
+
+    blocked: Intervals
+    call: Ints
+    works: Intervals
+    covered: Intervals
+
+
+@dataclass(frozen=True, slots=True)
+class _ByThread:
+    """Slices sorted by thread: their rows, starts and ends."""
+
+    thread: Ints
+    row: Ints
+    start: Ints
+    end: Ints
+
+    @classmethod
+    def of(cls, thread: Ints, start: Ints, end: Ints) -> "_ByThread":
+        order = np.argsort(thread, kind="stable")
+        return cls(thread[order], order, start[order], end[order])
+
+    def of_thread(self, thread: int) -> tuple[Ints, Ints, Ints]:
+        """Return rows, starts and ends of a thread's slices."""
+        first, last = np.searchsorted(self.thread, [thread, thread + 1])
+        return self.row[first:last], self.start[first:last], self.end[first:last]
+
+
+class HostTime:
+    """The calls of a trace, and what their threads did.
+
+    Attributes:
+        thread, start, end: of every call, row by row.
+        drains: calls in which the host waits for the device: a synchronisation, a copy from or to pageable memory, and
+            what frees memory.
+        waits: these, and others in which it sits whatever it launches: what allocates memory or loads code.
+        cold: calls that create a context or load code: launches of a millisecond and more while no device works, and
+            other calls of ten.
+        loading: when code was loaded, by the records that are no calls; ``loading_record`` has their rows.
+        profiler: when the profiler held up the host, by its own records.
+    """
+
+    def __init__(self, trace: Trace, links: Links) -> None:
+        launches = trace.launches
+        self.thread, self.start, self.end = column(launches, "thread"), column(launches, "start_ns"), end_of(launches)
+        self.drains = calls_that(launches, _drains) | _of_pageable_memory(trace, links.activity_launch)
+        self.waits = self.drains | calls_of(launches, ApiKind.ALLOCATE, ApiKind.MODULE_LOAD)
+        self.cold = _cold(trace, self.start, self.end)
+        self._calls = _ByThread.of(self.thread, self.start, self.end)
+        self._operators = _ByThread.of(
+            column(trace.operators, "thread"), column(trace.operators, "start_ns"), end_of(trace.operators)
+        )
+        self._threads: dict[int, ThreadTime] = {}
+        enqueues = calls_that(launches, lambda call: call.enqueues)
+        self._begin, self._end = _extent(trace)
+        issued = _with_operators(trace, links.launch_operator[enqueues], self.start[enqueues], self.end[enqueues])
+        self._lulls = _longer(issued.gaps(self._begin, self._end), LULL_NS)
+        self.loading, self.loading_record = _records(trace.overheads, loads_code)
+        self.profiler, _ = _records(trace.overheads, is_profilers_own)
+
+    def of(self, thread: int) -> ThreadTime:
+        """Return what a thread did."""
+        if thread not in self._threads:
+            self._threads[thread] = self._thread_time(thread)
+        return self._threads[thread]
+
+    def _thread_time(self, thread: int) -> ThreadTime:
+        _, begun, ended = self._operators.of_thread(thread)
+        calls = _outermost(self._calls.of_thread(thread)[0], self.start, self.end)
+        start, end = self.start[calls], self.end[calls]
+        blocks = self.waits[calls] | (end - start > PAUSE_NS)
+        blocked = Intervals(start[blocks], end[blocks])
+        moments = np.sort(np.concatenate([[self._begin], begun, ended, start, end, [self._end]]), kind="stable")
+        pauses = _longer(Intervals(moments[:-1], moments[1:]), PAUSE_NS)
+        idle = Intervals.union_of(
+            np.concatenate([pauses.start, self._lulls.start]), np.concatenate([pauses.end, self._lulls.end])
+        )
+        return ThreadTime(
+            blocked=blocked,
+            call=calls[blocks],
+            works=idle.within(blocked.gaps(self._begin, self._end)),
+            covered=Intervals.union_of(np.concatenate([begun, start]), np.concatenate([ended, end])),
+        )
+
+
+def _extent(trace: Trace) -> tuple[int, int]:
+    """Return when the first record of a trace begins and the last one ends: before and after, nothing is known."""
+    tables = [trace.operators, trace.launches, trace.annotations, trace.frames, trace.activities]
+    tables = [table for table in tables if table.height]
+    if not tables:
+        return 0, 0
+    return min(int(column(t, "start_ns").min()) for t in tables), max(int(end_of(t).max()) for t in tables)
+
+
+def _drains(call: ApiCall) -> bool:
+    return (call.blocks and call.kind not in (ApiKind.ALLOCATE, ApiKind.MODULE_LOAD)) or call.kind is ApiKind.FREE
+
+
+def _with_operators(trace: Trace, operator: Ints, start: Ints, end: Ints) -> Intervals:
+    """Return when calls were issued, with the operators that issued them."""
+    known = operator >= 0
+    begun, ended = start.copy(), np.maximum(end, start + 1)
+    begun[known] = np.minimum(begun[known], column(trace.operators, "start_ns")[operator[known]])
+    ended[known] = np.maximum(ended[known], end_of(trace.operators)[operator[known]])
+    return Intervals.union_of(begun, ended)
+
+
+def _of_pageable_memory(trace: Trace, activity_launch: Ints) -> Bools:
+    """Tell per call whether it copies from or to memory that is not pinned: the driver does that piece by piece."""
+    result = np.zeros(trace.launches.height, np.bool_)
+    copies = names_that(trace.activities["name"], is_pageable) & (activity_launch >= 0)
+    result[activity_launch[copies]] = True
+    return result
+
+
+_COLD_LAUNCH_NS: Final = 1_000_000  # with code that is loaded, launching takes microseconds
+_COLD_NS: Final = 10_000_000  # allocating takes up to a few milliseconds
+
+
+def _cold(trace: Trace, start: Ints, end: Ints) -> Bools:
+    """Tell which calls set something up: they take long although nothing is queued that they could wait for."""
+    launches = trace.launches
+    issues = calls_of(launches, ApiKind.LAUNCH, ApiKind.GRAPH_LAUNCH)
+    others = calls_of(launches, ApiKind.ALLOCATE, ApiKind.FREE, ApiKind.QUERY, ApiKind.OTHER)
+    took = end - start
+    cold = (
+        calls_of(launches, ApiKind.MODULE_LOAD) | (issues & (took >= _COLD_LAUNCH_NS)) | (others & (took >= _COLD_NS))
+    )
+    rows = np.flatnonzero(cold)
+    busy = Intervals.union_of(column(trace.activities, "start_ns"), end_of(trace.activities))
+    order = rows[np.argsort(start[rows], kind="stable")]
+    for row in order.tolist():
+        call = Intervals(start[row : row + 1], end[row : row + 1])
+        cold[row] = busy.within(call).length <= _BACKLOG * took[row]
+    return cold
+
+
+_BACKLOG: Final = 0.1  # of a call: where the device works for longer, the call may wait for room in its queue
+
+
+def _records(overheads: pl.DataFrame, wanted: Callable[[str], bool]) -> tuple[Intervals, Ints]:
+    """Return when records of some names were, and their rows; of overlapping ones the first."""
+    rows = np.flatnonzero(names_that(overheads["name"], wanted))
+    start, end = column(overheads, "start_ns")[rows], end_of(overheads)[rows]
+    kept = _outermost(np.arange(len(rows)), start, end)
+    return Intervals(start[kept], end[kept]), rows[kept]
+
+
+def _outermost(rows: Ints, start: Ints, end: Ints) -> Ints:
+    """Return the rows, by time, of those intervals that begin after all earlier ones have ended."""
+    rows = rows[np.lexsort((-end[rows], start[rows]))]
+    rows = rows[end[rows] > start[rows]]
+    reach = np.maximum.accumulate(end[rows]) if len(rows) else end[rows]
+    first = np.ones(len(rows), np.bool_)
+    first[1:] = start[rows][1:] >= reach[:-1]
+    return rows[first]
+
+
+def _longer(intervals: Intervals, length: int) -> Intervals:
+    return intervals.chosen(intervals.end - intervals.start > length)

@@ -1,0 +1,298 @@
+"""Why a device had nothing to do: every idle nanosecond has one cause, by what the records show."""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.nesting import Ints
+
+
+class IdleCause(enum.StrEnum):
+    """What kept a device idle, judged by the launch of the activity that ended the gap.
+
+    Until that call began, the device waited for the thread that made it: which sat in a call that blocks, or that took
+    long (``BLOCKING``), did something that issues nothing (``HOST_WORK``), or dispatched operators and launches without
+    a pause (``DISPATCH``). From the beginning of the call on it is ``LATENCY``, unless the call itself took long. Where
+    the call had returned before the gap began, the work was queued and waited for something else (``DEPENDENCY``).
+    """
+
+    BLOCKING = "blocking call"
+    DISPATCH = "dispatch"
+    HOST_WORK = "host work"
+    LATENCY = "launch latency"
+    DEPENDENCY = "dependency"
+    PROFILER = "profiler"
+    UNKNOWN = "launch not recorded"
+    TAIL = "after the last activity"
+    ALLOCATION = "allocation"
+    INPUT = "data loading"
+    COLD_START = "cold start"
+    QUEUED = "between kernels"
+
+
+LAUNCH_BOUND_CAUSES = (IdleCause.DISPATCH, IdleCause.LATENCY)
+_CAUSES: Final = tuple(IdleCause)
+_CODE: Final = {cause: np.int8(code) for code, cause in enumerate(_CAUSES)}
+_NONE: Final = -1
+Codes = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTime:
+    """The idle pieces of one device, in ascending order, each with its cause.
+
+    Attributes:
+        pieces: when.
+        code: of each its cause, as a number; `cause_of` gives the cause.
+        gap: of each the number of the gap that it is a part of.
+        thread: the thread that the device waited for, or -1.
+        call: the call that the thread sat in, or that launched the activity after the gap, as a row; or -1.
+        record: the record of loading code that shows the cause, as a row of the overheads; or -1.
+    """
+
+    pieces: Intervals
+    code: Codes
+    gap: Ints
+    thread: Ints
+    call: Ints
+    record: Ints
+
+    def by_cause(self) -> dict[IdleCause, int]:
+        """Return the nanoseconds per cause."""
+        length = self.pieces.end - self.pieces.start
+        return {cause: int(length[self.code == code].sum()) for cause, code in _CODE.items()}
+
+    def is_any_of(self, causes: tuple[IdleCause, ...]) -> npt.NDArray[np.bool_]:
+        """Tell per piece whether its cause is one of these."""
+        return np.isin(self.code, [_CODE[cause] for cause in causes])
+
+    def cause_of(self, piece: int) -> IdleCause:
+        """Return the cause of a piece."""
+        return _CAUSES[int(self.code[piece])]
+
+    def within(self, spans: Intervals) -> "IdleTime":
+        """Return the part that lies in the given intervals."""
+        mine, start, end = self.pieces.overlaps(spans)
+        return self._part(mine, start, end)
+
+    def _part(self, mine: Ints, start: Ints, end: Ints) -> "IdleTime":
+        rows = (self.code[mine], self.gap[mine], self.thread[mine], self.call[mine], self.record[mine])
+        return IdleTime(Intervals(start, end), *rows)
+
+    def without(self, spans: Intervals) -> "IdleTime":
+        """Return the part that lies outside of the given intervals."""
+        if not len(self.pieces):
+            return self
+        return self.within(spans.gaps(int(self.pieces.start[0]), int(self.pieces.end[-1])))
+
+    def with_cause(self, pieces: Ints, cause: IdleCause, calls: Ints | None = None) -> "IdleTime":
+        """Return the same pieces, some of which have another cause.
+
+        Args:
+            pieces: which, by their positions.
+            cause: the cause of these.
+            calls: the calls that show it, as rows of the launches; None where these stay as they are.
+        """
+        code, call = self.code.copy(), self.call.copy()
+        code[pieces] = _CODE[cause]
+        if calls is not None:
+            call[pieces] = calls
+        return replace(self, code=code, call=call)
+
+    def chosen(self, mask: npt.NDArray[np.bool_]) -> "IdleTime":
+        """Return the pieces for which the mask is true."""
+        return self._part(np.flatnonzero(mask), self.pieces.start[mask], self.pieces.end[mask])
+
+
+def idle_time(host: HostTime, launch: Ints, start: Ints, end: Ints, gaps: Intervals) -> IdleTime:
+    """Divide the gaps of a device into pieces with one cause each.
+
+    Args:
+        host: what the threads of the trace did.
+        launch: per activity of the device its row among the calls, or -1.
+        start: per activity of the device its start.
+        end: per activity its end.
+        gaps: when the device did nothing.
+    """
+    if not len(gaps):
+        return _joined([])
+    ended_by, ended = _activity_after(start, gaps)
+    row = np.where(ended, launch[ended_by], _NONE) if len(launch) else np.full(len(gaps), _NONE)
+    known = row >= 0
+    queued = known & (_of_call(host.end, row) <= gaps.start)
+    late = np.flatnonzero(known & ~queued)
+    division = gaps.start.copy()
+    division[late] = np.clip(host.start[row[late]], gaps.start[late], gaps.end[late])
+    before = _last_call_before(launch, end, gaps)
+    parts = [
+        _waiting_for_host(host, gaps, late, division, row, before),
+        *_launching(host, gaps, late, division, row),
+        _pieces(gaps, np.flatnonzero(~ended), IdleCause.TAIL, thread=_of_call(host.thread, before)),
+        _pieces(gaps, np.flatnonzero(ended & ~known), IdleCause.UNKNOWN),
+        _pieces(gaps, np.flatnonzero(queued), IdleCause.DEPENDENCY, thread=_of_call(host.thread, row), call=row),
+    ]
+    return _with_records(host, _joined(parts))
+
+
+def _activity_after(start: Ints, gaps: Intervals) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Return per gap the activity that ended it, and whether there is one (the window's end is none)."""
+    order = np.argsort(start, kind="stable")
+    following = np.searchsorted(start[order], gaps.end, side="left")
+    ended = following < len(start)
+    if not len(start):
+        return following, ended
+    activity = order[np.minimum(following, len(start) - 1)]
+    return activity, ended & (start[activity] == gaps.end)
+
+
+def _last_call_before(launch: Ints, end: Ints, gaps: Intervals) -> Ints:
+    """Return per gap the call that launched the last activity before it, or -1."""
+    launched = np.flatnonzero(launch >= 0)
+    if not len(launched):
+        return np.full(len(gaps), _NONE)
+    order = launched[np.argsort(end[launched], kind="stable")]
+    position = np.searchsorted(end[order], gaps.start, side="right") - 1
+    return np.where(position >= 0, launch[order[np.maximum(position, 0)]], _NONE)
+
+
+def _of_call(values: Ints, row: Ints) -> Ints:
+    """Return per gap what its call has; -1 where there is none."""
+    found = np.full(len(row), _NONE)
+    known = row >= 0
+    found[known] = values[row[known]]
+    return found
+
+
+def _pieces(gaps: Intervals, which: Ints, cause: IdleCause, *, thread: Ints | None = None, call: Ints | None = None
+            ) -> IdleTime:  # fmt: skip
+    """Return whole gaps with one cause."""
+    none = np.full(len(which), _NONE)
+    return IdleTime(
+        Intervals(gaps.start[which], gaps.end[which]),
+        np.full(len(which), _CODE[cause]),
+        which,
+        none if thread is None else thread[which],
+        none if call is None else call[which],
+        none,
+    )
+
+
+def _waiting_for_host(host: HostTime, gaps: Intervals, late: Ints, division: Ints, row: Ints, before: Ints) -> IdleTime:
+    """Tell what the host did until it began the call that ended the gap.
+
+    The thread that made the call may have begun only then (autograd's, for one): up to there the device waited for the
+    thread that had launched what ran before.
+    """
+    thread = host.thread[row[late]]
+    earlier = np.where(before[late] >= 0, host.thread[before[late]], thread)
+    begin, until = gaps.start[late], division[late]
+    handed = begin.copy()
+    taken_over = np.flatnonzero(thread != earlier)
+    for mine in _groups(thread[taken_over]):
+        rows = taken_over[mine]
+        covered = host.of(int(thread[rows[0]])).covered
+        handed[rows] = np.minimum(_next_begun(covered, begin[rows]), until[rows])
+    parts: list[IdleTime] = []
+    for owner, low, high, hands_over in ((earlier, begin, handed, True), (thread, handed, until, False)):
+        real = np.flatnonzero(high > low)
+        for mine in _groups(owner[real]):
+            rows = real[mine]
+            waited = Intervals(low[rows], high[rows])
+            parts += _of_thread(host, int(owner[rows[0]]), waited, late[rows], hands_over)
+    return _joined(parts)
+
+
+def _groups(keys: Ints) -> list[Ints]:
+    """Return the positions of equal keys, group by group, each in order."""
+    order = np.argsort(keys, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(keys) else []
+
+
+def _next_begun(covered: Intervals, time: Ints) -> Ints:
+    """Return per moment itself where a thread was at something then, else when it next began something."""
+    position = np.searchsorted(covered.end, time, side="right")
+    start = np.append(covered.start, np.iinfo(np.int64).max)
+    begun: Ints = np.maximum(start[position], time)
+    return begun
+
+
+def _of_thread(host: HostTime, thread: int, waited: Intervals, gap: Ints, hands_over: bool) -> Iterator[IdleTime]:
+    """Tell what a thread did while a device waited for it; after it handed over, a pause is none of its own."""
+    did, rest = host.of(thread), waited
+    if len(did.blocked):
+        blocked, call, start, end = waited.overlapping(did.blocked)
+        yield _made(Intervals(start, end), IdleCause.BLOCKING, gap[blocked], thread, did.call[call])
+    if len(did.works):
+        worked, work, start, end = waited.overlapping(did.works)
+        real = (end if hands_over else did.works.end[work]) - did.works.start[work] > PAUSE_NS
+        for cause, kept in ((IdleCause.HOST_WORK, real), (IdleCause.DISPATCH, ~real)):
+            yield _made(Intervals(start[kept], end[kept]), cause, gap[worked[kept]], thread)
+    if len(did.blocked) or len(did.works):
+        other = Intervals.union_of(
+            np.concatenate([did.blocked.start, did.works.start]), np.concatenate([did.blocked.end, did.works.end])
+        )
+        part, start, end = waited.overlaps(other.gaps(int(waited.start[0]), int(waited.end[-1])))
+        rest, gap = Intervals(start, end), gap[part]
+    yield _made(rest, IdleCause.DISPATCH, gap, thread)
+
+
+def _made(when: Intervals, cause: IdleCause, gap: Ints, thread: int, call: Ints | None = None) -> IdleTime:
+    none = np.full(len(when), _NONE)
+    code = np.full(len(when), _CODE[cause])
+    return IdleTime(when, code, gap, np.full(len(when), thread), none if call is None else call, none)
+
+
+def _launching(host: HostTime, gaps: Intervals, late: Ints, division: Ints, row: Ints) -> list[IdleTime]:
+    """Tell the time from the beginning of the call on: within it, where it waits or takes long, else latency."""
+    call = row[late]
+    start, end = division[late], gaps.end[late]
+    returned = np.clip(host.end[call], start, end)
+    # A copy of pageable memory is copied piece by piece: until its activity begins, the call prepares it.
+    inside = np.where(host.waits[call], end, np.where(host.end[call] - host.start[call] > PAUSE_NS, returned, start))
+    thread = host.thread[call]
+    parts = []
+    for cause, low, high in ((IdleCause.BLOCKING, start, inside), (IdleCause.LATENCY, inside, end)):
+        mine = np.flatnonzero(high > low)
+        code, none = np.full(len(mine), _CODE[cause]), np.full(len(mine), _NONE)
+        parts.append(IdleTime(Intervals(low[mine], high[mine]), code, late[mine], thread[mine], call[mine], none))
+    return parts
+
+
+def _with_records(host: HostTime, idle: IdleTime) -> IdleTime:
+    """Let records of loaded code and of the profiler's own work say more, where the host did not wait on purpose."""
+    if not len(host.loading) and not len(host.profiler):
+        return idle
+    open_ = idle.is_any_of((IdleCause.HOST_WORK, IdleCause.LATENCY, IdleCause.BLOCKING))
+    if len(host.thread):
+        open_ &= ~((idle.code == _CODE[IdleCause.BLOCKING]) & host.waits[idle.call])
+    asked, parts = idle.chosen(open_), [idle.chosen(~open_)]
+    mine, record, *when = asked.pieces.overlapping(host.loading)
+    loaded = asked._part(mine, *when)
+    code = np.full(len(mine), _CODE[IdleCause.BLOCKING])
+    parts.append(IdleTime(loaded.pieces, code, loaded.gap, loaded.thread, loaded.call, host.loading_record[record]))
+    asked = asked.without(host.loading)
+    held = asked.within(host.profiler)
+    code = np.full(len(held.pieces), _CODE[IdleCause.PROFILER])
+    parts.append(IdleTime(held.pieces, code, held.gap, held.thread, held.call, held.record))
+    return _joined([*parts, asked.without(host.profiler)])
+
+
+def _joined(parts: list[IdleTime]) -> IdleTime:
+    """Put pieces together, by time."""
+    parts = [part for part in parts if len(part.pieces)]
+    start = np.concatenate([np.empty(0, np.int64), *(part.pieces.start for part in parts)])
+    end = np.concatenate([np.empty(0, np.int64), *(part.pieces.end for part in parts)])
+    order = np.argsort(start, kind="stable")
+    order = order[end[order] > start[order]]
+    code = np.concatenate([np.empty(0, np.int8), *(part.code for part in parts)])[order]
+    rows = (
+        np.concatenate([np.empty(0, np.int64), *(getattr(part, name) for part in parts)])[order]
+        for name in ("gap", "thread", "call", "record")
+    )
+    return IdleTime(Intervals(start[order], end[order]), code, *rows)

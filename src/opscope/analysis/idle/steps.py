@@ -1,0 +1,149 @@
+"""What each recorded step launched, and how long its devices were busy or waited."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleTime
+from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of, nesting_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.nesting import Ints, Nesting
+from opscope.analysis.structure.step_work import step_of_activities
+from opscope.analysis.structure.window import Window, step_table
+from opscope.documents.trace import Step
+from opscope.knowledge.api_calls import loads_code
+from opscope.trace.model import Trace
+
+_ALL_ENTRIES = 65_536  # steps times devices
+LAUNCH_UNKNOWN = "launch not recorded"
+_BACKWARD_RANGE = re.compile("autograd::engine::evaluate_function")
+_OPTIMIZER_RANGE = re.compile(r"Optimizer\.(step|zero_grad)#")
+
+
+def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> tuple[Step, ...]:
+    """Return the recorded steps in order, one entry per device that worked in the trace.
+
+    Where that would be very many, of each step only the devices that it launched work on.
+    """
+    table = step_table(trace)
+    starts, ends = column(table, "start_ns"), column(table, "end_ns")
+    loading = np.sort(column(module_loading(trace), "start_ns"))
+    cold = np.searchsorted(loading, ends) > np.searchsorted(loading, starts)
+    numbers = table["step"].to_list()
+    if not timelines:
+        return tuple(
+            Step(row, number, None, int(ends[row] - starts[row]), 0, None, None, None, None, None, bool(cold[row]))
+            for row, number in enumerate(numbers)
+        )
+    every = len(timelines) * table.height <= _ALL_ENTRIES
+    found: list[tuple[int, int, Step]] = []
+    for place, (timeline, launched_in, duration) in enumerate(_launched_on(trace, links, table, timelines)):
+        counts = np.bincount(launched_in, minlength=table.height)
+        sums = np.zeros(table.height, np.int64)
+        np.add.at(sums, launched_in, duration)
+        idle, waiting = _idle_of_steps(timeline.idle, timeline.steps)
+        spans = timeline.steps.end - timeline.steps.start
+        for row in range(table.height) if every else np.flatnonzero(counts).tolist():
+            span = int(spans[row])
+            step = Step(
+                index=row,
+                number=numbers[row],
+                device=timeline.device,
+                span_ns=span,
+                activities=int(counts[row]),
+                device_sum_ns=int(sums[row]),
+                busy_ns=span - int(idle[row]),
+                idle_ns=int(idle[row]),
+                launch_bound_ns=int(waiting[row]),
+                launch_bound_share=int(waiting[row]) / span if span else None,
+                cold=bool(cold[row]),
+            )
+            found.append((row, place, step))
+    return tuple(step for *_, step in sorted(found, key=lambda item: item[:2]))
+
+
+def _launched_on(
+    trace: Trace, links: Links, table: pl.DataFrame, timelines: Sequence[DeviceTimeline]
+) -> Iterator[tuple[DeviceTimeline, Ints, Ints]]:
+    """Yield per device the steps that launched its activities, and how long these took."""
+    launched_in = step_of_activities(trace, links, table)
+    device = trace.activities["device"].fill_null(NO_DEVICE).to_numpy()
+    duration = column(trace.activities, "duration_ns")
+    order = np.argsort(device, kind="stable")
+    order = order[launched_in[order] >= 0]
+    bounds = np.searchsorted(device[order], [[line.device, line.device + 1] for line in timelines])
+    for timeline, (first, last) in zip(timelines, bounds, strict=True):
+        rows = order[first:last]
+        yield timeline, launched_in[rows], duration[rows]
+
+
+def _idle_of_steps(idle: IdleTime, spans: Intervals) -> tuple[Ints, Ints]:
+    """Return per step its idle time, and the part in which the device waited for the host to launch."""
+    every, waiting = np.zeros(len(spans), np.int64), np.zeros(len(spans), np.int64)
+    launch_bound = idle.is_any_of(LAUNCH_BOUND_CAUSES)
+    for sums, pieces in ((every, idle.pieces), (waiting, idle.pieces.chosen(launch_bound))):
+        step, start, end = spans.overlaps(pieces)
+        np.add.at(sums, step, end - start)
+    return every, waiting
+
+
+def module_loading(trace: Trace) -> pl.DataFrame:
+    """Return the records of code being loaded to the device: ``name``, ``start_ns``, ``duration_ns``.
+
+    The driver's own calls and what the profiler names as overhead may describe the same loading; calls that lie
+    within a named one are not listed again.
+    """
+    columns = ("name", "start_ns", "duration_ns")
+    overheads, calls = (
+        table.filter(names_that(table["name"], loads_code)).select(columns)
+        for table in (trace.overheads, trace.launches)
+    )
+    covered = Intervals.union_of(column(overheads, "start_ns"), end_of(overheads))
+    position = np.searchsorted(covered.start, column(calls, "start_ns"), side="right") - 1
+    inside = np.zeros(calls.height, np.bool_)
+    found = position >= 0
+    inside[found] = covered.end[position[found]] > column(calls, "start_ns")[found]
+    return pl.concat([overheads, calls.filter(~inside)])
+
+
+def phase_times(trace: Trace, links: Links) -> dict[str, int] | None:
+    """Split the device sum into forward, backward and optimizer; None where the trace shows no training step.
+
+    Work is backward when autograd's engine launched it, optimizer when it was launched within an ``Optimizer.`` range.
+    """
+    ranges = dict(_training_ranges(trace))
+    if not trace.activities.height or all(len(nesting.start) == 0 for nesting in ranges.values()):
+        return None
+    launched = np.flatnonzero(links.activity_launch >= 0)
+    rows = links.activity_launch[launched]
+    thread, time = column(trace.launches, "thread")[rows], column(trace.launches, "start_ns")[rows]
+    names = ("forward", *ranges, LAUNCH_UNKNOWN)
+    phase = np.full(trace.activities.height, names.index(LAUNCH_UNKNOWN), np.int8)
+    phase[launched] = names.index("forward")
+    for name, nesting in ranges.items():
+        phase[launched[nesting.innermost_at(thread, time) >= 0]] = names.index(name)
+    duration = trace.activities["duration_ns"].to_numpy()
+    times = {name: int(duration[phase == number].sum()) for number, name in enumerate(names)}
+    return {name: value for name, value in times.items() if value or name != LAUNCH_UNKNOWN}
+
+
+def _training_ranges(trace: Trace) -> Iterator[tuple[str, Nesting]]:
+    sources = (
+        ("backward", trace.operators, _BACKWARD_RANGE.match),
+        ("optimizer", trace.annotations, _OPTIMIZER_RANGE.match),
+    )
+    for name, table, match in sources:
+        chosen = table.filter(names_that(table["name"], match))
+        yield name, nesting_of(chosen)
+
+
+def operator_time_on_host(links: Links, window: Window) -> int:
+    """Return how long any operator was running on the host within a window, over all threads (union of the slices)."""
+    operators = links.operators
+    outermost = np.flatnonzero(operators.parent < 0)  # they hold all others
+    return Intervals.union_of(operators.start[outermost], operators.end[outermost]).within(window.spans).length

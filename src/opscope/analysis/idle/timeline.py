@@ -1,0 +1,225 @@
+"""When each device worked, and how its window divides: the figures of docs/metrics.md, "Times"."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.idle.causes import Causes
+from opscope.analysis.idle.host_time import HostTime
+from opscope.analysis.idle.idle import IdleTime, idle_time
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.analysis.structure.step_work import periods_of_device_work, step_of_activities
+from opscope.analysis.structure.window import Window, WindowKind, device_window, step_ranges, step_table, step_window
+from opscope.knowledge.kernels.kinds import communicates
+from opscope.trace.model import DeviceProperties, Trace
+
+NO_DEVICE = -1
+# Up to this share of a device's busy time may lie outside the ranges of steps that are said to describe it.
+TOLERATED_OUTSIDE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTimeline:
+    """One device's time, all in nanoseconds.
+
+    ``sum_ns`` adds up all durations; ``busy_ns`` is the union of the intervals. The figures below refer to the window:
+    compute + exposed communication + exposed memcpy + idle = window.
+
+    Attributes:
+        device: its number; `NO_DEVICE` for activities whose device was not recorded.
+        window: what idle time and shares refer to.
+        steps: when the device was at each step's turn, one period per recorded step: the step's range on the host, or
+            where steps do not wait for their work, from its first activity to the next step's first.
+        outside_window_ns: busy time before, after or between the spans of the window.
+    """
+
+    device: int
+    name: str
+    activities: int
+    sum_ns: int
+    busy_ns: int
+    window: Window
+    steps: Intervals
+    outside_window_ns: int
+    compute_ns: int
+    exposed_communication_ns: int
+    exposed_memcpy_ns: int
+    idle_ns: int
+    idle: IdleTime
+
+    @property
+    def busy_in_window_ns(self) -> int:
+        """The part of the busy time that lies in the window."""
+        return self.busy_ns - self.outside_window_ns
+
+
+def device_timelines(trace: Trace, links: Links, host: HostTime) -> tuple[DeviceTimeline, ...]:
+    """Return the timeline of every device that worked, by device number.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        host: what its threads did.
+    """
+    activities = trace.activities
+    device = activities["device"].fill_null(NO_DEVICE).to_numpy()
+    order = np.argsort(device, kind="stable")
+    # What is of the whole trace is computed once, however many devices there are.
+    work = _Work(
+        column(activities, "start_ns"),
+        end_of(activities),
+        moves=(activities["kind"] == "memcpy").to_numpy(),
+        communicates=communication_mask(activities),
+        launch=links.activity_launch,
+    )
+    groups = np.split(order, np.flatnonzero(np.diff(device[order])) + 1) if len(order) else []
+    numbers = [int(device[rows[0]]) for rows in groups]
+    parts = [work.of(rows) for rows in groups]
+    windows = _windows(trace, links, host, groups, parts)
+    causes = Causes(trace, host)
+    return tuple(
+        _timeline(number, device_name(trace.devices, number), part, window, steps, host, causes, _work_of(others))
+        for number, part, (window, steps), others in zip(numbers, parts, windows, _all_but_one(parts), strict=True)
+    )
+
+
+def _all_but_one(parts: Sequence["_Work"]) -> Iterator[list["_Work"]]:
+    """Yield for each the others."""
+    for own in parts:
+        yield [part for part in parts if part is not own]
+
+
+def _work_of(parts: Sequence["_Work"]) -> Intervals:
+    """Return when any of some devices does work of its own: a collective may only wait for the others."""
+    works = [~part.communicates for part in parts]
+    none = [np.empty(0, np.int64)]
+    start = np.concatenate(none + [part.start[mask] for part, mask in zip(parts, works, strict=True)])
+    end = np.concatenate(none + [part.end[mask] for part, mask in zip(parts, works, strict=True)])
+    return Intervals.union_of(start, end)
+
+
+def _windows(
+    trace: Trace, links: Links, host: HostTime, groups: Sequence[Ints], parts: Sequence["_Work"]
+) -> list[tuple[Window, Intervals]]:
+    """Return per device its window and the periods of the steps.
+
+    The ranges of steps on the host describe the device where the steps wait for their work, and so nearly all of it
+    lies within them. Else the work that the steps launched does.
+    """
+    ranges, of_host = step_ranges(trace), step_window(trace)
+    if of_host is None:
+        streams = column(trace.activities, "stream")
+        return [(_recorded_work(part, streams[rows], host), ranges) for rows, part in zip(groups, parts, strict=True)]
+    busy = [Intervals.union_of(part.start, part.end) for part in parts]
+    whole, inside = sum(b.length for b in busy), sum(b.within(of_host.spans).length for b in busy)
+    if whole - inside <= TOLERATED_OUTSIDE * whole:
+        return [(of_host, ranges)] * len(parts)
+    step = step_of_activities(trace, links, step_table(trace))
+    windows = []
+    for rows, part in zip(groups, parts, strict=True):
+        if not (step[rows] >= 0).any():
+            windows.append((of_host, ranges))
+            continue
+        periods = periods_of_device_work(step[rows], part.start, part.end, ranges)
+        windows.append((Window(WindowKind.STEP_WORK, Intervals.union_of(periods.start, periods.end)), periods))
+    return windows
+
+
+_UNRECORDED_NS: Final = 1_000_000  # launching takes microseconds: so long only what was queued before can take
+_MOSTLY: Final = 0.9
+_LITTLE: Final = 0.1
+
+
+def _recorded_work(part: "_Work", stream: Ints, host: HostTime) -> Window:
+    """Return the window of a device without marked steps; it begins after work that was queued before the recording.
+
+    Such work shows in that the first activity of a stream begins long after its launch, while the host sits in a call
+    that waits for the device. Little may have run before that.
+    """
+    order = np.argsort(part.start, kind="stable")
+    _, place = np.unique(stream[order], return_index=True)
+    first = order[place]
+    first = first[part.launch[first] >= 0]
+    launched = host.end[part.launch[first]]
+    late = part.start[first] - launched >= _UNRECORDED_NS
+    first, launched = first[late], launched[late]
+    waits = Intervals.union_of(host.start[host.drains], host.end[host.drains])
+    for row, begin in sorted(zip(first.tolist(), launched.tolist(), strict=True), key=lambda one: -part.start[one[0]]):
+        start = int(part.start[row])
+        latency = Intervals(np.array([begin], np.int64), np.array([start], np.int64))
+        before = part.start < start
+        busy = Intervals.union_of(part.start[before], np.minimum(part.end[before], start)).within(latency).length
+        if waits.within(latency).length >= _MOSTLY * (start - begin) and busy <= _LITTLE * (start - begin):
+            return device_window(np.array([start], np.int64), part.end.max(keepdims=True))
+    return device_window(part.start, part.end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Activities as arrays: when, what kind, and the rows of their launches."""
+
+    start: Ints
+    end: Ints
+    moves: Bools
+    communicates: Bools
+    launch: Ints
+
+    def of(self, rows: Ints) -> "_Work":
+        return _Work(self.start[rows], self.end[rows], self.moves[rows], self.communicates[rows], self.launch[rows])
+
+
+def device_name(devices: Sequence[DeviceProperties], index: int) -> str:
+    """Return a device's name, and how it is known where the trace does not give it."""
+    own = next((item for item in devices if item.index == index and item.name.strip()), None)
+    if own is None:
+        return "unknown device"
+    return own.name if own.known_by is None else f"{own.name}, {own.known_by}"
+
+
+def communication_mask(activities: pl.DataFrame) -> Bools:
+    """Tell per activity whether it moves data between devices."""
+    is_kernel = (activities["kind"] == "kernel").to_numpy()
+    by_arguments = activities["collective"].is_not_null().to_numpy()
+    mask: Bools = is_kernel & (by_arguments | names_that(activities["name"], communicates))
+    return mask
+
+
+def _timeline(
+    device: int,
+    name: str,
+    work: _Work,
+    window: Window,
+    steps: Intervals,
+    host: HostTime,
+    causes: Causes,
+    others: Intervals,
+) -> DeviceTimeline:
+    start, end, moves = work.start, work.end, work.moves
+    computes = ~moves & ~work.communicates
+    busy = Intervals.union_of(start, end)
+    in_window = busy.within(window.spans).length
+    not_memcpy = Intervals.union_of(start[~moves], end[~moves]).within(window.spans).length
+    compute = Intervals.union_of(start[computes], end[computes]).within(window.spans).length
+    gaps = busy.gaps(window.start_ns, window.end_ns)
+    return DeviceTimeline(
+        device=device,
+        name=name,
+        activities=len(start),
+        sum_ns=int((end - start).sum()),
+        busy_ns=busy.length,
+        window=window,
+        steps=steps,
+        outside_window_ns=busy.length - in_window,
+        compute_ns=compute,
+        exposed_communication_ns=not_memcpy - compute,
+        exposed_memcpy_ns=in_window - not_memcpy,
+        idle_ns=window.duration_ns - in_window,
+        idle=causes.named(idle_time(host, work.launch, start, end, gaps).within(window.spans), others),
+    )

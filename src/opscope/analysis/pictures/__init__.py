@@ -1,0 +1,1 @@
+"""What the page draws: flame graphs, slices of a timeline, live memory."""

@@ -1,0 +1,251 @@
+"""Time by where it was caused, as trees of names: by operator nesting, by module, by Python frame."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.costs.sums import NO_OPERATOR
+from opscope.analysis.structure.arrays import nesting_of
+from opscope.analysis.structure.autograd import BackwardPass
+from opscope.analysis.structure.call_tree import CallTree, numbered, self_time
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.modules import MODULE_FRAME, NO_MODULE
+from opscope.analysis.structure.nesting import Bools, Ints, Nesting
+from opscope.analysis.structure.origins import Origins
+from opscope.trace.model import Trace
+
+_ROOT: Final = -1
+NO_FRAME: Final = "(outside recorded frames)"
+
+
+class FlameBy(StrEnum):
+    """What the inner nodes of a tree stand for."""
+
+    OPERATOR = "operator"
+    MODULE = "module"
+    PYTHON = "python"
+
+
+@dataclass(frozen=True, slots=True)
+class Flame:
+    """A tree of names; nodes come after their parents. Times are a node's own, without its children, in nanoseconds.
+
+    Attributes:
+        by: what its inner nodes stand for.
+        parent: per node the node above it; -1 at the top.
+        name: per node the number of its name in ``names``.
+        names: the names.
+        device_ns: durations of device activities: they add up to the device sum.
+        cpu_ns: time on the host.
+        calls: how many slices, or activities, the node stands for.
+        merged: per node of how many small ones it was made; 0 for the others.
+    """
+
+    by: FlameBy
+    parent: Ints
+    name: Ints
+    names: tuple[str, ...]
+    device_ns: Ints
+    cpu_ns: Ints
+    calls: Ints
+    merged: Ints
+
+    def totals(self, own: Ints) -> Ints:
+        """Return per node its own value and those of all nodes below it."""
+        total = own.copy()
+        for node in range(len(self.parent) - 1, -1, -1):
+            if self.parent[node] >= 0:
+                total[self.parent[node]] += total[node]
+        return total
+
+
+def flames(
+    trace: Trace, links: Links, tree: CallTree, origins: Origins, backward: BackwardPass, most_nodes: int
+) -> Iterator[Flame]:
+    """Yield the trees that the recording allows: by operator always, by module and frame where stacks were recorded.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        tree: its calls.
+        origins: where its operators come from.
+        backward: its backward pass.
+        most_nodes: nodes of a tree; the smallest ones are put together, so that sums stay.
+    """
+    yield _pruned(_by_operator(trace, links, tree), most_nodes)
+    if not trace.frames.height:
+        return
+    if (origins.module >= 0).any():
+        yield _pruned(_by_frames(trace, links, tree, origins.module, FlameBy.MODULE), most_nodes)
+    yield _pruned(_by_frames(trace, links, tree, _frame_around(trace, origins, backward), FlameBy.PYTHON), most_nodes)
+
+
+def _frame_around(trace: Trace, origins: Origins, backward: BackwardPass) -> Ints:
+    """Return per operator the innermost frame around it; of a backward operator the user's frame of its forward one."""
+    frames = nesting_of(trace.frames)
+    own = frames.innermost_at(trace.operators["thread"].to_numpy(), trace.operators["start_ns"].to_numpy())
+    return np.where((own >= 0) & ~backward.inside, own, np.where(origins.frame >= 0, origins.frame, own))
+
+
+class _Tree:
+    """Collects nodes, level by level and leaf by leaf."""
+
+    def __init__(self) -> None:
+        self.parents: list[Ints] = []
+        self.names: list[Ints] = []
+        self.size = 0
+
+    def add(self, parent: Ints, name: Ints) -> Ints:
+        """Add a node per distinct pair; return per pair its node."""
+        if not len(parent):
+            return parent
+        width = int(name.max()) + 1
+        keys, node = np.unique((parent + 1) * width + name, return_inverse=True)
+        self.parents.append(keys // width - 1)
+        self.names.append(keys % width)
+        found: Ints = self.size + node
+        self.size += len(keys)
+        return found
+
+    def add_nested(self, nesting: Nesting, name: Ints) -> Ints:
+        """Add the paths of nested slices; return per slice its node."""
+        node = np.full(len(name), _ROOT, np.int64)
+        depth = nesting.depth()
+        order = np.argsort(depth, kind="stable")
+        for level in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1):
+            above = nesting.parent[level]
+            node[level] = self.add(np.where(above >= 0, node[np.maximum(above, 0)], _ROOT), name[level])
+        return node
+
+    def sums(self, node: Ints, value: Ints) -> Ints:
+        """Add values up by node."""
+        total = np.zeros(self.size, np.int64)
+        np.add.at(total, node, value)
+        return total
+
+    def flame(self, by: FlameBy, names: tuple[str, ...], device: Ints, cpu: Ints, calls: Ints) -> Flame:
+        """Return what was collected."""
+        none = np.zeros(0, np.int64)
+        parent, name = (np.concatenate(parts) if parts else none for parts in (self.parents, self.names))
+        return Flame(by, parent, name, names, device, cpu, calls, np.zeros(self.size, np.int64))
+
+
+def _activity_names(trace: Trace, after: int) -> tuple[Ints, tuple[str, ...]]:
+    """Return per activity the number of its name, counted from ``after`` on, and the names."""
+    name, names = numbered(trace.activities["name"])
+    return name + after, names
+
+
+def _by_operator(trace: Trace, links: Links, calls: CallTree) -> Flame:
+    """Named ranges around operators around the API calls that they make and the kernels that they launch."""
+    tree = _Tree()
+    node = tree.add_nested(calls.nesting, calls.name)
+    kernel, kernels = _activity_names(trace, len(calls.names) + 1)
+    unlinked = tree.add(np.array([_ROOT]), np.array([len(calls.names)]))
+    leaf = tree.add(_above(links, calls, node, int(unlinked[0])), kernel)
+    duration = trace.activities["duration_ns"].to_numpy()
+    return tree.flame(
+        FlameBy.OPERATOR,
+        (*calls.names, NO_OPERATOR, *kernels),
+        tree.sums(leaf, duration),
+        tree.sums(node, calls.self_ns),
+        tree.sums(np.concatenate([node, leaf]), np.ones(len(node) + len(leaf), np.int64)),
+    )
+
+
+def _above(links: Links, calls: CallTree, node: Ints, unlinked: int) -> Ints:
+    """Return per activity the node of its operator; without one, that of the range around its launch, if any."""
+    operator, launch = links.activity_operator, links.activity_launch
+    above = np.full(len(operator), unlinked, np.int64)
+    known = operator >= 0
+    above[known] = node[calls.first_operator + operator[known]]
+    bare = np.flatnonzero(~known & (launch >= 0))
+    around = calls.nesting.parent[calls.first_launch + launch[bare]]
+    above[bare] = np.where(around >= 0, node[np.maximum(around, 0)], unlinked)
+    return above
+
+
+def _by_frames(trace: Trace, links: Links, calls: CallTree, frame: Ints, by: FlameBy) -> Flame:
+    """Python frames, or modules, around the operators that they call around the kernels that these launch.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        calls: its calls.
+        frame: per operator its frame, as a row, or -1.
+        by: which frames count.
+    """
+    tree = _Tree()
+    rows = trace.frames.with_row_index("row")
+    if by is FlameBy.MODULE:
+        rows = rows.filter(pl.col("name").cat.starts_with(MODULE_FRAME))
+    chosen = np.append(np.full(trace.frames.height, -1, np.int64), -1)
+    chosen[rows["row"].to_numpy()] = np.arange(rows.height)
+    name, names = numbered(rows["name"])
+    nesting = nesting_of(rows)
+    node = tree.add_nested(nesting, name)
+    nowhere = int(tree.add(np.array([_ROOT]), np.array([len(names)]))[0])
+    operator, operators = numbered(trace.operators["name"])
+    at = chosen[frame]
+    of_operator = tree.add(np.where(at >= 0, np.append(node, -1)[at], nowhere), operator + len(names) + 1)
+    kernel, kernels = _activity_names(trace, len(names) + 1 + len(operators))
+    owner = links.activity_operator
+    leaf = tree.add(np.where(owner >= 0, np.append(of_operator, -1)[owner], nowhere), kernel)
+    own = calls.self_ns[calls.first_operator : calls.first_launch] + _api_time(links, calls)
+    host = tree.sums(of_operator, own) if by is FlameBy.MODULE else tree.sums(node, self_time(nesting))
+    every = np.concatenate([node, of_operator, leaf])
+    return tree.flame(
+        by,
+        (*(text.removeprefix(MODULE_FRAME) if by is FlameBy.MODULE else text for text in names),
+         NO_MODULE if by is FlameBy.MODULE else NO_FRAME, *operators, *kernels),
+        tree.sums(leaf, trace.activities["duration_ns"].to_numpy()),
+        host,
+        tree.sums(every, np.ones(len(every), np.int64)),
+    )  # fmt: skip
+
+
+def _api_time(links: Links, calls: CallTree) -> Ints:
+    """Return per operator the time of the API calls that it makes itself."""
+    time = np.zeros(len(links.operator_self_ns), np.int64)
+    inside = links.launch_operator >= 0
+    np.add.at(time, links.launch_operator[inside], calls.self_ns[calls.first_launch :][inside])
+    return time
+
+
+def _pruned(flame: Flame, most: int) -> Flame:
+    """Put the smallest nodes together with their siblings, without changing any sum."""
+    if len(flame.parent) <= most:
+        return flame
+    device, cpu = flame.totals(flame.device_ns), flame.totals(flame.cpu_ns)
+    weight = device / max(int(flame.device_ns.sum()), 1) + cpu / max(int(flame.cpu_ns.sum()), 1)
+    # Half of the room is for the nodes that stand for the small children of those that stay. What is around a node
+    # weighs no less and comes first, so it stays too.
+    kept = np.zeros(len(weight), np.bool_)
+    kept[np.argsort(-weight, kind="stable")[: most // 2]] = True
+    return _merged(flame, kept)
+
+
+def _merged(flame: Flame, kept: Bools) -> Flame:
+    count = int(kept.sum())
+    place = np.full(len(kept), -1, np.int64)
+    place[kept] = np.arange(count)
+    others: dict[int, int] = {}
+    for node in np.flatnonzero(~kept).tolist():
+        above = int(flame.parent[node])
+        if above >= 0 and not kept[above]:
+            place[node] = place[above]
+        else:
+            place[node] = others.setdefault(above, count + len(others))
+    size = count + len(others)
+    sums = [np.zeros(size, np.int64) for _ in range(4)]
+    for total, own in zip(sums, (flame.device_ns, flame.cpu_ns, flame.calls, ~kept), strict=True):
+        np.add.at(total, place, own)
+    around = flame.parent[kept]
+    parent = np.concatenate([np.where(around >= 0, place[np.maximum(around, 0)], -1),
+                             [-1 if node < 0 else place[node] for node in others]]).astype(np.int64)  # fmt: skip
+    name = np.concatenate([flame.name[kept], np.full(len(others), len(flame.names))])
+    return Flame(flame.by, parent, name, (*flame.names, "(smaller ones)"), *sums)

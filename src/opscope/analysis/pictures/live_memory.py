@@ -1,0 +1,114 @@
+"""Memory over time, and what was alive when most was allocated, where allocations have their addresses."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.structure.arrays import column, costliest_first
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.modules import MODULE_FRAME
+from opscope.analysis.structure.nesting import Ints, nearest
+from opscope.analysis.structure.origins import Origins
+from opscope.trace.model import Trace
+
+# Operators that do nothing but allocate: who called them says more.
+_ALLOCATORS: Final = frozenset(
+    {
+        "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
+        "aten::resize_", "aten::empty_quantized", "aten::_resize_output_", "aten::empty_permuted",
+    }
+)  # fmt: skip
+_GROUPS: Final = ("operator", "input_dims", "module", "python")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveMemory:
+    """Memory of one device as PyTorch's allocator counts it.
+
+    Attributes:
+        device: its number; None for the host.
+        time_ns: when each allocation or release was, on the trace's clock.
+        allocated_bytes: how much was allocated then.
+        peak_ns: when most was allocated, for the first time.
+        peak_bytes: how much that was: the allocator's figure.
+        before_bytes: the part of it that no recorded allocation explains: made before the recording. With ``alive`` it
+            adds up to the peak. None where addresses were not recorded.
+        alive: what of the recorded allocations was alive then: ``operator``, ``input_dims``, ``module``, ``python``
+            (null where not recorded), ``allocations``, ``bytes``; the largest first. The operator is the innermost
+            that does more than allocate.
+    """
+
+    device: int | None
+    time_ns: Ints
+    allocated_bytes: Ints
+    peak_ns: int
+    peak_bytes: int
+    before_bytes: int | None
+    alive: pl.DataFrame
+
+
+def live_memory(trace: Trace, links: Links, origins: Origins) -> tuple[LiveMemory, ...]:
+    """Return the memory of the host and of each device; empty where totals were not recorded."""
+    on_host = trace.allocations["device_type"].fill_null(0) == 0
+    events = (
+        trace.allocations.with_columns(
+            device=pl.when(on_host).then(None).otherwise(pl.col("device").fill_null(0)), owner=_owners(trace, links)
+        )
+        .drop_nulls(["total_allocated_bytes", "bytes"])
+        .sort("time_ns", maintain_order=True)
+    )
+    groups = {device: group for (device,), group in events.group_by("device", maintain_order=True)}
+    ordered = sorted(groups, key=lambda device: (device is not None, device or 0))
+    return tuple(_of_device(trace, origins, device, groups[device]) for device in ordered)
+
+
+def _owners(trace: Trace, links: Links) -> pl.Series:
+    """Return per allocation the operator that made it, as a row, or -1."""
+    innermost = links.operators.innermost_at(column(trace.allocations, "thread"), column(trace.allocations, "time_ns"))
+    does_more = (~trace.operators["name"].cast(pl.String).is_in(_ALLOCATORS)).to_numpy()
+    above = np.append(nearest(links.operators.parent, does_more), -1)[innermost]
+    return pl.Series(np.where(above >= 0, above, innermost), dtype=pl.Int64)
+
+
+def _of_device(trace: Trace, origins: Origins, device: object, events: pl.DataFrame) -> LiveMemory:
+    total = events["total_allocated_bytes"].to_numpy()
+    peak = int(np.argmax(total))
+    known = not events["address"].head(peak + 1).null_count()
+    alive = _alive(events.head(peak + 1)) if known else events.clear()
+    return LiveMemory(
+        device=None if device is None else int(str(device)),
+        time_ns=events["time_ns"].to_numpy(),
+        allocated_bytes=total,
+        peak_ns=int(events["time_ns"][peak]),
+        peak_bytes=int(total[peak]),
+        before_bytes=int(total[peak]) - int(alive["bytes"].sum()) if known else None,
+        alive=_described(trace, origins, alive),
+    )
+
+
+def _alive(events: pl.DataFrame) -> pl.DataFrame:
+    """Return the allocations that were not released: of each address the last event, if it is one."""
+    return events.unique("address", keep="last", maintain_order=True).filter(pl.col("bytes") > 0)
+
+
+def _described(trace: Trace, origins: Origins, alive: pl.DataFrame) -> pl.DataFrame:
+    owner = alive["owner"].to_numpy()
+    operator = pl.Series(owner, dtype=pl.Int64).replace(-1, None)
+    frames = trace.frames["name"].cast(pl.String)
+    module, frame = (
+        frames.gather(pl.Series(np.append(rows, -1)[owner], dtype=pl.Int64).replace(-1, None))
+        for rows in (origins.module, origins.frame)
+    )
+    table = pl.DataFrame(
+        {
+            "operator": trace.operators["name"].cast(pl.String).gather(operator),
+            "input_dims": trace.operators["input_dims"].cast(pl.String).gather(operator),
+            "module": module.str.strip_prefix(MODULE_FRAME),
+            "python": frame,
+            "bytes": alive["bytes"],
+        }
+    )
+    rows = table.group_by(_GROUPS).agg(pl.len().alias("allocations"), pl.col("bytes").sum())
+    return costliest_first(rows.select(*_GROUPS, "allocations", "bytes"), ["bytes"], _GROUPS)

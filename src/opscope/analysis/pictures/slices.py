@@ -1,0 +1,281 @@
+"""What a part of a trace looks like: the slices of streams and threads, chosen by steps, and few enough to be drawn."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.idle.idle import IdleCause
+from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.call_tree import CallTree
+from opscope.analysis.structure.lanes import lanes_of
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.analysis.structure.step_work import step_of_activities
+from opscope.analysis.structure.window import step_table
+from opscope.base.errors import UsageError
+from opscope.trace.model import Trace
+
+_ENOUGH: Final = 60_000  # slices of further steps; a single one may have more
+_MOST_THREADS: Final = 200  # with a track of their own; of the others, the outermost slices share one
+_MOST_DEPTH: Final = 64  # rows of a thread; deeper slices are drawn in the last one
+
+
+class TrackKind(StrEnum):
+    """What a track shows."""
+
+    IDLE = "idle"
+    STREAM = "stream"
+    THREAD = "thread"
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Slices below each other. All arrays have one entry per slice, in the order of rows and starts.
+
+    Attributes:
+        kind: what it shows.
+        device: of a stream, or of idle time.
+        stream: the stream.
+        thread: of a thread its number in the trace.
+        folded: how many threads it stands for, where it shows the outermost slices of many; else 0.
+        row: in which row of the track the slice lies, from 0.
+        start_ns, end_ns: when, on the trace's clock.
+        name: the name: of a thread's slice its number in `CallTree.names`, of a stream's its activity as a row of the
+            trace, of idle time the number of its cause in `IdleCause`.
+        operator: the operator that launched it, or that it is, as a row of the trace; -1 where there is none.
+        count: how many slices it stands for: more than one where neighbours too short to be seen were put together.
+    """
+
+    kind: TrackKind
+    device: int | None
+    stream: int | None
+    thread: int | None
+    row: Ints
+    start_ns: Ints
+    end_ns: Ints
+    name: Ints
+    operator: Ints
+    count: Ints
+    folded: int = 0
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def chosen(self, which: Bools | Ints) -> "Track":
+        """Return some of its slices."""
+        arrays = {name: getattr(self, name)[which] for name in _ARRAYS}
+        return replace(self, **arrays)
+
+
+_ARRAYS: Final = ("row", "start_ns", "end_ns", "name", "operator", "count")
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """A part of a trace.
+
+    Attributes:
+        start_ns, end_ns: which part, on the trace's clock.
+        steps: the profiler's numbers of the steps that were chosen; empty where none are marked.
+        all_steps: of all steps.
+        tracks: those with anything in them.
+        merged_below_ns: neighbours shorter than this were put together; 0 where all slices are there.
+        slice_count: how many slices the part has, before.
+    """
+
+    start_ns: int
+    end_ns: int
+    steps: tuple[int, ...]
+    all_steps: tuple[int, ...]
+    tracks: tuple[Track, ...]
+    merged_below_ns: int
+    slice_count: int
+
+
+def slices_of(
+    trace: Trace,
+    links: Links,
+    tree: CallTree,
+    devices: Sequence[DeviceTimeline],
+    *,
+    most: int,
+    steps: tuple[int, int] | None = None,
+) -> Slices | None:
+    """Choose steps and return their slices; None of a trace without any.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        tree: its calls.
+        devices: its devices, whose idle time is shown.
+        most: how many slices at most. Without ``steps`` as many whole steps are taken as fit, from the median one on.
+        steps: the numbers of the first and the last one.
+
+    Raises:
+        UsageError: the trace does not mark these steps.
+    """
+    tracks = [track for track in _tracks(trace, links, tree, devices) if len(track)]
+    if not tracks:
+        return None
+    table = step_table(trace)
+    numbers = tuple(table["step"].to_list())
+    spans = _spans(trace, links, table)
+    chosen = _named(numbers, *steps) if steps is not None else _fitting(tracks, spans, min(most, _ENOUGH))
+    if len(chosen):
+        start, end = int(spans[0][chosen].min()), int(spans[1][chosen].max())
+    else:
+        start, end = min(int(t.start_ns.min()) for t in tracks), max(int(t.end_ns.max()) for t in tracks)
+    inside = [track.chosen((track.end_ns > start) & (track.start_ns < end)) for track in tracks]
+    inside = [track for track in inside if len(track)]
+    count = sum(map(len, inside))
+    inside, below = _few_enough(inside, most, end - start)
+    return Slices(start, end, tuple(numbers[row] for row in chosen), numbers, tuple(inside), below, count)
+
+
+def _spans(trace: Trace, links: Links, table: pl.DataFrame) -> tuple[Ints, Ints]:
+    """Return per step its beginning on the host and the end of its last work, or of its range."""
+    start, end = column(table, "start_ns").copy(), column(table, "end_ns").copy()
+    step = step_of_activities(trace, links, table)
+    launched = step >= 0
+    np.maximum.at(end, step[launched], end_of(trace.activities)[launched])
+    return start, end
+
+
+def _named(numbers: Sequence[int], first: int, last: int) -> Ints:
+    chosen = np.array([row for row, number in enumerate(numbers) if first <= number <= last], np.int64)
+    if not len(chosen):
+        marked = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
+        raise UsageError(f"the trace marks no steps {first} to {last}; it has {marked}")
+    return chosen
+
+
+def _fitting(tracks: Sequence[Track], spans: tuple[Ints, Ints], most: int) -> Ints:
+    """Return the step of median length and as many of those after and before it as fit."""
+    start, end = spans
+    if not len(start):
+        return np.zeros(0, np.int64)
+    begins = np.sort(np.concatenate([track.start_ns for track in tracks]))
+    middle = int(np.argsort(end - start, kind="stable")[(len(start) - 1) // 2])
+    low = high = middle
+
+    def fits(first: int, last: int) -> bool:
+        return bool(np.searchsorted(begins, end[last]) - np.searchsorted(begins, start[first]) <= most)
+
+    while True:
+        if high + 1 < len(start) and fits(low, high + 1):
+            high += 1
+        elif low > 0 and fits(low - 1, high):
+            low -= 1
+        else:
+            return np.arange(low, high + 1)
+
+
+def _tracks(trace: Trace, links: Links, tree: CallTree, devices: Sequence[DeviceTimeline]) -> Iterator[Track]:
+    activities = trace.activities
+    device = activities["device"].fill_null(NO_DEVICE).cast(pl.Int64).to_numpy()
+    stream = column(activities, "stream")
+    start, end = column(activities, "start_ns"), end_of(activities)
+    for timeline in devices:
+        idle = timeline.idle
+        yield Track(
+            TrackKind.IDLE, timeline.device, None, None, *_plain(idle.pieces.start, idle.pieces.end),
+            idle.code.astype(np.int64), np.full(len(idle.pieces), -1), np.ones(len(idle.pieces), np.int64),
+        )  # fmt: skip
+        mine = np.flatnonzero(device == timeline.device)
+        for number, rows in _by_value(stream, mine):
+            lane = lanes_of(np.zeros(len(rows), np.int64), start[rows], end[rows])
+            track = Track(
+                TrackKind.STREAM, timeline.device, number, None, lane, start[rows], end[rows], rows,
+                links.activity_operator[rows], np.ones(len(rows), np.int64),
+            )  # fmt: skip
+            yield _in_order(track)
+    yield from _threads(tree)
+
+
+def _plain(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    return np.zeros(len(start), np.int64), start, end
+
+
+def _threads(tree: CallTree) -> Iterator[Track]:
+    nesting = tree.nesting
+    depth = np.minimum(nesting.depth(), _MOST_DEPTH - 1)
+    every = np.arange(len(depth))
+    is_operator = (every >= tree.first_operator) & (every < tree.first_launch)
+    operator = np.where(is_operator, every - tree.first_operator, -1)
+    # A call's operator is what it lies in, where that is one.
+    above = nesting.parent
+    operator = np.where(is_operator | (above < 0), operator, operator[np.maximum(above, 0)] if len(above) else operator)
+    threads = list(_by_value(nesting.thread, every))
+    shown, further = threads, []
+    if len(threads) > _MOST_THREADS:
+        outermost = np.where(nesting.parent < 0, nesting.end - nesting.start, 0)
+        busy = [-int(outermost[rows].sum()) for _, rows in threads]
+        order = np.argsort(busy, kind="stable").tolist()
+        shown = [threads[number] for number in sorted(order[:_MOST_THREADS])]
+        further = [threads[number][1] for number in sorted(order[_MOST_THREADS:])]
+    for thread, rows in shown:
+        track = Track(
+            TrackKind.THREAD, None, None, thread, depth[rows], nesting.start[rows], nesting.end[rows], tree.name[rows],
+            operator[rows], np.ones(len(rows), np.int64),
+        )  # fmt: skip
+        yield _in_order(track)
+    if further:
+        rows = np.concatenate(further)
+        rows = rows[nesting.parent[rows] < 0]
+        lane = lanes_of(np.zeros(len(rows), np.int64), nesting.start[rows], nesting.end[rows])
+        lane = np.minimum(lane, _MOST_DEPTH - 1)
+        track = Track(
+            TrackKind.THREAD, None, None, None, lane, nesting.start[rows], nesting.end[rows], tree.name[rows],
+            operator[rows], np.ones(len(rows), np.int64), len(further),
+        )  # fmt: skip
+        yield _in_order(track)
+
+
+def _by_value(values: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield each value of some rows, in order, with the rows that have it: one sort, however many values there are."""
+    chosen = values[rows]
+    order = np.argsort(chosen, kind="stable")
+    found, first = np.unique(chosen[order], return_index=True)
+    yield from zip(found.tolist(), np.split(rows[order], first[1:]), strict=False)
+
+
+def _in_order(track: Track) -> Track:
+    return track.chosen(np.lexsort((track.start_ns, track.row)))
+
+
+def _few_enough(tracks: list[Track], most: int, length: int) -> tuple[list[Track], int]:
+    """Put short neighbours together until few enough slices are left; return them, and what is short."""
+    below, merged = 0, tracks
+    while sum(map(len, merged)) > most and below < length:
+        below = max(2 * below, length // (1 << 22), 1)
+        merged = [_merged(track, below) for track in tracks]
+    return merged, below
+
+
+def _merged(track: Track, below: int) -> Track:
+    """Put slices shorter than a limit together with their neighbours of the same row in one piece of that length."""
+    short = track.end_ns - track.start_ns < below
+    if not short.any():
+        return track
+    piece = np.where(short, track.start_ns // below, -1)
+    # A new group begins where the row or the piece changes, and with every slice that is long enough.
+    begins = np.ones(len(track), np.bool_)
+    begins[1:] = (track.row[1:] != track.row[:-1]) | (piece[1:] != piece[:-1]) | ~short[1:]
+    first = np.flatnonzero(begins)
+    alone = np.diff(np.append(first, len(track))) == 1
+    one = track.chosen(first)
+    return replace(
+        one,
+        end_ns=np.maximum.reduceat(track.end_ns, first),
+        name=np.where(alone, one.name, -1),
+        operator=np.where(alone, one.operator, -1),
+        count=np.add.reduceat(track.count, first),
+    )
+
+
+CAUSES: Final = tuple(str(cause) for cause in IdleCause)

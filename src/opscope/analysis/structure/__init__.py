@@ -1,0 +1,1 @@
+"""How the records of a trace belong together: nesting, links, windows, modules, stacks."""

@@ -1,0 +1,120 @@
+"""Which forward operator a backward operator belongs to: by sequence number, as autograd assigned it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.structure.arrays import column, costliest_first, nesting_of
+from opscope.analysis.structure.links import Links, device_time_of_operators
+from opscope.analysis.structure.nesting import Bools, Ints, nearest
+from opscope.trace.model import Trace
+
+_ENGINE = "autograd::engine::evaluate_function: "
+
+
+def backward_table(trace: Trace, links: Links, backward: "BackwardPass") -> pl.DataFrame:
+    """Return what the backward pass of each forward operator cost.
+
+    One row per ``forward`` operator (null where no sequence number leads to one, as for gradient accumulation) and
+    ``backward`` node: ``calls``, ``forward_device_ns`` (of the forward operators' own ranges) and
+    ``backward_device_ns`` (of what the engine launched while it ran the node; nodes that run others inside, as
+    checkpointing does, do not count them). Empty where no backward pass was recorded.
+    """
+    every = np.arange(trace.operators.height)
+    nodes = np.flatnonzero(backward.node == every)
+    own = device_time_of_operators(trace, links)
+    in_node = np.zeros(trace.operators.height, np.int64)
+    np.add.at(in_node, backward.node[backward.inside], own[backward.inside])
+    forward = backward.through_forward(np.where(backward.inside, -1, every), nodes)
+    total = links.operators.subtree_sums(own)
+    first_use = np.zeros(len(nodes), np.bool_)
+    first_use[np.unique(forward, return_index=True)[1]] = True
+    names = trace.operators["name"]
+    rows = (
+        pl.DataFrame(
+            {
+                "forward": names.gather(pl.Series(forward, dtype=pl.Int64).replace(-1, None)),
+                "backward": names.gather(nodes),
+                "forward_device_ns": np.where((forward >= 0) & first_use, total[np.maximum(forward, 0)], 0),
+                "backward_device_ns": in_node[nodes],
+            }
+        )
+        .group_by("forward", "backward")
+        .agg(pl.len().alias("calls"), pl.col("forward_device_ns", "backward_device_ns").sum())
+        .with_columns(pl.col("forward").cast(pl.String), pl.col("backward").cast(pl.String).str.strip_prefix(_ENGINE))
+        .select("forward", "backward", "calls", "forward_device_ns", "backward_device_ns")
+    )
+    return costliest_first(rows, ["backward_device_ns"], ["backward", "forward"])
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardPass:
+    """What autograd's engine ran, and which forward operators it belongs to.
+
+    Attributes:
+        node: per operator the row of the node that the engine evaluates around it, itself included; or -1.
+        sequence: per operator the sequence number that it or the next operator around it carries; or -1.
+        own_sequence: per operator the one that it carries itself; or -1.
+        thread: per operator its thread.
+    """
+
+    node: Ints
+    sequence: Ints
+    own_sequence: Ints
+    thread: Ints
+
+    @classmethod
+    def of(cls, trace: Trace, links: Links) -> "BackwardPass":
+        """Find the backward pass in a trace."""
+        sequence = column(trace.operators, "sequence_number")
+        around = nearest(links.operators.parent, sequence >= 0)
+        numbers = np.where(around >= 0, sequence[np.maximum(around, 0)], -1) if len(around) else around
+        return cls(_innermost_engine_range(trace), numbers, sequence, column(trace.operators, "thread"))
+
+    @property
+    def inside(self) -> Bools:
+        """Tell per operator whether autograd's engine runs it."""
+        found: Bools = self.node >= 0
+        return found
+
+    def through_forward(self, known: Ints, rows: Ints | None = None) -> Ints:
+        """Return per operator what the forward operator with the sequence number around it has, or -1.
+
+        Args:
+            known: what is asked about, per operator: a number that forward operators have, and -1 for all others.
+                Where it is known it stays.
+            rows: the operators that are asked for; without, all.
+        """
+        keys, values = _by_sequence_number(self.own_sequence, self.thread, known)
+        wanted, own = (self.sequence, known) if rows is None else (self.sequence[rows], known[rows])
+        if not len(keys):
+            return own.copy()
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(own >= 0, own, np.where(keys[place] == wanted, values[place], -1))
+
+
+def _innermost_engine_range(trace: Trace) -> Ints:
+    rows = trace.operators.with_row_index("row").filter(pl.col("name").cat.starts_with(_ENGINE))
+    ranges = nesting_of(rows)
+    found = ranges.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
+    result = np.full(len(found), -1, np.int64)
+    result[found >= 0] = column(rows, "row")[found[found >= 0]]
+    return result
+
+
+def _by_sequence_number(sequence: Ints, thread: Ints, known: Ints) -> tuple[Ints, Ints]:
+    """Return the sequence numbers of the operators that are known, in ascending order, and what is known of each."""
+    numbered = np.flatnonzero((known >= 0) & (sequence >= 0))
+    numbered = numbered[np.argsort(sequence[numbered], kind="stable")]
+    numbers = sequence[numbered]
+    first = np.flatnonzero(np.diff(numbers, prepend=-1))
+    if not len(first):
+        return numbers, numbers
+    # Numbers count per forward thread. Traces do not say which thread a backward node belongs to, so a number that
+    # two threads used tells nothing.
+    users = thread[numbered]
+    one_user = np.minimum.reduceat(users, first) == np.maximum.reduceat(users, first)
+    # Several nested forward operators carry one number; the last listed is the innermost.
+    last = np.append(first[1:], len(numbers)) - 1
+    return numbers[first][one_user], known[numbered[last]][one_user]

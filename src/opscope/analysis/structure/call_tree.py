@@ -1,0 +1,80 @@
+"""What the threads of the host did, as one tree: named ranges, operators and API calls, nested as they ran."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.structure.arrays import column, nesting_of
+from opscope.analysis.structure.nesting import Ints, Nesting
+from opscope.trace.model import Trace
+
+# Every step has a number of its own, under which it would be a path of its own.
+_NUMBERED_STEP: Final = re.compile(r"^ProfilerStep#\d+$")
+STEP: Final = "ProfilerStep"
+
+
+@dataclass(frozen=True)
+class CallTree:
+    """The annotations, operators and API calls of a trace, one after the other, with their nesting.
+
+    Attributes:
+        nesting: which lies in which; of the same times, an annotation is around an operator, that around a call.
+        first_operator: where the operators begin; annotations come before them.
+        first_launch: where the API calls begin.
+        name: of each the number of its name in ``names``.
+        names: the distinct names; steps have one in common.
+    """
+
+    nesting: Nesting
+    first_operator: int
+    first_launch: int
+    name: Ints
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, trace: Trace) -> "CallTree":
+        """Nest what a trace holds."""
+        tables = (trace.annotations, trace.operators, trace.launches)
+        every = pl.concat([table.select("thread", "name", "start_ns", "duration_ns") for table in tables])
+        # Operators' numbers grow as they begin; of the other two none is known.
+        number = column(trace.operators, "external_id")
+        unknown = [np.full(table.height, -1, np.int64) for table in tables]
+        began = np.concatenate([unknown[0], np.where(number > 0, number, -1), unknown[2]])
+        name, names = numbered(every["name"])
+        first_operator = trace.annotations.height
+        return cls(nesting_of(every, began), first_operator, first_operator + trace.operators.height, name, names)
+
+    @cached_property
+    def self_ns(self) -> Ints:
+        """Per slice its duration without what lies in it; 0 where slices that overlap leave nothing."""
+        return self_time(self.nesting)
+
+
+def numbered(
+    texts: pl.Series, rename: re.Pattern[str] = _NUMBERED_STEP, to: str = STEP
+) -> tuple[Ints, tuple[str, ...]]:
+    """Return per text the number of its name, and the names; all that match ``rename`` are one."""
+    codes = texts.to_physical().cast(pl.Int64)
+    distinct = pl.DataFrame({"code": codes, "text": texts}).unique("code", maintain_order=True)
+    names: dict[str, int] = {}
+    number = [
+        names.setdefault(to if rename.match(text) else text, len(names)) for text in distinct["text"].cast(pl.String)
+    ]
+    place = np.zeros(int(distinct["code"].cast(pl.Int64).max() or 0) + 1, np.int64)  # type: ignore[arg-type]
+    place[distinct["code"].to_numpy()] = number
+    found: Ints = place[codes.to_numpy()]
+    return found, tuple(names)
+
+
+def self_time(nesting: Nesting) -> Ints:
+    """Return per slice its duration without what lies in it; 0 where slices that overlap leave nothing."""
+    length = nesting.end - nesting.start
+    inner = np.flatnonzero(nesting.parent >= 0)
+    own = length.copy()
+    np.subtract.at(own, nesting.parent[inner], length[inner])
+    positive: Ints = np.maximum(own, 0)
+    return positive

@@ -1,0 +1,109 @@
+"""Unions, differences and intersections of time intervals, exact in integer nanoseconds."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from opscope.analysis.structure.nesting import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Disjoint intervals in ascending order. `union_of` also joins touching ones."""
+
+    start: Ints
+    end: Ints
+
+    @classmethod
+    def union_of(cls, start: Ints, end: Ints) -> "Intervals":
+        """Return the union of intervals that may overlap; empty ones do not count."""
+        real = end > start
+        start, end = start[real], end[real]
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], np.maximum.accumulate(end[order]) if len(order) else end
+        opens = np.ones(len(start), np.bool_)
+        opens[1:] = start[1:] > end[:-1]
+        closes = np.ones(len(start), np.bool_)
+        closes[:-1] = opens[1:]
+        return cls(start[opens], end[closes])
+
+    def gaps(self, low: int, high: int) -> "Intervals":
+        """Return what between ``low`` and ``high`` none of the intervals covers."""
+        inside = self.within(Intervals(np.array([low], np.int64), np.array([high], np.int64)))
+        start, end = np.append(low, inside.end), np.append(inside.start, high)
+        real = end > start
+        return Intervals(start[real], end[real])
+
+    def within(self, other: "Intervals") -> "Intervals":
+        """Return what both cover."""
+        _, start, end = self.overlaps(other)
+        return Intervals(start, end)
+
+    def overlaps(self, other: "Intervals") -> tuple[Ints, Ints, Ints]:
+        """Return every overlap with an interval of ``other``: the position of this one's interval, start and end."""
+        mine, _, start, end = self.overlapping(other)
+        return mine, start, end
+
+    def overlapping(self, other: "Intervals") -> tuple[Ints, Ints, Ints, Ints]:
+        """Return every overlap: the positions of this one's interval and of the other one's, start and end."""
+        first = np.searchsorted(other.end, self.start, side="right")
+        count = np.maximum(np.searchsorted(other.start, self.end, side="left") - first, 0)
+        mine = np.repeat(np.arange(len(self)), count)
+        # Within each run of repeats, count up from the first overlapping interval.
+        run_start = np.repeat(np.cumsum(count) - count, count)
+        theirs = np.repeat(first, count) + np.arange(len(mine)) - run_start
+        start = np.maximum(self.start[mine], other.start[theirs])
+        end = np.minimum(self.end[mine], other.end[theirs])
+        real = end > start
+        return mine[real], theirs[real], start[real], end[real]
+
+    def mostly_within(self, other: "Intervals") -> npt.NDArray[np.bool_]:
+        """Tell per interval whether others cover more than half of it."""
+        mine, _, start, end = self.overlapping(other)
+        covered = np.zeros(len(self), np.int64)
+        np.add.at(covered, mine, end - start)
+        mostly: npt.NDArray[np.bool_] = 2 * covered > self.end - self.start
+        return mostly
+
+    def holds(self, start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
+        """Tell of each interval from ``start`` to ``end`` whether one of these covers it whole."""
+        if not len(self):
+            return np.zeros(len(start), np.bool_)
+        candidate = np.searchsorted(self.start, start, side="right") - 1
+        return (candidate >= 0) & (end <= self.end[candidate])
+
+    def chosen(self, mask: npt.NDArray[np.bool_]) -> "Intervals":
+        """Return the intervals for which the mask is true."""
+        return Intervals(self.start[mask], self.end[mask])
+
+    @property
+    def length(self) -> int:
+        """The total length."""
+        return int((self.end - self.start).sum())
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def latest_around(start: Ints, end: Ints, time: Ints) -> Ints:
+    """Return per moment the latest begun of the intervals that hold it (their start, not their end), or -1.
+
+    Args:
+        start: of the intervals, ascending; they may overlap.
+        end: of the intervals.
+        time: the moments.
+    """
+    moments = np.unique(np.concatenate([start, end]))
+    owner = np.full(len(moments) + 1, -1, np.int64)  # from each of these moments on
+    open_: list[int] = []  # the latest begun last
+    begun = 0
+    for place, moment in enumerate(moments.tolist()):
+        while begun < len(start) and start[begun] <= moment:
+            open_.append(begun)
+            begun += 1
+        # One that lies below others may have ended too; it is looked at once those above it have.
+        while open_ and end[open_[-1]] <= moment:
+            open_.pop()
+        owner[place] = open_[-1] if open_ else -1
+    return owner[np.searchsorted(moments, time, side="right") - 1]

@@ -1,0 +1,109 @@
+"""Which slices of a track can be drawn below each other: viewers show only slices that nest."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from opscope.analysis.structure import native
+from opscope.analysis.structure.nesting import Ints, Nesting
+
+MOST_LANES = 4_096  # the last one takes what fits nowhere: nobody could see it anyway
+_AT_ONCE = 64  # slices looked at, to begin with; every further time twice as many
+_AT_MOST_AT_ONCE = 65_536
+_FEW = 256  # so few slices are sooner placed one by one than skipped
+
+
+def lanes_of(track: Ints, start: Ints, end: Ints) -> Ints:
+    """Return a lane (from 0) per slice, such that the slices of a track and lane nest or do not touch.
+
+    Each slice goes to the first lane of its track in which it fits; earlier and longer slices choose first. Viewers
+    drop a slice that overlaps another without nesting. There are at most `MOST_LANES`; what fits none is in the last.
+    """
+    nesting = Nesting.of(track, start, end)
+    lanes = np.zeros(len(track), np.int64)
+    crossing = np.flatnonzero(nesting.crossing()[nesting.order])
+    if not len(crossing):
+        return lanes
+    if (library := native.load()) is not None:
+        if not library.opscope_lanes(len(lanes), nesting.order, nesting.thread, nesting.start, nesting.end, lanes):
+            raise MemoryError
+        return lanes
+    slices = _Slices(nesting, track[nesting.order], start[nesting.order], end[nesting.order])
+    # Up to a slice that crosses another all are in lane 0. One by one they are placed only until the further lanes
+    # are empty again: from there on, what is open nests as it did before.
+    last_of_run = _last_of_runs(crossing)
+    number = 0
+    while number < len(crossing):
+        first = int(crossing[number])
+        placed = slices.placed_from(first, int(last_of_run[number]))
+        lanes[nesting.order[first : first + len(placed)]] = placed
+        number = int(np.searchsorted(crossing, first + len(placed)))
+    return lanes
+
+
+def _last_of_runs(positions: Ints) -> Ints:
+    """Return per position the last one of those that follow with few between them."""
+    last = np.append(np.flatnonzero(np.diff(positions) > _FEW), len(positions) - 1)
+    last_of: Ints = positions[np.repeat(last, np.diff(last, prepend=-1))]
+    return last_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Slices:
+    """Slices sorted by track and start, outer before inner, and their nesting."""
+
+    nesting: Nesting
+    track: Ints
+    start: Ints
+    end: Ints
+
+    def placed_from(self, first: int, until: int) -> list[int]:
+        """Return the lanes of the slices from ``first``, which crosses another, to ``until`` and on to the next calm.
+
+        Before ``first``, only lane 0 may hold slices that are still open.
+        """
+        stacks = [self._open_at(first)]  # per lane: the ends of the slices that are still open
+        lanes: list[int] = []
+        latest = int(self.start[first])  # when the last slice of the further lanes ends
+        for begin, last in self._of_track_from(first):
+            if first + len(lanes) > until and latest <= begin:
+                break
+            lane = _lane_for(stacks, begin, last)
+            lanes.append(lane)
+            if lane:
+                latest = max(latest, last)
+        return lanes
+
+    def _open_at(self, position: int) -> list[int]:
+        """Return the ends of the slices that are open when the one at a position begins, outermost first."""
+        begin, ends = int(self.start[position]), []
+        row = int(self.nesting.order[position - 1])
+        while row >= 0:
+            if (last := int(self.nesting.end[row])) > begin:
+                ends.append(last)
+            row = int(self.nesting.parent[row])
+        return ends[::-1]
+
+    def _of_track_from(self, first: int) -> Iterator[tuple[int, int]]:
+        """Yield start and end of the slices of one track, in numbers of Python's own, which are quicker one by one."""
+        stop = first + int(np.searchsorted(self.track[first:], self.track[first], side="right"))
+        count = _AT_ONCE
+        while first < stop:
+            piece = slice(first, min(first + count, stop))
+            yield from zip(self.start[piece].tolist(), self.end[piece].tolist(), strict=True)
+            first, count = piece.stop, min(2 * count, _AT_MOST_AT_ONCE)
+
+
+def _lane_for(stacks: list[list[int]], begin: int, last: int) -> int:
+    """Put a slice into the first lane in which it fits, and return the lane."""
+    for lane, stack in enumerate(stacks):
+        while stack and stack[-1] <= begin:
+            stack.pop()
+        if not stack or stack[-1] >= last:
+            stack.append(last)
+            return lane
+    if len(stacks) < MOST_LANES:
+        stacks.append([])
+    stacks[-1].append(last)
+    return len(stacks) - 1

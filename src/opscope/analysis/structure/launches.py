@@ -1,0 +1,113 @@
+"""How the host fed the devices: API time, launch latency and backlog, told apart."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from opscope.analysis.structure.api_masks import calls_of, calls_that
+from opscope.analysis.structure.arrays import column, costliest_first, end_of
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.missing import hidden_ns
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.documents.trace import Spread
+from opscope.knowledge.api_calls import ApiKind
+from opscope.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSummary:
+    """The launches of a trace.
+
+    The time from the end of a launch call to the start of its activity is *latency* where the stream had nothing left
+    to do when the call returned, and *backlog* where earlier work was still running in it. Backlog is not overhead.
+
+    Attributes:
+        calls: one row per API call name: calls, total_ns, mean_ns.
+        api: durations of the calls that launch work.
+        latency: delays to an empty stream; negative delays (the activity began before the call returned) count as 0.
+        backlog: delays behind earlier work in the stream.
+        without_activity: launching calls, other than those captured into a graph, without a recorded activity; None
+            where no activity carries a correlation id, as in early ROCm traces.
+        moves_without_activity: those of them that copy or fill. Of zero bytes they launch nothing.
+        moves_recorded: copying and filling calls with an activity.
+        hidden_ns: the most that all missing activities together can have kept devices busy: idle time between a call
+            and the next recorded activity of the streams that its thread is known to use, added up over devices.
+    """
+
+    calls: pl.DataFrame
+    api: Spread | None
+    latency: Spread | None
+    backlog: Spread | None
+    without_activity: int | None
+    moves_without_activity: int = 0
+    moves_recorded: int = 0
+    hidden_ns: int = 0
+
+
+def _spread(values: Ints) -> Spread | None:
+    """Summarise durations; None where there are none."""
+    if not len(values):
+        return None
+    median, p95 = np.percentile(values, [50, 95])
+    return Spread(len(values), int(values.sum()), float(median), float(p95))
+
+
+def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
+    """Summarise the launch calls of a trace."""
+    launches, duration = trace.launches, pl.col("duration_ns")
+    launching = calls_that(launches, lambda call: call.enqueues)
+    has_activity = np.zeros(launches.height, np.bool_)
+    has_activity[links.activity_launch[links.activity_launch >= 0]] = True
+    lonely = _lonely(trace, launching & ~has_activity)
+    moves = calls_that(launches, lambda call: call.kind in (ApiKind.COPY, ApiKind.FILL))
+    delay, queued = _delays(trace, links)
+    calls = launches.group_by("name").agg(calls=pl.len(), total_ns=duration.sum(), mean_ns=duration.mean())
+    return LaunchSummary(
+        calls=costliest_first(calls.with_columns(pl.col("name").cast(pl.String)), ["total_ns"], ["name"]),
+        api=_spread(launches["duration_ns"].to_numpy()[launching]),
+        latency=_spread(np.maximum(delay[~queued], 0)),
+        backlog=_spread(delay[queued]),
+        without_activity=None if lonely is None else int(lonely.sum()),
+        moves_without_activity=0 if lonely is None else int((lonely & moves).sum()),
+        moves_recorded=int((has_activity & moves).sum()),
+        hidden_ns=0 if lonely is None or not lonely.any() else hidden_ns(trace, links, np.flatnonzero(lonely)),
+    )
+
+
+def _lonely(trace: Trace, unmatched: Bools) -> Bools | None:
+    """Tell per call whether an activity of it is missing; None where ids do not tell."""
+    if trace.activities.height and trace.activities["correlation"].null_count() == trace.activities.height:
+        return None
+    matchable = trace.launches["correlation"].is_not_null().to_numpy()
+    lonely: Bools = unmatched & matchable & ~captured_into_graph(trace.launches)
+    return lonely
+
+
+def captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Tell per call whether its thread was capturing a graph: then it launches nothing yet."""
+    thread, start = column(launches, "thread"), column(launches, "start_ns")
+    begins, ends = calls_of(launches, ApiKind.CAPTURE_BEGIN), calls_of(launches, ApiKind.CAPTURE_END)
+    captured = np.zeros(launches.height, np.bool_)
+    for number in np.unique(thread[begins]):
+        mine = thread == number
+        before = np.searchsorted(np.sort(start[mine & begins]), start, side="right")
+        closed = np.searchsorted(np.sort(start[mine & ends]), start, side="right")
+        captured |= mine & (before > closed)
+    return captured
+
+
+def _delays(trace: Trace, links: Links) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Return per launched activity its delay after the call, and whether earlier work of its stream held it up."""
+    activities = trace.activities
+    stream_end = (
+        activities.with_columns(end_ns=pl.Series(end_of(activities)))
+        .select(previous=pl.col("end_ns").cum_max().shift(1).over("device", "stream", order_by="start_ns"))
+        .get_column("previous")
+        .fill_null(np.iinfo(np.int64).min)
+        .to_numpy()
+    )
+    launched = np.flatnonzero(links.activity_launch >= 0)
+    returned = end_of(trace.launches)[links.activity_launch[launched]]
+    return column(activities, "start_ns")[launched] - returned, stream_end[launched] > returned

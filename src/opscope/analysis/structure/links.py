@@ -1,0 +1,182 @@
+"""From a device activity to the call that launched it, the operator around that call, and that operator's parents.
+
+An activity's launch is the API call with the same correlation id; a launch belongs to the innermost operator
+that encloses its *start* on the same thread; where no operator does, the recorded ``External id`` decides.
+
+Early ROCm and tools that rewrite traces leave out correlation ids, or give host records other threads. Then what share
+an ``External id`` belong together, in order where as many launches as activities have it; and where no launch of a
+trace at all lies in an operator of its thread, the one operator around it in time, whatever thread that is on. Such
+links are marked, and a check counts them. What has none of these stays unlinked: it is never given away by guess.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.structure.api_masks import calls_that
+from opscope.analysis.structure.arrays import column, nesting_of
+from opscope.analysis.structure.nesting import Bools, Ints, Nesting
+from opscope.base.threads import together
+from opscope.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Row numbers into the trace's tables; -1 stands for "none recorded".
+
+    Attributes:
+        activity_launch: per activity its row in ``launches``.
+        activity_operator: per activity its row in ``operators``.
+        launch_operator: per launch its row in ``operators``.
+        operators: the nesting of the operators.
+        operator_self_ns: per operator its duration without nested operators, annotations and API calls, in nanoseconds.
+        operator_crosses: per operator whether it overlaps another, or an annotation, of its thread without nesting.
+        crossing_annotations: how many annotations do.
+        inferred: per activity whether its launch or operator follows from shared ids or from time alone.
+    """
+
+    activity_launch: Ints
+    activity_operator: Ints
+    launch_operator: Ints
+    operators: Nesting
+    operator_self_ns: Ints
+    operator_crosses: Bools
+    crossing_annotations: int
+    inferred: Bools
+
+
+def link(trace: Trace) -> Links:
+    """Link the activities, launches and operators of a trace."""
+    # The profiler numbers operators as they begin; 0 stands for no number.
+    number = column(trace.operators, "external_id")
+    began = np.where(number > 0, number, -1)
+
+    def nesting_and_owners() -> tuple[Nesting, Ints]:
+        operators = nesting_of(trace.operators, began)
+        thread, start = column(trace.launches, "thread"), column(trace.launches, "start_ns")
+        return operators, operators.innermost_at(thread, start)
+
+    def self_time_and_crossing() -> tuple[Ints, Bools]:
+        # Of an annotation and an operator with the same rounded times, the annotation is rather around the operator.
+        tables = (trace.annotations, trace.operators)
+        ranges = nesting_of(
+            pl.concat([table.select("thread", "start_ns", "duration_ns") for table in tables]),
+            np.concatenate([np.full(trace.annotations.height, -1), began]),
+        )
+        return _self_time(ranges, nesting_of(trace.launches)), ranges.crossing()
+
+    (operators, launch_operator), (self_time, crossing) = together(
+        (nesting_and_owners, self_time_and_crossing), events=trace.source.event_count
+    )
+    activity_launch = _match(trace.activities["correlation"], trace.launches["correlation"])
+    by_ids = _launches_by_external_id(trace, activity_launch)
+    around = launch_operator
+    if trace.operators.height and trace.launches.height and not (launch_operator >= 0).any():
+        launch_operator = _around_in_time(operators, column(trace.launches, "start_ns"))
+    activity_launch = np.where(activity_launch < 0, by_ids, activity_launch)
+    activity_operator = _operators_of(trace, activity_launch, around)
+    by_time = (activity_operator < 0) & (activity_launch >= 0)
+    by_time[by_time] = launch_operator[activity_launch[by_time]] >= 0
+    activity_operator[by_time] = launch_operator[activity_launch[by_time]]
+    first = trace.annotations.height
+    return Links(
+        activity_launch,
+        activity_operator,
+        launch_operator,
+        operators,
+        self_time[first:],
+        crossing[first:],
+        int(crossing[:first].sum()),
+        (by_ids >= 0) | by_time,
+    )
+
+
+def _launches_by_external_id(trace: Trace, activity_launch: Ints) -> Ints:
+    """Return per activity without a launch that of its external id: the first's is the first one, and so on; or -1."""
+    result = np.full(trace.activities.height, -1, np.int64)
+    enqueues = calls_that(trace.launches, lambda call: call.enqueues)
+    taken = np.zeros(trace.launches.height, np.bool_)
+    taken[activity_launch[activity_launch >= 0]] = True
+    left = {
+        name: pl.DataFrame({"id": table["external_id"].replace(0, None), "start": table["start_ns"]})
+        .with_row_index(name)
+        .filter(pl.Series(free, dtype=pl.Boolean) & pl.col("id").is_not_null())
+        .with_columns(place=pl.int_range(pl.len()).over("id", order_by="start"), count=pl.len().over("id"))
+        for name, table, free in (
+            ("activity", trace.activities, activity_launch < 0),
+            ("launch", trace.launches, enqueues & ~taken),
+        )
+    }
+    pairs = left["activity"].join(left["launch"], on=["id", "place", "count"])
+    result[pairs["activity"].to_numpy()] = pairs["launch"].to_numpy()
+    return result
+
+
+def _around_in_time(operators: Nesting, start: Ints) -> Ints:
+    """Return per moment the innermost operator of the one thread that is in any then; -1 where several are, or none."""
+    threads = np.unique(operators.thread)
+    inside = np.stack([operators.innermost_at(np.full(len(start), thread), start) for thread in threads])
+    alone = (inside >= 0).sum(axis=0) == 1
+    return np.where(alone, inside.max(axis=0), -1)
+
+
+def _operators_of(trace: Trace, activity_launch: Ints, launch_operator: Ints) -> Ints:
+    """Return per activity its operator: that of its launch, else the one of its recorded id."""
+    result = np.full(trace.activities.height, -1, np.int64)
+    launched = activity_launch >= 0
+    result[launched] = launch_operator[activity_launch[launched]]
+    missing = np.flatnonzero(result < 0)
+    if len(missing):
+        # Producers write an external id of 0 for "none".
+        external_id = trace.activities["external_id"].gather(missing).replace(0, None)
+        result[missing] = _match(external_id, trace.operators["external_id"])
+    return result
+
+
+def _self_time(ranges: Nesting, launches: Nesting) -> Ints:
+    """Duration minus what runs inside on the same thread: nested ranges, and API calls up to the range's end."""
+    remaining = ranges.end - ranges.start
+    inner = np.flatnonzero(ranges.parent >= 0)
+    np.subtract.at(remaining, ranges.parent[inner], ranges.end[inner] - ranges.start[inner])
+    # A driver call inside a runtime call is part of it.
+    outermost = launches.parent < 0
+    start, end = launches.start[outermost], launches.end[outermost]
+    around = ranges.innermost_at(launches.thread[outermost], start)
+    inside = around >= 0
+    covered = np.minimum(end[inside], ranges.end[around[inside]]) - start[inside]
+    np.subtract.at(remaining, around[inside], covered)
+    return remaining
+
+
+def device_time_of_operators(trace: Trace, links: Links) -> Ints:
+    """Return per operator the durations of the activities that it launched itself, added up, in nanoseconds."""
+    result = np.zeros(trace.operators.height, np.int64)
+    linked = links.activity_operator >= 0
+    np.add.at(result, links.activity_operator[linked], trace.activities["duration_ns"].to_numpy()[linked])
+    return result
+
+
+def operator_self_cpu(links: Links) -> pl.Series:
+    """Return per operator its self CPU time in nanoseconds.
+
+    Null for one that overlaps others of its thread without nesting, as asynchronous operators do: what of its duration
+    is its own cannot be told.
+    """
+    own = pl.Series("self_cpu_ns", links.operator_self_ns, dtype=pl.Int64)
+    return own.set(own < 0, None)
+
+
+def _match(wanted: pl.Series, keys: pl.Series) -> Ints:
+    """Return per wanted value the one row of ``keys`` that holds it, or -1. Nulls match nothing.
+
+    A key of several rows matches nothing either: which of them is meant would be a guess.
+    """
+    rows = (
+        pl.DataFrame({"key": keys})
+        .with_row_index("row")
+        .filter(pl.col("key").is_not_null())
+        .unique("key", keep="none", maintain_order=True)
+    )
+    joined = pl.DataFrame({"key": wanted}).join(rows, on="key", how="left", maintain_order="left")
+    return joined["row"].cast(pl.Int64).fill_null(-1).to_numpy()

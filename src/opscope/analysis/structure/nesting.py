@@ -1,0 +1,228 @@
+"""Which slice encloses which: the call tree of a trace, from start and end times alone.
+
+Everything here works on plain integer arrays, one entry per slice. -1 stands for "none".
+"""
+
+from ctypes import CDLL
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from opscope.analysis.structure import native
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """The nesting of the slices of all threads.
+
+    Attributes:
+        parent: the innermost slice of the same thread that encloses a slice whole, or -1. Of two slices with the
+            same start and end the one that began first is the outer one: one of unknown number before others, and of
+            these the one listed first. Slices that only overlap are not nested. A slice without duration, as rounded
+            times make them, encloses none, and lies in none that ends where it is.
+        order: the slices sorted by thread and start, outer before inner.
+        thread, start, end: as given.
+        after: per slice the place in ``order`` behind all that lie below it; None where it was not computed.
+        crosses: per slice what `crossing` tells; None where it was not computed.
+    """
+
+    parent: Ints
+    order: Ints
+    thread: Ints
+    start: Ints
+    end: Ints
+    after: Ints | None = None
+    crosses: Bools | None = None
+
+    @classmethod
+    def of(cls, thread: Ints, start: Ints, end: Ints, began: Ints | None = None) -> "Nesting":
+        """Compute the nesting of slices given by thread number, start and end.
+
+        Args:
+            thread: number of the slice's thread.
+            start: when it began.
+            end: when it ended.
+            began: numbers that grow in the order in which slices of one thread really began; -1 where unknown. With
+                them, a slice without duration lies in none that only began after it, at the same rounded time, and of
+                two with the same times the one that began first is the outer one.
+        """
+        order, empty = _by_group_and_start(thread, start), start == end
+        tied = (np.diff(start[order]) == 0) & (np.diff(thread[order]) == 0)
+        if tied.any():  # then the ends decide, and the numbers
+            number = np.zeros(len(order), np.int64) if began is None else began
+            order = np.lexsort((number, -end, start, thread)).astype(np.int64)
+            if began is not None:
+                order = _early_first(order, thread, start, empty, began)
+        thread, start, end = (np.ascontiguousarray(one, np.int64) for one in (thread, start, end))
+        if (library := native.load()) is not None:
+            return cls._compiled(library, order, thread, start, end)
+        parent = np.full(len(order), -1, np.int64)
+        parent[order] = _with_outer(order, _sorted_parents(thread[order], end[order], empty[order]))
+        return cls(parent, order, thread, start, end)
+
+    @classmethod
+    def _compiled(cls, library: CDLL, order: Ints, thread: Ints, start: Ints, end: Ints) -> "Nesting":
+        parent, after, crosses = np.empty_like(order), np.empty_like(order), np.empty(len(order), np.bool_)
+        if not library.opscope_nesting(len(order), order, thread, start, end, parent, after, crosses):
+            raise MemoryError
+        return cls(parent, order, thread, start, end, after, crosses)
+
+    def innermost_at(self, thread: Ints, time: Ints) -> Ints:
+        """Return the innermost slice that contains each (thread, time), or -1.
+
+        A slice contains its start and not its end, so back-to-back slices never both contain a point.
+        """
+        if (library := native.load()) is not None:
+            return self._innermost_compiled(library, thread, time)
+        latest = self._latest_started(thread, time)
+        climbing = np.flatnonzero(latest >= 0)
+        while len(climbing):
+            climbing = climbing[self.end[latest[climbing]] <= time[climbing]]
+            latest[climbing] = self.parent[latest[climbing]]
+            climbing = climbing[latest[climbing] >= 0]
+        return latest
+
+    def _innermost_compiled(self, library: CDLL, thread: Ints, time: Ints) -> Ints:
+        slices = (self.order, self.thread, self.start, self.end)
+        asked = [np.ascontiguousarray(one, np.int64) for one in (thread, time)]
+        answer = np.empty(len(time), np.int64)
+        if not library.opscope_innermost(len(self.order), *slices, len(time), *asked, answer):
+            raise MemoryError
+        return answer
+
+    def _latest_started(self, thread: Ints, time: Ints) -> Ints:
+        result = np.full(len(time), -1, np.int64)
+        sorted_thread, sorted_start = self.thread[self.order], self.start[self.order]
+        for number in np.unique(thread):
+            first, last = np.searchsorted(sorted_thread, [number, number + 1])
+            asked = np.flatnonzero(thread == number)
+            position = first + np.searchsorted(sorted_start[first:last], time[asked], side="right") - 1
+            found = position >= first
+            result[asked[found]] = self.order[position[found]]
+        return result
+
+    def _positions(self) -> Ints:
+        """Return where each slice stands in sorted order."""
+        position = np.empty(len(self.order), np.int64)
+        position[self.order] = np.arange(len(self.order))
+        return position
+
+    def crossing(self) -> Bools:
+        """Tell per slice whether the innermost earlier slice around its start ends before it does."""
+        if self.crosses is not None:
+            return self.crosses
+        thread, start, end = self.thread[self.order], self.start[self.order], self.end[self.order]
+        position = self._positions()
+        above = self.parent[self.order]
+        parent = np.where(above >= 0, position[np.maximum(above, 0)], -1) if len(above) else above
+        around = np.arange(-1, len(thread) - 1, dtype=np.int64)
+        if len(thread):
+            around[np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))] = -1
+        climbing = np.flatnonzero(around >= 0)
+        while len(climbing):
+            climbing = climbing[end[around[climbing]] <= start[climbing]]
+            around[climbing] = parent[around[climbing]]
+            climbing = climbing[around[climbing] >= 0]
+        result = np.zeros(len(thread), np.bool_)
+        result[self.order] = (around >= 0) & (end[np.maximum(around, 0)] < end) if len(thread) else False
+        return result
+
+    def depth(self) -> Ints:
+        """Return how many slices enclose each slice."""
+        depth = (self.parent >= 0).astype(np.int64)
+        ancestor = self.parent.copy()
+        # Every round doubles the distance looked at, so even a million nested slices take twenty rounds.
+        while len(open_ := np.flatnonzero(ancestor >= 0)):
+            above = ancestor[open_]
+            depth[open_], ancestor[open_] = depth[open_] + depth[above], ancestor[above]
+        return depth
+
+    def subtree_sums(self, values: Ints) -> Ints:
+        """Return, per slice, its own value plus those of all slices below it."""
+        if self.after is not None:
+            sums = np.concatenate([[0], np.cumsum(values[self.order], dtype=np.int64)])
+            below: Ints = sums[self.after] - sums[self._positions()]
+            return below
+        totals = values.astype(np.int64, copy=True)
+        depth = self.depth()
+        by_depth = np.argsort(-depth, kind="stable")
+        bounds = np.flatnonzero(np.diff(depth[by_depth])) + 1
+        for level in np.split(by_depth, bounds):
+            inner = level[self.parent[level] >= 0]
+            np.add.at(totals, self.parent[inner], totals[inner])
+        return totals
+
+    def inside_same(self, key: Ints) -> Bools:
+        """Tell per slice whether a slice with the same key (numbered from 0) is among those above it."""
+        # In sorted order a slice is followed by all that lie below it.
+        position = self._positions()
+        last = self.after
+        if last is None:
+            last = position + self.subtree_sums(np.ones(len(self.order), np.int64))
+        order = _by_group_and_start(key, position)
+        # One key after the other, so that how far the earlier ones reach starts anew with each.
+        offset = key[order] * (len(order) + 1)
+        reach = np.maximum.accumulate(last[order] + offset)
+        result = np.zeros(len(order), np.bool_)
+        result[order[1:]] = reach[:-1] > (position[order] + offset)[1:]
+        return result
+
+
+def nearest(parent: Ints, holds: Bools) -> Ints:
+    """Return per slice the nearest of itself and those around it of which something holds, or -1.
+
+    Every round doubles the distance that was looked at, so depth costs little.
+    """
+    found = np.where(holds, np.arange(len(parent)), parent)
+    climbing = np.flatnonzero((found >= 0) & ~holds)
+    while len(climbing):
+        climbing = climbing[~holds[found[climbing]]]
+        found[climbing] = found[found[climbing]]
+        climbing = climbing[found[climbing] >= 0]
+    return found
+
+
+def _by_group_and_start(group: Ints, start: Ints) -> Ints:
+    """Sort by group and start; equal ones stay as they are. Quick where starts mostly ascend and groups are few."""
+    order = np.argsort(start, kind="stable")
+    few = group.min(initial=0) >= 0 and group.max(initial=0) <= np.iinfo(np.uint16).max
+    chosen = group[order].astype(np.uint16) if few else group[order]  # numpy sorts 16 bits by counting
+    return order[np.argsort(chosen, kind="stable")]
+
+
+def _early_first(order: Ints, thread: Ints, start: Ints, empty: Bools, began: Ints) -> Ints:
+    """Among slices that start together, move those without duration before the longer ones that began after them."""
+    together = (np.diff(thread[order]) == 0) & (np.diff(start[order]) == 0)
+    group = np.concatenate([[0], np.cumsum(~together)])
+    # Where one of two numbers is unknown, the longer slice counts as begun first.
+    known = np.where((began < 0) & empty, np.iinfo(np.int64).max, began)
+    rank = np.unique(known, return_inverse=True)[1][order] + group * len(order)
+    # Longer slices keep their order, whatever their numbers say: each counts as begun after those that enclose it.
+    latest = np.maximum.accumulate(np.where(empty[order], group * len(order), rank))
+    return order[np.argsort(np.where(empty[order], rank, latest), kind="stable")]
+
+
+def _sorted_parents(thread: Ints, end: Ints, empty: Bools) -> Ints:
+    """Parents as positions in sorted order: the nearest earlier slice of the thread that reaches far enough.
+
+    Every slice starts from its predecessor and jumps to that one's own candidate until the candidate reaches far
+    enough; all slices jump at once, so the rounds grow with the logarithm of the longest run of siblings.
+    """
+    reach, needed = (end - empty, end + empty) if empty.any() else (end, end)
+    candidate = np.arange(-1, len(thread) - 1, dtype=np.int64)
+    if len(thread):
+        candidate[np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))] = -1
+    open_ = np.flatnonzero(candidate >= 0)
+    while len(open_):
+        open_ = open_[reach[candidate[open_]] < needed[open_]]
+        candidate[open_] = candidate[candidate[open_]]
+        open_ = open_[candidate[open_] >= 0]
+    return candidate
+
+
+def _with_outer(order: Ints, positions: Ints) -> Ints:
+    return np.where(positions >= 0, order[np.maximum(positions, 0)], -1) if len(order) else positions

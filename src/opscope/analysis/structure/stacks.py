@@ -1,0 +1,75 @@
+"""Which line of the user's Python called an operator, where stacks were recorded."""
+
+import re
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.structure.arrays import column, costliest_first, nesting_of
+from opscope.analysis.structure.autograd import BackwardPass
+from opscope.analysis.structure.links import Links, device_time_of_operators, operator_self_cpu
+from opscope.analysis.structure.nesting import Ints, nearest
+from opscope.trace.model import Trace
+
+# Frames that every model shares say nothing about this one.
+_NOT_THE_USERS = re.compile(
+    r"^(torch/|opscope/|src/opscope/|<built-in|<string>|<frozen |nn\.Module: |contextlib\.py|threading\.py|runpy\.py)"
+    r"|/torch/|/opscope/|lib/python3"
+    # Python's and frameworks' plumbing: the frame above says who asked.
+    r"|: (__(getattribute|getattr|setattr|hash|eq|bool|len|enter|exit)__|is_tensor|is_torch_\w+|decorate_context)$"
+)
+
+
+def callers(trace: Trace, links: Links, frame: Ints) -> pl.DataFrame | None:
+    """Return where operators were called from: ``name``, ``called_from``, ``calls`` and their self times.
+
+    The place is the innermost Python frame around the call that is neither PyTorch's nor opscope's; a backward
+    operator has the place of the forward operator with its sequence number. None where no stacks were recorded.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        frame: per operator that frame; see `user_frame_of_operators`.
+    """
+    if not trace.frames.height:
+        return None
+    places = trace.frames["name"].cast(pl.String).gather(pl.Series(frame).replace(-1, None))
+    rows = (
+        pl.DataFrame(
+            {
+                "name": trace.operators["name"].cast(pl.String),
+                "called_from": places,
+                "self_device_ns": device_time_of_operators(trace, links),
+                "self_cpu_ns": operator_self_cpu(links),
+            }
+        )
+        .drop_nulls("called_from")
+        .group_by("name", "called_from")
+        .agg(pl.len().alias("calls"), pl.col("self_device_ns", "self_cpu_ns").sum())
+    )
+    return costliest_first(rows, ["self_device_ns", "self_cpu_ns"], ["name", "called_from"])
+
+
+def is_users(frame: str) -> bool:
+    """Tell whether a Python frame is of the user's program: neither PyTorch's, nor opscope's, nor the library's."""
+    return _NOT_THE_USERS.search(frame) is None
+
+
+def user_frame_of_operators(trace: Trace, backward: BackwardPass) -> Ints:
+    """Return per operator the innermost Python frame of the user's around it, as a row of the frames, or -1.
+
+    A backward operator has that of the forward operator with its sequence number.
+    """
+    frame = _user_frame_around_operators(trace)
+    # On a CPU the backward pass runs on the caller's own thread, under the frame that called ``backward``.
+    through = backward.through_forward(np.where(backward.inside, -1, frame))
+    return np.where(through >= 0, through, frame)
+
+
+def _user_frame_around_operators(trace: Trace) -> Ints:
+    frames = nesting_of(trace.frames)
+    frame = frames.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
+    names = trace.frames["name"].cast(pl.String)
+    wanted = {name: is_users(name) for name in names.unique()}
+    own = nearest(frames.parent, names.replace_strict(wanted, return_dtype=pl.Boolean).to_numpy())
+    return np.where(frame >= 0, own[np.maximum(frame, 0)], -1)

@@ -1,0 +1,85 @@
+"""Which step launched what, and when the devices worked for which step."""
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.structure.arrays import column
+from opscope.analysis.structure.intervals import Intervals, latest_around
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.nesting import Ints, Nesting
+from opscope.analysis.structure.window import step_table
+from opscope.trace.model import Trace
+
+
+def step_of_activities(trace: Trace, links: Links, table: pl.DataFrame) -> Ints:
+    """Return per activity the row of the step that launched it, or -1.
+
+    That is the step around the call on its thread; else, as for autograd's threads, the latest begun step of another
+    thread that the call lies in.
+    """
+    result = np.full(trace.activities.height, -1, np.int64)
+    if not table.height:
+        return result
+    launched = np.flatnonzero(links.activity_launch >= 0)
+    thread, time = (column(trace.launches, name)[links.activity_launch[launched]] for name in ("thread", "start_ns"))
+    start, end = column(table, "start_ns"), column(table, "end_ns")
+    found = Nesting.of(column(table, "thread"), start, end).innermost_at(thread, time)
+    elsewhere = np.flatnonzero(found < 0)
+    found[elsewhere] = latest_around(start, end, time[elsewhere])
+    result[launched] = found
+    return result
+
+
+def activities_of_steps(trace: Trace, links: Links, steps: pl.DataFrame) -> Ints:
+    """Return the rows of the activities that some steps launched.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        steps: rows of `step_table`. An activity without a recorded launch belongs to the step that it begins in.
+    """
+    start = column(trace.activities, "start_ns")
+    begins_inside = latest_around(column(steps, "start_ns"), column(steps, "end_ns"), start) >= 0
+    launched_inside = step_of_activities(trace, links, steps) >= 0
+    return np.flatnonzero(np.where(links.activity_launch >= 0, launched_inside, begins_inside))
+
+
+def activities_launched_outside_steps(trace: Trace, links: Links) -> Ints:
+    """Return the rows of activities whose launch lies in no recorded step; empty where no steps were recorded."""
+    table = step_table(trace)
+    if not table.height:
+        return np.zeros(0, np.int64)
+    outside = (step_of_activities(trace, links, table) < 0) & (links.activity_launch >= 0)
+    return np.flatnonzero(outside)
+
+
+def periods_of_device_work(step: Ints, start: Ints, end: Ints, hosts: Intervals, *, apart: bool = True) -> Intervals:
+    """Return per step when a device was at its turn: from the step's first activity to the next step's first.
+
+    The last step ends with its last activity, and so do those after which the host was not recorded for longer than
+    they took: the next one is of another recording. A step that launched nothing on the device has an empty period.
+
+    Args:
+        step: per activity of the device the step that launched it, or -1.
+        start: per activity its start.
+        end: per activity its end.
+        hosts: the steps' ranges on the host.
+        apart: whether steps may be of several recordings.
+    """
+    launched = step >= 0
+    none = np.iinfo(np.int64).max
+    first = np.full(len(hosts), none)
+    np.minimum.at(first, step[launched], start[launched])
+    last = int(end[launched].max())
+    # Of streams that work ahead, a later step's first activity may run before an earlier one's.
+    begin = np.minimum.accumulate(np.append(first, last)[::-1])[::-1]
+    if not apart:
+        return Intervals(begin[:-1], begin[1:])
+    if len(hosts) == 1:
+        begin[0] = min(int(begin[0]), int(hosts.start[0]))
+    finish = begin[1:].copy()
+    last_end = np.full(len(hosts), np.iinfo(np.int64).min)
+    np.maximum.at(last_end, step[launched], end[launched])
+    breaks = np.flatnonzero(hosts.start[1:] - hosts.end[:-1] > hosts.end[:-1] - hosts.start[:-1])
+    finish[breaks] = np.clip(np.maximum.accumulate(last_end)[breaks], begin[breaks], finish[breaks])
+    return Intervals(begin[:-1], finish)

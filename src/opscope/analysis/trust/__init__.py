@@ -1,0 +1,1 @@
+"""Whether the figures of a trace can be believed."""

@@ -1,0 +1,676 @@
+"""The trust checks, one function each. Every check has a sentence for the good case too."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from opscope.analysis.costs.limits import is_over_limit, over_limit
+from opscope.analysis.idle.steps import module_loading, operator_time_on_host
+from opscope.analysis.idle.timeline import NO_DEVICE, TOLERATED_OUTSIDE, DeviceTimeline
+from opscope.analysis.structure.api_masks import calls_of, names_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.launches import LaunchSummary
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.analysis.structure.step_work import activities_launched_outside_steps
+from opscope.analysis.structure.window import Window, WindowKind, window_of
+from opscope.analysis.trust.plausible import Implausible
+from opscope.analysis.trust.steadiness import Steadiness
+from opscope.base.units import NS_PER_US, format_ns, format_share
+from opscope.documents.limits import LimitRow
+from opscope.documents.trust import Check, CheckName, Trust, Verdict
+from opscope.knowledge.api_calls import ApiKind, is_profilers_own
+from opscope.readers.formats import KINETO
+from opscope.trace.model import Trace, TraceSource
+
+# Up to this share of the device sum a defect leaves the totals usable, and is a warning.
+_TOLERATED_SHARE = 0.05
+# Kernels launched programmatically early begin a little before their predecessor ends: real, and harmless.
+_USUAL_OVERLAP = 0.01
+# By how many percent profiled steps may take longer than unprofiled ones: device times do not suffer, host times do.
+_TOLERATED_OVERHEAD = 20.0
+_EXCESSIVE_OVERHEAD = 100.0
+# Runs of one program differed by up to 7 % on two shared cores, by 1.5 % on an H200 (docs/diff.md).
+_WANDERS = 0.1
+_STILL_CHANGES = 0.05
+# Shares of the steps' duration: a kernel's own housekeeping stays far below the first.
+_TOLERATED_WAIT = 0.05
+_EXCESSIVE_WAIT = 0.25
+_LEAST_COVERED = 0.5
+# So many records that all begin and end on a whole microsecond were rounded.
+_MANY_RECORDS = 50
+_CATEGORIES_SHOWN = 5
+_PAUSE_NS = 50_000  # the host launches again long before
+_PAUSE_IN_REPLAY_NS = 100_000  # nodes of a graph follow each other within microseconds
+_SHORT_NS = 10_000  # one microsecond is a tenth of it
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the checks look at.
+
+    Attributes:
+        trace: the trace, without implausible records.
+        links, launches, timelines: what was computed from it.
+        implausible: what was taken out before.
+        expect_device_work: whether the workload ran on a GPU with its activities collected; None where that is only
+            known from the trace's own launch calls.
+    """
+
+    trace: Trace
+    links: Links
+    launches: LaunchSummary
+    timelines: Sequence[DeviceTimeline]
+    implausible: Implausible
+    expect_device_work: bool | None
+
+
+def check_trace(evidence: Evidence) -> Trust:
+    """Run every check."""
+    return Trust.of(_with_failed_before(tuple(_checks(evidence)), evidence.trace.source))
+
+
+def _with_failed_before(checks: tuple[Check, ...], source: TraceSource) -> tuple[Check, ...]:
+    """Add the checks that failed when the trace was exported, where its events do not show it."""
+    before = {
+        name: Check(name, Verdict.FAIL, 1, source.failed_checks[name])
+        for name in CheckName
+        if name in source.failed_checks and not any(c.name is name and c.verdict is Verdict.FAIL for c in checks)
+    }
+    return tuple(before.pop(check.name, check) for check in checks) + tuple(before.values())
+
+
+def _checks(evidence: Evidence) -> Iterator[Check]:
+    trace, links = evidence.trace, evidence.links
+    yield _anything(evidence)
+    yield check_file(trace.source)
+    yield check_recording(trace.source)
+    yield _impossible_durations(trace, evidence.implausible)
+    yield _self_times(links)
+    yield _one_process(trace)
+    yield _time_resolution(trace, links)
+    yield _devices_understood(trace)
+    if not trace.activities.height:
+        yield _host_time_covered(trace, links)
+        return
+    queued = queued_before(trace, links)
+    yield _launch_recorded(trace, links, queued)
+    yield _operator_recorded(trace, links)
+    yield _links_recorded(trace, links)
+    yield _launches_without_activity(evidence.launches, sum(timeline.busy_ns for timeline in evidence.timelines))
+    yield _launched_outside_steps(trace, links)
+    yield _outside_window(trace, queued, evidence.timelines)
+    yield _stream_overlaps(trace)
+    yield _repeated_correlations(trace, links)
+    yield _cold_launches(trace)
+    yield _profiler_interruptions(trace)
+    yield _graph_replays(trace, links, evidence.timelines)
+
+
+def check_recording(source: TraceSource) -> Check:
+    """Judge by what the recording says of itself: which records were lost, and when it did not record."""
+    name = CheckName.RECORDING_COMPLETE
+    if source.dropped_records:
+        sentence = (
+            f"{source.dropped_records:,} records were lost while recording: counts and times are too small. "
+            + " ".join(source.not_recorded)
+        )
+        return Check(name, Verdict.FAIL, source.dropped_records, sentence.rstrip())
+    if source.not_recorded:
+        return Check(name, Verdict.WARN, len(source.not_recorded), " ".join(source.not_recorded))
+    return Check(name, Verdict.PASS, 0, "The recording does not say that it lacks anything.")
+
+
+def check_overhead(percent: float, *, has_device: bool) -> Check:
+    """Judge by how much longer profiled steps took than unprofiled ones.
+
+    Args:
+        percent: the difference of the medians, in percent of the unprofiled one.
+        has_device: whether device times were recorded; where only host times were, they are all that is reported.
+    """
+    found = f"Profiled steps took {percent:+.1f} % against unprofiled ones"
+    if percent <= _TOLERATED_OVERHEAD:
+        return Check(CheckName.PROFILER_OVERHEAD, Verdict.PASS, 0, f"{found}.")
+    if has_device:
+        verdict = Verdict.WARN if percent > _EXCESSIVE_OVERHEAD else Verdict.PASS
+        sentence = f"{found}: CPU times and idle times are too large by that; device times are not affected."
+        return Check(CheckName.PROFILER_OVERHEAD, verdict, 0, sentence)
+    verdict = Verdict.FAIL if percent > _EXCESSIVE_OVERHEAD else Verdict.WARN
+    sentence = (
+        f"{found}: the CPU times of the operators contain what the profiler cost, not evenly spread. Believe the "
+        "unprofiled step time; read the operators' times as upper limits."
+    )
+    return Check(CheckName.PROFILER_OVERHEAD, verdict, 0, sentence)
+
+
+def check_limits(rows: Sequence[LimitRow]) -> Check:
+    """Judge the models of costs, and the peaks, by whether calls were faster than they allow."""
+    name, whole = CheckName.WITHIN_LIMITS, sum(row.device_ns for row in rows)
+    names, time = over_limit(rows), sum(row.device_ns for row in rows if is_over_limit(row))
+    if not names:
+        return Check(name, Verdict.PASS, 0, "No call was faster than its limit.", 0, "device", 0.0, "device sum")
+    found = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+    sentence = (
+        f"Calls that took {format_ns(time)} ({format_share(time, whole)} of the device sum) were faster than the "
+        f"device allows ({found}): a model of what they do, or a peak, is wrong, and so is what the limits say of them."
+    )
+    verdict = Verdict.FAIL if time > _TOLERATED_SHARE * whole else Verdict.WARN
+    return Check(name, verdict, len(names), sentence, time, "device", time / whole if whole else None, "device sum")
+
+
+def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
+    """Judge unprofiled steps by how long their process waited for a CPU core.
+
+    Args:
+        waited_ns: time in which its threads were ready to run but had no core, added up over the threads.
+        wall_ns: duration of the steps.
+    """
+    name, share = CheckName.CPU_CONTENTION, waited_ns / wall_ns if wall_ns else 0.0
+    found = f"While the unprofiled steps were timed, threads waited {format_share(waited_ns, wall_ns)} of the time"
+    if share <= _TOLERATED_WAIT:
+        return Check(name, Verdict.PASS, 0, f"{found} for a CPU core.", waited_ns, "host")
+    sentence = (
+        f"{found} for a CPU core: something else was running, or there are more threads than cores. The step times and "
+        "the throughput are those of a busy machine; measure again on a quiet one."
+    )
+    verdict = Verdict.FAIL if share > _EXCESSIVE_WAIT else Verdict.WARN
+    return Check(name, verdict, 0, sentence, waited_ns, "host")
+
+
+def check_steady(steps: Steadiness, busy_ns: float | None) -> Check:
+    """Judge unprofiled steps by whether they took alike, one after the other.
+
+    Args:
+        steps: how they took.
+        busy_ns: how long the device works in a step, which does not depend on the host; None where it is not known.
+    """
+    times = f"{format_ns(steps.low_ns)} to {format_ns(steps.high_ns)}"
+    device = "" if busy_ns is None else f" The device itself works {format_ns(busy_ns)} in a step."
+    found = []
+    if steps.wanders > 1 + _WANDERS:
+        found.append(
+            f"The speed of the steps wandered by {steps.wanders:.2f} times while they were timed (medians of eight "
+            f"parts: {times}): one figure does not say how long a step takes"
+        )
+    if steps.change is not None and abs(steps.change) > _STILL_CHANGES:
+        rises = "longer and longer" if steps.change > 0 else "less and less"
+        found.append(
+            f"The steps took {rises} while they were timed ({100 * steps.change:+.1f} % from the first to the last)"
+        )
+    if not found:
+        return Check(CheckName.STEADY_STEPS, Verdict.PASS, 0, f"The unprofiled steps took alike: {times}.")
+    return Check(CheckName.STEADY_STEPS, Verdict.WARN, 0, f"{'. '.join(found)}.{device}")
+
+
+def _host_time_covered(trace: Trace, links: Links) -> Check:
+    name, window = CheckName.HOST_TIME_COVERED, window_of(trace)
+    covered, whole = operator_time_on_host(links, window), window.duration_ns
+    share = f"Operators account for {format_share(covered, whole)} of the {window.kind}"
+    if not whole or covered >= _LEAST_COVERED * whole:
+        return Check(name, Verdict.PASS, 0, f"{share}.", covered, "host")
+    sentence = (
+        f"{share}. The rest was not recorded: Python between operators, waiting, input and output, and operators on "
+        "threads that the workload starts itself, which torch.profiler does not see. Shares of the operators' time say "
+        "nothing about it."
+    )
+    return Check(name, Verdict.WARN, 0, sentence, whole - covered, "host")
+
+
+def _anything(evidence: Evidence) -> Check:
+    name = CheckName.DEVICE_WORK_RECORDED
+    activities, operators = evidence.trace.activities.height, evidence.trace.operators.height
+    expected = evidence.expect_device_work
+    if expected is None:
+        expected = evidence.launches.api is not None
+    if expected and not activities:
+        sentence = (
+            "No kernel, memcpy or memset was recorded of a workload that uses a GPU: its device times are unknown, not "
+            "0. Another profiler may hold CUPTI, or the workload did nothing on the GPU."
+        )
+        return Check(name, Verdict.FAIL, 0, sentence)
+    if not activities and not operators and evidence.trace.source.format != KINETO.name:
+        return Check(name, Verdict.PASS, 0, "The process launched nothing: it called CUDA without work for a device.")
+    if not activities and not operators:
+        sentence = (
+            "The trace records no operator and no device activity. Operators on threads that the workload starts "
+            "itself are not recorded."
+        )
+        return Check(name, Verdict.FAIL, 0, sentence)
+    sentence = f"{operators:,} operator calls and {activities:,} device activities were recorded."
+    return Check(name, Verdict.PASS, activities, sentence)
+
+
+def check_file(source: TraceSource) -> Check:
+    """Judge whether a trace's file could be read whole."""
+    count = source.replaced_bytes + source.odd_events + source.unreadable_bytes
+    if source.damage is not None:
+        sentence = (
+            f"The file is incomplete: {source.damage}. What is whole was read; the rest is missing in every figure."
+        )
+        return Check(CheckName.FILE_IS_VALID, Verdict.FAIL, max(count, 1), sentence)
+    if not count:
+        return Check(CheckName.FILE_IS_VALID, Verdict.PASS, 0, "The trace file is valid.")
+    found = []
+    if source.unreadable_bytes:
+        found.append(f"{source.unreadable_bytes:,} bytes that cannot be read, which are left out")
+    if source.replaced_bytes:
+        found.append(f"{source.replaced_bytes:,} bytes that no JSON may hold, read as question marks")
+    if source.odd_events:
+        found.append(f"{source.odd_events:,} events with times that cannot be true, which are left out")
+    lost = source.unreadable_bytes > _TOLERATED_SHARE * source.size_bytes
+    verdict = Verdict.FAIL if lost else Verdict.WARN
+    return Check(CheckName.FILE_IS_VALID, verdict, count, f"The trace file holds {' and '.join(found)}.")
+
+
+def _impossible_durations(trace: Trace, implausible: Implausible) -> Check:
+    name, count = CheckName.IMPOSSIBLE_DURATIONS, implausible.activities + implausible.host_records
+    if count:
+        sentence = (
+            f"{implausible.activities:,} device activities and {implausible.host_records:,} host records have "
+            "durations that are negative, beyond all bounds, or longer than a host that waited for them (the "
+            f"activities claim {format_ns(implausible.activities_claimed_ns)}). They are left out of every figure, so "
+            "the figures are too low by what those records really took."
+        )
+        return Check(name, Verdict.FAIL, count, sentence, implausible.activities_claimed_ns, "device")
+    kernels = column(trace.activities, "duration_ns")[(trace.activities["kind"] == "kernel").to_numpy()]
+    zero = int((kernels == 0).sum())
+    if not zero or _is_rounded(trace.activities):  # in whole microseconds, 0 is less than one
+        return Check(name, Verdict.PASS, 0, "No duration is negative, zero, or longer than a host that waited for it.")
+    sentence = (
+        f"{zero:,} of {len(kernels):,} kernels have a duration of 0, which no kernel has: the figures are too low by "
+        "what they really took."
+    )
+    verdict = Verdict.FAIL if zero > _TOLERATED_SHARE * len(kernels) else Verdict.WARN
+    return Check(name, verdict, zero, sentence, 0, "device")
+
+
+def _one_process(trace: Trace) -> Check:
+    """Correlation and external ids count per process, so a merged file may link across processes."""
+    used = pl.concat([trace.operators["thread"], trace.launches["thread"]]).unique()
+    processes = {trace.threads[number][0] for number in used}
+    if len(processes) <= 1:
+        return Check(CheckName.ONE_PROCESS, Verdict.PASS, 0, "The trace is of one process.")
+    sentence = (
+        f"The file holds {len(processes)} processes. Ids that two of them use link nothing, and their steps are mixed: "
+        "analyse the trace of each process by itself."
+    )
+    return Check(CheckName.ONE_PROCESS, Verdict.FAIL, len(processes), sentence)
+
+
+def _time_resolution(trace: Trace, links: Links) -> Check:
+    """Times in whole microseconds: of activities, Kineto cut the durations; of operators, it cut start and end."""
+    name, records = CheckName.TIME_RESOLUTION, trace.activities.height + trace.operators.height
+    if records < _MANY_RECORDS or not (_is_rounded(trace.activities) and _is_rounded(trace.operators)):
+        return Check(name, Verdict.PASS, 0, "Nothing suggests that times were rounded to microseconds.")
+    rounded = "Times are whole microseconds, as PyTorch 2.3 and older record them"
+    if count := trace.activities.height:
+        missing, found = count * NS_PER_US // 2, int(trace.activities["duration_ns"].sum())
+        whole = missing + found
+        sentence = (
+            f"{rounded}: every device activity is too short by up to 1 us, half of that on average, so the sum of all "
+            f"{count:,} is too small by about {format_ns(missing)} ({format_share(missing, whole)}). "
+            "Short kernels suffer most."
+        )
+        verdict = Verdict.WARN if missing > _TOLERATED_SHARE * whole else Verdict.PASS
+        return Check(name, verdict, count, sentence, missing, "device")
+    own = np.maximum(links.operator_self_ns, 0)
+    short = column(trace.operators, "duration_ns") < _SHORT_NS
+    time, whole = int(own[short].sum()), int(own.sum())
+    sentence = (
+        f"{rounded}: every CPU time is wrong by up to 1 us, and {int(short.sum()):,} of {len(short):,} operator calls "
+        f"take less than 10 us ({format_share(time, whole)} of the self CPU times). Sums over many calls hardly suffer."
+    )
+    verdict = Verdict.WARN if time > _TOLERATED_SHARE * whole else Verdict.PASS
+    return Check(name, verdict, int(short.sum()), sentence, time, "host")
+
+
+def _devices_understood(trace: Trace) -> Check:
+    """Slices of categories that no reader knows may be the work of a device."""
+    name, found = CheckName.DEVICES_UNDERSTOOD, trace.source.not_understood
+    if not found:
+        return Check(name, Verdict.PASS, 0, "Slices of every category were understood.")
+    shown = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    names = ", ".join(f"{category} ({count:,})" for category, count in shown[:_CATEGORIES_SHOWN])
+    more = f" and {len(shown) - _CATEGORIES_SHOWN} more" if len(shown) > _CATEGORIES_SHOWN else ""
+    sentence = (
+        f"{sum(found.values()):,} slices are of categories that opscope does not understand: {names}{more}. If they "
+        "are the work of a device, it is missing in every figure."
+    )
+    verdict = Verdict.WARN if trace.activities.height else Verdict.FAIL
+    return Check(name, verdict, sum(found.values()), sentence)
+
+
+def _is_rounded(table: pl.DataFrame) -> bool:
+    start, duration = (table[name].to_numpy() for name in ("start_ns", "duration_ns"))
+    return not ((start % NS_PER_US).any() or (duration % NS_PER_US).any())
+
+
+def _self_times(links: Links) -> Check:
+    calls = int(((links.operator_self_ns < 0) | links.operator_crosses).sum())
+    count = calls + links.crossing_annotations
+    if not count:
+        return Check(CheckName.OPERATORS_NEST, Verdict.PASS, 0, "Operators nest within their threads.")
+    sentence = (
+        f"{calls:,} operator calls and {links.crossing_annotations:,} annotations overlap others of their thread "
+        "without nesting (asynchronous, or rounded times): what ran in the overlap is counted with the innermost one "
+        "around it, and their self CPU times are uncertain."
+    )
+    return Check(CheckName.OPERATORS_NEST, Verdict.WARN, count, sentence)
+
+
+def _timed(trace: Trace, name: CheckName, rows: Ints, problem: str, fine: str) -> Check:
+    """Build a check whose weight is the device time of the activities concerned."""
+    durations = trace.activities["duration_ns"].to_numpy()
+    time, whole = int(durations[rows].sum()), int(durations.sum())
+    share = time / whole if whole else 0.0
+    if not len(rows):
+        return Check(name, Verdict.PASS, 0, fine, 0, "device", 0.0, "device sum")
+    verdict = Verdict.WARN if share <= _TOLERATED_SHARE else Verdict.FAIL
+    count = f"{len(rows):,} of {trace.activities.height:,} activities"
+    amount = f"{count} ({format_ns(time)}, {format_share(time, whole)} of the device sum)"
+    return Check(name, verdict, len(rows), f"{amount} {problem}", time, "device", share, "device sum")
+
+
+def _at_most_warn(check: Check) -> Check:
+    """Soften a check that finds complete records, only not where most figures look for them."""
+    return replace(check, verdict=Verdict.WARN) if check.count else check
+
+
+def _launch_recorded(trace: Trace, links: Links, early: Bools) -> Check:
+    missing = (links.activity_launch < 0) & (links.activity_operator < 0)
+    lost = _timed(
+        trace,
+        CheckName.LAUNCH_RECORDED,
+        np.flatnonzero(missing & ~early),
+        "have no recorded launch: it fell outside the recording, or its record was lost. They count as busy and are "
+        "listed as unlinked; no operator is charged.",
+        "Every activity has its launch, or the id of the operator that launched it.",
+    )
+    if lost.count or not early.any():
+        return lost
+    queued = _timed(
+        trace,
+        CheckName.LAUNCH_RECORDED,
+        np.flatnonzero(early),
+        "ran before anything that was launched in the recording: they were queued when it began. They count as busy "
+        "and are listed as unlinked; no operator is charged. A torch.cuda.synchronize() before the recording keeps "
+        "them out.",
+        "",
+    )
+    return _at_most_warn(queued)
+
+
+def queued_before(trace: Trace, links: Links) -> Bools:
+    """Tell per activity whether it was queued when the recording began.
+
+    It has no recorded launch, on its device nothing ran before it that has one, and the device did not pause before it.
+    """
+    device, start, end = (
+        column(trace.activities, "device"),
+        column(trace.activities, "start_ns"),
+        end_of(trace.activities),
+    )
+    missing = (links.activity_launch < 0) & (links.activity_operator < 0)
+    found = np.zeros(len(start), np.bool_)
+    for number in np.unique(device[missing]).tolist():
+        mine = device == number
+        known = start[mine & ~missing]
+        if not len(known):
+            continue
+        rows = np.flatnonzero(mine & missing & (start < known.min()))
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        done = np.maximum.accumulate(end[rows]) if len(rows) else end[rows]
+        # What is queued follows without a pause: after one, it was launched while the recording went on.
+        pause = np.flatnonzero(start[rows[1:]] - done[:-1] > _PAUSE_NS)
+        found[rows[: pause[0] + 1] if len(pause) else rows] = True
+    return found
+
+
+def _operator_recorded(trace: Trace, links: Links) -> Check:
+    if trace.source.format != KINETO.name and not trace.operators.height:
+        sentence = "The recording is of CUDA's activities alone: there are no operators that they could belong to."
+        return Check(CheckName.OPERATOR_RECORDED, Verdict.PASS, 0, sentence)
+    check = _timed(
+        trace,
+        CheckName.OPERATOR_RECORDED,
+        np.flatnonzero((links.activity_launch >= 0) & (links.activity_operator < 0)),
+        "were launched outside any operator (graph replays, kernels launched from Python); they are unlinked.",
+        "Every launch lies in an operator.",
+    )
+    return _at_most_warn(check)
+
+
+def _links_recorded(trace: Trace, links: Links) -> Check:
+    check = _timed(
+        trace,
+        CheckName.LINKS_RECORDED,
+        np.flatnonzero(links.inferred),
+        "have no id of their launch, or their launch has no operator on its thread: they are linked by ids that they "
+        "share, or by time, which is likely and not recorded.",
+        "All links follow from recorded ids and threads.",
+    )
+    return _at_most_warn(check)
+
+
+def _launches_without_activity(launches: LaunchSummary, busy_ns: int) -> Check:
+    name, count = CheckName.LAUNCHES_WITHOUT_ACTIVITY, launches.without_activity
+    if count is None:
+        sentence = (
+            "No activity carries the id of its launch, as in early ROCm traces: whether every launch has its activity, "
+            "and what the host's delays were, cannot be told. Operators are found by their own ids."
+        )
+        return Check(name, Verdict.WARN, 0, sentence)
+    if not count:
+        return Check(name, Verdict.PASS, 0, "Every launch has its activity.")
+    moves, hidden = launches.moves_without_activity, launches.hidden_ns
+    if count == moves and launches.moves_recorded:
+        sentence = (
+            f"{count:,} copying or filling calls have no activity, and every other launch has one: of zero bytes they "
+            "launch nothing."
+        )
+        return Check(name, Verdict.PASS, count, sentence)
+    total = launches.api.count if launches.api else count
+    share = format_share(hidden, busy_ns + hidden)
+    at_most = f"In the device's idle time they can hide at most {format_ns(hidden)}, {share} of its busy time then."
+    if count == moves:
+        sentence = (
+            f"All {count:,} copying or filling calls have no recorded activity, and every other launch has one: they "
+            f"were of zero bytes, or such activities are not recorded here. {at_most}"
+        )
+        return Check(name, Verdict.WARN, count, sentence, hidden, "device")
+    verdict = Verdict.WARN if hidden <= _TOLERATED_SHARE * (busy_ns + hidden) else Verdict.FAIL
+    sentence = (
+        f"{count:,} of {total:,} launching calls have no recorded activity: records were dropped or fell outside the "
+        f"window, so device times are too low. {at_most}"
+    )
+    return Check(name, verdict, count, sentence, hidden, "device")
+
+
+def _launched_outside_steps(trace: Trace, links: Links) -> Check:
+    check = _timed(
+        trace,
+        CheckName.LAUNCHED_OUTSIDE_STEPS,
+        activities_launched_outside_steps(trace, links),
+        "were launched outside every recorded step. They count in the totals and belong to no step.",
+        "No activity was launched outside the recorded steps.",
+    )
+    return _at_most_warn(check)
+
+
+def _outside_window(trace: Trace, early: Bools, timelines: Sequence[DeviceTimeline]) -> Check:
+    name = CheckName.WORK_OUTSIDE_WINDOW
+    outside = sum(timeline.outside_window_ns for timeline in timelines)
+    whole = sum(timeline.busy_ns for timeline in timelines)
+    share = outside / whole if whole else 0.0
+    if not outside:
+        return Check(name, Verdict.PASS, 0, "All device work lies in the window.", 0, "device", 0.0, "device busy")
+    # What was queued before the recording belongs to steps before it: a loop that does not wait for the device.
+    queued = _outside_ns(trace, early, timelines)
+    verdict = Verdict.WARN if outside - queued <= TOLERATED_OUTSIDE * whole else Verdict.FAIL
+    count = _outside_count(trace, timelines[0].window)
+    before = f", {format_ns(queued)} of it before the recording" if queued else ""
+    sentence = (
+        f"{format_ns(outside)} of device work ({format_share(outside, whole)} of busy time) ran outside the window: it "
+        f"was launched before the steps{before}, after them, or between them. Shares of the window do not describe it."
+    )
+    return Check(name, verdict, count, sentence, outside, "device", share, "device busy")
+
+
+def _outside_ns(trace: Trace, chosen: Bools, timelines: Sequence[DeviceTimeline]) -> int:
+    """Return how long devices worked outside their windows on some activities."""
+    activities = trace.activities
+    device, start, end = column(activities, "device"), column(activities, "start_ns"), end_of(activities)
+    total = 0
+    for timeline in timelines:
+        mine = np.flatnonzero(chosen & (device == timeline.device))
+        work = Intervals.union_of(start[mine], end[mine])
+        total += work.length - work.within(timeline.window.spans).length
+    return total
+
+
+def _outside_count(trace: Trace, window: Window) -> int:
+    """Count the activities outside the steps; of a trace without, none lies outside its device's window."""
+    if window.kind not in (WindowKind.STEPS, WindowKind.STEP_WORK):
+        return 0
+    return int((~window.spans.holds(column(trace.activities, "start_ns"), end_of(trace.activities))).sum())
+
+
+def _stream_overlaps(trace: Trace) -> Check:
+    name = CheckName.OVERLAP_ON_ONE_STREAM
+    ordered = trace.activities.with_columns(end_ns=pl.Series(end_of(trace.activities)))
+    previous = pl.col("end_ns").cum_max().shift(1).over("device", "stream", order_by="start_ns")
+    overlapping = ordered.filter(previous > pl.col("start_ns")).height
+    overlap = ordered.select((previous - pl.col("start_ns")).clip(lower_bound=0).sum()).item() or 0
+    whole = int(trace.activities["duration_ns"].sum())
+    if not overlapping:
+        return Check(name, Verdict.PASS, 0, "No two activities overlap on one stream.", 0, "device", 0.0, "device sum")
+    share = overlap / whole if whole else 0.0
+    verdict = Verdict.WARN if share <= _TOLERATED_SHARE else Verdict.FAIL
+    if share <= _USUAL_OVERLAP:
+        verdict = Verdict.PASS
+    sentence = (
+        f"{overlapping:,} activities begin before the one before them on their stream has ended "
+        f"({format_ns(overlap)} in all). Busy time is a union and not affected; sums count the overlap twice."
+    )
+    return Check(name, verdict, overlapping, sentence, overlap, "device", share, "device sum")
+
+
+def _repeated_correlations(trace: Trace, links: Links) -> Check:
+    correlation = trace.activities["correlation"]
+    repeated = (correlation.is_not_null() & correlation.is_duplicated()).to_numpy()
+    return _timed(
+        trace,
+        CheckName.REPEATED_CORRELATIONS,
+        np.flatnonzero(repeated & ~_in_graph(trace, links)),
+        "share their correlation id with another although they belong to no graph: their operator is uncertain.",
+        "No correlation id is repeated outside graph launches.",
+    )
+
+
+def _in_graph(trace: Trace, links: Links) -> npt.NDArray[np.bool_]:
+    """Tell per activity whether it is a node of a graph: all nodes of one graph launch share its correlation id."""
+    graph_launch = calls_of(trace.launches, ApiKind.GRAPH_LAUNCH)
+    launched = links.activity_launch >= 0
+    in_graph = column(trace.activities, "graph_node_id") > 0
+    in_graph[launched] |= graph_launch[links.activity_launch[launched]]
+    return in_graph
+
+
+def _cold_launches(trace: Trace) -> Check:
+    loading = module_loading(trace)
+    if not loading.height:
+        sentence = "No code was loaded to the device during the recording: all launches are warm."
+        return Check(CheckName.COLD_LAUNCHES, Verdict.PASS, 0, sentence)
+    time = int(loading["duration_ns"].sum())
+    sentence = (
+        f"Code was loaded to the device {loading.height:,} times ({format_ns(time)} on the host). The launch calls "
+        "that did so show the cost of a first use, not of a launch; the steps they fall in are marked cold."
+    )
+    return Check(CheckName.COLD_LAUNCHES, Verdict.WARN, loading.height, sentence, time, "host")
+
+
+def _profiler_interruptions(trace: Trace) -> Check:
+    """CUPTI's own records: they carry no thread, so the operators they fell into cannot be told."""
+    name = CheckName.PROFILER_INTERRUPTIONS
+    own = trace.overheads.filter(names_that(trace.overheads["name"], is_profilers_own))
+    if not own.height:
+        return Check(name, Verdict.PASS, 0, "The profiler recorded no interruption of the host by itself.")
+    time = int(own["duration_ns"].sum())
+    sentence = (
+        f"The profiler itself held up the host {own.height:,} times ({format_ns(time)}, for buffers and set-up): the "
+        "CPU times of the operators it fell into are too large by that. Device times are not affected."
+    )
+    return Check(name, Verdict.WARN, own.height, sentence, time, "host")
+
+
+def _graph_replays(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> Check:
+    """Judge graph replays: all of one graph have as many nodes, and these follow each other without a pause."""
+    name = CheckName.GRAPH_REPLAYS_COMPLETE
+    replays = (
+        trace.activities.filter(pl.col("graph_id").is_not_null() & (pl.col("graph_id") != 0))
+        .group_by("graph_id", "correlation")
+        .agg(nodes=pl.len(), longest=pl.col("duration_ns").max())
+        .with_columns(pl.col("longest").max().over("graph_id"), most=pl.col("nodes").max().over("graph_id"))
+    )
+    short = replays.filter(pl.col("nodes") < pl.col("most"))
+    if (paused := _pauses_in_replays(trace, links, timelines)) is not None and not short.height:
+        return paused
+    if not short.height:
+        return _all_replays(trace, replays.height)
+    lacking = short["most"].cast(pl.Int64) - short["nodes"].cast(pl.Int64)
+    missing, at_most = int(lacking.sum()), int((lacking * short["longest"]).sum())
+    sentence = (
+        f"{short.height:,} of {replays.height:,} graph replays recorded fewer nodes than others of the same graph "
+        f"({missing:,} activities missing): idle time of those replays is too high, by {format_ns(at_most)} if each "
+        "took as long as the longest one of its graph."
+    )
+    if paused is not None:
+        return replace(paused, count=missing, sentence=f"{sentence} {paused.sentence}")
+    return Check(name, Verdict.FAIL, missing, sentence, at_most, "device")
+
+
+def _all_replays(trace: Trace, count: int) -> Check:
+    """Judge replays of which none differs from the others of its graph."""
+    name = CheckName.GRAPH_REPLAYS_COMPLETE
+    launched = int(calls_of(trace.launches, ApiKind.GRAPH_LAUNCH).sum())
+    if launched > count:
+        sentence = (
+            f"Graphs were replayed {launched:,} times, and the driver did not number their nodes: whether every "
+            "replay was recorded whole cannot be told."
+        )
+        return Check(name, Verdict.WARN, launched, sentence)
+    sentence = f"All {count:,} graph replays recorded the same nodes." if count else "No graph was replayed."
+    return Check(name, Verdict.PASS, 0, sentence)
+
+
+def _pauses_in_replays(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> Check | None:
+    """Judge pauses of a device between two nodes of one replay; None where they are no large part of its time."""
+    rows = np.flatnonzero(_in_graph(trace, links))
+    replays = (
+        trace.activities[rows]
+        .filter(pl.col("correlation").is_not_null())
+        .group_by("device", "correlation")
+        .agg(begin=pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("duration_ns")).max())
+    )
+    count = total = whole = 0
+    for timeline in timelines:
+        mine = replays.filter(pl.col("device").fill_null(NO_DEVICE) == timeline.device)
+        pieces = timeline.idle.pieces
+        long = pieces.end - pieces.start > _PAUSE_IN_REPLAY_NS
+        inside = Intervals.union_of(mine["begin"].to_numpy(), mine["end"].to_numpy())
+        row, start, end = pieces.chosen(long).overlaps(inside)
+        count, total = count + len(np.unique(row)), total + int((end - start).sum())
+        whole += timeline.window.duration_ns
+    if total <= _TOLERATED_SHARE * whole:
+        return None
+    sentence = (
+        f"The device pauses {count:,} times ({format_ns(total)}, {format_share(total, whole)} of the window) between "
+        "nodes of one graph replay, and nothing else runs: nodes follow each other within microseconds, so records of "
+        "them were lost, or the graph calls functions of the host."
+    )
+    share = total / whole
+    return Check(CheckName.GRAPH_REPLAYS_COMPLETE, Verdict.FAIL, count, sentence, total, "device", share, "window")

@@ -1,0 +1,74 @@
+"""Records that cannot be true. They are taken out before anything is computed, and counted."""
+
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from opscope.analysis.structure.api_masks import calls_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.base.errors import BadInputError
+from opscope.base.units import NS_PER_S
+from opscope.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Implausible:
+    """What was taken out of a trace because of its duration.
+
+    Attributes:
+        activities: device activities with a negative duration, or one that outlasts a host that waited for it.
+        activities_claimed_ns: the durations they claim, added up.
+        host_records: operators, launches, ranges, frames and overheads with a negative duration.
+    """
+
+    activities: int
+    activities_claimed_ns: int
+    host_records: int
+
+
+def plausible(trace: Trace) -> tuple[Trace, Implausible]:
+    """Return the trace without records whose duration is impossible, and how many there were.
+
+    Negative durations are impossible, and so are activities of an hour and host records of a month. So is an activity
+    that began before the host's last blocking call returned and claims to be longer than all host records together
+    span: the host waited for it, and recorded that it had.
+
+    Raises:
+        BadInputError: what is left adds up to more than 64 bits of nanoseconds hold.
+    """
+    host = (trace.operators, trace.launches, trace.annotations, trace.frames, trace.overheads)
+    operators, launches, annotations, frames, overheads = (table.filter(_NOT_NEGATIVE) for table in host)
+    cleaned = replace(
+        trace, operators=operators, launches=launches, annotations=annotations, frames=frames, overheads=overheads
+    )
+    within_bounds = pl.col("duration_ns").is_between(0, _LONGEST_ACTIVITY_NS)
+    possible = trace.activities.select(within_bounds & ~_outlasts_waiting_host(cleaned)).to_series()
+    activities, out = trace.activities.filter(possible), trace.activities.filter(~possible)
+    kept = sum(table.height for table in (operators, launches, annotations, frames, overheads))
+    implausible = Implausible(
+        activities=out.height,
+        activities_claimed_ns=sum(out["duration_ns"].to_list()),
+        host_records=sum(table.height for table in host) - kept,
+    )
+    for table in (operators, launches, annotations, frames, overheads, activities):
+        if float(table["duration_ns"].cast(pl.Float64).sum()) > _LARGEST_SUM_NS:
+            raise BadInputError(f"{trace.source.path}: durations add up to more than a century, which no program ran")
+    return replace(cleaned, activities=activities), implausible
+
+
+# No kernel runs for an hour, and no recording lasts a month; sums of such claims would not even fit into 64 bits.
+_LONGEST_ACTIVITY_NS = 3_600 * NS_PER_S
+_LONGEST_RECORD_NS = 30 * 24 * 3_600 * NS_PER_S
+_LARGEST_SUM_NS = 1 << 62
+_NOT_NEGATIVE = pl.col("duration_ns").is_between(0, _LONGEST_RECORD_NS)
+
+
+def _outlasts_waiting_host(trace: Trace) -> pl.Expr:
+    blocking = trace.launches.filter(calls_that(trace.launches, lambda call: call.blocks))
+    if not blocking.height:
+        return pl.lit(value=False)
+    host = pl.concat(
+        [table.select("start_ns", "duration_ns") for table in (trace.operators, trace.launches, trace.annotations)]
+    )
+    extent = int(end_of(host).max()) - int(column(host, "start_ns").min())
+    return (pl.col("start_ns") < int(end_of(blocking).max())) & (pl.col("duration_ns") > extent)

@@ -1,0 +1,1 @@
+"""What bounds a step, and what that rests on."""

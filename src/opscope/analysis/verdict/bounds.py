@@ -1,0 +1,359 @@
+"""What bounds a step: the device, the host that launches, or the waiting between them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from opscope.analysis.idle.idle import IdleCause
+from opscope.analysis.idle.timeline import DeviceTimeline
+from opscope.analysis.idle.waits import CAUSES, PAUSES, Waits, at_most
+from opscope.analysis.structure.captures import Captures
+from opscope.analysis.structure.window import WindowKind
+from opscope.analysis.verdict.step_evidence import STACKS, StepEvidence, busiest
+from opscope.analysis.verdict.verdict_text import MOVES, WAITS_FOR, Unknown, device_not_recorded, works_elsewhere
+from opscope.base.units import format_ns, format_share
+from opscope.documents.bound import Bound, BoundKind
+from opscope.documents.trust import CheckName, Trust
+
+# From this share of the step on, a device is what bounds it: what it waits for allows at most a quarter more speed.
+BUSY_SHARE: Final = 0.8
+# What waits for less of the step than this is no bound.
+_LEAST_SHARE: Final = 0.1
+_WORTH_SAYING: Final = 0.05  # of the window
+
+
+def _withheld(unknown: Unknown) -> Bound:
+    """Return the verdict of a trace that allows none."""
+    return Bound(BoundKind.UNKNOWN, None, None, unknown.sentence, f"Withheld. {unknown.evidence}")
+
+
+def bound_of(evidence: StepEvidence) -> Bound:
+    """Judge what bounds the steps of a trace."""
+    if (incomplete := evidence.trust.failed(CheckName.FILE_IS_VALID)) is not None:
+        return _withheld(Unknown("The file is damaged or cut off: record it again.", incomplete.sentence))
+    if not evidence.devices or evidence.waits is None:
+        return _without_device(evidence)
+    if (unlike := _unlike_a_step(evidence)) is not None:
+        return unlike
+    device, waits = busiest(evidence.devices), evidence.waits
+    share = _DeviceShare.of(evidence, device, waits)
+    parts = waiting_per_step(evidence, device, waits)
+    kind = _kind(device, share, parts, waits, known=evidence.host_unknown is None)
+    cause = _largest_cause(device, parts)
+    return Bound(
+        kind=kind,
+        device_share=share.measured,
+        idle_cause=None if cause is None else str(cause),
+        sentence=_sentence(evidence, kind, parts, share),
+        evidence=f"{share.sentence} {_why_of(evidence, kind, parts, share)}",
+        share_low=share.low,
+        share_high=share.high,
+    )
+
+
+def _unlike_a_step(evidence: StepEvidence) -> Bound | None:
+    """Return what was recorded instead of steps; None where it may be steps."""
+    device = busiest(evidence.devices)
+    if not device.window.duration_ns:
+        return _withheld(Unknown("The recorded steps have no length: mark whole steps, or none.", "Steps take 0 ns."))
+    if evidence.is_capture and evidence.captures is not None:
+        return _of_capture(evidence.captures)
+    if evidence.is_warm_up:
+        return _of_warm_up(evidence.warm_up)
+    if evidence.mostly_elsewhere:
+        return _withheld(works_elsewhere(evidence.host_elsewhere_ns, device.window.duration_ns))
+    if (timeless := evidence.timeless) is not None:
+        again = "No device activity has a duration: record again; opscope doctor tests the profiler."
+        return _withheld(Unknown(again, timeless.sentence))
+    return None
+
+
+def _of_warm_up(share: float) -> Bound:
+    sentence = (
+        f"{format_share(share, 1)} of the recording lies in ranges that call themselves warm-up: profile later steps."
+    )
+    evidence = "What the first steps take, loading code and choosing kernels, later ones do not."
+    return Bound(BoundKind.COLD_START, None, None, sentence, evidence)
+
+
+def _of_capture(captures: Captures) -> Bound:
+    evidence = f"{captures.launches:,} of {captures.of_launches:,} launches are noted in a capture: none of them runs."
+    sentence = (
+        "Mostly the capture of a graph was recorded, in which nothing runs: record replays to see what bounds them."
+    )
+    return Bound(BoundKind.CAPTURE, None, None, sentence, evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceShare:
+    """In which share of a step the device works: as measured, and the range without a profiler; of how much time."""
+
+    measured: float
+    low: float
+    high: float
+    step_ns: float
+    sentence: str
+    of_steps: bool
+
+    @classmethod
+    def of(cls, evidence: StepEvidence, device: DeviceTimeline, waits: Waits) -> "_DeviceShare":
+        busy, hidden = evidence.busy_ns, _hidden(evidence.trust, device)
+        doubt = "" if not hidden else f" (and for up to {format_ns(hidden)} more, by the checks that failed)"
+        steps = evidence.steps or 1
+        amount = f"{format_ns(busy / steps)} per step" if evidence.steps else f"{format_ns(busy)} in the recording"
+        if (wall := evidence.unprofiled_ns) is not None:
+            share, high = busy / steps / wall, (busy + hidden) / steps / wall
+            sentence = (
+                f"The device is busy {amount}{doubt}, {format_share(min(share, 1.0), 1)} of the unprofiled step of "
+                f"{format_ns(wall)}."
+            )
+            return cls(share, min(share, 1.0), min(high, 1.0), wall, sentence, of_steps=True)
+        whole = device.window.duration_ns - waits.profiler_ns
+        share = busy / whole if whole > 0 else 0.0
+        high = _most(evidence, waits, busy + hidden, whole)
+        other = (
+            f"An unprofiled step of {format_ns(evidence.wall_ns)} {evidence.not_theirs}: they are not the same steps, "
+            "so it does not count. "
+            if evidence.wall_ns and evidence.not_theirs
+            else ""
+        )
+        own = waits.profiler_ns >= _WORTH_SAYING * device.window.duration_ns
+        less = f" without the profiler's own {format_ns(waits.profiler_ns)}" if own else ""
+        sentence = (
+            f"{other}Under the profiler the device is busy {amount}{doubt}, {format_share(share, 1)} of the time{less}"
+            f"; recording {evidence.cost.collected} slows the host down, so without it that is {_range(share, high)}."
+        )
+        return cls(
+            share,
+            share,
+            max(high, share),
+            whole / steps,
+            sentence,
+            of_steps=bool(evidence.steps),
+        )
+
+
+def _range(low: float, high: float) -> str:
+    if round(100 * low) >= round(100 * high):
+        return f"about {format_share(low, 1)} too"
+    return f"between {format_share(low, 1)} and {format_share(high, 1)}"
+
+
+def _most(evidence: StepEvidence, waits: Waits, busy: int, whole: int) -> float:
+    """Return the largest share that the device can have without the profiler.
+
+    The host cannot be faster than by the profiler's factor. What blocks takes as long without it, and so does other
+    work of the host unless stacks were recorded, which slow all Python down.
+    """
+    kinds, most = waits.by_kind, evidence.cost.most
+    same = sum(kinds.get(kind, 0) for kind in (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.COLD_START))
+    same += waits.quiet_ns if evidence.cost is STACKS else sum(kinds.get(kind, 0) for kind in PAUSES)
+    # After a wait the queue is empty: nothing runs beside what the host does then, however fast it is.
+    fixed = waits.quiet_after_waits_ns if evidence.cost is STACKS else waits.work_after_waits_ns
+    serial = fixed + (waits.after_waits_ns - fixed) / most
+    # What was queued and waits for other streams, or for its turn, the host does not hurry.
+    taken = busy + sum(kinds.get(kind, 0) for kind in (BoundKind.DEPENDENCY, BoundKind.DEVICE))
+    least = max(taken + min(serial, max(whole - taken, 0)), same + (whole - same) / most)
+    return min(busy / least, 1.0) if least > 0 else 0.0
+
+
+def _hidden(trust: Trust, device: DeviceTimeline) -> int:
+    """Return how much longer the device can have been busy in the window, by the checks that failed."""
+    if trust.failed(CheckName.IMPOSSIBLE_DURATIONS) is not None:
+        return device.idle_ns  # nobody knows how long those activities really were
+    hidden = 0
+    for name in (CheckName.LAUNCHES_WITHOUT_ACTIVITY, CheckName.GRAPH_REPLAYS_COMPLETE):
+        if (check := trust.failed(name)) is not None:
+            hidden += device.idle_ns if check.time_ns is None else check.time_ns
+    if device.window.kind is WindowKind.STEPS and trust.failed(CheckName.WORK_OUTSIDE_WINDOW) is not None:
+        hidden += device.outside_window_ns
+    return min(hidden, device.idle_ns)
+
+
+def waiting_per_step(evidence: StepEvidence, device: DeviceTimeline, waits: Waits) -> Mapping[BoundKind, float]:
+    """Return per reason how long the device does not compute, per step.
+
+    Of an unprofiled step's idle time, first what takes as long with a profiler as without one.
+    """
+    steps = evidence.steps or 1
+    by_kind = waits.by_kind if evidence.light is None else evidence.light.by_kind(waits)
+    parts = {kind: time / steps for kind, time in by_kind.items()}
+    if evidence.unprofiled_ns is not None:
+        idle = max(evidence.unprofiled_ns - evidence.busy_ns / steps, 0.0)
+        slowed = parts.pop(BoundKind.DISPATCH, 0.0)
+        parts = at_most(parts, idle)
+        parts[BoundKind.DISPATCH] = min(slowed, idle - sum(parts.values()))
+    parts[BoundKind.COMMUNICATION] = device.exposed_communication_ns / steps
+    parts[BoundKind.MEMCPY] = device.exposed_memcpy_ns / steps
+    return parts
+
+
+def _kind(
+    device: DeviceTimeline, share: _DeviceShare, parts: Mapping[BoundKind, float], waits: Waits, *, known: bool
+) -> BoundKind:
+    moving = max((BoundKind.COMMUNICATION, BoundKind.MEMCPY), key=lambda kind: parts[kind])
+    waiting = max((device.exposed_communication_ns, device.exposed_memcpy_ns))
+    at_work = moving if waiting > device.compute_ns else BoundKind.DEVICE
+    if share.low >= BUSY_SHARE:
+        return at_work
+    if not known:
+        return BoundKind.UNKNOWN
+    largest = max(parts, key=lambda kind: parts[kind])
+    if at_work is largest or parts[largest] < _LEAST_SHARE * share.step_ns:
+        return at_work
+    if share.high >= BUSY_SHARE:
+        return BoundKind.COMMUNICATION if _moves_in_any_case(device, share, parts) else BoundKind.UNKNOWN
+    if largest is BoundKind.DISPATCH and _only_for_waiting(device, parts[largest], waits):
+        return BoundKind.BLOCKING
+    return largest
+
+
+def _moves_in_any_case(device: DeviceTimeline, share: _DeviceShare, parts: Mapping[BoundKind, float]) -> bool:
+    """Tell whether communication keeps the device from computing, however fast the host is without the profiler.
+
+    That is so where what it computes is less than the bound's share even of the shortest step that it can have.
+    """
+    if not device.busy_in_window_ns:
+        return False
+    computed = share.high * device.compute_ns / device.busy_in_window_ns
+    return computed < BUSY_SHARE and parts[BoundKind.COMMUNICATION] >= _LEAST_SHARE * share.step_ns
+
+
+def _only_for_waiting(device: DeviceTimeline, dispatch: float, waits: Waits) -> bool:
+    """Tell whether launches come late only because the host waits for the device between them.
+
+    That is so where most of the time followed such a wait, and the host has enough time of its own to issue everything
+    while the device is busy.
+    """
+    total = waits.by_kind.get(BoundKind.DISPATCH, 0)
+    issuing = device.window.duration_ns - waits.profiler_ns - waits.host_waits_ns
+    return dispatch > 0 and 2 * waits.drained_ns > total and issuing < device.busy_in_window_ns
+
+
+def _largest_cause(device: DeviceTimeline, parts: Mapping[BoundKind, float]) -> IdleCause | None:
+    """Return the cause to which most of what a device mostly waits for is due."""
+    idle = device.idle.by_cause()
+    of_kind = {kind: max(causes, key=lambda cause: idle[cause]) for kind, causes in CAUSES.items()}
+    kinds = [kind for kind, cause in of_kind.items() if idle[cause] and parts.get(kind, 0.0) > 0]
+    return of_kind[max(kinds, key=lambda kind: parts[kind])] if kinds else None
+
+
+def _why_of(evidence: StepEvidence, kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare) -> str:
+    if kind is BoundKind.UNKNOWN and (reason := evidence.host_unknown) is not None:
+        return f"Why it waits is unknown. {reason.evidence}"
+    return _why(kind, parts, share, unprofiled=evidence.unprofiled_ns is not None)
+
+
+def _sentence(evidence: StepEvidence, kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare) -> str:
+    """Return the verdict in a sentence; where it is unknown, what to record."""
+    if kind is BoundKind.UNKNOWN and (reason := evidence.host_unknown) is not None:
+        return reason.sentence
+    unprofiled = evidence.unprofiled_ns is not None
+    of_what = _base(share, unprofiled=unprofiled)
+    largest = max(WAITS_FOR, key=lambda reason: parts.get(reason, 0.0))
+    if kind is BoundKind.UNKNOWN:
+        return _undecided(largest, unprofiled=unprofiled, of_steps=share.of_steps)
+    if kind is BoundKind.DEVICE:
+        return _of_device(parts, share, of_what)
+    time = format_share(parts.get(kind, 0.0), share.step_ns)
+    if kind in (BoundKind.COMMUNICATION, BoundKind.MEMCPY):
+        return f"For {time} of the {of_what} data move {MOVES[kind]}, and nothing is computed."
+    if kind is BoundKind.BLOCKING and largest is BoundKind.DISPATCH:
+        late = format_share(parts[largest], share.step_ns)
+        return f"For {late} of the {of_what} launches come late because the host waited for the device before."
+    later = ": profile later steps" if kind is BoundKind.COLD_START else ""
+    return f"For {time} of the {of_what} the device waits for {WAITS_FOR[kind]}{later}."
+
+
+def _of_device(parts: Mapping[BoundKind, float], share: _DeviceShare, of_what: str) -> str:
+    busy = f"The device is busy {_shares(share.low, share.high)} of the {of_what}"
+    moving = max(parts.get(kind, 0.0) for kind in MOVES)
+    if moving < _LEAST_SHARE * share.step_ns:
+        return f"{busy}: faster kernels, or fewer of them, make it faster."
+    return f"{busy}, {format_share(moving, share.step_ns)} only moving data: compute faster, or move less."
+
+
+def _undecided(largest: BoundKind, *, unprofiled: bool, of_steps: bool) -> str:
+    if unprofiled:
+        return "Records were lost, so that opposite answers are possible: record fewer steps at once."
+    if largest is BoundKind.UNKNOWN:
+        return "Launches of what the device waited for were not recorded: begin the recording before them."
+    how = "give the unprofiled step (--step-time MS), or run" if of_steps else "mark steps (profiler.step()), or run"
+    return f"Either the device, or waiting for {WAITS_FOR[largest]}: {how} opscope profile."
+
+
+def _base(share: _DeviceShare, *, unprofiled: bool) -> str:
+    """Return of what shares are, in words."""
+    if unprofiled:
+        return "unprofiled step"
+    return "profiled step" if share.of_steps else "recording"
+
+
+def _shares(low: float, high: float) -> str:
+    least, most = format_share(low, 1), format_share(high, 1)
+    return least if least == most else f"{least} to {most}"
+
+
+def _why(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare, *, unprofiled: bool) -> str:
+    if kind is BoundKind.DEVICE:
+        copied = parts.get(BoundKind.MEMCPY, 0.0) + parts.get(BoundKind.COMMUNICATION, 0.0)
+        moving = f" For {format_ns(copied)} of it only data move." if copied >= _LEAST_SHARE * share.step_ns else ""
+        return f"Faster kernels, or fewer of them, make the step faster.{moving}"
+    if kind in (BoundKind.COMMUNICATION, BoundKind.MEMCPY):
+        return _why_moving(kind, parts[kind], share, unprofiled=unprofiled)
+    largest = max(WAITS_FOR, key=lambda reason: parts.get(reason, 0.0))
+    of_step = format_share(parts.get(largest, 0.0), share.step_ns)
+    whole = _base(share, unprofiled=unprofiled)
+    waited = f"Most of its idle time ({of_step} of the {whole})"
+    if kind is BoundKind.UNKNOWN and not unprofiled:
+        return (
+            f"{waited} is spent waiting for {WAITS_FOR[largest]}: whether that, or the device, bounds the step, the "
+            f"{'unprofiled step time tells' if share.of_steps else 'time without a profiler would tell'}."
+        )
+    if largest is BoundKind.DISPATCH and kind is BoundKind.BLOCKING:
+        return (
+            f"{waited} is spent waiting for launches that come late because the host waited for the device before: "
+            "it has the time to issue them while the device is busy."
+        )
+    if kind is BoundKind.DISPATCH and unprofiled:
+        return (
+            f"{waited} is spent waiting for {WAITS_FOR[kind]}: fewer or larger kernels, fewer synchronisations, "
+            "torch.compile, or CUDA graphs help; faster kernels do not."
+        )
+    return f"{waited} is spent waiting for {WAITS_FOR[largest]}."
+
+
+def _why_moving(kind: BoundKind, moving: float, share: _DeviceShare, *, unprofiled: bool) -> str:
+    moves = f"For {format_ns(moving)} of it, data move {MOVES[kind]} and nothing is computed"
+    if share.low < BUSY_SHARE <= share.high and not unprofiled:
+        return f"{moves}, with or without the profiler. The other idle time may be the profiler's own."
+    return f"{moves}."
+
+
+def _without_device(evidence: StepEvidence) -> Bound:
+    if evidence.ran_on_gpu:
+        return _withheld(
+            Unknown(
+                "No device activity was recorded of a workload on a GPU: opscope doctor tells why.",
+                "The workload ran on a GPU, but no device activity was recorded.",
+            )
+        )
+    if (nothing := evidence.trust.failed(CheckName.DEVICE_WORK_RECORDED)) is not None:
+        return _withheld(Unknown("No device activity was recorded: opscope doctor tells why.", nothing.sentence))
+    if (unknown := evidence.trust.failed(CheckName.DEVICES_UNDERSTOOD)) is not None:
+        return _withheld(
+            Unknown(
+                "What may be the device's work is not understood: record with torch.profiler, CPU and CUDA activities.",
+                unknown.sentence,
+            )
+        )
+    if evidence.gpu_sign is not None and evidence.ran_on_gpu is None:
+        return _withheld(device_not_recorded(evidence.gpu_sign))
+    share = format_share(evidence.operator_time_ns, evidence.window.duration_ns)
+    return Bound(
+        BoundKind.HOST_ONLY,
+        None,
+        None,
+        f"Everything ran on the CPU; operators take {share} of the {evidence.window.kind}.",
+        "The rest was not recorded: Python, waiting, or work on threads of the workload's own.",
+    )

@@ -1,0 +1,133 @@
+"""The iterations of a server, by kind and size: how long they take, how busy the device is, and what bounds them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.idle.timeline import DeviceTimeline
+from opscope.analysis.idle.waits import Waits
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of, nesting_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.analysis.structure.step_work import periods_of_device_work
+from opscope.analysis.verdict.bounds import BUSY_SHARE
+from opscope.analysis.verdict.step_evidence import busiest
+from opscope.documents.bound import BoundKind
+from opscope.documents.trace import IterationRow
+from opscope.knowledge.serving import Iteration, iteration_of
+from opscope.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranges:
+    """The ranges that are iterations, by time: what they say, their time on the host, and the device's.
+
+    ``idle_ns`` is all idle time in each, ``waits_ns`` that of each kind; the profiler's own is of none.
+    """
+
+    named: list[Iteration]
+    host: Intervals
+    periods: Intervals
+    device_ns: Ints
+    idle_ns: Ints
+    waits_ns: Mapping[BoundKind, Ints]
+
+
+def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, ...], waits: Waits | None
+                    ) -> tuple[IterationRow, ...]:  # fmt: skip
+    """Return one row per kind of iteration, number of requests and tokens; the most time first.
+
+    An iteration has what was launched within its range. On the device it lasts from its first activity to the first of
+    the next one; figures of the device are those of the busiest one. Empty where no range is an iteration.
+    """
+    rows = np.flatnonzero(names_that(trace.annotations["name"], iteration_of))
+    if not len(rows):
+        return ()
+    ranges = _one_each(trace.annotations[rows].sort("start_ns", maintain_order=True))
+    named = [iteration for name in ranges["name"].cast(pl.String) if (iteration := iteration_of(name)) is not None]
+    host = Intervals(column(ranges, "start_ns"), end_of(ranges))
+    launch = links.activity_launch
+    mine = np.flatnonzero(launch >= 0)
+    if devices:
+        mine = mine[column(trace.activities, "device")[mine] == busiest(devices).device]
+    thread, start = (column(trace.launches, name)[launch[mine]] for name in ("thread", "start_ns"))
+    owner = nesting_of(ranges).innermost_at(thread, start)
+    begun, ended = column(trace.activities, "start_ns")[mine], end_of(trace.activities)[mine]
+    device_ns = np.zeros(len(named), np.int64)
+    np.add.at(device_ns, owner[owner >= 0], (ended - begun)[owner >= 0])
+    periods = host
+    if devices and (owner >= 0).any():
+        periods = periods_of_device_work(owner, begun, ended, host, apart=False)
+        # What was queued before the recording is no part of the first one.
+        window = busiest(devices).window
+        periods = Intervals(*(np.clip(times, window.start_ns, window.end_ns) for times in (periods.start, periods.end)))
+    idle_ns, waits_ns = _idle(waits, periods) if waits is not None else (np.zeros(len(named), np.int64), {})
+    found = _Ranges(named, host, periods, device_ns, idle_ns, waits_ns)
+    return tuple(sorted(_rows(found, devices, waits), key=lambda row: (-row.total_ns, row.kind, row.requests or 0)))
+
+
+def _one_each(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return one range for each iteration: servers name one on several levels, and groups of several too.
+
+    Of ranges around each other the outermost that has a single one in it, all the way down, is the iteration.
+    """
+    parent = nesting_of(ranges).parent
+    inside = np.bincount(parent[parent >= 0], minlength=ranges.height)
+    groups = inside > 1
+    for row in range(ranges.height - 1, -1, -1):  # what lies in a range begins after it
+        if groups[row] and parent[row] >= 0:
+            groups[parent[row]] = True
+    within_one = np.zeros(ranges.height, np.bool_)
+    for row in range(ranges.height):
+        above = parent[row]
+        within_one[row] = above >= 0 and (within_one[above] or not groups[above])
+    return ranges.filter(~groups & ~within_one)
+
+
+def _rows(ranges: _Ranges, devices: tuple[DeviceTimeline, ...], waits: Waits | None) -> Iterator[IterationRow]:
+    groups: dict[Iteration, list[int]] = {}
+    for place, iteration in enumerate(ranges.named):
+        groups.setdefault(iteration, []).append(place)
+    for iteration, places in groups.items():
+        where = np.array(places)
+        spans, period = (part.end[where] - part.start[where] for part in (ranges.host, ranges.periods))
+        idle = int(ranges.idle_ns[where].sum())
+        by_kind = {kind: int(times[where].sum()) for kind, times in ranges.waits_ns.items()}
+        total = int(period.sum())
+        yield IterationRow(
+            kind=iteration.kind,
+            requests=iteration.requests,
+            tokens=iteration.tokens,
+            detail=iteration.detail,
+            iterations=len(places),
+            total_ns=total,
+            median_ns=float(np.median(period)),
+            host_ns=float(np.median(spans)),
+            device_sum_ns=int(ranges.device_ns[where].sum()),
+            idle_ns=idle if devices else None,
+            bound=None if waits is None else str(_bound(by_kind, total, idle)),
+        )
+
+
+def _idle(waits: Waits, periods: Intervals) -> tuple[Ints, dict[BoundKind, Ints]]:
+    """Return how much idle time lies in each period, and how much of each kind."""
+    period, piece, start, end = periods.overlapping(waits.idle.pieces)
+
+    def added(chosen: Bools) -> Ints:
+        total = np.zeros(len(periods), np.int64)
+        np.add.at(total, period[chosen], (end - start)[chosen])
+        return total
+
+    return added(np.ones(len(piece), np.bool_)), {kind: added(mask[piece]) for kind, mask in waits.kinds.items()}
+
+
+def _bound(by_kind: Mapping[BoundKind, int], total: int, idle: int) -> BoundKind:
+    """Return what bounds iterations in the profile: the device, or what most of its idle time waits for."""
+    profiler = idle - sum(by_kind.values())  # of no kind
+    if total <= profiler or idle - profiler <= (1 - BUSY_SHARE) * (total - profiler):
+        return BoundKind.DEVICE
+    return max(by_kind, key=lambda kind: by_kind[kind])

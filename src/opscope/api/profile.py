@@ -1,0 +1,447 @@
+"""The Python API: ``opscope.profile``, as a call on a step or a module, or around any code with ``with``."""
+
+import copy
+import operator
+import shutil
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, get_args, overload
+
+from opscope.analysis.analyzed import Analysis
+from opscope.analysis.measured import Measured
+from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.base.files import kept_scratch
+from opscope.base.summary import Summarised, Summary
+from opscope.base.units import format_ns
+from opscope.documents.trace import TraceDocument
+from opscope.record.capture import CaptureRecord, RawTrace, WorkloadInfo
+from opscope.record.configuration import Activity, CaptureOptions, Configuration, Schedule
+from opscope.record.settings import Dtype, Mode
+from opscope.record.sweep import Manifest
+from opscope.render.markdown import render
+from opscope.report.kernel_report import kernel_report
+from opscope.report.page.frame import Page
+from opscope.runs.pipeline import PageParts, functions_of, write_outputs
+from opscope.runs.store import RunDirectory, with_entry
+from opscope.sweep.plan import new_manifest
+from opscope.sweep.runner import described, written_sweep
+from opscope.trace.model import Trace
+from opscope.workloads.catalog import short_name
+
+if TYPE_CHECKING:
+    import torch
+    from torch.profiler import ProfilerActivity
+
+
+@dataclass(frozen=True, repr=False)
+class Run(Summarised):
+    """What one profile measured.
+
+    Attributes:
+        record: what was asked for, the environment, unprofiled step times and peak memory.
+        trace: the trace's tables (of the first cycle).
+        analysis: everything computed from it.
+        measured: the analysis joined with the record: bound, trust, throughput.
+        statistics: the same figures as in ``profiling_stats_*.json`` (schema ``opscope.analysis/1``).
+        directory: the run directory; a temporary one, gone with this object, unless ``output_dir`` was given.
+    """
+
+    record: CaptureRecord
+    trace: Trace
+    analysis: Analysis
+    measured: Measured
+    statistics: TraceDocument
+    directory: Path
+
+    def summary(self) -> Summary:
+        """Return the step time, the verdict, the trust in it, and the operators that cost most."""
+        of_trace, wall = self.analysis.summary(), self.measured.measurement.wall
+        joined = {
+            "step": "not timed"
+            if wall is None
+            else f"{format_ns(wall.median_ns)} (median of {wall.count}, unprofiled)",
+            "bound": self.measured.bound.sentence,
+            "trust": str(self.measured.trust.verdict),
+        }
+        rows = (*joined.items(), *((name, value) for name, value in of_trace.rows if name not in joined))
+        title = f"Run of {self.record.workload.name} in {self.directory}"
+        return Summary(title, rows, of_trace.bars, of_trace.bars_title)
+
+    def report(self) -> str:
+        """Return the Markdown report."""
+        return render(kernel_report(self.statistics))
+
+    def page(self) -> Page:
+        """Return everything as a page that opens offline; a notebook shows it in a frame."""
+        parts = PageParts(1)
+        directory = RunDirectory(self.directory)
+        parts.add(self.measured, functions_of(directory, self.record), self.statistics.trace, directory)
+        return Page(parts.page())
+
+    def save(self, directory: str | Path) -> Path:
+        """Copy the run directory (trace, statistics, report, manifest) to a new place and return its path.
+
+        Raises:
+            UsageError: something is there already: results are never replaced unasked.
+        """
+        target = Path(directory)
+        if target.resolve() == self.directory.resolve():
+            return target
+        RunDirectory(target).refuse_if_used("name another folder")
+        return shutil.copytree(self.directory, target, dirs_exist_ok=True)
+
+
+@overload
+def profile(
+    workload: "Callable[[], object] | torch.nn.Module",
+    inputs: Any = None,
+    *,
+    mode: Mode = "inference",
+    dtype: Dtype | None = None,
+    compile: bool = False,
+    batch_size: int | None = None,
+    seq_len: int | None = None,
+    device: str = "auto",
+    wait: int = 1,
+    warmup: int = 1,
+    active: int = 3,
+    repeat: int = 1,
+    benchmark: bool = True,
+    activities: Iterable[Activity] = ("cpu", "cuda"),
+    with_stack: bool = False,
+    profile_memory: bool = False,
+    name: str = "workload",
+    output_dir: str | Path | None = None,
+) -> Run: ...
+
+
+@overload
+def profile(
+    *,
+    device: str = "auto",
+    activities: Iterable[Activity] = ("cpu", "cuda"),
+    with_stack: bool = False,
+    profile_memory: bool = False,
+    name: str = "workload",
+    output_dir: str | Path | None = None,
+) -> "ProfileSession": ...
+
+
+def profile(
+    workload: "Callable[[], object] | torch.nn.Module | None" = None,
+    inputs: Any = None,
+    *,
+    mode: Mode = "inference",
+    dtype: Dtype | None = None,
+    compile: bool = False,  # noqa: A002
+    batch_size: int | None = None,
+    seq_len: int | None = None,
+    device: str = "auto",
+    wait: int = 1,
+    warmup: int = 1,
+    active: int = 3,
+    repeat: int = 1,
+    benchmark: bool = True,
+    activities: Iterable[Activity] = ("cpu", "cuda"),
+    with_stack: bool = False,
+    profile_memory: bool = False,
+    name: str = "workload",
+    output_dir: str | Path | None = None,
+) -> "Run | ProfileSession":
+    """Profile a step or a module, or any code.
+
+    Called with a workload, it runs a cold step, unprofiled steps and a profiler schedule, and returns a `Run`. Called
+    without one, it returns a `ProfileSession` to be used with ``with``.
+
+    Args:
+        workload: a callable without arguments that does one step, or a module (then ``inputs`` are its inputs). Of a
+            module a copy is measured: its mode, data type, device and weights stay as they are.
+        inputs: the module's inputs: a tensor, a tuple of positional or a dict of keyword arguments.
+        mode: for a module, one inference or one training step (AdamW).
+        dtype: for a module, the type of its parameters (inference) or of autocast (training); its own if left out.
+        compile: run it through ``torch.compile``.
+        batch_size: sequences in one step, for throughput.
+        seq_len: tokens per sequence, for throughput.
+        device: ``auto`` (first GPU, else CPU), ``cpu``, ``cuda`` or ``cuda:N``; a copy of the module is moved there.
+        wait: profiler schedule: steps left out.
+        warmup: profiler schedule: steps not kept.
+        active: profiler schedule: steps recorded.
+        repeat: profiler schedule: cycles, one trace each.
+        benchmark: whether unprofiled steps are timed too.
+        activities: what the profiler collects.
+        with_stack: whether Python stacks are recorded.
+        profile_memory: whether allocations are recorded.
+        name: for file names and titles.
+        output_dir: where the run directory is made; a temporary one if left out.
+
+    Raises:
+        UsageError: the workload is neither a step nor a module with inputs, or a setting does not apply to it.
+        EnvironmentLacksError: PyTorch is missing, or the device is not there.
+    """
+    _require_torch()
+    schedule = _schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
+    sizes = {"batch_size": batch_size, "seq_len": seq_len}
+    configuration = Configuration(
+        name,
+        settings={
+            "mode": mode,
+            **({} if dtype is None else {"dtype": dtype}),
+            **({"compile": True} if compile else {}),
+        },
+        axes={size: _whole(size, value) for size, value in sizes.items() if value is not None},
+    )
+    options = CaptureOptions(
+        device=device,
+        activities=tuple(dict.fromkeys(activities)),
+        schedule=None if workload is None else schedule,
+        with_stack=with_stack,
+        profile_memory=profile_memory,
+        benchmark=benchmark,
+    )
+    _check(configuration, options)
+    if workload is not None:
+        return _profile_workload(workload, inputs, configuration, options, output_dir)
+    if inputs is not None or configuration != Configuration(name, {"mode": "inference"}) or schedule != Schedule():
+        raise UsageError(
+            "without a workload, profile() is for a with block, which takes only device, activities, with_stack, "
+            "profile_memory, name and output_dir"
+        )
+    return ProfileSession(configuration, options, output_dir)
+
+
+def _require_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise EnvironmentLacksError(f"profiling needs PyTorch: {error}. pip install 'opscope[torch]'") from error
+
+
+def _schedule(**given: Any) -> Schedule:
+    return Schedule(**{setting: _whole(setting, value) for setting, value in given.items()})
+
+
+def _whole(name: str, value: Any) -> int:
+    """Return any kind of whole number (NumPy's too) as an integer."""
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise UsageError(f"{name} takes whole numbers, not {value!r}") from error
+
+
+def _check(configuration: Configuration, options: CaptureOptions) -> None:
+    """Raise UsageError for a setting that is none."""
+    for setting, chosen, choices in (
+        ("mode", [configuration.mode], get_args(Mode)),
+        ("dtype", [] if configuration.dtype is None else [configuration.dtype], get_args(Dtype)),
+        ("activities", options.activities or [""], get_args(Activity)),
+    ):
+        for word in chosen:
+            if word not in choices:
+                raise UsageError(f"{setting} takes {', '.join(map(repr, choices))}, not {word!r}")
+    schedule = options.schedule or Schedule()
+    numbers: dict[str, tuple[int | None, int]] = {
+        "wait": (schedule.wait, 0),
+        "warmup": (schedule.warmup, 0),
+        "active": (schedule.active, 1),
+        "repeat": (schedule.repeat, 1),
+        "batch_size": (configuration.count("batch_size"), 1),
+        "seq_len": (configuration.count("seq_len"), 1),
+    }
+    for setting, (value, least) in numbers.items():
+        if value is not None and value < least:
+            raise UsageError(f"{setting} takes whole numbers from {least} on, not {value!r}")
+
+
+@contextmanager
+def _run_directory(output_dir: str | Path | None) -> Iterator[RunDirectory]:
+    """Make the run directory; a temporary one is removed again if the block fails."""
+    path = kept_scratch() if output_dir is None else Path(output_dir)
+    directory = RunDirectory(path)
+    if output_dir is not None:
+        directory.refuse_if_used("name another output_dir")
+    try:
+        directory.create()
+        yield directory
+    except BaseException:
+        if output_dir is None:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _profile_workload(
+    workload: "Callable[[], object] | torch.nn.Module",
+    inputs: Any,
+    configuration: Configuration,
+    options: CaptureOptions,
+    output_dir: str | Path | None,
+) -> Run:
+    import torch
+
+    from opscope.sweep.measure import Task, measure_workload
+    from opscope.torch_support.device import resolve_device
+    from opscope.workloads.custom import from_object
+
+    module = isinstance(workload, torch.nn.Module)
+    if inputs is None and module:
+        raise UsageError("a module needs its inputs: opscope.profile(module, inputs)")
+    if inputs is not None and not module:
+        raise UsageError(
+            f"inputs belong to a module, not to {type(workload).__name__}: pass a callable without arguments"
+        )
+    device = resolve_device(options.device)
+    built = from_object((_copied(workload), inputs) if module else workload, configuration, device)
+    with _run_directory(output_dir) as directory:
+        manifest = new_manifest([configuration], options, ["opscope.profile"])
+        task = Task(configuration, options, directory, manifest.entries[0].files)
+        record = measure_workload(built, task, lambda _: None)
+        return _finish(record, manifest, directory, temporary=output_dir is None)
+
+
+def _copied(module: Any) -> Any:
+    """Copy a module: measuring trains, converts and moves it, which is not to happen to the caller's."""
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        raise UsageError(
+            f"{type(module).__name__} cannot be copied ({error}): pass a step, a callable that runs the module"
+        ) from error
+
+
+def _finish(record: CaptureRecord, manifest: Manifest, directory: RunDirectory, *, temporary: bool) -> Run:
+    """Write the run directory's results and return them as a run."""
+    reported = write_outputs(directory, replace(manifest.entries[0], status="done", measured=True))
+    manifest = described(with_entry(manifest, reported.entry), record)
+    manifest = written_sweep(directory, directory.with_digests(manifest, manifest.entries))
+    first = reported.results[0]
+    run = Run(record, first.analysis.trace, first.analysis, first.measured, first.document, directory.path)
+    if temporary:
+        weakref.finalize(run, shutil.rmtree, directory.path, ignore_errors=True)
+    return run
+
+
+class ProfileSession:
+    """Profiles the code of a ``with`` block, or chosen parts of it.
+
+    ::
+
+        with opscope.profile(activities=("cpu", "cuda")) as session:
+            session.stop("cpu", "cuda")
+            inputs = make_inputs()          # not collected
+            session.start("cpu", "cuda")
+            with session.step():
+                model(inputs)
+        print(session.run.report())
+
+    Nothing is run before: what a first use costs (loading code to the device) is in the trace, and named as such by
+    the trust checks.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        options: CaptureOptions,
+        output_dir: str | Path | None,
+    ) -> None:
+        self._configuration, self._options, self._output_dir = configuration, options, output_dir
+        self._run: Run | None = None
+        self._profiler: Any = None
+        self._device: Any = None
+        self._steps = 0
+
+    @property
+    def run(self) -> Run:
+        """The result, once the ``with`` block has ended.
+
+        Raises:
+            OpscopeError: it has not.
+        """
+        if self._run is None:
+            raise OpscopeError("the session has no result yet: it is there after the with block")
+        return self._run
+
+    def __enter__(self) -> "ProfileSession":
+        from opscope.collect.environment import reset_peak_memory
+        from opscope.collect.torch_profiler import TorchProfiler
+        from opscope.torch_support.device import current, resolve_device
+
+        if self._profiler is not None:
+            raise OpscopeError("a session is for one with block: call opscope.profile() again")
+        self._device = resolve_device(self._options.device)
+        collector = TorchProfiler(self._options, self._device)
+        with ExitStack() as stack:
+            self._directory = stack.enter_context(_run_directory(self._output_dir))
+            stack.enter_context(current(self._device))
+            reset_peak_memory(self._device)
+            block = ExitStack()
+            self._profiler = block.enter_context(collector.block())
+            self._block = block
+            self._contexts = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        from opscope.torch_support.device import synchronize
+
+        try:
+            synchronize(self._device)
+            self._block.__exit__(kind, error, trace)
+            if error is None:
+                self._run = self._finished()
+        except BaseException as failure:
+            self._contexts.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        self._contexts.__exit__(kind, error, trace)
+
+    def start(self, *activities: Activity) -> None:
+        """Collect these activities (``"cpu"``, ``"cuda"``) from here on."""
+        self._toggle(activities, enable=True)
+
+    def stop(self, *activities: Activity) -> None:
+        """Do not collect these activities from here on."""
+        self._toggle(activities, enable=False)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Mark a step of the workload: ``with session.step(): ...``.
+
+        It ends with a wait for the device, so that the step's work lies in its own range of the trace.
+        """
+        from torch.profiler import record_function
+
+        from opscope.torch_support.device import synchronize
+
+        self._steps += 1
+        with record_function(f"ProfilerStep#{self._steps}"):
+            yield
+            synchronize(self._device)
+
+    def _toggle(self, activities: tuple[Activity, ...], *, enable: bool) -> None:
+        from opscope.collect.torch_profiler import collected_activities
+
+        if self._profiler is None:
+            raise OpscopeError("collection can be switched inside the with block only")
+        chosen: list[ProfilerActivity] = collected_activities(activities, self._device) if activities else []
+        if not chosen:
+            raise UsageError("name the activities to start or stop: 'cpu', 'cuda', or both")
+        self._profiler.toggle_collection_dynamic(enable, chosen)
+
+    def _finished(self) -> Run:
+        """Write down what was collected, and read it back as a run."""
+        from opscope.collect.environment import peak_memory
+        from opscope.collect.torch_profiler import write_trace
+        from opscope.sweep.measure import Outcome, Task, write_record
+
+        manifest = new_manifest([self._configuration], self._options, ["opscope.profile"])
+        files, target = manifest.entries[0].files, self._configuration.target
+        name = files.cycles[0].trace
+        replaced = write_trace(self._profiler, self._directory.inside(name))
+        outcome = Outcome(None, None, peak_memory(self._device), (RawTrace(name, replaced),))
+        info = WorkloadInfo(short_name(target), f"{target} (a with block)", own_step=True)
+        task = Task(self._configuration, self._options, self._directory, files)
+        record = write_record(task, self._device, info, outcome)
+        return _finish(record, manifest, self._directory, temporary=self._output_dir is None)

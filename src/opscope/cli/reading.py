@@ -1,0 +1,155 @@
+"""How commands read what they are given: options, and one trace after the other."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from opscope.base.errors import BadInputError, NotATraceError, UsageError
+from opscope.base.files import regular
+from opscope.cli.say import say
+from opscope.readers import Reading
+from opscope.readers.unpacked import MAX_UNPACKED_BYTES
+from opscope.runs.inputs import TraceFile, distinct, files_of
+
+if TYPE_CHECKING:
+    from opscope.documents.bench import BenchDocument
+    from opscope.knowledge.devices import Device
+    from opscope.trace.model import Trace
+
+F = TypeVar("F", bound=Callable[..., Any])
+_NAMED = 8  # GPUs in a message
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes: ``500MB``, ``2GiB``, ``1000``."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Convert a size to bytes."""
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        digits = text.rstrip("BKMGIbkmgi ")
+        unit = text[len(digits) :].strip().upper()
+        if not digits.isdigit() or unit not in _UNITS:
+            self.fail(f"{value!r} is no size; write 500MB or 2GiB", param, ctx)
+        return int(digits) * _UNITS[unit]
+
+
+def input_option(function: F) -> F:
+    """Add ``--max-input``, the limit on what a trace may unpack to."""
+    return click.option(
+        "--max-input",
+        type=Size(),
+        default=MAX_UNPACKED_BYTES,
+        help="Refuse traces that unpack to more.  [default: 16GiB]",
+    )(function)
+
+
+def gpu_option(function: F) -> F:
+    """Add ``--gpu``, for traces whose header does not say what they ran on."""
+    return click.option(
+        "--gpu",
+        metavar="NAME",
+        callback=lambda _context, _option, name: None if name is None else _gpu_called(name),
+        help="What the devices are, where a trace does not say or is wrong: a name of opscope gpus (h200, rtx 4090).",
+    )(function)
+
+
+def _gpu_called(name: str) -> "Device":
+    """Return the GPU that a name means.
+
+    Raises:
+        UsageError: no GPU of the table is called so, or several that differ.
+    """
+    from opscope.knowledge.devices import known_devices
+    from opscope.report.gpus_document import chosen, known_gpus
+
+    names = [gpu.name for gpu in chosen(known_gpus(), (name,), None)]
+    found = [device for device in known_devices() if device.name in names and device.peaks]
+    found = [device for device in found if device.name.lower().endswith(f" {name.lower()}")] or found
+    rates = {(tuple(sorted(device.peaks.items())), device.memory_bytes_per_s) for device in found}
+    if not found:
+        raise UsageError(f"--gpu: no GPU with known peaks is called {name}; opscope gpus lists all")
+    if len(rates) > 1:
+        raise UsageError(f"--gpu: {name} may be {', '.join(device.name for device in found[:_NAMED])}: name one whole")
+    return found[0]
+
+
+def traces_of(
+    paths: Iterable[Path],
+    max_bytes: int,
+    unreadable: list[str],
+    libraries_imported: Event | None = None,
+    skipped: list[str] | None = None,
+) -> Iterator[tuple[TraceFile, "Trace"]]:
+    """Yield every trace of the inputs with its file, one after the other; none is read twice.
+
+    A file of a folder that is no trace stops nothing: it is told on standard error, and goes to ``unreadable``. With
+    ``skipped``, a file that is whole and something else than a trace goes there, also where it was named, as by a glob.
+
+    The first one is being read from this call on, so call it before importing what the analysis needs; for
+    ``libraries_imported`` see `Reading`.
+
+    Raises:
+        BadInputError: a run directory is damaged, a file that was named cannot be read, or there is no trace at all.
+    """
+    files = distinct(files_of(paths))
+    first = next(files, None)
+    if first is None:
+        raise BadInputError("the inputs hold no trace")
+    readings = itertools.chain(
+        [(first, Reading(first.path, max_bytes, libraries_imported))],
+        ((file, Reading(file.path, max_bytes)) for file in files),
+    )
+    return _read(readings, unreadable, skipped)
+
+
+def _read(
+    readings: Iterable[tuple[TraceFile, Reading]], unreadable: list[str], skipped: list[str] | None
+) -> Iterator[tuple[TraceFile, "Trace"]]:
+    found = False
+    for file, reading in readings:
+        try:
+            trace = reading.trace()
+        except NotATraceError as error:
+            if skipped is None and not file.guessed:
+                raise
+            (unreadable if skipped is None else skipped).append(str(file))
+            say(f"opscope: {error}")
+        except BadInputError as error:
+            if not file.guessed:
+                raise
+            unreadable.append(str(file))
+            say(f"opscope: {error}")
+        else:
+            found = True
+            yield file, trace
+    if not found:
+        raise BadInputError("none of the files is a trace")
+
+
+def read_bench(path: Path) -> "BenchDocument":
+    """Read what ``opscope bench --save`` wrote.
+
+    Raises:
+        BadInputError: it is something else, or says what cannot have been measured.
+    """
+    import msgspec
+
+    from opscope.documents.bench import BenchDocument
+    from opscope.workbench.benchmarking.sanity import impossible
+
+    try:
+        document = msgspec.json.decode(regular(path).read_bytes(), type=BenchDocument)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInputError(f"{path} is no benchmark of opscope bench --save: {error}") from error
+    if reason := impossible(document):
+        raise BadInputError(f"{path} holds what no benchmark measures: {reason}")
+    return document

@@ -1,0 +1,92 @@
+"""Builds the collector's library for the CUPTI that is here, once: ``python -m opscope.collect.cuda.library``."""
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from opscope.base.errors import EnvironmentLacksError, OpscopeError
+from opscope.base.files import PRIVATE_FILE, is_own, private_folder, written_whole
+from opscope.machine.cupti import Cupti, find_cupti
+from opscope.machine.driver import driver_release
+
+SOURCES: Final = Path(__file__).with_name("native")
+_MAIN: Final = SOURCES / "collector.cpp"
+# Its own copy of C++'s library: programs bring theirs, of any version.
+_FLAGS: Final = (
+    *("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-fvisibility-inlines-hidden"),
+    *("-static-libstdc++", "-static-libgcc"),
+)
+_SECONDS: Final = 300
+
+
+def built_collector(cupti: Cupti) -> Path:
+    """Return the collector's library, which is built where it is not in the cache.
+
+    Raises:
+        EnvironmentLacksError: there is no C++ compiler, it fails, or the cache cannot be written to.
+    """
+    command = [*_compiler(), *_FLAGS, *(f"-I{folder}" for folder in cupti.headers)]
+    target = private_folder("cuda") / f"collector-{cupti.api_version}-{_digest(command)}.so"
+    if is_own(target):  # else it may be anyone's, and is written anew
+        return target
+    with written_whole(target, PRIVATE_FILE) as partial:
+        _compile([*command, "-o", str(partial), str(_MAIN), "-ldl"])
+    return target
+
+
+def _compiler() -> list[str]:
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise EnvironmentLacksError(f"$CXX is no command: {error}") from error
+    if named:
+        return named
+    found = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
+    if found is None:
+        raise EnvironmentLacksError(
+            "the collector has to be compiled once, and there is no C++ compiler here (c++, g++, clang++, or $CXX)"
+        )
+    return [found]
+
+
+def _digest(command: list[str]) -> str:
+    """Name a build by all that it is made of."""
+    made_of = hashlib.blake2b("\0".join(command).encode(), digest_size=8)
+    for source in sorted(SOURCES.iterdir()):
+        made_of.update(source.read_bytes())
+    return made_of.hexdigest()
+
+
+def _compile(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except OSError as error:
+        raise EnvironmentLacksError(f"the C++ compiler {command[0]} cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentLacksError(f"the collector could not be compiled in {_SECONDS} s") from error
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+        raise EnvironmentLacksError(
+            f"the collector could not be compiled: {errors[0].strip() if errors else 'the compiler did not say why'} "
+            f"({shlex.join(command[:1])})"
+        )
+
+
+def main() -> int:
+    """Build it and say where it is."""
+    try:
+        cupti = find_cupti(driver_release())
+        sys.stdout.write(f"{built_collector(cupti)} (for {cupti.library})\n")
+    except OpscopeError as error:
+        sys.stderr.write(f"opscope: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

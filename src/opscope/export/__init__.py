@@ -1,0 +1,1 @@
+"""Traces for other tools: Chrome's format, and SQL."""

@@ -1,0 +1,324 @@
+"""A trace as Chrome trace events that every viewer shows whole: overlapping slices in lanes, names escaped, in parts.
+
+Host threads and device streams are tracks; slices that overlap without nesting, which viewers drop, go to further
+lanes of their track. Operators and activities carry their category, activities the operator that launched them.
+
+Traces of gigabytes are written piece by piece: what is in memory besides the tables is a piece, and numbers per event.
+What the events do not say stands in the header (`opscope.readers.exported`), so that an analysis of the file finds what
+one of the trace did.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.lanes import lanes_of
+from opscope.analysis.structure.links import link
+from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.step_work import activities_of_steps
+from opscope.analysis.structure.window import step_table
+from opscope.analysis.trust.checks import check_file
+from opscope.base.errors import UsageError
+from opscope.base.text import printable
+from opscope.base.threads import ahead
+from opscope.documents.trust import Check, Verdict
+from opscope.export.chrome_events import SEPARATOR, Events, Tracks, events_of
+from opscope.knowledge.categories import Classifier
+from opscope.readers.exported import DEVICE, HEADER, HOST, LANES, OVERHEAD, PART, UNIFIED_MEMORY, ExportedFrom
+from opscope.readers.metadata import known_metadata
+from opscope.trace.model import Migration, Trace
+
+_HOST_TABLES = ("ranges", "frames", "annotations", "operators", "launches")  # outer before inner where times are equal
+_TAIL, _PART_TAIL = b"\n]}\n", '\n], "{}": {:10}}}\n'  # of the same length for every part
+_EVENTS_AT_ONCE = 16_384
+_SMALL_OPENING = 64 << 10
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some bytes of a file that is written piece by piece.
+
+    Attributes:
+        part: the number of the file, from 1.
+        events: how many events the piece holds.
+        content: what to append to the file.
+    """
+
+    part: int
+    events: int
+    content: bytes
+
+
+def select_steps(trace: Trace, first: int, last: int) -> Trace:
+    """Return the part of a trace that belongs to some steps: what they ran on the host, and what they launched.
+
+    Raises:
+        UsageError: the trace does not mark those steps.
+    """
+    steps = step_table(trace)
+    chosen = steps.filter(pl.col("step").is_between(first, last))
+    if not chosen.height:
+        marked = ", ".join(str(number) for number in steps["step"]) or "none"
+        raise UsageError(f"--steps {first}..{last}: the trace marks no such step; it marks {marked}")
+    spans = list(zip(chosen["start_ns"].to_list(), chosen["end_ns"].to_list(), strict=True))
+
+    def within(table: pl.DataFrame, time: str = "start_ns") -> pl.DataFrame:
+        return table.filter(pl.any_horizontal([(pl.col(time) >= low) & (pl.col(time) < high) for low, high in spans]))
+
+    return replace(
+        trace,
+        operators=within(trace.operators),
+        launches=within(trace.launches),
+        annotations=within(trace.annotations),
+        frames=within(trace.frames),
+        overheads=within(trace.overheads),
+        ranges=within(trace.ranges),
+        migrations=within(trace.migrations),
+        synchronizations=within(trace.synchronizations),
+        allocations=within(trace.allocations, "time_ns"),
+        activities=trace.activities[activities_of_steps(trace, link(trace), chosen)],
+    )
+
+
+def chrome_parts(
+    trace: Trace, classifier: Classifier, max_bytes: int | None, failed: Sequence[Check] = ()
+) -> Iterator[Piece]:
+    """Yield the trace as one or more Chrome trace files, each of at most ``max_bytes``, split by time.
+
+    Pieces come in the order in which they belong into the files, one file after the other.
+
+    Args:
+        trace: the trace.
+        classifier: knows the operators' categories.
+        max_bytes: the limit; None for one file, however large.
+        failed: checks that failed and that an analysis of the trace alone does not make.
+
+    Raises:
+        UsageError: no file can be that small; raised before the first piece.
+    """
+    head = _head(trace, failed)
+    names, tables = _events(trace, classifier)
+    opening = Piece(1, len(names), head + SEPARATOR.encode().join(names))
+    order = _Order.of(tables)
+    if max_bytes is None:
+        yield opening
+        yield from order.each(lambda texts: Piece(1, len(texts), _joined(texts)))
+        yield Piece(1, 0, _TAIL)
+    else:
+        if len(opening.content) > max(_SMALL_OPENING, max_bytes // 2):  # else the parts were mostly repetition
+            least = 2 * len(opening.content)
+            raise UsageError(f"--max-size: what every part of this trace begins with asks for at least {least:,} bytes")
+        room = max_bytes - len(opening.content) - len(_part_tail(1))
+        if room < (longest := _longest(order, room)):
+            raise UsageError(f"--max-size: a part of this trace takes at least {max_bytes - room + longest:,} bytes")
+        yield from _in_parts(order.each(lambda texts: texts), opening, max_bytes - len(_part_tail(1)))
+
+
+def _head(trace: Trace, failed: Sequence[Check]) -> bytes:
+    """Return what stands before the events: for viewers, for tools that read PyTorch's traces, and for opscope."""
+    source = trace.source
+    shown_by_nothing = [check for check in (check_file(source), *failed) if check.verdict is Verdict.FAIL]
+    origin = ExportedFrom(
+        threads=trace.threads,
+        devices=trace.devices,
+        replaced_bytes=source.replaced_bytes,
+        odd_events=source.odd_events,
+        unreadable_bytes=source.unreadable_bytes,
+        damage=source.damage,
+        not_understood=dict(source.not_understood),
+        failed_checks={**source.failed_checks, **{check.name: check.sentence for check in shown_by_nothing}},
+        not_recorded=(*source.not_recorded, *_left_behind(trace)),
+        dropped_records=source.dropped_records,
+    )
+    header: dict[str, object] = {
+        **{key: _object_or_text(text) for key, text in known_metadata(source.metadata).items()},
+        "displayTimeUnit": "ms",
+        "deviceProperties": [{"id": item.index, "name": item.name} for item in trace.devices],
+        HEADER: msgspec.to_builtins(origin),
+    }
+    return json.dumps(header)[:-1].encode() + b', "traceEvents": [\n'
+
+
+def _left_behind(trace: Trace) -> Iterator[str]:
+    """Say what viewers may be shown and no reader reads back."""
+    if trace.migrations.height:
+        yield "It is an export: what happened to unified memory is in the original alone."
+    if trace.synchronizations.height:
+        yield "It is an export: what waited for which stream or event is in the original alone."
+
+
+def _object_or_text(text: str) -> object:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) else text
+
+
+def _part_tail(part: int) -> bytes:
+    return _PART_TAIL.format(PART, part).encode()
+
+
+def _longest(order: "_Order", room: int) -> int:
+    """Return the length of the longest event, or what it is at most if that fits."""
+    at_most = max((table.longest for table in order.tables if len(table.start)), default=0)
+    if at_most <= room:
+        return at_most
+    # Only the texts themselves tell. Parts that small are rare, and then all is encoded twice.
+    return max(order.each(lambda texts: int(texts.str.len_bytes().to_numpy().max())), default=len(SEPARATOR))
+
+
+def _in_parts(windows: Iterator[pl.Series], opening: Piece, limit: int) -> Iterator[Piece]:
+    """Begin a new part wherever the next event would take one beyond the limit."""
+    yield opening
+    part, size = 1, len(opening.content)
+    for texts in windows:
+        ends = np.concatenate([[0], np.cumsum(texts.str.len_bytes().to_numpy(), dtype=np.int64)])
+        first = 0
+        while first < len(texts):
+            last = int(np.searchsorted(ends, ends[first] + limit - size, side="right")) - 1
+            if last > first:
+                yield Piece(part, last - first, _joined(texts.slice(first, last - first)))
+                size += int(ends[last] - ends[first])
+            if last < len(texts):
+                yield Piece(part, 0, _part_tail(part))
+                part, size = part + 1, len(opening.content)
+                yield replace(opening, part=part)
+            first = last
+    yield Piece(part, 0, _TAIL if part == 1 else _part_tail(part))
+
+
+def _joined(texts: pl.Series) -> bytes:
+    joined: bytes = texts.str.join("").cast(pl.Binary).item()
+    return joined
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The events of all tables by time; of those that begin together, those of earlier tables and rows come first.
+
+    Attributes:
+        tables: the events, table by table.
+        bounds: per table the number of its first event, counted over all tables.
+        numbers: the numbers of all events, by time.
+    """
+
+    tables: Sequence[Events]
+    bounds: Ints
+    numbers: Ints
+
+    @classmethod
+    def of(cls, tables: Sequence[Events]) -> "_Order":
+        bounds = np.cumsum([0, *(len(table.start) for table in tables)])[:-1]
+        # Of sorted runs, which tables mostly are, a stable sort is a merge.
+        return cls(tables, bounds, np.argsort(np.concatenate([table.start for table in tables]), kind="stable"))
+
+    def each(self, make: Callable[[pl.Series], T]) -> Iterator[T]:
+        """Encode the events by time, some at once, and yield what is made of each lot."""
+        starts = range(0, len(self.numbers), _EVENTS_AT_ONCE)
+        lots = (self.numbers[first : first + _EVENTS_AT_ONCE] for first in starts)
+        return ahead(lambda numbers: make(self._encoded(numbers)), lots, events=len(self.numbers))
+
+    def _encoded(self, numbers: Ints) -> pl.Series:
+        """Encode table by table, then bring what was encoded back into the order of the numbers."""
+        table_of = np.searchsorted(self.bounds, numbers, side="right") - 1
+        by_table = np.argsort(table_of, kind="stable")
+        place = np.empty(len(numbers), np.int64)
+        place[by_table] = np.arange(len(numbers))
+        counts = np.bincount(table_of, minlength=len(self.tables))
+        rows = np.split(numbers[by_table], np.cumsum(counts)[:-1])
+        texts = [
+            table.encoded(chosen - first)
+            for table, first, chosen in zip(self.tables, self.bounds, rows, strict=True)
+            if len(chosen)
+        ]
+        return pl.concat(texts).gather(place)
+
+
+def _events(trace: Trace, classifier: Classifier) -> tuple[list[bytes], list[Events]]:
+    """Return the names of processes and tracks, encoded, and the events of every table."""
+    host_tables = [getattr(trace, name) for name in _HOST_TABLES]
+    host_track = np.concatenate([column(table, "thread") for table in host_tables])
+    host_start = np.concatenate([column(table, "start_ns") for table in host_tables])
+    host_end = np.concatenate([end_of(table) for table in host_tables])
+    host_tid = host_track * LANES + lanes_of(host_track, host_start, host_end)
+    ends = np.cumsum([table.height for table in host_tables])
+    device, stream_track, streams = _streams(trace)
+    device_start, device_end = column(trace.activities, "start_ns"), end_of(trace.activities)
+    device_tid = stream_track * LANES + lanes_of(stream_track, device_start, device_end)
+    names = [*_host_names(trace, host_tid), *_device_names(trace, device, device_tid, streams)]
+    ranges, frames, annotations, operators, launches = np.split(host_tid, ends[:-1])
+    allocations = column(trace.allocations, "thread") * LANES
+    migrations = _migration_tracks(trace.migrations)
+    names += _migration_names(migrations)
+    tracks = Tracks(ranges, frames, annotations, operators, launches, allocations, device, device_tid, migrations)
+    return names, events_of(trace, tracks, classifier)
+
+
+def _migration_tracks(migrations: pl.DataFrame) -> Ints:
+    """Number what happens to unified memory: a track for every kind, in lanes where some overlap."""
+    kinds = {str(kind): number for number, kind in enumerate(Migration)}
+    track = migrations["name"].cast(pl.String).replace_strict(kinds, return_dtype=pl.Int64, default=0).to_numpy()
+    return track * LANES + lanes_of(track, column(migrations, "start_ns"), end_of(migrations))
+
+
+def _migration_names(tids: Ints) -> list[bytes]:
+    if not len(tids):
+        return []
+    kinds = [str(kind) for kind in Migration]
+    process = _name("process_name", UNIFIED_MEMORY, 0, "unified memory")
+    return [process, *_lane_names(UNIFIED_MEMORY, tids, lambda track: kinds[track])]
+
+
+def _streams(trace: Trace) -> tuple[Ints, Ints, list[str]]:
+    """Number the (device, stream) pairs; return per activity device and number, and per number the stream's name."""
+    pairs = trace.activities.select(pl.col("device").fill_null(-1).cast(pl.Int64), pl.col("stream").fill_null(-1))
+    known = pairs.unique(maintain_order=True).sort("device", "stream").with_row_index("track")
+    track = pairs.join(known, on=["device", "stream"], how="left", maintain_order="left")["track"].cast(pl.Int64)
+    names = [_with_given_name(f"stream {number}", trace) for number in known["stream"]]
+    return pairs["device"].to_numpy(), track.to_numpy(), names
+
+
+def _with_given_name(name: str, trace: Trace) -> str:
+    """Add the name that the program gave to a stream or a thread."""
+    given = trace.source.metadata.get(name)
+    return f"{name} ({given})" if given else name
+
+
+def _name(what: str, pid: int, tid: int, name: str) -> bytes:
+    args = json.dumps({"name": printable(name)})
+    return f'{{"ph": "M", "name": "{what}", "pid": {pid}, "tid": {tid}, "args": {args}}}'.encode()
+
+
+def _lane_names(pid: int, tids: Ints, name_of: Callable[[int], str]) -> Iterator[bytes]:
+    for tid in np.unique(tids).tolist():
+        track, lane = divmod(tid, LANES)
+        yield _name("thread_name", pid, tid, name_of(track) + (f" (lane {lane + 1})" if lane else ""))
+
+
+def _host_names(trace: Trace, tids: Ints) -> Iterator[bytes]:
+    yield _name("process_name", HOST, 0, "host")
+    if trace.overheads.height:
+        yield _name("process_name", OVERHEAD, 0, "profiler")
+
+    def thread(number: int) -> str:
+        process, name = (text.strip('"') for text in trace.threads[number])
+        return f"process {process}, {_with_given_name(f'thread {name}', trace)}"
+
+    yield from _lane_names(HOST, tids, thread)
+
+
+def _device_names(trace: Trace, device: Ints, tids: Ints, streams: Sequence[str]) -> Iterator[bytes]:
+    known = {item.index: item.name for item in trace.devices}
+    for number in np.unique(device).tolist():
+        pid = DEVICE + number
+        yield _name("process_name", pid, 0, f"device {number} ({known.get(number, 'unknown')})")
+        yield from _lane_names(pid, tids[device == number], lambda track: streams[track])

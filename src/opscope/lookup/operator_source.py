@@ -1,0 +1,158 @@
+"""Where the source of an operator is: the one answer that statistics, reports and ``explain`` give."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import polars as pl
+
+from opscope.analysis.analyzed import Analysis
+from opscope.documents.source import NativeFunctionDetail, SourceEntry
+from opscope.knowledge.kernels.kernel_source import How, KernelSource, SourceResolver
+from opscope.lookup.source_links import source_entry
+
+_GENERATED = "Triton"  # kernels that have a file of their own, and call nothing
+
+
+@dataclass
+class OperatorSources:
+    """Answers for one PyTorch, and one trace where there is one.
+
+    Attributes:
+        resolver: finds the source of kernels and of C++ functions.
+        analysis: of the trace; None without one.
+        native_of: returns what is known of an operator's native function; None where nothing is.
+    """
+
+    resolver: SourceResolver
+    analysis: Analysis | None
+    native_of: Callable[[str], NativeFunctionDetail | None]
+    _answers: dict[str, SourceEntry] = field(default_factory=dict, repr=False)
+
+    def of_operator(self, name: str) -> SourceEntry:
+        """Return where an operator's source is.
+
+        First the kernel of its own that took most of its time; where that is a library's, or none was launched, the
+        file of its C++ function; and else what the operator answers that it calls.
+        """
+        if name not in self._answers:
+            self._answers[name] = source_entry(self._of(name, frozenset()))
+        return self._answers[name]
+
+    def of_kernel(self, name: str, rows: pl.DataFrame | None) -> SourceEntry:
+        """Return where a kernel is; ``rows`` are its launches, which know the files of generated kernels."""
+        return source_entry(self._kernel(name, rows))
+
+    def launches_of(self, operator: str) -> pl.DataFrame:
+        """Return an operator's rows of `Analysis.launch_shapes`; empty without a trace."""
+        if self.analysis is None:
+            return pl.DataFrame()
+        return self._by_operator.get(operator, self.analysis.launch_shapes.clear())
+
+    def _kernel(self, name: str, rows: pl.DataFrame | None) -> KernelSource:
+        source = self.resolver.resolve(name)
+        files = set() if rows is None else set(rows["kernel_file"].drop_nulls())
+        if source.library == _GENERATED and len(files) == 1:
+            return KernelSource(
+                How.VERIFIED,
+                "the trace names the Python file that torch.compile generated for the launch",
+                file=files.pop(),
+                library=_GENERATED,
+            )
+        return source
+
+    def _of(self, name: str, seen: frozenset[str]) -> KernelSource:
+        rows = self.launches_of(name)
+        kernel = self._dearest_kernel(rows)
+        if kernel is not None and (kernel.file or kernel.candidates or kernel.library == _GENERATED):
+            return kernel
+        detail = self.native_of(name)
+        function = None if detail is None else detail.cpp_function
+        host = None if function is None else self.resolver.host_source(function)
+        if host is not None:
+            return replace(host, basis=_why_host(kernel, rows, host), library=kernel.library if kernel else None)
+        if kernel is not None and kernel.library:
+            return kernel
+        for called in self._called(name):
+            if called not in seen and called != name:
+                inner = self._of(called, seen | {name})
+                if inner.how is not How.UNKNOWN:
+                    return replace(inner, basis=f"it calls {called}: {inner.basis}")
+        return kernel or KernelSource(How.UNKNOWN, self._why_unknown(detail))
+
+    def _dearest_kernel(self, rows: pl.DataFrame) -> KernelSource | None:
+        kernels = rows.filter(pl.col("kind") == "kernel") if rows.height else rows
+        if not kernels.height:
+            return None
+        totals = kernels.group_by("name").agg(pl.col("total_ns").sum()).sort("total_ns", "name", descending=True)
+        name = totals["name"][0]
+        return self._kernel(name, kernels.filter(pl.col("name") == name))
+
+    def _called(self, name: str) -> Iterator[str]:
+        """Yield the operators that an operator calls: PyTorch's own first, of these what takes most of the device."""
+        if self.analysis is None:
+            return
+        calls = self._calls.get(name, [])
+        yield from (called for called, _ in sorted(calls, key=self._rank))
+
+    def _rank(self, call: tuple[str, int]) -> tuple[bool, float, int]:
+        name, count = call
+        return not name.startswith("aten::"), -self._device_ns.get(name, 0.0), -count
+
+    def _why_unknown(self, detail: NativeFunctionDetail | None) -> str:
+        if self.analysis is None:
+            if detail is not None and detail.dispatch_key == "CompositeImplicitAutograd":
+                return "it decomposes into other operators"
+            return "a trace tells which kernels it launches"
+        if detail is None or detail.cpp_function is None:
+            return "it launched no kernel, and is no function of PyTorch's table of operators"
+        return f"it launched no kernel, and no release's libraries tell the file of {detail.cpp_function}"
+
+    @cached_property
+    def _by_operator(self) -> Mapping[str, pl.DataFrame]:
+        rows = pl.DataFrame() if self.analysis is None else self.analysis.launch_shapes.drop_nulls("operator")
+        return {str(name): group for (name,), group in rows.group_by("operator", maintain_order=True)}
+
+    @cached_property
+    def _calls(self) -> Mapping[str, list[tuple[str, int]]]:
+        found: dict[str, list[tuple[str, int]]] = {}
+        if self.analysis is not None:
+            table = self.analysis.called_operators.select("operator", "called", "calls")
+            for operator, called, calls in table.iter_rows():
+                found.setdefault(str(operator), []).append((str(called), int(calls)))
+        return found
+
+    @cached_property
+    def _device_ns(self) -> Mapping[str, float]:
+        """Per operator the device time of a call, with what it calls."""
+        if self.analysis is None:
+            return {}
+        table = self.analysis.operators.select("name", "total_device_ns", "calls")
+        return {str(name): (total or 0) / max(calls, 1) for name, total, calls in table.iter_rows()}
+
+
+def _why_host(kernel: KernelSource | None, rows: pl.DataFrame, host: KernelSource) -> str:
+    if kernel is not None and kernel.library:
+        whose = f"its kernels are {kernel.library}'s"
+        return f"{whose}, and this is the file of its C++ function, which calls it: {host.basis}"
+    if kernel is not None:
+        return f"where its kernel is from is not known ({kernel.basis}); of its C++ function: {host.basis}"
+    if rows.height:
+        return f"it launches copies and fills alone, which are the driver's; of its C++ function: {host.basis}"
+    return f"no kernel of it is recorded; this is the file of its C++ function: {host.basis}"
+
+
+def file_text(source: SourceEntry, native: NativeFunctionDetail) -> str:
+    """Return where an operator's source is in a word or a few, for people; never empty.
+
+    A file, with the library that it calls; the library alone; the files that are possible; or the C++ function.
+    """
+    if source.file:
+        calls = source.library if source.library not in (None, _GENERATED) else None
+        return f"{source.file} (calls {calls})" if calls else source.file
+    if source.library:
+        return source.library
+    if source.candidates:
+        more = source.candidate_count - len(source.candidates)
+        return f"one of {', '.join(source.candidates)}" + (f" and {more} more" if more else "")
+    return f"no kernel ({native.cpp_function})" if native.cpp_function else "no kernel"

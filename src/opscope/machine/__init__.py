@@ -1,0 +1,1 @@
+"""What is installed on this machine: the driver, CUPTI, CUDA's programs. Needs no PyTorch."""

@@ -1,0 +1,100 @@
+"""Where CUPTI is: its headers and its library, of a CUDA toolkit, of NVIDIA's wheels, or of Triton's package."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from opscope.base.errors import EnvironmentLacksError
+from opscope.knowledge.compute_capabilities import version_of
+from opscope.knowledge.toolkits import first_driver
+from opscope.machine.programs import package_folders
+
+_USUAL: Final = Path("/usr/local/cuda")
+_DEFINED: Final = re.compile(r"#define\s+CUPTI_API_VERSION\s+(\d+)")
+_NEEDED: Final = ("cupti_activity.h", "cupti_callbacks.h", "cupti_version.h")
+_OLDEST_API: Final = 18  # of CUDA 12.0; CUDA 11.8 has the same number, but not the records
+_FIRST_WITH_RELEASE: Final = 130000  # since CUDA 13, the number is made of CUDA's version
+_HOW: Final = "pip install 'opscope[cuda]' (it holds nvidia-cuda-cupti), or install a CUDA toolkit"
+
+
+@dataclass(frozen=True, slots=True)
+class Cupti:
+    """A CUPTI that programs can be built for.
+
+    Attributes:
+        headers: the folders to include.
+        library: the shared library.
+        api_version: as its header says: 130001; below 13.0 a count.
+    """
+
+    headers: tuple[Path, ...]
+    library: Path
+    api_version: int
+
+    @property
+    def cuda(self) -> str:
+        """The major version of CUDA that it is of."""
+        return str(self.api_version // 10_000) if self.api_version >= _FIRST_WITH_RELEASE else "12"
+
+
+def find_cupti(driver: str | None) -> Cupti:
+    """Return the newest CUPTI that the driver can serve.
+
+    Args:
+        driver: the driver's own version; None where it is not known, or there is none.
+
+    Raises:
+        EnvironmentLacksError: there is none, or only ones that are too new for the driver.
+    """
+    found = list(_all())
+    if not found:
+        raise EnvironmentLacksError(f"CUPTI is not installed, with its headers: {_HOW}")
+    served = [one for one in found if driver is None or _serves(driver, one)]
+    if not served:
+        newest = max(found, key=lambda one: one.api_version)
+        raise EnvironmentLacksError(
+            f"the driver {driver} is too old for the CUPTI here, which is of CUDA {newest.cuda} and needs "
+            f"{first_driver(newest.cuda)}: update the driver, or pip install nvidia-cuda-cupti-cu12 "
+            "nvidia-cuda-runtime-cu12"
+        )
+    return max(served, key=lambda one: one.api_version)  # the first of several of one version
+
+
+def _serves(driver: str, cupti: Cupti) -> bool:
+    least = first_driver(cupti.cuda)
+    return least is None or version_of(driver) >= version_of(least)
+
+
+def _all() -> Iterator[Cupti]:
+    seen = set()
+    for headers, libraries in _places():
+        folders = tuple(folder for folder in headers if folder.is_dir())
+        home = next((folder for folder in folders if all((folder / name).is_file() for name in _NEEDED)), None)
+        library = next((path for folder in libraries for path in sorted(folder.glob("libcupti.so*"))), None)
+        if home is None or library is None or not any((folder / "cuda.h").is_file() for folder in folders):
+            continue
+        version = _DEFINED.search((home / "cupti_version.h").read_text(encoding="utf-8", errors="replace"))
+        if version and int(version[1]) >= _OLDEST_API and (real := library.resolve()) not in seen:
+            seen.add(real)
+            yield Cupti((home, *(folder for folder in folders if folder != home)), real, int(version[1]))
+
+
+def _places() -> Iterator[tuple[list[Path], list[Path]]]:
+    """Yield folders with headers (CUPTI's and CUDA's) and folders with its library, that belong together."""
+    named = [Path(place) for name in ("CUDA_HOME", "CUDA_PATH") if (place := os.environ.get(name))]
+    for home in (*named, _USUAL):
+        extras = home / "extras" / "CUPTI"
+        yield [extras / "include", home / "include"], [extras / "lib64", home / "lib64", home / "lib"]
+    for package in package_folders("nvidia"):
+        for version in sorted(package.glob("cu[0-9]*"), reverse=True):  # CUDA 13: all in one folder
+            yield [version / "include"], [version / "lib"]
+        yield (
+            [package / "cuda_cupti" / "include", package / "cuda_runtime" / "include"],
+            [package / "cuda_cupti" / "lib"],
+        )
+    for package in package_folders("triton"):
+        nvidia = package / "backends" / "nvidia"
+        yield [nvidia / "include"], [nvidia / "lib" / "cupti"]

@@ -1,0 +1,282 @@
+"""A trace file's content in pieces, unpacked where it is packed, with a limit on what it may unpack to."""
+
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from opscope.base.errors import BadInputError, EnvironmentLacksError
+
+STORE_MANIFEST = "store.json"  # a directory that has one holds a trace as Parquet files
+# How the names of traces end, for those who look for them in a folder.
+TRACE_ENDINGS = (".json", ".json.gz", ".json.zst", ".json.xz", ".cudarec", ".sqlite")
+# More would not fit in the memory of most machines once it is columns.
+MAX_UNPACKED_BYTES = 16 << 30
+UNSUSPICIOUS_BYTES = 256 << 20  # what a file may unpack to however small it is
+_RATIO = 250  # packed traces are a tenth to a hundredth
+# Readers without threads, and threads between pieces of packed data, wait for their turn to run Python: large ones
+# make them wait less often.
+_PIECE = 1 << 22
+_PACKED_PIECE = 1 << 18
+STANDARD_INPUT: Final = Path("-")
+_BEGINNING: Final = 4096  # bytes that tell how a file is packed, and what it is
+_GZIP = b"\x1f\x8b"
+_XZ_MAGIC = b"\xfd7zXZ\x00"
+_ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
+_GZIP_BITS = 16 + zlib.MAX_WBITS
+
+
+class Takes(Protocol):
+    """What takes a file's content, and returns what it makes of it so far."""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Take a piece."""
+
+    def read(self, file: int, piece: int) -> tuple[int, list[bytes]]:
+        """Take pieces of a size from a file descriptor; return also how many bytes they are: none only at its end."""
+
+
+@dataclass(slots=True)
+class Source:
+    """A file to read once.
+
+    Attributes:
+        path: the file.
+        max_bytes: how much it may unpack to.
+        size_bytes: how much was read, unpacked.
+        damage: why reading ended before the end; None while all is well.
+    """
+
+    path: Path
+    max_bytes: int = MAX_UNPACKED_BYTES
+    size_bytes: int = 0
+    damage: str | None = None
+
+    def feed(self, choose: Callable[[bytes], Takes]) -> Iterator[bytes]:
+        """Feed the content to a reader; yield what that returns. Damaged packed data end it early: ``damage`` says so.
+
+        Args:
+            choose: called with the beginning of the content, unpacked, returns the reader; not called if there is none.
+
+        Raises:
+            BadInputError: the file cannot be opened or read, or unpacks to more than ``max_bytes``.
+        """
+        try:
+            with self._opened() as file:
+                for size, returned in self._fed(choose, file):
+                    self._count(size)
+                    yield from returned
+        except _DamageError as error:
+            self.damage = str(error)
+        except OSError as error:
+            raise BadInputError(f"cannot read {self.path}: {error.strerror or error}") from error
+
+    def _opened(self) -> "_File":
+        # Nothing is read twice, so the file may be a pipe; and nothing ahead, so that others can read on.
+        if self.path != STANDARD_INPUT:
+            return _File(self.path)
+        return _File(os.dup(0))  # a copy, so that closing it leaves Python's own open
+
+    def _fed(self, choose: Callable[[bytes], Takes], file: "_File") -> Iterator[tuple[int, list[bytes]]]:
+        """Feed the content to a reader, unpacked; yield how many bytes that were, and what the reader returned."""
+        first = _read(file, _BEGINNING)
+        pieces = _unpacking(file, first)
+        if pieces is not None:
+            return _unpacked_to(choose, self._unsuspicious(pieces, file))
+        return _as_is_to(choose(first), file, first) if first else iter(())
+
+    def _unsuspicious(self, pieces: Iterator[bytes], file: "_File") -> Iterator[bytes]:
+        """Refuse what unpacks to very much more than it is, unless the limit was set."""
+        unpacked = 0
+        for piece in pieces:
+            unpacked += len(piece)
+            if self.max_bytes == MAX_UNPACKED_BYTES and unpacked > max(UNSUSPICIOUS_BYTES, _RATIO * file.taken):
+                raise BadInputError(
+                    f"{self.path} unpacks to more than {_RATIO} times its size, as traces do not: set the limit with "
+                    "--max-input if it is what you expect"
+                )
+            yield piece
+
+    def _count(self, size: int) -> None:
+        self.size_bytes += size
+        if self.size_bytes > self.max_bytes:
+            raise BadInputError(
+                f"{self.path} unpacks to more than {self.max_bytes:,} bytes: raise the limit with --max-input if it is "
+                "what you expect"
+            )
+
+
+class _DamageError(Exception):
+    """Packed data end early, or are no such data."""
+
+
+class _File(FileIO):
+    """A file that counts how many bytes were read of it."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        content = super().read(-1 if size is None else size)
+        self.taken += len(content)
+        return content
+
+
+def _unpacking(file: FileIO, first: bytes) -> Iterator[bytes] | None:
+    """Return the content of a packed file that begins with ``first``, piece by piece; None for one that is not."""
+    if first.startswith(_GZIP):
+        return _gunzipped(file, first + file.read(_PACKED_PIECE))
+    for magic, (kind, unpacker) in _STREAMS.items():
+        if first.startswith(magic):
+            return _unpacked(file, first + file.read(_PACKED_PIECE), kind, unpacker)
+    return None
+
+
+def _read(file: FileIO, size: int) -> bytes:
+    """Read as many bytes as are wanted, less only at the end: a pipe may give less at a time."""
+    content = b""
+    while len(content) < size and (more := file.read(size - len(content))):
+        content += more
+    return content
+
+
+def _as_is_to(reader: Takes, file: FileIO, first: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    size, returned = len(first), reader.feed(first)
+    yield size, returned
+    while size:  # what threads had been at work on may come with the end of the file
+        size, returned = reader.read(file.fileno(), _PIECE)
+        yield size, returned
+
+
+def _unpacked_to(choose: Callable[[bytes], Takes], pieces: Iterator[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    reader: Takes | None = None
+    for piece in pieces:
+        if reader is None:
+            reader = choose(piece)
+        yield len(piece), reader.feed(piece)
+
+
+class _Unpacker(Protocol):
+    """What unpacks one stream of a file. However well it is packed, little is unpacked at a time."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the stream has ended."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """What followed its end."""
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """Unpack on."""
+
+
+class _Xz:
+    def __init__(self) -> None:
+        self._stream = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        yield self._stream.decompress(data, _PIECE)
+        while not (self._stream.eof or self._stream.needs_input):
+            yield self._stream.decompress(b"", _PIECE)
+
+
+class _Zstandard:
+    def __init__(self) -> None:
+        try:
+            import zstandard
+        except ImportError as error:
+            raise EnvironmentLacksError(f"Zstandard data need the package zstandard: {error}") from error
+        self._stream: Any = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
+        self._rest = b""
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._stream.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._stream.unused_data) + self._rest
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        # The library has no limit on what it returns, and three bytes can stand for 128 KiB.
+        for at in range(0, len(data), _ZSTANDARD_SLICE):
+            yield self._stream.decompress(data[at : at + _ZSTANDARD_SLICE])
+            if self._stream.eof:
+                self._rest = data[at + _ZSTANDARD_SLICE :]
+                return
+
+
+_ZSTANDARD_SLICE: Final = 2048
+_LARGEST_WINDOW: Final = 1 << 27  # what Zstandard may ask to be kept in memory
+_STREAMS: Final[Mapping[bytes, tuple[str, Callable[[], _Unpacker]]]] = {
+    _XZ_MAGIC: ("xz", _Xz),
+    _ZSTANDARD_MAGIC: ("Zstandard", _Zstandard),
+}
+
+
+def _unpacked(file: FileIO, packed: bytes, kind: str, unpacker: Callable[[], _Unpacker]) -> Iterator[bytes]:
+    """Unpack all frames of a file that begins with ``packed``."""
+    frame = unpacker()
+    try:
+        while packed:
+            while packed:
+                if frame.eof:
+                    frame = unpacker()
+                yield from filter(None, frame.pieces(packed))
+                packed = frame.unused_data if frame.eof else b""
+            packed = file.read(_PACKED_PIECE)
+    except (lzma.LZMAError, EOFError, ValueError, RuntimeError) as error:
+        raise _DamageError(f"its {kind} data are damaged ({error})") from error
+    except Exception as error:  # zstandard has an error of its own, and need not be installed
+        if type(error).__name__ != "ZstdError":
+            raise
+        raise _DamageError(f"its {kind} data are damaged ({error})") from error
+    if not frame.eof:
+        raise _DamageError(f"its {kind} data are damaged (cut short)")
+
+
+def _gunzipped(file: FileIO, packed: bytes) -> Iterator[bytes]:
+    """Unpack all members of a gzip file that begins with ``packed``. One bad byte costs no whole piece."""
+    member = zlib.decompressobj(wbits=_GZIP_BITS)
+    while packed:
+        while packed:
+            if member.eof:
+                packed = packed.lstrip(b"\0")  # some tools pad
+                if not packed:
+                    break
+                member = zlib.decompressobj(wbits=_GZIP_BITS)
+            before = member.copy()
+            try:
+                piece = member.decompress(packed, _PIECE)
+            except zlib.error as error:
+                yield _until_damage(before, packed)
+                raise _DamageError(f"its gzip data are damaged ({error})") from error
+            if piece:
+                yield piece
+            packed = member.unconsumed_tail or member.unused_data
+        packed = file.read(_PACKED_PIECE)
+    if not member.eof:
+        raise _DamageError("its gzip data are damaged (cut short)")
+
+
+def _until_damage(member: "zlib._Decompress", packed: bytes) -> bytes:
+    """Unpack byte by byte: what zlib had unpacked in a call before it met bad data is lost otherwise."""
+    unpacked = []
+    for at in range(len(packed)):
+        try:
+            unpacked.append(member.decompress(packed[at : at + 1]))
+        except zlib.error:
+            break
+    return b"".join(unpacked)

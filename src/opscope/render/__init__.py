@@ -1,0 +1,1 @@
+"""Blocks of a report, as Markdown, aligned text, CSV or JSON."""

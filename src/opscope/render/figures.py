@@ -1,0 +1,13 @@
+"""Figures that documents hold in other units than nanoseconds, as text."""
+
+from opscope.base.units import NS_PER_MS, format_ns
+
+
+def ms(value: float | None) -> str:
+    """Format milliseconds in the unit that fits; ``-`` for unknown."""
+    return "-" if value is None else format_ns(value * NS_PER_MS)
+
+
+def percent(value: float | None) -> str:
+    """Format a percentage; ``-`` for unknown."""
+    return "-" if value is None else f"{value:.1f} %"

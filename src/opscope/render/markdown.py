@@ -1,0 +1,92 @@
+"""Sections -> GitHub-flavoured Markdown. Names are set as code or escaped: nothing in a trace becomes markup."""
+
+import re
+from collections.abc import Iterator
+
+from opscope.base.text import printable
+from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+
+_MARKUP = re.compile(r"([\\`*<>\[\]|~&#])")
+_LOOSE_UNDERSCORE = re.compile(r"(?<!\w)_|_(?!\w)")
+_AUTOLINK = re.compile(r"(?<=http)(?=://)|(?<=https)(?=://)|(?<=ftp)(?=://)|(?<=www)(?=\.)|(?=@)", re.IGNORECASE)
+_FENCE = re.compile(r"`+")
+# What sites make links and mentions of, in the text as it is shown, whatever was escaped: addresses, @names, #12,
+# GH-12, commits. As code it stays what it is.
+_LIVE = re.compile(
+    r"\S*(?:@|://|www\.|mailto:|xmpp:|#\d|GH-\d|(?<![0-9A-Za-z])(?=[0-9a-f]*[a-f])(?=[a-f]*\d)[0-9a-f]{7,40}(?![0-9A-Za-z]))\S*",
+    re.IGNORECASE,
+)
+
+
+def render(section: Section, level: int = 1) -> str:
+    """Render a section and all below it; the outermost heading has ``level`` number signs."""
+    return "\n".join(_lines(section, level)).rstrip() + "\n"
+
+
+def _lines(section: Section, level: int) -> Iterator[str]:
+    yield f"{'#' * level} {' '.join(''.join(_escaped(part) for part in section.title).split())}"
+    yield ""
+    for block in section.blocks:
+        yield from _block(block)
+        yield ""
+    for inner in section.sections:
+        yield from _lines(inner, level + 1)
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case Paragraph(parts):
+            yield _inline(parts)
+        case Bullets(items):
+            for item in items:
+                yield f"- {_inline(item)}"
+        case Table():
+            yield from _table(block)
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield _row(table.columns)
+    yield "|" + "|".join("---:" if i in table.numeric else "---" for i in range(len(table.columns))) + "|"
+    for row in table.rows:
+        yield _row(row)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    # Within a table even a code span must not contain a bare pipe.
+    return "| " + " | ".join(_part(cell).replace("|", "\\|").replace("\\\\|", "\\|") for cell in cells) + " |"
+
+
+def _inline(parts: Inline) -> str:
+    joined = ""
+    for part in map(_part, parts):
+        joined += " " + part if joined.endswith("`") and part.startswith("`") else part
+    return joined
+
+
+def _part(text: str) -> str:
+    return _code(text) if isinstance(text, Name) else _escaped(text)
+
+
+def _code(text: str) -> str:
+    plain = printable(text)
+    if not plain:
+        return ""
+    longest = max((len(run) for run in _FENCE.findall(plain)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if plain.startswith("`") or plain.endswith("`") else ""
+    return f"{fence}{pad}{plain}{pad}{fence}"
+
+
+def _escaped(text: str) -> str:
+    shown, at = "", 0
+    for word in _LIVE.finditer(printable(text)):
+        live = word[0].rstrip(".,;:!?")
+        shown += _without_markup(text[at : word.start()]) + _code(live)
+        at = word.start() + len(live)
+    return shown + _without_markup(text[at:])
+
+
+def _without_markup(text: str) -> str:
+    plain = _AUTOLINK.sub(r"\\", _MARKUP.sub(r"\\\1", printable(text)))
+    loose = _LOOSE_UNDERSCORE.findall(plain)
+    return _LOOSE_UNDERSCORE.sub(r"\\_", plain) if len(loose) > 1 else plain

@@ -1,0 +1,214 @@
+"""Where runs are kept: each in a folder of its own, a link to the latest, and a list of all of them."""
+
+import datetime
+import itertools
+import os
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
+from opscope.base.units import NS_PER_MS
+from opscope.documents.comparison import Comparison
+from opscope.documents.runs import RunRow
+from opscope.record.codec import UNREADABLE, decode
+from opscope.record.execution import EXECUTION, Execution
+from opscope.record.sweep import Manifest
+from opscope.runs.store import COMPARISON, RunDirectory
+
+RESULTS: Final = Path("profiling_results")
+LATEST: Final = "latest"
+# How launchers tell a process its place among how many: torchrun; Open MPI; MPICH, Intel MPI; srun.
+_RANKS: Final = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+
+
+# ---------------------------------------------------------------- a folder for a run
+
+
+def new_folder(name: str, results: Path = RESULTS) -> Path:
+    """Make a folder for a run: ``RESULTS/NAME-20261123-054712``, for a rank of several ``.../rank1``.
+
+    Args:
+        name: of what runs, for people.
+        results: where runs are kept.
+
+    Raises:
+        EnvironmentLacksError: it cannot be made.
+    """
+    rank = rank_here()
+    moment = datetime.datetime.now() if rank is None else datetime.datetime.fromtimestamp(_launched())
+    begin = results / f"{name}-{moment:%Y%m%d-%H%M%S}"
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        if rank is None:
+            return _made(begin)
+        begin.mkdir(exist_ok=True)
+        return _made(begin / f"rank{rank}")
+    except OSError as error:
+        raise EnvironmentLacksError(
+            f"cannot write to {results}: {error.strerror or error}. Choose another folder with --output-dir."
+        ) from error
+
+
+def _made(begin: Path) -> Path:
+    """Make a folder that is not there yet, with a number where its name is taken."""
+    numbered = (begin.with_name(f"{begin.name}-{number}") for number in itertools.count(2))
+    for folder in itertools.chain((begin,), numbered):
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise AssertionError("there is always a next number")
+
+
+def named_folder(folder: Path) -> Path:
+    """Return the place of this process in a folder that its user named: the folder itself, or that of its rank."""
+    rank = rank_here()
+    return folder if rank is None else folder / f"rank{rank}"
+
+
+def rank_here() -> int | None:
+    """Return the rank of this process among several that were launched together; None where it is alone."""
+    for rank, world in _RANKS:
+        number, count = os.environ.get(rank, ""), os.environ.get(world, "")
+        if number.isdecimal() and count.isdecimal() and int(count) > 1:
+            return int(number)
+    return None
+
+
+def _launched() -> float:
+    """Return when the launcher began: the same for all ranks that it started, as their own beginnings are not."""
+    try:
+        fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        return time.time() - (uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return time.time()
+
+
+def point_latest(folder: Path) -> None:
+    """Let the link ``latest`` beside a run lead to it; where there can be no link, there is none."""
+    run = folder.parent if rank_here() is not None else folder
+    link, made = run.parent / LATEST, run.parent / f".{LATEST}-{os.getpid()}"
+    if link.exists() and not link.is_symlink():
+        return
+    with suppress(OSError):
+        made.symlink_to(run.name)
+        made.replace(link)
+
+
+# ---------------------------------------------------------------- what is there
+
+
+def past_runs(results: Path) -> Iterator[RunRow]:
+    """Yield what is in a folder of runs, the oldest first; what cannot be read is named with the reason.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    if not results.is_dir():
+        raise UsageError(f"there is no folder {results}: opscope profile and opscope exec make one, or name another")
+    found = [run for folder in run_folders(results) for run in _runs_of(folder)]
+    yield from sorted(found, key=lambda run: (run.created, run.folder))
+
+
+def run_folders(results: Path) -> Iterator[Path]:
+    """Yield the folders of runs in a folder: the folder itself, those in it, and in these (ranks, presets)."""
+    yield from _run_folders(results, depth=2)
+
+
+def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
+    if (folder / "manifest.json").is_file() or (folder / EXECUTION).is_file():
+        yield folder
+    elif depth:
+        with suppress(OSError):
+            for inner in sorted(folder.iterdir()):
+                if inner.is_dir() and not inner.is_symlink():
+                    yield from _run_folders(inner, depth - 1)
+
+
+def _runs_of(folder: Path) -> Iterator[RunRow]:
+    directory = RunDirectory(folder)
+    try:
+        if directory.manifest.is_file():
+            yield from _of_sweep(directory, directory.read_manifest())
+        else:
+            yield _of_command(folder, decode(folder / EXECUTION, Execution))
+    except BadInputError as error:
+        outcome = f"cannot be read: {error}"
+        yield RunRow(folder=str(folder), target="?", created="", configuration=None, outcome=outcome, step_ns=None)
+
+
+def _of_sweep(directory: RunDirectory, manifest: Manifest) -> Iterator[RunRow]:
+    steps = _steps(directory)
+    for entry in manifest.entries:
+        bound, step_ns = steps.get(entry.configuration.id, (None, None))
+        outcome = bound or (entry.failure.message if entry.failure is not None else entry.status)
+        yield RunRow(
+            folder=str(directory.path),
+            target=entry.configuration.target,
+            created=manifest.created,
+            configuration=entry.configuration.id,
+            outcome=outcome,
+            step_ns=step_ns,
+        )
+
+
+def _steps(directory: RunDirectory) -> dict[str, tuple[str, float | None]]:
+    """Return of each configuration what bounds it, and its step time, as the comparison has them."""
+    try:
+        comparison = msgspec.json.decode(directory.inside(COMPARISON).read_bytes(), type=Comparison)
+    except (OSError, BadInputError, *UNREADABLE):
+        return {}
+    return {row.id: (row.bound, None if row.wall_ms is None else row.wall_ms * NS_PER_MS) for row in comparison.rows}
+
+
+def _of_command(folder: Path, record: Execution) -> RunRow:
+    ended = "was cut off" if record.exit_code is None else f"exit code {record.exit_code}"
+    count = len(record.recordings)
+    outcome = f"{ended}, {count} recording{'' if count == 1 else 's'}"
+    return RunRow(
+        folder=str(folder),
+        target=shlex.join(record.command),
+        created=record.created,
+        configuration=None,
+        outcome=outcome,
+        step_ns=None,
+    )
+
+
+def last_two(results: Path) -> tuple[Path, Path]:
+    """Return the folders of the last two runs of one target: of the one that was measured last.
+
+    Raises:
+        UsageError: there are no two.
+    """
+    measured = [run for run in past_runs(results) if run.configuration is not None and run.step_ns is not None]
+    measured = measured or [run for run in past_runs(results) if run.configuration is not None]
+    if not measured:
+        raise UsageError(f"{results} holds no run that was measured: name two runs or traces to compare")
+    target = measured[-1].target
+    # Ranks and presets are parts of one run: a part is compared with the same part of another run.
+    folders = [Path(folder) for folder in dict.fromkeys(run.folder for run in measured if run.target == target)]
+    last = folders[-1]
+    for other in reversed(folders[:-1]):
+        if _run_and_part(other, results)[0] != _run_and_part(last, results)[0] and (
+            _run_and_part(other, results)[1] == _run_and_part(last, results)[1]
+        ):
+            return other, last
+    raise UsageError(f"{results} holds one run of {target} only, {last}: name what to compare it with")
+
+
+def _run_and_part(folder: Path, results: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the name of a run in a folder of runs, and which part of it a folder is: a rank, a preset, or all."""
+    run, *part = folder.relative_to(results).parts or (".",)
+    return run, tuple(part)

@@ -1,0 +1,236 @@
+"""What is read: traces, directories that ``opscope convert`` made, run directories and folders; with their records.
+
+Imports nothing large: commands read a file before numpy and polars are there.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from opscope.base.errors import BadInputError, UsageError
+from opscope.base.files import regular
+from opscope.base.units import NS_PER_MS
+from opscope.readers.unpacked import STORE_MANIFEST, TRACE_ENDINGS
+from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
+
+_RUNS: Final = ("manifest.json", EXECUTION)  # what a folder holds that is a run
+_RECORDING: Final = re.compile(rf"[\w.-]{{1,200}}{re.escape(RECORDING_ENDING)}(\.xz|\.gz|\.zst)?", re.ASCII)
+
+if TYPE_CHECKING:
+    from opscope.analysis.measured import Measured
+    from opscope.knowledge.devices import Device
+    from opscope.knowledge.native_functions import NativeFunctions
+    from opscope.record.capture import CaptureRecord
+    from opscope.runs.store import RunDirectory
+    from opscope.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Where a trace of a run directory comes from: its record, and which cycle (from 0) it is."""
+
+    directory: "RunDirectory"
+    record: "CaptureRecord"
+    cycle: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A trace to read.
+
+    Attributes:
+        path: the file.
+        capture: what was recorded beside it, where it is one of opscope's own.
+        guessed: whether only its name, among others in a folder, says that it is a trace.
+    """
+
+    path: Path
+    capture: Capture | None = None
+    guessed: bool = False
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def files_of(paths: Iterable[Path]) -> Iterator[TraceFile]:
+    """Yield what can be read: the paths themselves, and the traces of run directories and of folders of traces.
+
+    Raises:
+        BadInputError: a run directory holds no trace, or its manifest is damaged; a folder holds no trace.
+    """
+    for path in paths:
+        if not os.path.isdir(path):  # False also for names that no file can have
+            yield TraceFile(path)
+        else:
+            yield from _inside(path)
+
+
+def _inside(folder: Path) -> Iterator[TraceFile]:
+    from opscope.runs.store import RunDirectory  # slow to import, and most inputs are files
+
+    directory = RunDirectory(folder)
+    if directory.manifest.is_file():
+        yield from _of_run(directory)
+    elif is_execution(folder):
+        yield from _of_execution(folder)
+    elif (folder / STORE_MANIFEST).is_file():
+        yield TraceFile(folder)
+    else:
+        yield from _of_folder(folder)
+
+
+def _of_run(directory: "RunDirectory") -> Iterator[TraceFile]:
+    measured = [entry for entry in directory.read_manifest().entries if entry.measured]
+    if not measured:
+        raise BadInputError(f"{directory.path} holds no configuration that was measured")
+    for entry in measured:
+        record = directory.read_record(entry)
+        for cycle, trace in enumerate(record.traces):
+            yield TraceFile(directory.trace_path(trace.file), Capture(directory, record, cycle))
+
+
+def unmeasured_of(paths: Iterable[Path]) -> dict[str, str]:
+    """Return the configurations of run directories that were to be measured and have no result, with the reason."""
+    from opscope.runs.store import RunDirectory
+
+    found: dict[str, str] = {}
+    for path in paths:
+        directory = RunDirectory(path)
+        for entry in directory.read_manifest().entries if directory.manifest.is_file() else ():
+            if not entry.measured:
+                reason = "it was not run" if entry.failure is None else f"it failed: {entry.failure.message}"
+                found[entry.configuration.id] = reason
+    return found
+
+
+def is_execution(folder: Path) -> bool:
+    """Tell whether a folder is a run of ``opscope exec``."""
+    return (folder / EXECUTION).is_file()
+
+
+def _of_execution(folder: Path) -> Iterator[TraceFile]:
+    """Yield the recordings of a command's processes, in the order in which they began."""
+    from opscope.record.codec import decode
+
+    said = folder / EXECUTION
+    if said.is_symlink() and not _is_within(said, folder):
+        raise BadInputError(f"{said} leads out of {folder}: it is not read")
+    record = decode(regular(said), Execution)
+    names = record.recordings or (_left_in(folder) if record.cut_off else ())
+    if not names:
+        program = record.command[0] if record.command else "the command"
+        raise BadInputError(f"{folder} holds no recording: no process of {program} used CUDA")
+    if len(set(names)) < len(names):
+        raise BadInputError(f"{folder / EXECUTION} names a recording twice")
+    for name in names:
+        yield TraceFile(_recording(folder, name))
+
+
+def _left_in(folder: Path) -> tuple[str, ...]:
+    """Return the recordings of a command during which opscope was killed, in the order in which they began."""
+    found = (path.name for path in (folder / RAW).glob(f"*{RECORDING_ENDING}"))
+    return tuple(sorted(found, key=lambda name: name.removesuffix(RECORDING_ENDING).rpartition("-")[2]))
+
+
+def _recording(folder: Path, name: str) -> Path:
+    """Return the path of a recording that a record names; a record may be anyone's.
+
+    Raises:
+        BadInputError: it is no name of a recording, or leads out of the folder.
+    """
+    path = folder / RAW / name
+    if not _RECORDING.fullmatch(name):
+        raise BadInputError(f"{folder / EXECUTION} names a recording as opscope does not: {name[:60]!r}")
+    if (folder / RAW).is_symlink() or not _is_within(path, folder):
+        raise BadInputError(f"{path} leads out of {folder}: it is not read")
+    return regular(path)
+
+
+def _is_within(path: Path, folder: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # links that lead to each other
+        return False
+
+
+def _of_folder(folder: Path) -> Iterator[TraceFile]:
+    """Yield the traces and the converted traces of a folder, by name."""
+    found = [
+        path
+        for path in sorted(folder.iterdir())
+        if (path.name.endswith(TRACE_ENDINGS) and path.is_file()) or _holds_one(path, (STORE_MANIFEST,))
+    ]
+    runs = [path for path in sorted(folder.iterdir()) if not path.is_symlink() and _holds_one(path, _RUNS)]
+    if not found and not runs:
+        endings = ", ".join(TRACE_ENDINGS)
+        raise BadInputError(
+            f"{folder} holds no trace: no file ends in {endings}, and nothing in it is a converted one or a run"
+        )
+    for path in found:
+        yield TraceFile(path, guessed=True)
+    for path in runs:  # the ranks of a job, the sweeps of a preset
+        yield from _inside(path)
+
+
+def _holds_one(folder: Path, names: Iterable[str]) -> bool:
+    return any((folder / name).is_file() for name in names)
+
+
+def measured_of(
+    file: TraceFile,
+    trace: "Trace",
+    functions: "NativeFunctions",
+    graph_capture: "Trace | None" = None,
+    *,
+    step_time_ms: float | None = None,
+    gpu: "Device | None" = None,
+) -> "tuple[Measured, NativeFunctions]":
+    """Analyse a trace and join it with its record, as ``opscope report`` does.
+
+    Args:
+        file: where the trace is from.
+        trace: the trace.
+        functions: the operators of a PyTorch release.
+        graph_capture: another trace, in which CUDA graphs were captured.
+        step_time_ms: how long a step takes without a profiler, where the user says so.
+        gpu: what its devices are, where the user says so.
+
+    Returns:
+        The result, and the operators of the PyTorch that ran: ``functions`` where no record names them.
+
+    Raises:
+        UsageError: a step time or a GPU is given where the record has one, or a step time for a trace that marks no
+            steps.
+    """
+    from opscope.analysis.analyzed import analyze
+    from opscope.analysis.measured import Measured
+
+    if file.capture is None:
+        step_time_ns = None if step_time_ms is None else step_time_ms * NS_PER_MS
+        measured = Measured(analyze(trace, functions, graph_capture=graph_capture, gpu=gpu), step_time_ns=step_time_ns)
+        if step_time_ms is not None and not measured.step_count:
+            raise UsageError(f"--step-time: {file} marks no steps that it could be compared with")
+        return measured, functions
+    if step_time_ms is not None:
+        raise UsageError(f"--step-time: {file} is of a run directory, which has its own step times")
+    if gpu is not None:
+        raise UsageError(f"--gpu: {file} is of a run directory, which says what it ran on")
+    from opscope.runs.pipeline import functions_of, measured_capture
+
+    capture = file.capture
+    own = functions_of(capture.directory, capture.record)
+    measured = measured_capture(trace, capture.record, capture.cycle, own, graph_capture, directory=capture.directory)
+    return measured, own
+
+
+def distinct(files: Iterable[TraceFile]) -> Iterator[TraceFile]:
+    """Yield files, none twice; two links to one file are two files of their folder, and both are kept."""
+    seen: set[str] = set()
+    for file in files:
+        place = os.path.abspath(file.path)
+        if place not in seen:
+            seen.add(place)
+            yield file

@@ -1,0 +1,386 @@
+"""Raw files -> `Measured` -> documents and reports. The one way, for every command; needs no PyTorch.
+
+Everything here can be repeated at any time, from the files of a run directory alone.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from opscope._version import __version__
+from opscope.analysis.analyzed import Analysis, analyze
+from opscope.analysis.light_pass import LightPass, light_pass
+from opscope.analysis.measured import Measured
+from opscope.analysis.structure.producer import producer_of
+from opscope.base.errors import BadInputError, OpscopeError
+from opscope.base.threads import together
+from opscope.documents.bench import BenchDocument
+from opscope.documents.comparison import Comparison
+from opscope.documents.page import PageDocument, PageTrace
+from opscope.documents.trace import TraceDocument
+from opscope.documents.trust import CheckName
+from opscope.documents.upgrade import read_trace_document
+from opscope.knowledge.kernels.index import SourceIndex
+from opscope.knowledge.kernels.installed import build_ids, installed_torch, torch_index
+from opscope.knowledge.kernels.kernel_source import SourceResolver
+from opscope.knowledge.native_functions import NativeFunctions
+from opscope.knowledge.releases import TorchVersion
+from opscope.lookup.explain import Lookup
+from opscope.readers import read
+from opscope.record.capture import CaptureRecord
+from opscope.record.codec import UNREADABLE, encode
+from opscope.record.sweep import CycleFiles, Entry, Manifest
+from opscope.render.markdown import render
+from opscope.report.comparison import compare
+from opscope.report.comparison_report import comparison_report
+from opscope.report.guide_keys import statistics_json
+from opscope.report.kernel_report import kernel_report
+from opscope.report.page.html import page_html
+from opscope.report.page.sweeps import sweep_entry
+from opscope.report.page.traces import MOST_ROWS, MOST_SLICES, page_trace, pictures_of
+from opscope.report.trace_document import build_trace_document
+from opscope.runs.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
+from opscope.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One trace of a capture: joined with its record, and as a document."""
+
+    measured: Measured
+    document: TraceDocument
+
+    @property
+    def analysis(self) -> Analysis:
+        """The trace's analysis."""
+        return self.measured.analysis
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A configuration whose statistics and reports were written: its entry as it then stands, and its cycles."""
+
+    entry: Entry
+    results: tuple[Result, ...]
+
+
+def write_outputs(directory: RunDirectory, entry: Entry, *, allow_damaged: bool = False) -> Reported:
+    """Write the statistics and the report of every cycle of a configuration.
+
+    Raises:
+        BadInputError: a raw file is missing, or a trace ends before its end and that is not allowed.
+        EnvironmentLacksError: a file cannot be written.
+    """
+    record = directory.read_record(entry)
+    entry = replace(entry, files=replace(entry.files, cycles=_cycles(entry, record)))
+    results = []
+    for number, cycle in enumerate(entry.files.cycles):
+        result = result_of(directory, record, number, allow_damaged=allow_damaged)
+        directory.write(cycle.statistics, statistics_json(result.document))
+        directory.write(cycle.report, render(kernel_report(result.document)).encode())
+        results.append(result)
+    first = results[0].document
+    return Reported(replace(entry, trust=first.trust.verdict, problem=_problem(first)), tuple(results))
+
+
+def _cycles(entry: Entry, record: CaptureRecord) -> tuple[CycleFiles, ...]:
+    """Return the files of every cycle that was recorded; manifests of version 1 named the first one's only."""
+    cycles = entry.files.cycles
+    further = (f"_cycle{number + 1}" for number in range(len(cycles), len(record.traces)))
+    named = (
+        *cycles,
+        *(
+            replace(cycles[0], statistics=_with(cycles[0].statistics, s), report=_with(cycles[0].report, s))
+            for s in further
+        ),
+    )
+    return tuple(replace(cycle, trace=trace.file) for cycle, trace in zip(named, record.traces, strict=False))
+
+
+def _with(name: str, suffix: str) -> str:
+    stem, dot, ending = name.rpartition(".")
+    return f"{stem}{suffix}{dot}{ending}"
+
+
+def _problem(document: TraceDocument) -> str | None:
+    """Say why a result is worthless: a workload without recorded work is an error and not 0.000 ms."""
+    failed = document.trust.failed(CheckName.DEVICE_WORK_RECORDED)
+    return failed.sentence if failed else None
+
+
+def write_comparison(directory: RunDirectory, manifest: Manifest) -> Comparison:
+    """Write the comparison over all configurations: those that are done, and why the others are not."""
+    comparison = compare(list(read_documents(directory, manifest)), manifest)
+    directory.write(COMPARISON, encode(comparison))
+    directory.write(COMPARISON_REPORT, render(comparison_report(comparison)).encode())
+    return comparison
+
+
+def read_documents(directory: RunDirectory, manifest: Manifest) -> Iterator[TraceDocument]:
+    """Read the statistics of every configuration that is done, of its first cycle.
+
+    Raises:
+        BadInputError: a file is missing or damaged.
+    """
+    for entry in manifest.entries:
+        if entry.status != "done":
+            continue
+        path = directory.inside(entry.files.cycles[0].statistics)
+        try:
+            yield read_trace_document(path.read_bytes())
+        except (OSError, *UNREADABLE) as error:
+            raise BadInputError(
+                f"cannot read {path}: {error}. 'opscope report {directory.path}' writes it anew."
+            ) from error
+
+
+# ---------------------------------------------------------------- the page
+
+_SLICES_OF_SWEEP: Final = 60_000  # of the timelines of all configurations together
+_LEAST_SLICES: Final = 3_000
+_MOST_RESULTS: Final = 1_000  # of a benchmark: more are no picture
+
+
+class PageParts:
+    """Gathers a page, trace by trace, so that none of them has to stay.
+
+    Args:
+        count: how many traces there will be: their timelines share the room that a page has.
+        steps: the steps of the timelines; without, as many as fit.
+    """
+
+    def __init__(self, count: int, steps: tuple[int, int] | None = None) -> None:
+        self._most = MOST_SLICES if count == 1 else max(_LEAST_SLICES, _SLICES_OF_SWEEP // max(count, 1))
+        self._steps = steps
+        self._traces: list[PageTrace] = []
+        self._runs: dict[Path, list[TraceDocument]] = {}
+        self._names: dict[Path, str] = {}
+
+    def add(
+        self,
+        measured: Measured,
+        functions: NativeFunctions,
+        name: str | None = None,
+        directory: RunDirectory | None = None,
+        cycle: int = 0,
+    ) -> None:
+        """Add a trace that was analysed.
+
+        Args:
+            measured: the trace, with its record where it has one.
+            functions: the operators of the PyTorch that ran.
+            name: the trace's name relative to its run directory.
+            directory: the run that it is of.
+            cycle: which cycle of its configuration (from 0).
+
+        Raises:
+            UsageError: the trace does not mark the steps.
+        """
+        _ = measured.analysis.origins  # both pieces need it
+        pictures, result = together(
+            (
+                lambda: pictures_of(measured.analysis, most_slices=self._most, steps=self._steps),
+                lambda: with_document(measured, functions, name, most_rows=MOST_ROWS),
+            ),
+            events=measured.analysis.source.event_count,
+        )
+        document: TraceDocument = result.document
+        called, sweep = document.name, None
+        if directory is not None:
+            sweep = self._called(directory.path)
+            called = f"{called}, cycle {cycle + 1}" if cycle else called
+            documents = self._runs.setdefault(directory.path, [])
+            if cycle == 0:
+                documents.append(document)
+        self._traces.append(page_trace(measured, document, pictures, name=called, sweep=sweep))
+
+    def _called(self, path: Path) -> str:
+        """Return the name of a run: its folder's, or the whole path where another one has that."""
+        name = path.resolve().name
+        taken = name in (other for run, other in self._names.items() if run != path)
+        return self._names.setdefault(path, str(path.resolve()) if taken else name)
+
+    def page(self, title: str | None = None, benchmarks: Sequence[BenchDocument] = ()) -> PageDocument:
+        """Return what was gathered, with the comparisons of the runs."""
+        sweeps = tuple(
+            sweep_entry(self._called(path), compare(documents, RunDirectory(path).read_manifest()))
+            for path, documents in self._runs.items()
+        )
+        names = [sweep.comparison.description for sweep in sweeps] or [trace.name for trace in self._traces]
+        default = ", ".join([*names, *(f"benchmark of {one.created}" for one in benchmarks)])
+        return new_page(
+            title or default,
+            self._traces,
+            sweeps=sweeps,
+            benchmarks=tuple(_first_results(one) for one in benchmarks),
+            benchmark_results_left_out=tuple(max(0, len(one.results) - _MOST_RESULTS) for one in benchmarks),
+        )
+
+
+def _first_results(document: BenchDocument) -> BenchDocument:
+    """Return a benchmark with its first results and what belongs to them."""
+    results = document.results[:_MOST_RESULTS]
+    shown = {(one.case, one.name, tuple(one.parameters.items())) for one in results}
+    comparisons = (c for c in document.comparisons if (c.case, c.variant, tuple(c.parameters.items())) in shown)
+    return replace(document, results=results, comparisons=tuple(comparisons))
+
+
+def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> PageDocument:
+    """Return the document of a page that is made now; for ``parts`` see its other fields."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return PageDocument(title=title, opscope=__version__, created=created, traces=tuple(traces), **parts)
+
+
+def write_page(
+    directory: RunDirectory, manifest: Manifest, *, allow_damaged: bool = False, parts: PageParts | None = None
+) -> str | None:
+    """Write the page of a run into its directory, if any configuration is done.
+
+    Whatever goes wrong with it costs nothing else. ``OPSCOPE_RAISE`` in the environment lets it be raised, for tests.
+
+    Args:
+        directory: of the run.
+        manifest: what was run.
+        allow_damaged: whether traces that end before their end count.
+        parts: what it is made of, where that was gathered already.
+
+    Returns:
+        Why there is no page; None if there is one, or nothing to show.
+    """
+    try:
+        _write_page(directory, manifest, parts, allow_damaged=allow_damaged)
+    except OpscopeError as error:
+        return str(error)
+    except Exception as error:
+        if os.environ.get("OPSCOPE_RAISE"):
+            raise
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _write_page(directory: RunDirectory, manifest: Manifest, parts: PageParts | None, *, allow_damaged: bool) -> None:
+    directory.remove_page()
+    done = [entry for entry in manifest.entries if entry.status == "done"]
+    if parts is None:
+        parts = PageParts(len(done))
+        for entry in done:
+            record = directory.read_record(entry)
+            measured, functions = measured_cycle(directory, record, 0, allow_damaged=allow_damaged)
+            parts.add(measured, functions, record.traces[0].file, directory)
+    if done:
+        directory.write(PAGE, page_html(parts.page()))
+
+
+# ---------------------------------------------------------------- one trace
+
+
+def with_document(
+    measured: Measured, functions: NativeFunctions, name: str | None = None, *, most_rows: int = sys.maxsize
+) -> Result:
+    """Build the document of a trace that was analysed, with what is known of its operators and kernels.
+
+    Args:
+        measured: the trace, with its record where it has one.
+        functions: the operators of the PyTorch that ran.
+        name: the trace's name relative to its run directory.
+        most_rows: how many operators, and kernels, the document has: the most expensive ones.
+    """
+    if measured.record is not None:
+        resolver = run_resolver(measured.record)
+    else:
+        producer = producer_of(measured.analysis.source)
+        version = TorchVersion.parse(producer.torch) if producer.torch else None
+        resolver = SourceResolver(version, producer.git)
+    lookup = Lookup(resolver, functions, measured=measured)
+    return Result(measured, build_trace_document(measured, functions, lookup=lookup, trace=name, most_rows=most_rows))
+
+
+def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int, *, allow_damaged: bool) -> Result:
+    """Read, analyse and join the trace of one cycle (from 0) of a capture, and build its document.
+
+    Raises:
+        BadInputError: a raw file is missing, or the trace ends before its end and that is not allowed.
+    """
+    measured, functions = measured_cycle(directory, record, cycle, allow_damaged=allow_damaged)
+    return with_document(measured, functions, record.traces[cycle].file)
+
+
+def measured_cycle(
+    directory: RunDirectory, record: CaptureRecord, cycle: int, *, allow_damaged: bool
+) -> tuple[Measured, NativeFunctions]:
+    """Read, analyse and join the trace of one cycle (from 0) of a capture; return it with the operators that ran.
+
+    Raises:
+        BadInputError: as `result_of`.
+    """
+    trace = read(directory.trace_path(record.traces[cycle].file))
+    if trace.source.damage is not None and not allow_damaged:
+        raise BadInputError(f"{trace.source.path}: {trace.source.damage}. Measure it again.")
+    functions = functions_of(directory, record)
+    return measured_capture(trace, record, cycle, functions, directory=directory), functions
+
+
+def measured_capture(
+    trace: Trace,
+    record: CaptureRecord,
+    cycle: int,
+    functions: NativeFunctions,
+    graph_capture: Trace | None = None,
+    *,
+    directory: RunDirectory,
+) -> Measured:
+    """Analyse the trace of one cycle of a capture and join it with its record, and with its light pass."""
+    replaced = trace.source.replaced_bytes + record.traces[cycle].replaced_bytes
+    trace = replace(trace, source=replace(trace.source, replaced_bytes=replaced))
+    analysis = analyze(trace, functions, expect_device_work=_expects_device_work(record), graph_capture=graph_capture)
+    return Measured(analysis, record, light=_light(record, analysis, directory))
+
+
+def _light(record: CaptureRecord, analysis: Analysis, directory: RunDirectory) -> LightPass | None:
+    if record.light is None or not analysis.step_count or not analysis.has_device_times:
+        return None
+    try:
+        return light_pass(read(directory.trace_path(record.light.file)), analysis)
+    except BadInputError as error:
+        return LightPass(None, f"The light pass cannot be read: {error}.")
+
+
+def _expects_device_work(record: CaptureRecord) -> bool | None:
+    """Tell whether the trace must hold device activities; in a ``with`` block collection may have been stopped."""
+    if record.options.schedule is None:
+        return None
+    return record.ran_on_gpu and "cuda" in record.options.activities
+
+
+def functions_of(directory: RunDirectory, record: CaptureRecord) -> NativeFunctions:
+    """Return the operators of the PyTorch that ran; where they were not kept, those of the release opscope ships."""
+    path = None if record.functions is None else directory.inside(record.functions)
+    if path is not None and path.is_file():
+        return NativeFunctions.read(path)
+    return NativeFunctions.shipped(TorchVersion.parse(record.framework.torch) if record.framework else None)
+
+
+def run_resolver(record: CaptureRecord) -> SourceResolver:
+    """Return what finds the source of a capture's kernels: the very libraries that ran, where this machine has them."""
+    framework = record.framework
+    if framework is None:
+        return SourceResolver()
+    installed = _installed_indexes(tuple(sorted(framework.torch_libraries.items())))
+    return SourceResolver(TorchVersion.parse(framework.torch), framework.torch_git, installed)
+
+
+@functools.cache
+def _installed_indexes(libraries: tuple[tuple[str, str], ...]) -> tuple[SourceIndex, ...]:
+    """Index the installed PyTorch if its libraries have these build ids. Libraries that cannot be read tell nothing."""
+    installed = installed_torch()
+    if installed is None or not libraries or tuple(sorted(build_ids(installed.libraries).items())) != libraries:
+        return ()
+    try:
+        return tuple(torch_index(installed))
+    except OpscopeError:
+        return ()

@@ -1,0 +1,1 @@
+"""Devices and tensors of PyTorch, for the rooms that run something."""

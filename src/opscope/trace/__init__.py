@@ -1,0 +1,1 @@
+"""A trace: its tables, their columns, and the types of these."""

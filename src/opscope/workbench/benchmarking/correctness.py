@@ -1,0 +1,410 @@
+"""Whether a function computes what it should: beside a float64 reference, with several kinds of inputs.
+
+Checked as well: that the inputs stay as they are, that the result follows from the values of the inputs and not from
+which tensors they are, and that all of the result is written.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from opscope.documents.bench import Correct, Correctness, RegimeError
+from opscope.knowledge.categories import Category, Classifier
+from opscope.knowledge.native_functions import NativeFunctions
+from opscope.torch_support.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
+from opscope.workbench.benchmarking.case import Case, Function
+
+_LOWER: Final = {torch.float32: (TF32_ERROR, "TF32-like"), torch.float16: (1e-2, "bfloat16-like")}
+# What a lower precision can explain: TF32 is a way to multiply matrices, and nothing else uses it; sums of many numbers
+# are added up in less than their type where they are of 16 bits.
+_PRODUCTS: Final = frozenset(
+    {
+        *(Category.MATRIX, Category.CONVOLUTION, Category.ATTENTION, Category.RECURRENT, Category.DISTANCE),
+        Category.LINEAR_ALGEBRA,
+    }
+)
+_SUMS: Final = frozenset(
+    {
+        *(Category.REDUCTION, Category.NORMALIZATION, Category.ACTIVATION, Category.LOSS, Category.SCAN),
+        *(Category.POOLING, Category.INTERPOLATION, Category.FFT),
+    }
+)
+_EXPLAINED: Final = {torch.float32: _PRODUCTS, torch.float16: _PRODUCTS | _SUMS}
+_NO_WORK: Final = frozenset({Category.MEMORY, Category.HOST, Category.FRAMEWORK, Category.OTHER})
+_MOST_OF_BASELINE: Final = 10.0
+_OF_BASELINE: Final = 3.0  # times the baseline's own error is right as well
+_TINY: Final = {torch.float16: 1e-2}  # smaller numbers are no normal ones
+_LARGE: Final = {torch.float16: 30.0, torch.bfloat16: 1e3}
+_AS_GIVEN: Final = "as given"
+_SPECIAL: Final = "special values"
+_TIES: Final = ("zeros", "large", _SPECIAL)  # whole numbers that follow from such values are not compared
+
+Inputs = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Regime:
+    name: str
+    change: Callable[[torch.Tensor], torch.Tensor]
+
+
+def _strided(value: torch.Tensor) -> torch.Tensor:
+    """Return the same values with every second element of memory left out."""
+    if not value.dim():
+        return value
+    wide = torch.empty((*value.shape[:-1], 2 * value.shape[-1]), dtype=value.dtype, device=value.device)
+    view = wide[..., ::2]
+    view.copy_(value)
+    return view
+
+
+def _special(value: torch.Tensor) -> torch.Tensor:
+    flat = value.clone().reshape(-1)
+    for place, special in enumerate((float("inf"), float("-inf"), float("nan"), -0.0)):
+        if place < flat.numel():
+            flat[place] = special
+    return flat.reshape(value.shape)
+
+
+_REGIMES: Final = (
+    _Regime(_AS_GIVEN, torch.clone),
+    _Regime("large", lambda value: value * _LARGE.get(value.dtype, 1e4)),
+    _Regime("tiny", lambda value: value * _TINY.get(value.dtype, 1e-4)),
+    _Regime("zeros", torch.zeros_like),
+    _Regime(_SPECIAL, _special),
+    _Regime("strided", _strided),
+)
+
+
+def check(
+    case: Case, inputs: Inputs, odd: Inputs | None, only: Collection[str] | None = None
+) -> dict[str, Correctness]:
+    """Check the variants of a case.
+
+    Args:
+        case: with the variants.
+        inputs: what they are timed with.
+        odd: inputs of an odd size; None where their size cannot be chosen.
+        only: the names of those that are checked; None for all.
+    """
+    if (reason := _no_reference(case, inputs)) is not None:
+        unknown = Correctness(verdict=Correct.NOT_CHECKED, sentence=reason, reference=None, tolerance=None)
+        return {name: unknown for name in case.variants if only is None or name in only}
+    kinds = [(regime.name, _changed(inputs, regime)) for regime in _REGIMES]
+    kinds += [("odd size", odd)] if odd is not None else []
+    wanted = {name: _reference(case, values) for name, values in kinds}
+    work = _work_of(case, inputs)
+    found: dict[str, Correctness] = {}
+    own: dict[str, float] = {}
+    first: torch.dtype | None = None
+    for name, function in case.variants.items():
+        if only is not None and name not in only and name != case.baseline:
+            continue
+        errors = [_compared(function, kind, values, wanted[kind]) for kind, values in kinds]
+        as_given = errors[0].error
+        if as_given is not None and as_given <= TOLERANCE[torch.bfloat16]:  # else it is wrong already
+            errors[1:1] = _behaviour(function, inputs, case)
+        dtype = _result_dtype(function, inputs)
+        first = dtype if name == case.baseline else first
+        exact = all(value is None or value.exact for value in wanted.values())
+        judged = _judged(case, errors, own, _Result(dtype, first, exact, work))
+        if only is None or name in only:
+            found[name] = judged
+        if name == case.baseline and judged.verdict is not Correct.WRONG:
+            # No more than ten times what is allowed: an error beyond that is no rounding.
+            most = _MOST_OF_BASELINE * (judged.tolerance or 0.0)
+            own = {error.regime: min(error.error, most) for error in errors if error.error is not None}
+    return found
+
+
+def _work_of(case: Case, inputs: Inputs) -> frozenset[Category]:
+    """Return what kinds of work the baseline and the reference do, by the operators that they call."""
+    called: set[str] = set()
+
+    class Listening(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called.add(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    for function in filter(None, (case.variants[case.baseline], case.reference)):
+        try:
+            with Listening():
+                function(*_copied(inputs))
+        except Exception:  # compiled functions may not be listened to
+            continue
+    classifier = Classifier(NativeFunctions.shipped())
+    return frozenset(classifier.classify(name).category for name in called) - _NO_WORK
+
+
+def _no_reference(case: Case, inputs: Inputs) -> str | None:
+    """Say why nothing can be compared with; None where something can."""
+    baseline = case.variants[case.baseline]
+    try:
+        one, other = tensors_of(baseline(*_copied(inputs))), tensors_of(baseline(*_copied(inputs)))
+    except Exception:
+        return None  # said of the baseline itself
+    if not one:
+        return f"{case.baseline} returns no tensors to compare with"
+    for before, after in zip(one, other, strict=False):
+        if before.shape != after.shape or not _alike(before, after):
+            return f"{case.baseline} returns something else each time: it is random"
+    return None
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if not (one.is_floating_point() or one.is_complex()):
+        return bool(torch.equal(one, other))
+    error, problem = _error(other, _double(one))
+    return problem is None and error <= TOLERANCE[torch.bfloat16]
+
+
+def _changed(inputs: Inputs, regime: _Regime) -> Inputs:
+    def change(value: object) -> object:
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided:
+            return regime.change(value.detach())
+        return value.clone() if isinstance(value, torch.Tensor) else value
+
+    return tuple(map(change, inputs))
+
+
+def _copied(inputs: Inputs) -> Inputs:
+    return tuple(copy_of(value) if isinstance(value, torch.Tensor) else value for value in inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is right.
+
+    Attributes:
+        results: in float64; whole numbers and truth values as the baseline gives them.
+        exact: whether they were computed in float64, and not at the baseline's own precision.
+    """
+
+    results: list[torch.Tensor]
+    exact: bool
+
+
+def _double(value: torch.Tensor) -> torch.Tensor:
+    if value.is_complex():
+        return value.to(torch.complex128)
+    return value.double() if value.is_floating_point() else value
+
+
+def _reference(case: Case, inputs: Inputs) -> _Wanted | None:
+    """Return the right results; None where they cannot be computed."""
+    function = case.reference or case.variants[case.baseline]
+    plain = _called(function, inputs)
+    in_double = _called(function, tuple(_double(v) if isinstance(v, torch.Tensor) else v for v in inputs))
+    exact = in_double is not None and all(
+        value.dtype in (torch.float64, torch.complex128)
+        for value in in_double
+        if value.is_floating_point() or value.is_complex()
+    )
+    if in_double is None or not exact:
+        return None if plain is None else _Wanted([_double(value) for value in plain], exact=False)
+    if plain is None or len(plain) != len(in_double):
+        return _Wanted(in_double, exact=True)
+    real = [value.is_floating_point() or value.is_complex() for value in in_double]
+    return _Wanted([d if is_real else p for d, p, is_real in zip(in_double, plain, real, strict=True)], exact=True)
+
+
+def _called(function: Function, inputs: Inputs) -> list[torch.Tensor] | None:
+    try:
+        return tensors_of(function(*_copied(inputs))) or None
+    except Exception:
+        return None
+
+
+def _result_dtype(function: Function, inputs: Inputs) -> torch.dtype | None:
+    try:
+        found = tensors_of(function(*_copied(inputs)))
+    except Exception:
+        return None
+    return found[0].dtype if found else None
+
+
+def _compared(function: Function, kind: str, inputs: Inputs, right_results: _Wanted | None) -> RegimeError:
+    """Call a function with poisoned memory around it, and compare."""
+    if right_results is None:
+        return RegimeError(regime=kind, error=None)
+    wanted, mine = right_results.results, _copied(inputs)
+    _poison(wanted, inputs)
+    try:
+        results = tensors_of(function(*mine))
+    except Exception as error:
+        return RegimeError(regime=kind, error=None, problem=f"raises {type(error).__name__}: {_short(error)}")
+    if len(results) != len(wanted):
+        return RegimeError(regime=kind, error=None, problem=f"returns {len(results)} tensors, not {len(wanted)}")
+    errors = []
+    for result, right in zip(results, wanted, strict=True):
+        if result.shape != right.shape:
+            shapes = f"{tuple(result.shape)}, not {tuple(right.shape)}"
+            return RegimeError(regime=kind, error=None, problem=f"returns the shape {shapes}")
+        if kind in _TIES and not (right.is_floating_point() or right.is_complex()):
+            continue  # of equal values any index is right, and what whole number one rounds to
+        far, problem = _error(result, right)
+        far *= TOLERANCE.get(results[0].dtype, 1.0) / TOLERANCE.get(result.dtype, TOLERANCE.get(results[0].dtype, 1.0))
+        if problem is not None:
+            return RegimeError(regime=kind, error=None, problem=problem)
+        errors.append(far)
+    changed = [place for place, pair in enumerate(zip(inputs, mine, strict=True)) if not _equal(*pair)]
+    problem = f"changes its input number {changed[0] + 1}" if changed else None
+    return RegimeError(regime=kind, error=max(errors, default=None), problem=problem)
+
+
+def _poison(wanted: Sequence[torch.Tensor], inputs: Inputs) -> None:
+    """Leave memory of the results' size that holds no numbers: what is not written then shows, as it is used again."""
+    dtype = next((v.dtype for v in inputs if isinstance(v, torch.Tensor) and v.is_floating_point()), torch.float32)
+    held = [torch.full(one.shape, float("nan"), dtype=dtype, device=one.device) for one in wanted for _ in range(2)]
+    del held
+
+
+def _short(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:120]
+
+
+def _equal(one: object, other: object) -> bool:
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return True
+    return bool(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)) and torch.equal(one.isnan(), other.isnan()))
+
+
+def _error(result: torch.Tensor, right: torch.Tensor) -> tuple[float, str | None]:
+    """Return the norm of the difference over that of the reference, of what is finite; and what is wrong besides."""
+    if result.is_complex() and right.is_complex():
+        return _error(torch.view_as_real(result.resolve_conj()), torch.view_as_real(right.resolve_conj()))
+    if not right.is_floating_point():
+        same = not result.is_floating_point() and bool(torch.equal(result.to(right.dtype), right))
+        return (0.0, None) if same else (1.0, "returns other whole numbers")
+    if not result.is_floating_point():
+        return 0.0, f"returns {result.dtype}, not a floating-point type"
+    got, limits = result.double(), torch.finfo(result.dtype)
+    right = torch.where(right.abs() > limits.max, torch.copysign(torch.full_like(right, float("inf")), right), right)
+    if (problem := _not_finite(got, right, limits.max)) is not None:
+        return 0.0, problem
+    finite = right.isfinite() & got.isfinite()
+    return _of_finite((got - right)[finite], right[finite], result.dtype)
+
+
+def _not_finite(got: torch.Tensor, right: torch.Tensor, most: float) -> str | None:
+    """Say where a result is infinite or no number and should not be, or the other way round."""
+    if not torch.equal(got.isnan(), right.isnan()):
+        return "is not a number where the reference is one, or the other way round"
+    infinite = right.isinf() | got.isinf()
+    near = right.abs() > 0.99 * most  # rounding decides whether it is infinite
+    if not torch.equal(got[infinite & ~near], right[infinite & ~near]):
+        return "is infinite where the reference is not, or the other way round"
+    return None
+
+
+def _of_finite(difference: torch.Tensor, values: torch.Tensor, dtype: torch.dtype) -> tuple[float, str | None]:
+    if not values.numel():
+        return 0.0, None
+    far, largest = errors_of(difference, values, dtype)
+    if largest > element_tolerance(dtype):
+        return 0.0, f"is far off in some elements, by {largest:.1e} of their size"
+    return far, None
+
+
+def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[RegimeError]:
+    """Call again with other values in the same tensors: what was kept from before shows."""
+    kind = "new values in the same tensors"
+    mine = _copied(inputs)
+    floating = [value for value in mine if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    if not floating:
+        return
+    try:
+        first = [result.clone() for result in tensors_of(function(*mine))]
+        for value in floating:
+            value.copy_(torch.randn_like(value) * 0.5 + 0.25)
+        right_results = _reference(case, mine)
+        second = tensors_of(function(*mine))
+    except Exception:
+        return  # said already
+    if right_results is None or len(right_results.results) != len(second):
+        return
+    wanted = right_results.results
+    errors = [_error(one, right) for one, right in zip(second, wanted, strict=True) if one.shape == right.shape]
+    same = bool(first) and all(torch.equal(one, other) for one, other in zip(first, second, strict=False))
+    differs = any(not torch.equal(_double(one), other) for one, other in zip(first, wanted, strict=False))
+    far = any(problem is not None or error > TOLERANCE[torch.bfloat16] for error, problem in errors)
+    if same and differs and far:
+        yield RegimeError(regime=kind, error=None, problem="returns the same result for other values (a kept result?)")
+        return
+    problem = next((problem for _, problem in errors if problem is not None), None)
+    yield RegimeError(regime=kind, error=max((error for error, _ in errors), default=None), problem=problem)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """The data type of a variant's result, and that of the baseline's; whether the reference is of float64.
+
+    ``work`` is the kinds of work that the baseline and the reference do; empty where PyTorch sees none of it.
+    """
+
+    dtype: torch.dtype | None
+    of_baseline: torch.dtype | None
+    exact: bool
+    work: frozenset[Category]
+
+    def explains(self, dtype: torch.dtype) -> bool:
+        """Tell whether a lower precision can be what an error comes from."""
+        return not self.work or bool(self.work & _EXPLAINED.get(dtype, frozenset()))
+
+
+def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], result: _Result) -> Correctness:
+    of_what = "the case's reference" if case.reference else case.baseline
+    reference = f"{of_what} in float64" if result.exact else f"{of_what} at its own precision: it does not take float64"
+    dtype = result.dtype
+    tolerance = TOLERANCE.get(dtype, 0.0) if dtype is not None else None
+
+    def said(
+        verdict: Correct, sentence: str, precision: str | None = None, worst: RegimeError | None = None
+    ) -> Correctness:
+        return Correctness(
+            verdict=verdict,
+            sentence=sentence,
+            reference=reference,
+            tolerance=tolerance,
+            errors=tuple(errors),
+            precision=precision or (None if dtype is None else _name(dtype)),
+            worst=None if worst is None else worst.regime,
+        )
+
+    # Around infinities implementations differ, and none is wrong.
+    special = next((error for error in errors if error.problem is not None and error.regime == _SPECIAL), None)
+    problem = next((error for error in errors if error.problem is not None and error is not special), None)
+    if problem is not None:
+        return said(Correct.WRONG, f"it {problem.problem} (inputs: {problem.regime})", worst=problem)
+    if tolerance is None or dtype is None:
+        return said(Correct.WRONG, "it returns no tensor")
+    far = [
+        error
+        for error in errors
+        if error.error is not None and error.error > max(tolerance, _OF_BASELINE * own.get(error.regime, 0.0))
+    ]
+    if not far:
+        largest = max((error.error for error in errors if error.error is not None), default=0.0)
+        also = "" if special is None else f"; of infinities and NaN it {special.problem}"
+        found = f"relative error {largest:.1e} at most, {tolerance:.0e} allowed for {_name(dtype)}{also}"
+        if result.of_baseline is None or tolerance <= TOLERANCE.get(result.of_baseline, 0.0):
+            return said(Correct.RIGHT, found)
+        return said(
+            Correct.LOWER_PRECISION, f"it returns {_name(dtype)}, the baseline {_name(result.of_baseline)}: {found}"
+        )
+    worst = max(far, key=lambda error: error.error or 0.0)
+    found = f"relative error {worst.error:.1e} (inputs: {worst.regime}), {tolerance:.0e} allowed for {_name(dtype)}"
+    most, like = _LOWER.get(dtype, (0.0, ""))
+    if (worst.error or 0.0) <= most and result.explains(dtype):
+        lower = like.removesuffix("-like").lower()
+        return said(Correct.LOWER_PRECISION, f"{like} error in a {_name(dtype)} variant: {found}", lower, worst)
+    if (worst.error or 0.0) <= most:
+        found += "; nothing that it computes is done in a lower precision"
+    return said(Correct.WRONG, found, worst=worst)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

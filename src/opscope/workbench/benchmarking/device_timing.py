@@ -1,0 +1,241 @@
+"""Durations on a GPU: of kernels, by CUPTI through torch.profiler, and of whole calls by events.
+
+Kernels are attributed by the host range that their launch lies in, never by name. Events go behind a spin kernel, and
+it is verified that this still ran when the last call was issued: the host never kept the device waiting.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.links import link
+from opscope.base.errors import OpscopeError
+from opscope.base.files import scratch
+from opscope.base.units import NS_PER_MS
+from opscope.readers import read
+from opscope.workbench.benchmarking.rounds import Calls, Timer
+
+_RANGE: Final = "opscope.bench#"
+_CACHES: Final = 4  # so many times the size of the L2 cache is read to flush it
+_SESSION: Final = 400  # calls that one session of the profiler records
+_QUEUED: Final = 600  # launches that are queued at once: the driver takes about a thousand
+_CALLS_QUEUED: Final = 32
+_CYCLES_PER_S: Final = 2.1e9  # of the spin kernel; a slower clock only spins longer
+_LONGEST_SPIN_S: Final = 0.3
+_ATTEMPTS: Final = 6
+
+
+class Flush:
+    """Evicts the L2 cache of a device by reading a buffer of several times its size.
+
+    Writing would evict too, but leave lines that the call has to write back: kernels of 10 to 50 us then read up to
+    20 % longer on an H200.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        size = int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or 64 << 20
+        self._buffer = torch.zeros(_CACHES * size // 4, dtype=torch.int32, device=device)
+        self._read = torch.empty((), dtype=torch.int32, device=device)
+
+    def __call__(self) -> None:
+        """Read the buffer."""
+        torch.amax(self._buffer, 0, out=self._read)
+
+
+@dataclass(slots=True)
+class KernelTimer:
+    """Adds up the durations of what each call launched.
+
+    Attributes:
+        device: where it runs.
+        flush: called before each call; None leaves the cache as it is.
+        launched: per name, how many kernels, copies and fills its calls launched.
+        streams: per name, the streams that they ran on.
+        current: the stream that calls are made on.
+    """
+
+    device: torch.device
+    flush: Callable[[], None] | None
+    launched: dict[str, list[int]] = field(default_factory=dict)
+    streams: dict[str, set[int]] = field(default_factory=dict)
+    current: frozenset[int] = frozenset()
+
+    def rounds(self, calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Measure some rounds.
+
+        Raises:
+            OpscopeError: nothing was recorded of a call.
+        """
+        names = [name for order in orders for name in order]
+        durations: list[float] = []
+        for first in range(0, len(names), _SESSION):
+            durations += self._session(calls, names[first : first + _SESSION])
+        each = len(orders[0])
+        return [durations[at : at + each] for at in range(0, len(durations), each)]
+
+    def launches(self, calls: Calls) -> dict[str, int]:
+        """Return how many kernels, copies and fills each call launches. The profiler's first session takes seconds."""
+        found = self._recorded(calls, list(calls))
+        return {name: work.count for name, work in zip(calls, found, strict=True)}
+
+    def _session(self, calls: Calls, names: Sequence[str]) -> list[float]:
+        found = self._recorded(calls, names)
+        for name, call in zip(names, found, strict=True):
+            if not call.count:
+                raise OpscopeError(f"no device work of {name} was recorded")
+            self.launched.setdefault(name, []).append(call.count)
+            self.streams.setdefault(name, set()).update(call.streams)
+        return [call.total_ns for call in found]
+
+    def _recorded(self, calls: Calls, names: Sequence[str]) -> "list[LaunchedWork]":
+        mark = torch.empty(1, device=self.device)
+        torch.cuda.synchronize(self.device)
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            with record_function(f"{_RANGE}{len(names)}"):
+                mark.zero_()
+            for place, name in enumerate(names):
+                if self.flush is not None:
+                    self.flush()
+                with record_function(f"{_RANGE}{place}"):
+                    result = calls[name]()
+                del result
+                if place % 16 == 15:
+                    torch.cuda.synchronize(self.device)
+            torch.cuda.synchronize(self.device)
+        with scratch() as folder:
+            path = folder / "trace.json"
+            profiler.export_chrome_trace(str(path))
+            *found, marked = attributed(path, len(names) + 1)
+        self.current |= marked.streams
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedWork:
+    """What one call launched: how long all of it took together, how many activities, and on which streams."""
+
+    total_ns: float
+    count: int
+    streams: frozenset[int]
+
+
+def attributed(path: Path, calls: int) -> list[LaunchedWork]:
+    """Return what each of some calls launched, by the range on the host that its launches lie in.
+
+    Args:
+        path: a trace with a range per call, named by the call's number.
+        calls: how many there are.
+    """
+    trace = read(path)
+    links = link(trace)
+    names = trace.annotations["name"].cast(str) if trace.annotations.height else None
+    rows = [] if names is None else [at for at, name in enumerate(names) if name.startswith(_RANGE)]
+    number = np.array([int(str(names[at]).removeprefix(_RANGE)) for at in rows] if names is not None else [], np.int64)
+    begin, end = column(trace.annotations, "start_ns")[rows], end_of(trace.annotations)[rows]
+    order = np.argsort(begin)
+    begin, end, number = begin[order], end[order], number[order]
+    launched = np.flatnonzero(links.activity_launch >= 0)
+    when = column(trace.launches, "start_ns")[links.activity_launch[launched]]
+    place = np.searchsorted(begin, when, side="right") - 1
+    inside = (place >= 0) & (when < np.append(end, 0)[place])
+    activity, owner = launched[inside], number[place[inside]]
+    duration, stream = column(trace.activities, "duration_ns"), trace.activities["stream"].fill_null(-1).to_numpy()
+    total, count = np.zeros(calls), np.zeros(calls, np.int64)
+    np.add.at(total, owner, duration[activity])
+    np.add.at(count, owner, 1)
+    streams: list[set[int]] = [set() for _ in range(calls)]
+    for call, one in zip(owner.tolist(), stream[activity].tolist(), strict=True):
+        streams[call].add(one)
+    return [LaunchedWork(float(total[at]), int(count[at]), frozenset(streams[at])) for at in range(calls)]
+
+
+def events(device: torch.device, flush: Callable[[], None] | None, launches: int) -> Timer:
+    """Return a timer that records events around calls which were all issued before the device began.
+
+    Args:
+        device: where it runs.
+        flush: called before each call.
+        launches: how many a call makes at most, as only so many can be queued.
+    """
+    spin = _Spin(device)
+    most = max(1, min(_CALLS_QUEUED, _QUEUED // (launches + 3)))
+
+    def rounds(calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
+        names = [name for order in orders for name in order]
+        durations: list[float] = []
+        for first in range(0, len(names), most):
+            durations += spin.behind(calls, names[first : first + most], flush)
+        each = len(orders[0])
+        return [durations[at : at + each] for at in range(0, len(durations), each)]
+
+    return rounds
+
+
+@dataclass(slots=True)
+class _Spin:
+    """A kernel that keeps a device busy while the host issues calls; it learns how long that takes."""
+
+    device: torch.device
+    seconds_per_call: float = 100e-6
+
+    def behind(self, calls: Calls, names: Sequence[str], flush: Callable[[], None] | None) -> list[float]:
+        """Issue calls behind the spin kernel and return their durations in nanoseconds.
+
+        Raises:
+            OpscopeError: the host is too slow to issue even one call in time.
+        """
+        for _ in range(_ATTEMPTS):
+            pairs = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in names]
+            gate = torch.cuda.Event()
+            torch.cuda.synchronize(self.device)
+            torch.cuda._sleep(int(min(self.seconds_per_call * len(names) + 200e-6, _LONGEST_SPIN_S) * _CYCLES_PER_S))
+            gate.record()
+            for name, (before, after) in zip(names, pairs, strict=True):
+                if flush is not None:
+                    flush()
+                before.record()
+                result = calls[name]()
+                after.record()
+                del result
+            in_time = not gate.query()  # it still spins, so nothing of this has begun
+            torch.cuda.synchronize(self.device)
+            if in_time:
+                return [before.elapsed_time(after) * NS_PER_MS for before, after in pairs]
+            self.seconds_per_call *= 2
+        raise OpscopeError("the host could not issue calls before the device was done with the ones before")
+
+
+def captured(call: Callable[[], object], device: torch.device) -> "torch.cuda.CUDAGraph":
+    """Capture a call in a CUDA graph.
+
+    Raises:
+        RuntimeError: it cannot be captured: it waits for the device, or allocates in another way than through PyTorch.
+    """
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    torch.cuda.synchronize(device)
+    try:
+        return _graph_of(call)
+    except RuntimeError:
+        # A failed capture leaves PyTorch's generator of random numbers as if it still went on; one that ends mends it.
+        torch.cuda.synchronize(device)
+        number = torch.zeros((), device=device)
+        _graph_of(number.zero_)
+        raise
+
+
+def _graph_of(call: Callable[[], object]) -> "torch.cuda.CUDAGraph":
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph

@@ -1,0 +1,57 @@
+"""Durations by the host's clock: of a call and a synchronise, and of issuing a call to an idle device."""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from opscope.torch_support.device import synchronize
+from opscope.workbench.benchmarking.rounds import Calls, Timer
+from opscope.workbench.benchmarking.stopping import is_steady
+
+_BATCH: Final = 5
+_LONGEST_WARMUP_S: Final = 1.0
+_SLOW_NS: Final = 200e6
+
+
+def wall(device: torch.device) -> Timer:
+    """Return a timer of calls with a synchronise before and after."""
+
+    def rounds(calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
+        return [[_once(calls, name, device, waits=True) for name in order] for order in orders]
+
+    return rounds
+
+
+def issue(device: torch.device) -> Timer:
+    """Return a timer of calls alone: on a GPU, of issuing their work to an idle device."""
+
+    def rounds(calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
+        return [[_once(calls, name, device, waits=False) for name in order] for order in orders]
+
+    return rounds
+
+
+def _once(calls: Calls, name: str, device: torch.device, *, waits: bool) -> float:
+    call = calls[name]
+    synchronize(device)
+    began = time.perf_counter_ns()
+    result = call()
+    if waits:
+        synchronize(device)
+    elapsed = time.perf_counter_ns() - began
+    del result
+    return float(elapsed)
+
+
+def warm_up(calls: Calls, device: torch.device) -> None:
+    """Call everything until its durations are steady, or for a second each."""
+    for name in calls:
+        batches: list[list[float]] = []
+        began = time.perf_counter()
+        while time.perf_counter() - began < _LONGEST_WARMUP_S:
+            count = _BATCH if batches and batches[0][0] <= _SLOW_NS else 1
+            batches.append([_once(calls, name, device, waits=True) for _ in range(count)])
+            if is_steady(batches, sum(map(sum, batches))):
+                break

@@ -1,0 +1,154 @@
+"""Measures the most that a device does: dense products by precision, and memory.
+
+Each is the best of many short bursts over a few sizes, with pauses between: a limit is what a device can do at its
+best, and after some milliseconds of dense products its clock falls. Bursts are timed by events, behind a filled queue,
+so that the host cannot hold the device up.
+"""
+
+import datetime
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import torch
+
+from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.record.peaks import MeasuredPeaks, PeakSample
+from opscope.torch_support.device import current, resolve_device
+from opscope.workbench.benchmarking.precision import tf32
+
+_SIZES: Final = (4096, 8192)
+_BURSTS: Final = 15
+_BURST_S: Final = 0.003
+_PAUSE_S: Final = 0.05
+_MEMORY_BYTES: Final = 1 << 30  # far more than any cache holds
+
+
+def measure_devices(chosen: str) -> tuple[MeasuredPeaks, ...]:
+    """Measure one device, or one of each name.
+
+    Args:
+        chosen: ``cuda:0``, or ``all``.
+
+    Raises:
+        EnvironmentLacksError: PyTorch sees no GPU, or there is not enough memory on one.
+        UsageError: the device is no GPU.
+    """
+    if not torch.cuda.is_available():
+        raise EnvironmentLacksError("PyTorch sees no GPU here, so there are no peaks to measure")
+    count = torch.cuda.device_count()
+    devices = [torch.device("cuda", at) for at in range(count)] if chosen == "all" else [resolve_device(chosen)]
+    if devices[0].type != "cuda":
+        raise UsageError(f"peaks are those of a GPU (--device cuda:0, or all), not of {chosen}")
+    by_name = {torch.cuda.get_device_name(device): device for device in reversed(devices)}
+    found = []
+    for device in by_name.values():
+        with current(device):  # events, and what fills the queue, go to the current device
+            found.append(measure_peaks(device))
+    return tuple(found)
+
+
+def measure_peaks(device: torch.device) -> MeasuredPeaks:
+    """Measure the current CUDA or HIP device, in less than half a minute.
+
+    Raises:
+        EnvironmentLacksError: there is not enough memory on the device.
+    """
+    begun = time.monotonic()
+    samples: list[PeakSample] = []
+    tried = [*_products(device), *_memory(device)]
+    try:
+        for name, detail, amount, work in tried:
+            if (sample := _sample(name, detail, amount, work)) is not None:
+                samples.append(sample)
+    except torch.OutOfMemoryError as error:
+        raise EnvironmentLacksError(f"not enough memory is free on {device} to measure its peaks: {error}") from error
+    patterns = ("copy", "read", "write")
+    best: dict[str, float] = {}
+    for sample in samples:
+        best[sample.name] = max(best.get(sample.name, 0.0), sample.best)
+    properties = torch.cuda.get_device_properties(device)
+    return MeasuredPeaks(
+        device=torch.cuda.get_device_name(device),
+        multiprocessors=properties.multi_processor_count,
+        l2_bytes=getattr(properties, "L2_cache_size", None) or None,
+        torch=str(torch.__version__),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        flop_per_s={name: rate for name, rate in best.items() if name not in patterns},
+        memory_bytes_per_s=max(best[name] for name in patterns),
+        seconds=time.monotonic() - begun,
+        samples=tuple(samples),
+    )
+
+
+_Tried = tuple[str, str, float, Callable[[], object]]
+
+
+def _products(device: torch.device) -> Iterator[_Tried]:
+    for name, dtype, as_tf32 in (
+        ("fp32", torch.float32, False),
+        ("tf32", torch.float32, True),
+        ("bf16", torch.bfloat16, False),
+        ("fp16", torch.float16, False),
+    ):
+        for size in _SIZES if dtype is not torch.float32 or as_tf32 else _SIZES[:1]:
+            yield (
+                name,
+                f"{size} x {size} by {size} x {size}",
+                2.0 * size**3,
+                _product(device, dtype, size, as_tf32=as_tf32),
+            )
+
+
+def _product(device: torch.device, dtype: torch.dtype, size: int, *, as_tf32: bool) -> Callable[[], object]:
+    operands: list[torch.Tensor] = []
+
+    def work() -> object:
+        if not operands:  # made only when it is this one's turn; random, as zeros draw less power
+            operands.extend(torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        with tf32(as_tf32):
+            return torch.mm(operands[0], operands[1])
+
+    return work
+
+
+def _memory(device: torch.device) -> Iterator[_Tried]:
+    tensors: list[torch.Tensor] = []
+
+    def two() -> list[torch.Tensor]:
+        if not tensors:
+            tensors.extend(torch.ones(_MEMORY_BYTES // 4, device=device) for _ in range(2))
+        return tensors
+
+    detail = f"{_MEMORY_BYTES >> 20} MiB of float32"
+    yield "copy", detail, 2.0 * _MEMORY_BYTES, lambda: two()[0].copy_(two()[1])
+    yield "read", detail, 1.0 * _MEMORY_BYTES, lambda: torch.sum(two()[0])
+    yield "write", detail, 1.0 * _MEMORY_BYTES, lambda: two()[0].fill_(1.0)
+
+
+def _sample(name: str, detail: str, amount: float, work: Callable[[], object]) -> PeakSample | None:
+    """Time some work; None where this device cannot do it."""
+    try:
+        work()
+        torch.cuda.synchronize()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return None
+    times = max(1, round(_BURST_S / max(_seconds(work, 1), 1e-6)))
+    rates = []
+    for _ in range(_BURSTS):
+        time.sleep(_PAUSE_S)
+        rates.append(amount * times / _seconds(work, times))
+    return PeakSample(name=name, detail=detail, rates=tuple(rates), best=max(rates))
+
+
+def _seconds(work: Callable[[], object], times: int) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(2_000_000)  # about a millisecond: the host fills the queue meanwhile
+    start.record()
+    for _ in range(times):
+        work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1_000

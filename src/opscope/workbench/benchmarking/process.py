@@ -1,0 +1,177 @@
+"""Benchmarks in processes of their own, which may crash or never return. No PyTorch here."""
+
+import functools
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TypeVar
+
+import msgspec
+
+from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.base.files import PRIVATE_FILE, cache_folder, private_folder, scratch, write_whole
+from opscope.base.processes import own_environment, own_process
+from opscope.documents.bench import BenchDocument, BenchResult, Correct, Duration, FalseAlarms, Measure
+from opscope.record.bench import BenchRequest
+from opscope.record.codec import encode
+from opscope.workbench.benchmarking.statistics import duration_of
+from opscope.workbench.benchmarking.verdicts import compare, pairs_of
+
+Progress = Callable[[str], None]
+T = TypeVar("T", BenchDocument, FalseAlarms)
+_LAST_LINES = 15
+
+
+def benchmark(request: BenchRequest, processes: int, timeout_s: float, progress: Progress) -> BenchDocument:
+    """Benchmark in one fresh process, or in several: then each process is one sample.
+
+    Args:
+        request: what.
+        processes: how many.
+        timeout_s: the most for each.
+        progress: called with what goes on.
+
+    Raises:
+        OpscopeError: a process failed, or did not return in time.
+    """
+    documents = []
+    for number in range(processes):
+        prefix = f"process {number + 1} of {processes}: " if processes > 1 else ""
+        documents.append(_one(request, timeout_s, functools.partial(_prefixed, progress, prefix), BenchDocument))
+    found = documents[0] if processes == 1 else together(documents)
+    return replace(found, false_alarms=kept_false_alarms(found))
+
+
+def _prefixed(progress: Progress, prefix: str, text: str) -> None:
+    progress(prefix + text)
+
+
+def calibrate(request: BenchRequest, timeout_s: float, progress: Progress) -> tuple[FalseAlarms, Path]:
+    """Measure how often equal functions are said to differ here, and keep it.
+
+    Raises:
+        OpscopeError: the process failed, or did not return in time.
+    """
+    found = _one(request, timeout_s, progress, FalseAlarms)
+    target = private_folder("bench") / _calibration(found.device, found.torch).name
+    write_whole(target, encode(found), PRIVATE_FILE)
+    return found, target
+
+
+def kept_false_alarms(document: BenchDocument) -> FalseAlarms | None:
+    """Return what was measured by `calibrate` on this device with this PyTorch."""
+    device = document.device if document.framework.on_gpu else "cpu"
+    try:
+        return msgspec.json.decode(_calibration(device, document.framework.torch).read_bytes(), type=FalseAlarms)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _calibration(device: str, torch: str) -> Path:
+    name = "".join(letter if letter.isalnum() else "-" for letter in f"{device}-{torch}")
+    return cache_folder() / "bench" / f"{name[:120]}.json"
+
+
+def together(documents: Sequence[BenchDocument]) -> BenchDocument:
+    """Join the same benchmark of several processes: the median of each process is a sample."""
+    first = documents[0]
+    results = tuple(_joined([document.results[at] for document in documents]) for at in range(len(first.results)))
+    return replace(first, processes=len(documents), results=results, comparisons=compare(pairs_of(results)))
+
+
+def _joined(results: Sequence[BenchResult]) -> BenchResult:
+    def joined(measure: Measure) -> Duration | None:
+        found = [one for result in results if (one := result.duration(measure)) is not None]
+        return duration_of([one.median for one in found]) if len(found) == len(results) else None
+
+    wrong = next((r.correctness for r in results if r.correctness and r.correctness.verdict is Correct.WRONG), None)
+    return replace(
+        results[0],
+        kernel_ns=joined(Measure.KERNEL),
+        kernel_warm_ns=joined(Measure.KERNEL_WARM),
+        event_ns=joined(Measure.EVENT),
+        graph_ns=joined(Measure.GRAPH),
+        issue_ns=joined(Measure.ISSUE),
+        wall_ns=joined(Measure.WALL),
+        doubts=tuple(dict.fromkeys(doubt for result in results for doubt in result.doubts)),
+        correctness=wrong or results[0].correctness,
+    )
+
+
+def _one(request: BenchRequest, timeout_s: float, progress: Progress, kind: type[T]) -> T:
+    """Run one process and return what it wrote."""
+    with scratch() as folder:
+        target = folder / "document.json"
+        process = subprocess.Popen(
+            [*own_process("opscope.workbench.benchmarking.worker"), str(target)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=own_environment(PYTHONPATH=os.pathsep.join(part for part in sys.path if part)),
+        )
+        last = _followed(process, encode(request).decode(), timeout_s, progress)
+        if process.returncode == 0 and target.is_file():
+            return msgspec.json.decode(target.read_bytes(), type=kind)
+        raise _failure(process, last)
+
+
+def _followed(process: "subprocess.Popen[str]", request: str, timeout_s: float, progress: Progress) -> tuple[str, str]:
+    """Send the request and follow what the process says; return the last of it, and its errors.
+
+    Raises:
+        OpscopeError: it did not return in time.
+    """
+    said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    errors: list[str] = []
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    threads = [
+        threading.Thread(target=_read, args=(process.stdout, said.put), daemon=True),
+        threading.Thread(target=_read, args=(process.stderr, lambda line: errors.append(line or "")), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    process.stdin.write(request)
+    process.stdin.close()
+    last, until = "starting", time.monotonic() + timeout_s
+    while True:
+        try:
+            line = said.get(timeout=max(until - time.monotonic(), 0.0))
+        except queue.Empty:
+            process.kill()
+            process.wait()
+            raise OpscopeError(
+                f"it did not return within {timeout_s:.0f} s (--timeout); the last it said: {last}"
+            ) from None
+        if line is None:
+            break
+        last = line.strip()
+        progress(last)
+    process.wait()
+    threads[1].join()
+    return last, "".join(errors[-_LAST_LINES:])
+
+
+def _read(stream: IO[str], take: Callable[[str | None], None]) -> None:
+    for line in stream:
+        take(line)
+    take(None)
+
+
+def _failure(process: "subprocess.Popen[str]", said: tuple[str, str]) -> OpscopeError:
+    last, errors = said
+    text = errors.strip()
+    if process.returncode == UsageError.exit_code:
+        return UsageError(text)
+    if process.returncode == EnvironmentLacksError.exit_code:
+        return EnvironmentLacksError(text)
+    how = f"was ended by signal {-process.returncode}" if process.returncode < 0 else "failed"
+    return OpscopeError(f"the process that measures {how} while it said: {last}\n{text}".rstrip())

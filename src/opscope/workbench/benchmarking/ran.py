@@ -1,0 +1,73 @@
+"""What a call runs: its operators and its kernels, recorded once."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from opscope.analysis.structure.arrays import column, end_of, nesting_of
+from opscope.analysis.structure.links import link
+from opscope.base.files import scratch
+from opscope.knowledge.kernels.kinds import short_name
+from opscope.readers import read
+from opscope.torch_support.device import synchronize
+
+_RANGE = "opscope.bench.ran"
+_DEEPEST = 4  # deeper calls help nobody to compare
+
+
+def what_ran(call: Callable[[], object], device: torch.device) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the operators of a call, and its kernels, copies and fills; of equal ones the number.
+
+    An operator stands before those that it calls, in brackets: ``aten::square (aten::pow)``.
+    """
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    call()  # as the calls that are timed come after others: what was kept from one shows
+    synchronize(device)
+    with profile(activities=activities) as profiler:
+        with record_function(_RANGE):
+            result = call()
+        synchronize(device)
+    del result
+    with scratch() as folder:
+        path = folder / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return _read(path)
+
+
+def _read(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    trace = read(path)
+    links = link(trace)
+    rows = [at for at, name in enumerate(trace.annotations["name"].cast(str)) if name == _RANGE]
+    if not rows:
+        return (), ()
+    begin, end = int(trace.annotations["start_ns"][rows[0]]), int(end_of(trace.annotations)[rows[0]])
+    starts = column(trace.operators, "start_ns")
+    parent = nesting_of(trace.operators).parent
+    inside = np.flatnonzero((starts >= begin) & (starts < end))
+    inside = inside[np.argsort(starts[inside], kind="stable")]
+    children: dict[int, list[int]] = {}
+    for row in inside.tolist():
+        children.setdefault(int(parent[row]), []).append(row)
+    outermost = [row for row in inside.tolist() if parent[row] < 0]
+    launched = np.flatnonzero(links.activity_launch >= 0)
+    when = column(trace.launches, "start_ns")[links.activity_launch[launched]]
+    mine = launched[(when >= begin) & (when < end)]
+    mine = mine[np.argsort(column(trace.activities, "start_ns")[mine], kind="stable")]
+    names = trace.operators["name"].cast(str).to_list()
+    kernels = (short_name(str(trace.activities["name"][int(row)])) for row in mine)
+    return _counted(_with_inner(row, names, children) for row in outermost), _counted(kernels)
+
+
+def _with_inner(row: int, names: Sequence[str], children: Mapping[int, Sequence[int]], depth: int = 0) -> str:
+    """Return an operator's name with those that it calls."""
+    called = children.get(row, ()) if depth < _DEEPEST else ()
+    inner = ", ".join(_counted(_with_inner(one, names, children, depth + 1) for one in called))
+    return f"{names[row]} ({inner})" if inner else names[row]
+
+
+def _counted(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name if count == 1 else f"{count} x {name}" for name, count in Counter(names).items())

@@ -1,0 +1,110 @@
+"""Whether what was measured now takes longer than what was saved. No PyTorch here."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from opscope.documents.bench import (
+    BenchDocument,
+    BenchResult,
+    Change,
+    Changed,
+    Correct,
+    Duration,
+    Measure,
+    Steady,
+    compared_by,
+)
+from opscope.workbench.benchmarking.statistics import differs_from_itself
+
+_OTHER_YARDSTICK: Final = "one of the two was seen to work on several threads, the other was not"
+
+
+def differences(before: BenchDocument, now: BenchDocument) -> list[str]:
+    """Say in what two benchmarks' environments or inputs differ, so that their durations say nothing of the code."""
+    pairs: dict[str, tuple[object, object]] = {
+        "device": (before.device, now.device),
+        "PyTorch": (before.framework.torch, now.framework.torch),
+        "CUDA": (before.framework.cuda, now.framework.cuda),
+        "driver": (before.machine.driver, now.machine.driver),
+        "float32 precision": (before.framework.float32_matmul_precision, now.framework.float32_matmul_precision),
+        "number of processes": (before.processes, now.processes),
+    }
+    found = {_name(result): result for result in now.results}
+    for name, result in ((_name(result), result) for result in before.results):
+        if name in found and result.inputs and found[name].inputs:
+            pairs[f"inputs of {name}"] = (", ".join(result.inputs), ", ".join(found[name].inputs))
+    return [f"{what}: {one}, now {other}" for what, (one, other) in pairs.items() if one != other]
+
+
+def changes(before: BenchDocument, now: BenchDocument, threshold: float) -> tuple[Changed, ...]:
+    """Compare all benchmarks that were saved with what was measured now.
+
+    Args:
+        before: what was saved.
+        now: what was measured.
+        threshold: by how much longer one may take: 0.05.
+    """
+    found = {_name(result): result for result in now.results}
+    return tuple(_changed(_name(result), result, found.get(_name(result)), threshold) for result in before.results)
+
+
+def worst(found: Sequence[Changed]) -> Change:
+    """Return the worst of some changes; what is sure counts before what is not."""
+    order = (Change.WRONG, Change.REGRESSION, Change.MISSING, Change.INCONCLUSIVE)
+    return next((change for change in order if any(one.change is change for one in found)), Change.FINE)
+
+
+def _name(result: BenchResult) -> str:
+    parameters = ", ".join(f"{name}={value}" for name, value in sorted(result.parameters.items()))
+    return f"{result.case}: {result.name}" + (f" ({parameters})" if parameters else "")
+
+
+def _changed(name: str, before: BenchResult, now: BenchResult | None, threshold: float) -> Changed:
+    nothing = (None, None, None, None, None)
+    if now is None:
+        return Changed(name, *nothing, Change.MISSING)
+    if now.correctness is not None and now.correctness.verdict is Correct.WRONG:
+        return Changed(name, *nothing, Change.WRONG)
+    doubts = (*before.doubts, *now.doubts)
+    for measure in compared_by(before, now):
+        old, new = before.duration(measure), now.duration(measure)
+        if old is not None and new is not None:
+            if measure is Measure.WALL and before.steady is not None and now.steady is not None:
+                low, high = between_sessions(before.steady, now.steady)
+                same = before.steady.several_threads == now.steady.several_threads
+                said = _said(low, high, threshold, doubts if same else (*doubts, _OTHER_YARDSTICK))
+                return Changed(name, measure, before.steady.ns, now.steady.ns, low, high, said)
+            least, most = _between(old, new)
+            contended = [one.contention for one in (before, now) if measure is Measure.WALL and one.contention]
+            said = _said(least, most, threshold, (*doubts, *contended))
+            return Changed(name, measure, old.median, new.median, least, most, said)
+    return Changed(name, *nothing, Change.MISSING)
+
+
+def between_sessions(before: Steady, now: Steady) -> tuple[float, float]:
+    """Return the least and the most that the ratio of two sessions' times can be.
+
+    By the clock, and in pieces of the yardstick: where the machine itself was faster or slower, one of the two does not
+    see it, and nobody knows which. Both are widened by what the call differs from itself within a session.
+    """
+    noise = differs_from_itself((before, now))
+    by_clock = (now.ci_low / before.ci_high, now.ci_high / before.ci_low)
+    if before.several_threads != now.several_threads:  # pieces of different yardsticks
+        return by_clock[0] / noise, by_clock[1] * noise
+    by_yardstick = (now.pieces_low / before.pieces_high, now.pieces_high / before.pieces_low)
+    return min(by_clock[0], by_yardstick[0]) / noise, max(by_clock[1], by_yardstick[1]) * noise
+
+
+def _between(before: Duration, now: Duration) -> tuple[float | None, float | None]:
+    """Return the least and the most that the ratio can be, if both medians lie in their intervals."""
+    if before.ci_low is None or before.ci_high is None or now.ci_low is None or now.ci_high is None:
+        return None, None
+    return now.ci_low / before.ci_high, now.ci_high / before.ci_low
+
+
+def _said(low: float | None, high: float | None, threshold: float, doubts: Sequence[str]) -> Change:
+    if low is None or high is None or doubts:
+        return Change.INCONCLUSIVE
+    if low > 1 + threshold:
+        return Change.REGRESSION
+    return Change.FINE if high <= 1 + threshold else Change.INCONCLUSIVE

@@ -1,0 +1,80 @@
+"""Measures several callables in turns: in each round every one once, in an order that is drawn anew.
+
+Whatever drifts (clocks, temperature, what else runs) falls on all alike, so the ratios of a round are of the callables.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from opscope.documents.bench import Duration, Stopped
+from opscope.workbench.benchmarking.statistics import duration_of, ratios
+from opscope.workbench.benchmarking.stopping import Limits, next_look, stopped
+
+Calls = Mapping[str, Callable[[], object]]
+# Measures rounds: for each of some orders of names, the duration of every call in nanoseconds, in that order.
+Timer = Callable[[Calls, Sequence[Sequence[str]]], list[list[float]]]
+
+
+@dataclass(slots=True)
+class Series:
+    """Durations of callables that were measured in turns, in nanoseconds.
+
+    Attributes:
+        samples: per name, one a round.
+        stopped: why there are no more rounds.
+    """
+
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    stopped: Stopped = Stopped.CALLS
+
+    def duration(self, name: str) -> Duration:
+        """Return what was measured of one callable."""
+        return duration_of(self.samples[name], self.stopped)
+
+
+def in_turns(timer: Timer, calls: Calls, limits: Limits, seed: int = 0) -> Series:
+    """Measure rounds until every median is known well enough, or a limit is reached.
+
+    Args:
+        timer: measures some rounds.
+        calls: what is measured, by name.
+        limits: of one callable; the time is multiplied by their number.
+        seed: of the orders.
+    """
+    orders = random.Random(seed)
+    series = Series({name: [] for name in calls})
+    together = replace(limits, seconds=limits.seconds * len(calls))
+    began = time.perf_counter()
+    while True:
+        done = len(next(iter(series.samples.values())))
+        each = (time.perf_counter() - began) / done if done else 0.0
+        count = _count(done, each, together, began)
+        plan = [_shuffled(list(calls), orders) for _ in range(count)]
+        for order, durations in zip(plan, timer(calls, plan), strict=True):
+            for name, duration in zip(order, durations, strict=True):
+                series.samples[name].append(duration)
+        spent = time.perf_counter() - began
+        reasons = [stopped(samples, spent, together) for samples in series.samples.values()]
+        baseline, *others = series.samples.values()
+        apart = replace(together, half_width=limits.of_ratio)
+        reasons += [stopped(ratios(baseline, samples), spent, apart) for samples in others]
+        if all(reason is not None for reason in reasons) or Stopped.TIME in reasons:
+            series.stopped = next(
+                (r for r in reasons if r is not None and r is not Stopped.CONFIDENT), Stopped.CONFIDENT
+            )
+            return series
+
+
+def _count(done: int, each_s: float, limits: Limits, began: float) -> int:
+    """Return how many rounds to measure before the next look: no more than fit into the time that is left."""
+    if not done:
+        return 6  # the fewest that have an interval; they also tell how long a round takes
+    left = max(limits.seconds - (time.perf_counter() - began), 0.0)
+    return max(1, min(next_look(done, limits) - done, int(left / max(each_s, 1e-9)) or 1))
+
+
+def _shuffled(names: list[str], orders: random.Random) -> list[str]:
+    orders.shuffle(names)
+    return names

@@ -1,0 +1,366 @@
+"""Benchmarks a case: is it right, how long does it take, and is it still right afterwards."""
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import torch
+
+from opscope.base.errors import OpscopeError
+from opscope.base.threads import waited_for_cpu_ns
+from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, LimitShare, Measure, Steady
+from opscope.record.capture import Clocks
+from opscope.torch_support.tensors import tensors_of
+from opscope.workbench.benchmarking import host_timing
+from opscope.workbench.benchmarking.case import Case, Function
+from opscope.workbench.benchmarking.clocks import ClockSampler
+from opscope.workbench.benchmarking.correctness import Inputs, check
+from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer, captured, events
+from opscope.workbench.benchmarking.limit import least_work, limit_share
+from opscope.workbench.benchmarking.precision import tf32
+from opscope.workbench.benchmarking.ran import what_ran
+from opscope.workbench.benchmarking.rounds import Calls, Series, Timer, in_turns
+from opscope.workbench.benchmarking.steady import steady_time
+from opscope.workbench.benchmarking.stopping import Limits
+from opscope.workbench.benchmarking.verdicts import at_precision
+
+NOT_A_GPU: Final = "not measured: the device is not a GPU"
+_WRONG: Final = "not measured: its result is wrong"
+_SLOWED: Final = 0.03  # by so much the clock may fall
+_HARD_LIMITS: Final = (
+    *("hardware slowdown", "thermal slowdown (software)", "thermal slowdown (hardware)", "power brake", "power cap"),
+)
+_BELOW_LIMIT: Final = 1.05
+_WAITED: Final = 0.05  # of the time
+_ODD: Final = {"size": 1021, "rows": 1021, "columns": 509}
+Progress = Callable[[str], None]
+
+
+def bench_case(
+    case: Case, parameters: Mapping[str, object], device: torch.device, limits: Limits, progress: Progress
+) -> tuple[BenchResult, ...]:
+    """Benchmark all variants of a case; the first result is the baseline's, and rounds have the same place in all.
+
+    Args:
+        case: the variants and their inputs.
+        parameters: what the inputs are made with.
+        device: where they run.
+        limits: how long to measure each.
+        progress: called with what goes on.
+    """
+    torch.manual_seed(0)
+    inputs = case.make_inputs(device, parameters)
+    case.refuse_unfit(inputs)
+    progress(f"{case.name}: checking results")
+    checked = check(case, inputs, _odd_inputs(case, parameters, device))
+    right = {name: function for name, function in case.variants.items() if not _is_wrong(checked[name])}
+    calls: Calls = {name: functools.partial(function, *inputs) for name, function in right.items()}
+    lower = _at_lower_precision(case, inputs, checked) if case.baseline in right else {}
+    calls = {**calls, **{name: one.call for name, one in lower.items()}}
+    reasons: dict[str, dict[str, str]] = {name: {} for name in (*case.variants, *lower)}
+    durations = _Durations(calls, device, limits, reasons)
+    waited, began = waited_for_cpu_ns(), time.perf_counter_ns()
+    with ClockSampler(device) as sampler:
+        if calls:
+            progress(f"{case.name}: warming up")
+            host_timing.warm_up(calls, device)
+            progress(f"{case.name}: measuring")
+            durations.measure()
+    busy = _contention(waited, time.perf_counter_ns() - began) if device.type != "cuda" else None
+    again = check(case, inputs, None, only=tuple(right))
+    checked |= {name: after for name, after in again.items() if _is_wrong(after)}
+    text = {name: _shown(value) for name, value in {**case.parameters, **parameters}.items()}
+    steady: dict[str, Steady] = {}
+    if device.type != "cuda":
+        progress(f"{case.name}: beside a yardstick")
+        found = {name: steady_time(call, limits.seconds) for name, call in calls.items()}
+        steady = {name: one for name, one in found.items() if one is not None}
+    tools = _Tools(case, inputs, durations, sampler.clocks, text, busy, steady)
+    checked |= {name: one.checked for name, one in lower.items()}
+    return _without_work([tools.result(name, checked[name], calls.get(name)) for name in checked])
+
+
+def _without_work(results: Sequence[BenchResult]) -> tuple[BenchResult, ...]:
+    """Doubt variants that run nothing where the baseline runs something: they may give what they kept."""
+    if not (results[0].operators or results[0].launched):
+        return tuple(results)
+    doubt = "it runs no operator and no kernel where the baseline does: a result that was kept?"
+    return tuple(
+        replace(one, doubts=(*one.doubts, doubt))
+        if one.wall_ns is not None and not (one.operators or one.launched)
+        else one
+        for one in results
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lower:
+    """The baseline at a lower precision: what of a gain is precision, and what the implementation."""
+
+    call: Callable[[], object]
+    checked: Correctness
+
+
+def _at_lower_precision(case: Case, inputs: Inputs, checked: Mapping[str, Correctness]) -> dict[str, _Lower]:
+    """Return the baseline at each precision at which a variant computes, under the name that comparisons look for."""
+    baseline = case.variants[case.baseline]
+    found: dict[str, _Lower] = {}
+    for one in checked.values():
+        if one.verdict is not Correct.LOWER_PRECISION or one.precision is None:
+            continue
+        call = _baseline_at(one.precision, baseline, inputs)
+        if call is None:
+            continue
+        about = Correctness(
+            verdict=Correct.NOT_CHECKED,
+            sentence=f"the baseline at {one.precision}, beside which variants of that precision are held",
+            reference=None,
+            tolerance=None,
+            precision=one.precision,
+        )
+        found[at_precision(case.baseline, one.precision)] = _Lower(call, about)
+    return found
+
+
+def _baseline_at(precision: str, baseline: Function, inputs: Inputs) -> Callable[[], object] | None:
+    """Return a call of the baseline at a precision; None where it cannot compute at that, or sets its own."""
+    if precision == "tf32":
+        same = _alike(baseline(*inputs), _as_tf32(baseline, inputs))
+        return None if same else functools.partial(_as_tf32, baseline, inputs)
+    dtype = getattr(torch, precision, None)
+    if not isinstance(dtype, torch.dtype):
+        return None
+    cast = tuple(v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in inputs)
+    try:
+        baseline(*cast)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None
+    return functools.partial(baseline, *cast)
+
+
+def _alike(one: object, other: object) -> bool:
+    """Tell whether two results are the same to the last bit."""
+    pairs = zip(tensors_of(one), tensors_of(other), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def _as_tf32(function: Function, inputs: Inputs) -> object:
+    with tf32(allowed=True):
+        return function(*inputs)
+
+
+def _contention(before: int | None, elapsed_ns: int) -> str | None:
+    """Say that the process had to wait for a CPU core; None where it had not, or nobody knows."""
+    after = waited_for_cpu_ns()
+    if before is None or after is None or after - before <= _WAITED * elapsed_ns:
+        return None
+    return (
+        f"its threads waited {(after - before) / elapsed_ns:.0%} of the time for a CPU core: something else was running"
+    )
+
+
+def _is_wrong(checked: Correctness) -> bool:
+    return checked.verdict is Correct.WRONG
+
+
+def _shown(value: object) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def _described(value: object) -> str:
+    """Say what an input is: a tensor's data type and shape, with its strides where they are not dense."""
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    strides = ""
+    if value.layout is torch.strided and not value.is_contiguous():
+        strides = f" with strides {list(value.stride())}"
+    return f"{_shown(value.dtype)}{list(value.shape)}{strides}"
+
+
+def _odd_inputs(case: Case, parameters: Mapping[str, object], device: torch.device) -> Inputs | None:
+    odd = {name: size for name, size in _ODD.items() if case.accepts(name)}
+    if not odd:
+        return None
+    try:
+        return case.make_inputs(device, {**parameters, **odd})
+    except Exception:  # inputs may need an even size, or one that divides another
+        return None
+
+
+@dataclass(slots=True)
+class _Durations:
+    """Measures every duration that there is on a device, and says why others are missing.
+
+    Attributes:
+        calls: what is measured, by name.
+        device: where it runs.
+        limits: how long to measure each.
+        reasons: per name, by measure, why it is missing.
+        series: what was measured.
+        kernels: what the calls launched; None without a GPU.
+    """
+
+    calls: Calls
+    device: torch.device
+    limits: Limits
+    reasons: Mapping[str, dict[str, str]]
+    series: dict[Measure, Series] = field(default_factory=dict)
+    kernels: KernelTimer | None = None
+
+    def measure(self) -> None:
+        """Measure all."""
+        self._add(Measure.WALL, host_timing.wall(self.device), self.calls)
+        if self.device.type != "cuda":
+            self.series[Measure.ISSUE] = self.series[Measure.WALL]  # a call returns when its work is done
+            for measure in (Measure.KERNEL, Measure.KERNEL_WARM, Measure.EVENT, Measure.GRAPH):
+                self._missing(measure, self.calls, NOT_A_GPU)
+            return
+        self._add(Measure.ISSUE, host_timing.issue(self.device), self.calls)
+        flush = Flush(self.device)
+        self._kernels(flush)
+        launches = max((max(counts) for counts in self.kernels.launched.values()), default=64) if self.kernels else 64
+        self._add(Measure.EVENT, events(self.device, flush, launches), self.calls)
+        self._add(Measure.GRAPH, events(self.device, flush, 1), self._replays())
+
+    def _kernels(self, flush: Flush) -> None:
+        launched = KernelTimer(self.device, flush).launches(self.calls)
+        idle = [name for name, count in launched.items() if not count]
+        for measure in (Measure.KERNEL, Measure.KERNEL_WARM):
+            self._missing(measure, idle, "not measured: nothing that it launches was recorded")
+        working = {name: call for name, call in self.calls.items() if name not in idle}
+        self.kernels = KernelTimer(self.device, flush)
+        self._add(Measure.KERNEL, self.kernels.rounds, working)
+        self._add(Measure.KERNEL_WARM, KernelTimer(self.device, None).rounds, working)
+
+    def _replays(self) -> Calls:
+        replays: dict[str, Callable[[], object]] = {}
+        for name, call in self.calls.items():
+            try:
+                replays[name] = captured(call, self.device).replay
+            except RuntimeError as error:
+                torch.cuda.synchronize(self.device)
+                reason = (str(error).splitlines() or [""])[0][:120]
+                text = f"not measured: it cannot be captured in a CUDA graph ({reason})"
+                self._missing(Measure.GRAPH, [name], text)
+        return replays
+
+    def _add(self, measure: Measure, timer: Timer, calls: Calls) -> None:
+        if not calls:
+            return
+        try:
+            self.series[measure] = in_turns(timer, calls, self.limits)
+        except OpscopeError as error:
+            self._missing(measure, calls, f"not measured: {error}")
+
+    def _missing(self, measure: Measure, names: Iterable[str], reason: str) -> None:
+        for name in names:
+            self.reasons[name][measure] = reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """What results are put together from."""
+
+    case: Case
+    inputs: Inputs
+    durations: _Durations
+    clocks: Clocks | None
+    parameters: dict[str, str]
+    busy: str | None
+    steady: Mapping[str, Steady]
+
+    @property
+    def device(self) -> torch.device:
+        return self.durations.device
+
+    @property
+    def kernels(self) -> KernelTimer | None:
+        return self.durations.kernels
+
+    def result(self, name: str, checked: Correctness, call: Callable[[], object] | None) -> BenchResult:
+        found = {m: series.duration(name) for m, series in self.durations.series.items() if name in series.samples}
+        wrong = _is_wrong(checked)
+        if wrong:  # after it was timed
+            found, call = {}, None
+        kernel = found.get(Measure.KERNEL)
+        limit = None if kernel is None or wrong else self._limit(kernel, checked)
+        counts = self.kernels.launched.get(name) if self.kernels else None
+        missing = {str(measure): _WRONG for measure in Measure if wrong and measure not in found}
+        issue = found.get(Measure.ISSUE)
+        operators, kernels = ((), ()) if wrong or call is None else what_ran(call, self.device)
+        return BenchResult(
+            name=name,
+            case=self.case.name,
+            parameters=self.parameters,
+            inputs=tuple(_described(value) for value in self.inputs),
+            kernel_ns=kernel,
+            kernel_warm_ns=found.get(Measure.KERNEL_WARM),
+            event_ns=found.get(Measure.EVENT),
+            graph_ns=found.get(Measure.GRAPH),
+            issue_ns=issue,
+            wall_ns=found.get(Measure.WALL),
+            reasons=missing | self.durations.reasons[name],
+            kernels=None if not counts else sum(counts) / len(counts),
+            launch_bound=None if kernel is None or issue is None else issue.median > kernel.median,
+            correctness=checked,
+            limit=limit,
+            clocks=self.clocks,
+            doubts=tuple(self._doubts(name, limit)),
+            operators=operators,
+            launched=kernels,
+            peak_memory_bytes=None if wrong or call is None else _peak_memory(call, self.device),
+            contention=self.busy,
+            steady=None if wrong else self.steady.get(name),
+        )
+
+    def _limit(self, kernel: Duration, checked: Correctness) -> LimitShare | None:
+        try:
+            flop, moved = least_work(self.case.variants[self.case.baseline], self.inputs)
+        except (RuntimeError, TypeError):
+            return None
+        precision = checked.precision
+        if precision == "float32" and torch.backends.cuda.matmul.allow_tf32:
+            precision = "tf32"
+        return limit_share(flop, moved, kernel.median, self.device, precision)
+
+    def _doubts(self, name: str, limit: LimitShare | None) -> Sequence[str]:
+        doubts = []
+        if self.clocks is not None:
+            slowest, fastest = self.clocks.sm_mhz_min, self.clocks.sm_mhz_max
+            hard = [reason for reason in self.clocks.limited_by if reason in _HARD_LIMITS]
+            if hard and slowest < (1 - _SLOWED) * fastest:
+                doubts.append(
+                    f"the device was slowed down ({', '.join(hard)}): {slowest} to {fastest} MHz while it was measured"
+                )
+        streams = self.kernels.streams.get(name, set()) if self.kernels else set()
+        if self.kernels is not None and streams - self.kernels.current:
+            doubts.append("it works on other streams than the current one, which events do not see")
+        if limit is not None and self._is_impossible(limit):
+            doubts.append(
+                f"its kernels take {1 / (limit.share or 1):.2f} of the least time that the device allows: part of the "
+                "work is missing"
+            )
+        return doubts
+
+    def _is_impossible(self, limit: LimitShare) -> bool:
+        """Tell whether a call is faster than the device; what fits into its cache may be faster than its memory."""
+        bound = limit.of_peak_flops if limit.least_bytes <= _cache(self.device) else limit.share
+        return bound is not None and bound > _BELOW_LIMIT
+
+
+def _cache(device: torch.device) -> int:
+    return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
+
+
+def _peak_memory(call: Callable[[], object], device: torch.device) -> int | None:
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    result = call()
+    torch.cuda.synchronize(device)
+    del result
+    return int(torch.cuda.max_memory_allocated(device) - before)

@@ -1,0 +1,138 @@
+"""From the words of a command line to the cases that are benchmarked."""
+
+import functools
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Final, TypeVar
+
+import torch
+
+from opscope.base.errors import UsageError
+from opscope.record.bench import BenchRequest
+from opscope.workbench.benchmarking.case import Case
+from opscope.workbench.gallery import GALLERY, TIMERS, gallery_case
+from opscope.workloads.custom import load_function, load_module
+
+T = TypeVar("T")
+_DTYPES: Final = {
+    **{"fp64": torch.float64, "float64": torch.float64, "fp32": torch.float32, "float32": torch.float32},
+    **{"fp16": torch.float16, "float16": torch.float16, "bf16": torch.bfloat16, "bfloat16": torch.bfloat16},
+}
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SIZE: Final = re.compile(r"(\d+)([kKmMgG]?)")
+_RANGE: Final = re.compile(rf"{_SIZE.pattern}\.\.{_SIZE.pattern}")
+_STEP: Final = 4
+_OWN: Final = ("inputs", "reference")  # of a file: no variants
+
+
+def cases_of(request: BenchRequest, device: torch.device) -> list[Case]:
+    """Return what is benchmarked: each gallery case and each file by itself, functions of several places together.
+
+    Raises:
+        UsageError: a target is not there.
+    """
+    cases: list[Case] = []
+    functions: list[str] = []
+    for target in request.targets:
+        if target == TIMERS:
+            continue  # it is no comparison of functions
+        if target in GALLERY:
+            cases.append(gallery_case(target, device))
+        elif ":" in target:
+            functions.append(target)
+        elif target.endswith(".py"):
+            cases.append(_of_file(target, request))
+        else:
+            raise UsageError(
+                f"{target!r} is no benchmark: file.py, file.py:function, package.module:function, or one of "
+                f"{', '.join((*GALLERY, TIMERS))}"
+            )
+    if functions:
+        cases.append(_of_functions(functions, request))
+    return cases
+
+
+def _of_file(place: str, request: BenchRequest) -> Case:
+    module = _loaded(load_module, place)
+    variants = {
+        name: value
+        for name, value in vars(module).items()
+        if (inspect.isfunction(value) or isinstance(value, functools.partial))
+        and getattr(value, "__module__", module.__name__) in (module.__name__, "functools")
+        and not name.startswith("_") and name not in _OWN
+    }  # fmt: skip
+    if not variants:
+        raise UsageError(f"{place} has no functions to compare")
+    return Case(place, variants, _inputs(module, request), _reference(module, request))
+
+
+def _of_functions(targets: Sequence[str], request: BenchRequest) -> Case:
+    places = [target.rpartition(":") for target in targets]
+    names = [name for *_, name in places]
+    shown = names if len(set(names)) == len(names) else list(targets)
+    module = _loaded(load_module, places[0][0])
+    variants = {name: _loaded(load_function, target) for name, target in zip(shown, targets, strict=True)}
+    return Case(places[0][0], variants, _inputs(module, request), _reference(module, request))
+
+
+def _loaded(load: Callable[[str], T], target: str) -> T:
+    """Load a module or function of the user's.
+
+    Raises:
+        UsageError: that fails, in whatever way.
+    """
+    try:
+        return load(target)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{target} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _inputs(module: ModuleType, request: BenchRequest) -> Callable[..., object] | None:
+    if request.inputs is not None:
+        return _loaded(load_function, request.inputs)
+    found: Callable[..., object] | None = getattr(module, "inputs", None)
+    return found
+
+
+def _reference(module: ModuleType, request: BenchRequest) -> Callable[..., object] | None:
+    if request.reference is not None:
+        return _loaded(load_function, request.reference)
+    found: Callable[..., object] | None = getattr(module, "reference", None)
+    return found
+
+
+def points_of(axes: Mapping[str, Sequence[str]]) -> Iterator[dict[str, object]]:
+    """Return every combination of the axes' values.
+
+    Raises:
+        UsageError: a range is empty.
+    """
+    values = [[value for word in words for value in _values(word)] for words in axes.values()]
+    for point in itertools.product(*values):
+        yield dict(zip(axes, point, strict=True))
+
+
+def _values(word: str) -> list[object]:
+    """Return the values that a word stands for: ``1k..64M`` is a range in steps of four times."""
+    if (found := _RANGE.fullmatch(word)) is not None:
+        first, last = (int(found[at]) * _UNITS[found[at + 1].lower()] for at in (1, 3))
+        if first > last or not first:
+            raise UsageError(f"the range {word} is empty")
+        sizes: list[object] = []
+        while first <= last:
+            sizes.append(first)
+            first *= _STEP
+        return sizes
+    if word in _DTYPES:
+        return [_DTYPES[word]]
+    if (found := _SIZE.fullmatch(word)) is not None:
+        return [int(found[1]) * _UNITS[found[2].lower()]]
+    try:
+        return [float(word)]
+    except ValueError:
+        return [{"true": True, "false": False}.get(word.lower(), word)]

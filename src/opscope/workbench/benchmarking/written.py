@@ -1,0 +1,33 @@
+"""The document of a benchmark, from what was measured and where."""
+
+import datetime
+from collections.abc import Sequence
+
+import torch
+
+from opscope.collect.environment import describe_framework, describe_machine
+from opscope.documents.bench import BenchDocument, BenchResult
+from opscope.record.bench import BenchRequest
+from opscope.workbench.benchmarking.verdicts import compare, pairs_of
+from opscope.workbench.gallery import TIMERS
+
+
+def document_of(
+    results: Sequence[BenchResult], device: torch.device, request: BenchRequest | None = None
+) -> BenchDocument:
+    """Compare the results of one process, and say where they were measured.
+
+    Args:
+        results: of all cases and parameters.
+        device: where.
+        request: what was asked for, so that it can be measured again.
+    """
+    return BenchDocument(
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        machine=describe_machine(device),
+        framework=describe_framework(device),
+        processes=1,
+        results=tuple(results),
+        comparisons=compare(pairs_of([result for result in results if result.case != TIMERS])),
+        request=request,
+    )

@@ -1,0 +1,41 @@
+"""Vectors: numbers multiplied four bytes a thread, and sixteen.
+
+A load of a ``float4`` is one instruction instead of four, and has four times the bytes under way: by so much fewer
+warps keep the memory busy. The address must be a multiple of sixteen bytes.
+"""
+
+from typing import Final
+
+import torch
+
+from opscope.workbench.benchmarking.case import Case, Function
+from opscope.workbench.gallery import technique_kernels as kernels
+
+_FACTOR: Final = 1.5
+
+
+def inputs(size: int, device: torch.device) -> torch.Tensor:
+    """Return random numbers."""
+    return torch.randn(size, device=device)
+
+
+def by_float(x: torch.Tensor) -> torch.Tensor:
+    """Move one number a thread."""
+    return kernels.scale_by_float(x, _FACTOR)
+
+
+def by_float4(x: torch.Tensor) -> torch.Tensor:
+    """Move four numbers a thread."""
+    return kernels.scale_by_float4(x, _FACTOR)
+
+
+def pytorch(x: torch.Tensor) -> torch.Tensor:
+    """Use PyTorch's."""
+    return x * _FACTOR
+
+
+def case(device: torch.device) -> Case:
+    """Return the kernels; a GPU is needed."""
+    kernels.refuse_without_cuda(device)
+    variants: dict[str, Function] = {"float": by_float, "float4": by_float4, "pytorch": pytorch}
+    return Case("vector-loads", variants, inputs, pytorch, {"size": 1 << 24})

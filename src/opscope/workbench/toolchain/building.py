@@ -1,0 +1,143 @@
+"""A source and what to make of it -> `BuildDocument`, or listings of its kernels."""
+
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from opscope.analysis.costs.launch_check import Launch, check_launch
+from opscope.analysis.costs.occupancy import entry_of
+from opscope.base.errors import EnvironmentLacksError, OpscopeError
+from opscope.base.files import scratch
+from opscope.documents.build import BinaryEntry, BuildDocument, KernelListing, KernelResources, ListingDocument
+from opscope.knowledge.binaries.elf import open_elf
+from opscope.knowledge.binaries.fatbins import Kind, fat_binaries
+from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities
+from opscope.machine.driver import driver
+from opscope.machine.programs import program
+from opscope.workbench.toolchain import nvcc
+from opscope.workbench.toolchain.listing import ptx_kernels, sass_kernels
+from opscope.workbench.toolchain.messages import messages, resources
+
+_SECONDS: Final = 120
+_RELOCATABLE: Final = ("-rdc=true", "--relocatable-device-code=true")
+_STORED: Final = {Kind.CUBIN: "sass", Kind.PTX: "ptx"}
+SUFFIXES: Final = {nvcc.Kind.EXECUTABLE: "", nvcc.Kind.LIBRARY: ".so", nvcc.Kind.EXTENSION: ".so"}
+
+
+def chosen(asked: Sequence[str], *, universal: bool) -> tuple[str, ...]:
+    """Return the compute capabilities to build for: what was asked, all, or those of the GPUs here.
+
+    Raises:
+        EnvironmentLacksError: nothing was asked for, and there is no GPU here.
+    """
+    compiler = nvcc.installed()
+    if universal:
+        return compiler.capabilities
+    if asked:
+        return nvcc.architectures(compiler, asked)
+    here = driver()
+    numbers = list(dict.fromkeys(device.compute_capability for device in here.devices))
+    if not numbers:
+        raise EnvironmentLacksError(
+            f"for which GPU? {here.error or 'There is none here'}: --arch sm_90, or --universal"
+        )
+    return nvcc.architectures(compiler, numbers)
+
+
+def build_file(
+    source: Path, output: Path, kind: nvcc.Kind, numbers: Sequence[str], block: int, more: Iterable[str] = ()
+) -> BuildDocument:
+    """Build a file, and say what its kernels take.
+
+    Args:
+        source: a ``.cu`` file.
+        output: what to write; a library is loaded under its name.
+        kind: what to make of it.
+        numbers: compute capabilities.
+        block: threads of the blocks whose occupancy is told.
+        more: further flags for nvcc.
+
+    Raises:
+        EnvironmentLacksError: nvcc, the host's compiler or PyTorch is missing.
+        BuildFailedError: the source cannot be compiled.
+    """
+    more = tuple(more)
+    nvcc.refuse_flags(more)
+    own = nvcc.extension_flags(output.stem.partition(".")[0]) if kind is nvcc.Kind.EXTENSION else ()
+    built = nvcc.run(source, output, kind, numbers, (*own, *more))
+    compiler = nvcc.installed()
+    return BuildDocument(
+        source=str(source),
+        output=str(output),
+        kind=str(kind),
+        nvcc=str(compiler.path),
+        nvcc_version=compiler.version,
+        command=built.command,
+        seconds=built.seconds,
+        block_threads=block,
+        kernels=tuple(with_occupancy(kernel, block) for kernel in resources(built.text)),
+        contents=tuple(contents(output)),
+        messages=tuple(found for found in messages(built.text) if found.kind == "warning"),
+        linked_figures=not any(one in " ".join(more).replace(" true", "=true") for one in _RELOCATABLE),
+    )
+
+
+def with_occupancy(kernel: KernelResources, block: int) -> KernelResources:
+    """Add the theoretical occupancy of blocks of some threads, or why such a block cannot be launched."""
+    capability = compute_capabilities().get(capability_of(kernel.arch) or "")
+    if capability is None:
+        return kernel
+    launch = Launch((1, 1, 1), (block, 1, 1), kernel.registers, kernel.shared_memory_bytes)
+    found = check_launch(launch, capability, None)
+    return replace(kernel, occupancy=entry_of(found.occupancy), problem="; ".join(found.problems) or None)
+
+
+def listing_of(source: Path, kind: str, number: str, more: Iterable[str] = ()) -> ListingDocument:
+    """Compile a source for one architecture, and list its kernels.
+
+    Args:
+        source: a ``.cu`` file.
+        kind: ``ptx`` or ``sass``.
+        number: the compute capability.
+        more: further flags for nvcc.
+    """
+    more = tuple(more)
+    nvcc.refuse_flags(more)
+    with scratch() as folder:
+        output = folder / f"listing.{kind}"
+        nvcc.run(source, output, nvcc.Kind.PTX if kind == "ptx" else nvcc.Kind.CUBIN, [number], more)
+        kernels = ptx_kernels(output.read_text()) if kind == "ptx" else disassembled(output)
+        return ListingDocument(kind=kind, origin=str(source), kernels=tuple(kernels))
+
+
+def disassembled(cubin: Path) -> Iterator[KernelListing]:
+    """Yield the kernels of a cubin, as nvdisasm reads it.
+
+    Raises:
+        EnvironmentLacksError: nvdisasm is missing.
+        OpscopeError: it cannot read the file.
+    """
+    command = [str(program("nvdisasm")), "-g", "-c", str(cubin)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, errors="replace")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentLacksError(f"{command[0]} does not run: {error}") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise OpscopeError(f"nvdisasm cannot read {cubin.name}: {said[0] if said else 'it failed without a word'}")
+    yield from sass_kernels(done.stdout)
+
+
+def contents(path: Path) -> Iterator[BinaryEntry]:
+    """Yield the code for GPUs in an ELF file, each kind and architecture once with the bytes of all."""
+    sizes: dict[tuple[str, str, bool], int] = {}
+    with open_elf(path) as elf:
+        for binary in fat_binaries(elf):
+            for image in binary.images if not binary.relocatable else ():
+                if image.kind in _STORED:
+                    key = (_STORED[image.kind], image.target, image.compression is not None)
+                    sizes[key] = sizes.get(key, 0) + image.size
+    for (kind, arch, compressed), size in sizes.items():
+        yield BinaryEntry(kind=kind, arch=arch, size_bytes=size, compressed=compressed)

@@ -1,0 +1,142 @@
+"""The process that compiles kernels of Triton and torch.compile: it leaves them in Triton's cache, a folder of its own.
+
+It reads a request from standard input. The caches' folders are set in its environment before anything is imported.
+"""
+
+import ast
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities
+from opscope.record.bench import BenchRequest
+from opscope.record.listing import ListingRequest
+
+_WARP = 32
+
+
+def main() -> None:
+    """Serve one request."""
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=ListingRequest)
+    try:
+        _compile_ahead(request) if request.signature is not None else _called(request)
+    except OpscopeError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
+
+
+def _called(request: ListingRequest) -> None:
+    """Call a function once, so that its kernels are compiled."""
+    import torch
+
+    from opscope.workbench.benchmarking.targets import cases_of
+
+    if not torch.cuda.is_available():
+        raise EnvironmentLacksError(
+            "kernels are compiled when they are called, on a GPU, and there is none; of a kernel of Triton itself, "
+            "--signature and --arch say what to compile it for"
+        )
+    device = torch.device("cuda", torch.cuda.current_device())
+    (case,) = cases_of(BenchRequest(targets=(request.target,), inputs=request.inputs), device)
+    function: Callable[..., object] = next(iter(case.variants.values()))
+    inputs = case.make_inputs(device, {})
+    if request.inductor:
+        function = torch.compile(function, dynamic=False)
+    _without_gpu_faults(function, inputs, torch)
+
+
+def _without_gpu_faults(function: Callable[..., object], inputs: Sequence[object], torch: Any) -> None:
+    try:
+        function(*inputs)
+        torch.cuda.synchronize()
+    except Exception as error:
+        said = (str(error).splitlines() or [""])[0][:200]
+        raise UsageError(f"the function fails: {type(error).__name__}: {said}") from error
+
+
+def _compile_ahead(request: ListingRequest) -> None:
+    """Compile a kernel of Triton for types and an architecture that were named; no GPU is needed."""
+    try:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+    except ImportError as error:
+        raise EnvironmentLacksError(f"Triton is missing: pip install 'opscope[triton]' ({error})") from error
+    from opscope.workloads.custom import load_module
+
+    file, _, name = request.target.rpartition(":")
+    if not file or not name:
+        raise UsageError(f"{request.target!r} names no kernel: file.py:kernel does")
+    kernel: Any = _undecorated(load_module(file), name, request.target)
+    if not isinstance(kernel, triton.runtime.JITFunction):
+        raise UsageError(f"{request.target} is no kernel of Triton (@triton.jit)")
+    source = ASTSource(kernel, *_types(kernel.arg_names, request))
+    target = GPUTarget("cuda", _number(request.arch), _WARP)
+    try:
+        triton.compile(source, target=target)
+    except Exception as error:  # Triton's own errors have no common base
+        said = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+        why = " ... ".join(dict.fromkeys(said[:1] + said[-1:]))[:400]
+        raise OpscopeError(f"{request.target} cannot be compiled: {type(error).__name__}: {why}") from error
+
+
+def _undecorated(module: Any, name: str, target: str) -> Any:
+    """Return a kernel without what chooses its configurations: @triton.autotune, @triton.heuristics."""
+    found = getattr(module, name, None)
+    if found is None:
+        raise UsageError(f"{target}: there is no {name}")
+    while not hasattr(found, "arg_names") or (hasattr(found, "fn") and type(found).__name__ != "JITFunction"):
+        inner = getattr(found, "fn", None)
+        if inner is None:
+            break
+        found = inner
+    return found
+
+
+def _types(names: Sequence[str], request: ListingRequest) -> tuple[dict[str, str], dict[tuple[int, ...], object]]:
+    """Return the type of each argument, and the values of constants by position."""
+    unknown = [name for name in request.constants if name not in names]
+    if unknown:
+        raise UsageError(f"the kernel has no argument {unknown[0]!r}; it has {', '.join(names)}")
+    given = list(request.signature or ())
+    if len(given) + len(request.constants) != len(names):
+        raise UsageError(
+            f"the kernel has the arguments {', '.join(names)}: --constant NAME=VALUE for each constexpr, --signature "
+            f"for the types of the others, in order; {len(given)} and {len(request.constants)} were given"
+        )
+    types = {name: "constexpr" if name in request.constants else given.pop(0) for name in names}
+    values: dict[tuple[int, ...], object] = {
+        (at,): _value(request.constants[name]) for at, name in enumerate(names) if name in request.constants
+    }
+    return types, values
+
+
+def _value(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _number(arch: str | None) -> int:
+    """Return a compute capability as Triton counts it: 90."""
+    if arch is None:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UsageError("for which GPU? There is none here: --arch sm_90")
+        major, minor = torch.cuda.get_device_capability()
+        return int(10 * major + minor)
+    number = capability_of(arch)
+    if number is None:
+        raise UsageError(f"{arch!r} is no architecture: sm_90 is one")
+    if number not in compute_capabilities():
+        raise UsageError(f"{arch!r} is no architecture that is known: opscope gpus lists them")
+    return int(number.replace(".", ""))
+
+
+if __name__ == "__main__":
+    main()

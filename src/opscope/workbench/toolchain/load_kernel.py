@@ -1,0 +1,373 @@
+"""Operators of PyTorch from sources in CUDA or C++: built, checked before each call, and known to ``torch.compile``."""
+
+import hashlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Final, get_type_hints
+
+import torch
+
+from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.files import PRIVATE_FILE, alone_in, digest_of, is_own, private_folder, write_whole
+from opscope.workbench.toolchain.messages import first_error
+from opscope.workbench.toolchain.nvcc import BuildFailedError, installed
+
+Function = Callable[..., object]
+_TYPES: Final = {torch.Tensor: "torch::Tensor", int: "int64_t", float: "double", bool: "bool"}
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_ANY_NAME: Final = "TORCH_EXTENSION_NAME"
+_MODULE: Final = re.compile(r"^[ \t]*PYBIND11_MODULE\s*\(\s*(\w+)", re.MULTILINE)
+_INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_INCLUDED: Final = ("-include", "torch/types.h")
+_INCLUDED_CUDA: Final = (*_INCLUDED, "-include", "cuda_runtime.h")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requires:
+    """What a tensor must be, so that a kernel may read it.
+
+    Attributes:
+        dtypes: one of these; None allows all.
+        dims: number of dimensions; None allows all.
+        contiguous: whether its elements must lie one after the other.
+        shape_of: the argument whose shape it must have.
+    """
+
+    dtypes: tuple[torch.dtype, ...] | None = None
+    dims: int | None = None
+    contiguous: bool = True
+    shape_of: str | None = None
+
+    def problem(self, name: str, value: torch.Tensor, arguments: Mapping[str, object]) -> str | None:
+        """Say what is wrong with an argument; None where nothing is."""
+        if self.dtypes is not None and value.dtype not in self.dtypes:
+            return f"{name} is of {_short(value.dtype)}, not of {' or '.join(map(_short, self.dtypes))}"
+        if self.dims is not None and value.dim() != self.dims:
+            return f"{name} has {value.dim()} dimensions, not {self.dims}"
+        if self.contiguous and not value.is_contiguous():
+            return f"{name} is not contiguous: its strides are {tuple(value.stride())}; {name}.contiguous() copies it"
+        other = arguments.get(self.shape_of) if self.shape_of is not None else None
+        if isinstance(other, torch.Tensor) and value.shape != other.shape:
+            return f"{name} has the shape {tuple(value.shape)}, {self.shape_of} has {tuple(other.shape)}"
+        return None
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class Operators:
+    """The operators of one source, as attributes; each is ``torch.ops.<namespace>.<name>``, too.
+
+    Attributes:
+        namespace: under which PyTorch knows them.
+        source: what they were built from.
+    """
+
+    def __init__(self, namespace: str, source: Path, operators: Mapping[str, Function]) -> None:
+        self.namespace, self.source = namespace, source
+        self._operators = dict(operators)
+
+    def __getattr__(self, name: str) -> Function:
+        try:
+            return self.__dict__["_operators"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"there is no operator {name}; there are {', '.join(self._operators)}") from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._operators]
+
+    def __repr__(self) -> str:
+        return f"<operators {', '.join(self._operators)} of {self.source.name}, torch.ops.{self.namespace}>"
+
+
+def load_kernel(
+    source: str | Path,
+    functions: Mapping[str, Function],
+    *,
+    requires: Mapping[str, Requires] | None = None,
+    name: str = "kernels",
+    flags: tuple[str, ...] = (),
+) -> Operators:
+    """Build operators from a source, unless that was done before, and register them with PyTorch.
+
+    Before each call it is checked that all tensors are on one device, a GPU for a CUDA source, and are what
+    ``requires`` asks for, contiguous unless told otherwise. The operators work under ``torch.compile`` and pass
+    ``torch.library.opcheck``.
+
+    Args:
+        source: a ``.cu`` or ``.cpp`` file, or the text of one (CUDA, where it has a ``__global__``). It defines C++
+            functions that take and return ``torch::Tensor``, ``int64_t``, ``double`` and ``bool``. A source with a
+            ``PYBIND11_MODULE`` of its own is built as the extension that it is.
+        functions: per function of the source (of its module, where it has one), a Python function of the same
+            parameters, with annotations, that returns empty tensors like its results: the fake kernel.
+        requires: per parameter, what it must be; the same for all functions.
+        name: the operators' namespace in ``torch.ops``.
+        flags: further flags for the compiler.
+
+    Raises:
+        UsageError: a signature cannot be translated, or an operator of that name is of another source.
+        EnvironmentLacksError: PyTorch has no CUDA, or a compiler or ninja is missing.
+        BuildFailedError: the source cannot be compiled: the compiler's first error, with its line.
+    """
+    if not functions or not _NAME.fullmatch(name):
+        raise UsageError(f"load_kernel needs functions, and a name that is one of C++: {name!r}")
+    declarations = {function: declaration(function, fake) for function, fake in functions.items()}
+    known = {one for fake in functions.values() for one in inspect.signature(fake).parameters}
+    if unknown := [one for one in requires or {} if one not in known]:
+        raise UsageError(
+            f"requires names {unknown[0]!r}, which no function takes; there are {', '.join(sorted(known))}"
+        )
+    text, given = _text(source)
+    is_cuda = "__global__" in text or (given is not None and given.suffix == ".cu")
+    _refuse_taken(name, functions, given, text)
+    module = _built(name, text, given, declarations, flags, is_cuda=is_cuda)
+    for function in functions:
+        if not hasattr(module, function):
+            bound = ", ".join(one for one in vars(module) if not one.startswith("_")) or "none"
+            raise UsageError(f"the module of {given or 'the source'} has no function {function}; it has: {bound}")
+    operators = {
+        function: _registered(f"{name}::{function}", getattr(module, function), fake, requires or {}, is_cuda=is_cuda)
+        for function, fake in functions.items()
+    }
+    for function in functions:
+        _taken[f"{name}::{function}"] = _origin(given, text)
+    return Operators(name, given or Path(f"{name}.{'cu' if is_cuda else 'cpp'}"), operators)
+
+
+_taken: dict[str, str] = {}  # operator -> what it was built from, in this process
+
+
+def _origin(given: Path | None, text: str) -> str:
+    return str(given) if given is not None else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _refuse_taken(name: str, functions: Mapping[str, Function], given: Path | None, text: str) -> None:
+    """Refuse to replace an operator of another source: what holds the earlier one would call the later one.
+
+    Raises:
+        UsageError: an operator of the name is there.
+    """
+    for function in functions:
+        before = _taken.get(f"{name}::{function}")
+        if before is not None and before != _origin(given, text):
+            raise UsageError(
+                f"{name}::{function} is there already, of another source: name= gives this one another name"
+            )
+
+
+def _text(source: str | Path) -> tuple[str, Path | None]:
+    if isinstance(source, Path) or ("\n" not in source and source.endswith((".cu", ".cpp"))):
+        path = Path(source).resolve()
+        if not path.is_file():
+            raise UsageError(f"there is no source {path}")
+        return path.read_text(encoding="utf-8"), path
+    return source, None
+
+
+def declaration(name: str, fake: Function) -> str:
+    """Return the C++ declaration of a function with a Python function's annotations.
+
+    Raises:
+        UsageError: a parameter or the result is of a type that cannot be translated.
+    """
+    hints = get_type_hints(fake)
+    parameters = list(inspect.signature(fake).parameters)
+    kinds = {parameter.kind for parameter in inspect.signature(fake).parameters.values()}
+    if kinds - {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY}:
+        raise UsageError(f"the fake kernel of {name} has parameters that C++ has not: keyword-only, or *arguments")
+    if not _NAME.fullmatch(name) or "return" not in hints or any(one not in hints for one in parameters):
+        raise UsageError(f"the fake kernel of {name} needs annotations of all its parameters and of its result")
+    types = {one: _TYPES.get(hints[one]) for one in parameters}
+    unknown = [one for one, cpp in types.items() if cpp is None]
+    result = _result_type(hints["return"])
+    if unknown or result is None:
+        what = f"its parameter {unknown[0]}" if unknown else "its result"
+        raise UsageError(f"{name}: {what} is none of Tensor, int, float and bool (and tuples of Tensor as results)")
+    return f"{result} {name}({', '.join(f'{cpp} {one}' for one, cpp in types.items())});"
+
+
+def _result_type(hint: object) -> str | None:
+    if isinstance(hint, type) and hint in _TYPES:
+        return _TYPES[hint]
+    parts = getattr(hint, "__args__", ())
+    if getattr(hint, "__origin__", None) is tuple and parts and all(part is torch.Tensor for part in parts):
+        return f"std::tuple<{', '.join(['torch::Tensor'] * len(parts))}>"
+    return None
+
+
+def _built(
+    name: str, text: str, given: Path | None, declarations: Mapping[str, str], flags: tuple[str, ...], *, is_cuda: bool
+) -> ModuleType:
+    if is_cuda and torch.version.cuda is None:
+        raise EnvironmentLacksError("a CUDA source needs a PyTorch with CUDA; this one is built for the CPU")
+    capability = torch.cuda.get_device_capability() if is_cuda and torch.cuda.is_available() else None
+    parts = [text, *declarations.values(), *flags, torch.__version__, str(capability)]
+    parts.append(installed().version if is_cuda else "")
+    if given is not None:  # the same text beside other headers is another program
+        parts += [str(given), *_included(given, text)]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    folder = private_folder(f"operators/{name}-{key}")
+    own = given or folder / f"{name}.{'cu' if is_cuda else 'cpp'}"
+    if given is None:
+        _keep(own, text)
+    bound = _MODULE.search(text)
+    sources, called = [own], f"{name}_{key}"
+    if bound is None:
+        sources.append(folder / f"opscope_binding_{key}.cpp")
+        _keep(sources[-1], _binding(declarations))
+    elif bound[1] != _ANY_NAME:
+        called = bound[1]  # what its initialisation is called after
+    with alone_in(folder, lambda: _say_waiting(folder)):
+        _clear(folder, called)
+        module = _compiled(called, folder, sources, flags, capability, is_cuda=is_cuda)
+        library = folder / f"{called}.so"
+        if library.is_file():
+            write_whole(_digest_of(library), digest_of(library).encode(), PRIVATE_FILE)
+    return module
+
+
+def _included(source: Path, text: str) -> Iterator[str]:
+    """Yield paths and digests of the headers beside a source that it includes, and those that these include."""
+    waiting, seen = [(source.parent, text)], set[Path]()
+    while waiting:
+        folder, content = waiting.pop()
+        for name in _INCLUDE.findall(content):
+            header = (folder / name).resolve()
+            if header in seen or not header.is_file():
+                continue
+            seen.add(header)
+            inner = header.read_text(encoding="utf-8", errors="replace")
+            yield f"{header} {hashlib.sha256(inner.encode()).hexdigest()}"
+            waiting.append((header.parent, inner))
+
+
+def _clear(folder: Path, name: str) -> None:
+    """Clear away what a build that was killed left; called while no other process builds in the folder.
+
+    PyTorch's own lock is a file that stays when its process is killed, and a library may have been cut off.
+    """
+    (folder / "lock").unlink(missing_ok=True)
+    library = folder / f"{name}.so"
+    if not library.exists():
+        return
+    kept = _digest_of(library)
+    whole = kept.is_file() and is_own(library) and kept.read_text() == digest_of(library)
+    if not whole:
+        library.unlink()
+        kept.unlink(missing_ok=True)
+
+
+def _digest_of(library: Path) -> Path:
+    return library.with_name(f"{library.name}.digest")
+
+
+def _say_waiting(folder: Path) -> None:
+    sys.stderr.write(f"opscope: another process builds in {folder}; waiting for it\n")
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a file, unless it is there: ninja builds anew what is newer than before."""
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_whole(path, text.encode())
+
+
+def _binding(declarations: Mapping[str, str]) -> str:
+    names = "\n".join(f'    module.def("{name}", &{name});' for name in declarations)
+    lines = "\n".join(declarations.values())
+    return f"#include <torch/extension.h>\n\n{lines}\n\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {{\n{names}\n}}\n"
+
+
+def _compiled(
+    name: str, folder: Path, sources: list[Path], flags: tuple[str, ...], capability: tuple[int, int] | None, *,
+    is_cuda: bool,
+) -> ModuleType:  # fmt: skip
+    from torch.utils import cpp_extension
+
+    try:
+        with _for_architecture(capability):
+            module: ModuleType = cpp_extension.load(
+                name=name,
+                sources=[str(source) for source in sources],
+                build_directory=str(folder),
+                extra_cflags=["-O3", *(_INCLUDED if not is_cuda else ()), *(flags if not is_cuda else ())],
+                extra_cuda_cflags=["-O3", "-lineinfo", *_INCLUDED_CUDA, *flags],
+                with_cuda=is_cuda,
+            )
+    except ImportError as error:
+        raise BuildFailedError(
+            f"{sources[0].name} does not define a function as its fake kernel declares it: {error}; int is int64_t "
+            "there, float double"
+        ) from error
+    except (RuntimeError, OSError) as error:
+        said = str(error)
+        if "Ninja is required" in said or "CUDA_HOME" in said or "No such file or directory: 'which'" in said:
+            raise EnvironmentLacksError(f"operators cannot be built here: {said.splitlines()[0]}") from error
+        raise BuildFailedError(f"{sources[0].name} cannot be built: {first_error(said)}") from error
+    return module
+
+
+@contextmanager
+def _for_architecture(capability: tuple[int, int] | None) -> Iterator[None]:
+    """Build for the device here only, and with ninja of this environment."""
+    wanted = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
+    if capability is not None and "TORCH_CUDA_ARCH_LIST" not in os.environ:
+        wanted["TORCH_CUDA_ARCH_LIST"] = f"{capability[0]}.{capability[1]}"
+    before = {variable: os.environ.get(variable) for variable in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for variable, value in before.items():
+            if value is None:
+                os.environ.pop(variable, None)
+            else:
+                os.environ[variable] = value
+
+
+def _registered(
+    qualified: str, built: Function, fake: Function, requires: Mapping[str, Requires], *, is_cuda: bool
+) -> Function:
+    signature = inspect.signature(fake)
+
+    def call(*arguments: object, **named: object) -> object:
+        bound = signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        if (problem := check_arguments(bound.arguments, requires, is_cuda=is_cuda)) is not None:
+            raise UsageError(f"{qualified}: {problem}")
+        device = next((one.device for one in bound.args if isinstance(one, torch.Tensor) and one.is_cuda), None)
+        if device is None:
+            return built(*bound.args)
+        with torch.cuda.device(device):  # launches go to the current device
+            return built(*bound.args)
+
+    call.__name__, call.__doc__ = fake.__name__, fake.__doc__
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__annotations__ = dict(get_type_hints(fake))
+    schema = torch.library.infer_schema(fake, mutates_args=())
+    operator = torch.library.custom_op(qualified, call, mutates_args=(), schema=schema)
+    operator.register_fake(fake)
+    return operator  # type: ignore[no-any-return]
+
+
+def check_arguments(arguments: Mapping[str, object], requires: Mapping[str, Requires], *, is_cuda: bool) -> str | None:
+    """Say what is wrong with the arguments of a call; None where nothing is."""
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+    for name, value in tensors.items():
+        if is_cuda and not value.is_cuda:
+            return f"{name} is on {value.device}: the kernel runs on a GPU; {name}.cuda() copies it there"
+    devices = {value.device for value in tensors.values()}
+    if len(devices) > 1:
+        return f"the tensors are on {' and '.join(sorted(map(str, devices)))}: they must be on one device"
+    for name, value in tensors.items():
+        problem = requires.get(name, Requires()).problem(name, value, arguments)
+        if problem is not None:
+            return problem
+    return None

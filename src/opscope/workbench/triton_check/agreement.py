@@ -1,0 +1,154 @@
+"""Whether the results of a case are right: beside its reference in float64, or beside the interpreter's results.
+
+The tolerances are those of ``opscope bench``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from opscope.documents.triton_check import Agreement
+from opscope.torch_support.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
+
+_ANY_TOLERANCE: Final = 1e-1  # 8-bit types have two or three bits of mantissa
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What came of one result."""
+
+    sentence: str
+    right: bool = False
+    relative_error: float | None = None
+    element_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What is right: the results, and where they are from."""
+
+    results: tuple[torch.Tensor, ...]
+    origin: str
+
+
+def changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a value with every tensor in it changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: changed(part, change) for key, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(changed(part, change) for part in value)
+    return value
+
+
+def right_of(reference: Callable[..., object], inputs: tuple[Any, ...]) -> Right:
+    """Call the reference with float64 inputs; at their own precision where it does not take those.
+
+    Whole numbers and truth values are those of the inputs as they are.
+    """
+    plain = tensors_of(reference(*changed(inputs, copy_of)))
+    try:
+        double = tensors_of(reference(*changed(inputs, _double)))
+    except Exception:  # many references name a data type
+        double = []
+    floating = [place for place, one in enumerate(plain) if one.is_floating_point()]
+    exact = len(double) == len(plain) and all(double[place].dtype is torch.float64 for place in floating)
+    if not exact or not floating:
+        return Right(tuple(map(copy_of, plain)), "its reference")
+    results = [one if own.is_floating_point() else own for one, own in zip(double, plain, strict=True)]
+    return Right(tuple(map(copy_of, results)), "its reference in float64")
+
+
+def _double(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().double() if value.is_floating_point() and value.dtype is not torch.float64 else copy_of(value)
+
+
+def agreement_of(results: Sequence[torch.Tensor], right: Right, *, tf32: bool = False) -> Agreement:
+    """Compare results with what is right.
+
+    Args:
+        results: of the case.
+        right: what they should be.
+        tf32: whether float32 results may be as far off as products in TF32 are, the default of ``tl.dot`` on GPUs.
+    """
+    if len(results) != len(right.results):
+        sentence = f"it returns {len(results)} tensors, not {len(right.results)}"
+        return Agreement(right=False, compared_with=right.origin, sentence=sentence)
+    pairs = zip(results, right.results, strict=True)
+    found = [_compared(one.cpu(), wanted.cpu(), tf32=tf32) for one, wanted in pairs]
+    worst = max(range(len(found)), key=lambda place: _badness(found[place], results[place].dtype))
+    one, dtype = found[worst], results[worst].dtype
+    return Agreement(
+        right=one.right,
+        compared_with=right.origin,
+        sentence=one.sentence + (f" (result {worst + 1})" if len(found) > 1 else ""),
+        dtype=_name(dtype),
+        relative_error=one.relative_error,
+        element_error=one.element_error,
+        tolerance=_tolerance(dtype),
+    )
+
+
+def _badness(found: _Found, dtype: torch.dtype) -> tuple[bool, float]:
+    return not found.right, (found.relative_error or 0.0) / (_tolerance(dtype) or 1.0)
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return TOLERANCE.get(dtype, _ANY_TOLERANCE) if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _compared(result: torch.Tensor, wanted: torch.Tensor, *, tf32: bool) -> _Found:
+    if result.shape != wanted.shape:
+        return _Found(f"it returns the shape {tuple(result.shape)}, not {tuple(wanted.shape)}")
+    if result.is_complex() and wanted.is_complex():
+        one, other = (torch.view_as_real(value.resolve_conj()) for value in (result, wanted))
+        return _compared(one, other, tf32=tf32)
+    if result.is_floating_point() != wanted.is_floating_point():
+        return _Found(f"it returns {_name(result.dtype)}, where {_name(wanted.dtype)} is right")
+    if not wanted.is_floating_point():
+        return _of_whole(result, wanted)
+    return _of_floating(result, wanted.double(), tf32=tf32)
+
+
+def _of_whole(result: torch.Tensor, wanted: torch.Tensor) -> _Found:
+    if (result.dtype is torch.bool) != (wanted.dtype is torch.bool):
+        return _Found(f"it returns {_name(result.dtype)}, where {_name(wanted.dtype)} is right")
+    differing = int((result.long() != wanted.long()).sum())
+    if not differing:
+        return _Found("all elements are equal", right=True, relative_error=0.0)
+    return _Found(f"{differing:,} of {wanted.numel():,} elements differ")
+
+
+def _of_floating(result: torch.Tensor, wanted: torch.Tensor, *, tf32: bool) -> _Found:
+    got, limits = result.double(), torch.finfo(result.dtype)
+    beyond = wanted.abs() > limits.max
+    wanted = torch.where(beyond, torch.copysign(torch.full_like(wanted, float("inf")), wanted), wanted)
+    if differing := int((got.isnan() != wanted.isnan()).sum()):
+        return _Found(f"{differing:,} of {wanted.numel():,} elements are NaN and should not be, or the other way round")
+    near = wanted.abs().isfinite() & (wanted.abs() > 0.99 * limits.max)  # rounding decides whether it is infinite
+    infinite = (wanted.isinf() | got.isinf()) & ~near
+    if differing := int((got[infinite] != wanted[infinite]).sum()):
+        return _Found(f"{differing:,} of {wanted.numel():,} elements are infinite and should not be, or not and should")
+    finite = wanted.isfinite() & got.isfinite()
+    return _of_finite((got - wanted)[finite], wanted[finite], result.dtype, tf32=tf32)
+
+
+def _of_finite(difference: torch.Tensor, values: torch.Tensor, dtype: torch.dtype, *, tf32: bool) -> _Found:
+    if not values.numel():
+        return _Found("there are no numbers to compare", right=True)
+    far, element = errors_of(difference, values, dtype)
+    allowed = _tolerance(dtype)
+    said = f"relative error {far:.1e}, {allowed:.0e} allowed for {_name(dtype)}"
+    right = far <= allowed
+    if not right and tf32 and dtype is torch.float32 and far <= TF32_ERROR:
+        right, said = True, f"{said}, but no more than TF32 products have, the default of tl.dot"
+    if right and element > element_tolerance(dtype):
+        right, said = False, f"{said}, but an element is off by {element:.1e} of its size"
+    return _Found(said, right=right, relative_error=far, element_error=element)

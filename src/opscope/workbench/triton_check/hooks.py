@@ -1,0 +1,375 @@
+"""Hooks into Triton's interpreter: every access to memory is checked before it is made.
+
+The interpreter calls methods of ``InterpreterBuilder`` for what a program does. A pointer remembers the tensor that it
+was made from (in its handle's attributes, carried on by what computes pointers from pointers), and an access outside
+that tensor is reported and left out: a load gives NaN (in whole numbers, all bits set), a store nothing.
+"""
+
+import gc
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from opscope.documents.triton_check import MemoryProblem, ProblemKind
+from opscope.workbench.triton_check.memory import POISON, Addresses, Flags, Memory, WatchedMemory, memory_of
+
+_KEY: Final = "opscope.memories"
+# What makes pointers of pointers; not all are there in every version.
+_CARRIES: Final = (
+    *("create_addptr", "create_splat", "create_unsplat", "create_broadcast", "create_expand_dims", "create_reshape"),
+    *("create_trans", "create_select", "create_bitcast", "create_cat", "create_join"),
+)
+_HANDLES: Final = ("BlockPointerHandle", "TensorDescHandle")
+_MOST_PROBLEMS: Final = 200
+_NOT_OURS: Final = tuple(f"{Path(place).parent}{os.sep}" for place in (__file__, np.__file__, torch.__file__))
+
+Call = Callable[..., Any]
+
+
+@dataclass(slots=True)
+class _Found:
+    """Accesses that are wrong in the same way, as they add up."""
+
+    memory: Memory
+    first_program: tuple[int, int, int]
+    programs: set[tuple[int, int, int]] = field(default_factory=set)
+    elements: int = 0
+    first_offset: int = sys.maxsize
+    last_offset: int = -sys.maxsize
+    in_storage: bool = True
+
+
+@dataclass(slots=True)
+class _Launch:
+    """A launch that is under way.
+
+    Attributes:
+        kernel: its name.
+        names: those of its tensors, in the order in which the interpreter takes them.
+        memories: of the tensors that it has taken.
+        live: the memory of all tensors; None until it is asked for.
+    """
+
+    kernel: str
+    names: Iterator[str]
+    memories: list[Memory] = field(default_factory=list)
+    live: list[Memory] | None = None
+
+
+class Watch:
+    """What is seen of the interpreter.
+
+    Attributes:
+        launches: how many kernels were launched.
+        accesses: how many accesses of single elements were checked.
+        not_checked: what was not, and why.
+    """
+
+    def __init__(self, interpreter: ModuleType, memory: WatchedMemory) -> None:
+        self.launches = 0
+        self.accesses = 0
+        self.not_checked: list[str] = []
+        self._interpreter = interpreter
+        self._memory = memory
+        self._launch: _Launch | None = None
+        self._found: dict[tuple[ProblemKind, str, str | None, str], _Found] = {}
+        self._scratch = np.zeros(1, dtype=np.uint64)
+        self._not_ours = (*_NOT_OURS, f"{Path(str(interpreter.__file__)).parents[1]}{os.sep}")
+
+    def install(self) -> None:
+        """Put the hooks into the interpreter of this process."""
+        builder = getattr(self._interpreter, "InterpreterBuilder", None)
+        executor = getattr(self._interpreter, "GridExecutor", None)
+        launched = self._hook(executor, "__call__", self._launched, "no access was checked")
+        taken = self._hook(self._interpreter, "_implicit_cvt", self._taken, "no access was checked")
+        if not (launched and taken):
+            return
+        self._hook(builder, "create_masked_load", self._loaded, "loads were not checked")
+        self._hook(builder, "create_masked_store", self._stored, "stores were not checked")
+        self._hook(builder, "create_atomic_rmw", self._atomic, "atomic operations were not checked")
+        self._hook(builder, "create_atomic_cas", self._swapped, "atomic compare-and-swap was not checked")
+        for name in _CARRIES:
+            self._hook(builder, name, self._carried, None)
+        for name in _HANDLES:
+            self._hook(getattr(self._interpreter, name, None), "materialize_pointers", self._of_block, None)
+
+    def use_first_configuration(self, tuner: type) -> None:
+        """Make a kernel with several configurations run with the first, as there is no device to time them on."""
+        self._hook(tuner, "run", self._tuned, "kernels with several configurations cannot be run")
+
+    def note(self, sentence: str) -> None:
+        """Say once that something was not checked."""
+        if sentence not in self.not_checked:
+            self.not_checked.append(sentence)
+
+    def problems(self) -> tuple[MemoryProblem, ...]:
+        """Return what was found, those with most elements first."""
+        found = [
+            MemoryProblem(
+                kind=kind,
+                kernel=kernel,
+                location=location,
+                tensor=tensor,
+                tensor_elements=one.memory.elements,
+                elements=one.elements,
+                programs=len(one.programs),
+                first_program=one.first_program,
+                first_offset=one.first_offset,
+                last_offset=one.last_offset,
+                in_storage=None if kind is ProblemKind.UNWRITTEN_READ else one.in_storage,
+            )
+            for (kind, kernel, location, tensor), one in self._found.items()
+        ]
+        return tuple(sorted(found, key=lambda problem: -problem.elements))
+
+    def _hook(self, owner: object, name: str, make: Callable[[Call], Call], without: str | None) -> bool:
+        original = getattr(owner, name, None)
+        if original is None:
+            if without is not None:
+                self.note(f"this Triton's interpreter has no {name}: {without}")
+            return False
+        setattr(owner, name, make(original))
+        return True
+
+    # ---------------------------------------------------------------- launches and pointers
+
+    def _launched(self, original: Call) -> Call:
+        def launch(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            self.launches += 1
+            before = self._launch
+            self._launch = _Launch(executor.fn.__name__, iter(_tensor_names(executor, args, kwargs)))
+            try:
+                with self._memory.paused():
+                    return original(executor, *args, **kwargs)
+            finally:
+                self._launch = before
+
+        return launch
+
+    def _taken(self, original: Call) -> Call:
+        def convert(value: Any) -> Any:
+            converted = original(value)
+            if self._launch is not None and hasattr(value, "data_ptr"):
+                tensor = getattr(value, "base", value)  # of triton.reinterpret's wrapper
+                name = next(self._launch.names, "an argument")
+                memory = memory_of(tensor, name, self._memory.of(tensor))
+                self._launch.memories.append(memory)
+                converted.handle.attr[_KEY] = (memory,)
+            return converted
+
+        return convert
+
+    def _carried(self, original: Call) -> Call:
+        def compute(builder: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(builder, *args, **kwargs)
+            memories = [memory for value in args for memory in _memories(value)]
+            if memories and hasattr(result, "attr"):
+                result.attr[_KEY] = tuple(dict.fromkeys(memories))
+            return result
+
+        return compute
+
+    def _of_block(self, original: Call) -> Call:
+        def materialize(block: Any, *args: Any, **kwargs: Any) -> Any:
+            pointers, mask = original(block, *args, **kwargs)
+            pointers.attr[_KEY] = _memories(block.base)
+            return pointers, mask
+
+        return materialize
+
+    def _tuned(self, original: Call) -> Call:
+        def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            configs = tuner.configs
+            if len(configs) > 1:
+                tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+                tuner.configs = tuner.prune_configs(kwargs)[:1]
+                name = getattr(tuner.base_fn, "__name__", "a kernel")
+                self.note(f"of the {len(configs)} configurations of {name} one was run: {tuner.configs[0]}")
+            try:
+                return original(tuner, *args, **kwargs)
+            finally:
+                tuner.configs = configs
+
+        return run
+
+    # ---------------------------------------------------------------- accesses
+
+    def _loaded(self, original: Call) -> Call:
+        def load(builder: Any, pointers: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+            refused = self._refused(ProblemKind.LOAD_OUTSIDE, pointers, mask.data)
+            if refused is None:
+                return original(builder, pointers, mask, *args, **kwargs)
+            return self._poisoned(original(builder, pointers, self._less(mask, refused), *args, **kwargs), refused)
+
+        return load
+
+    def _stored(self, original: Call) -> Call:
+        def store(builder: Any, pointers: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+            refused = self._refused(ProblemKind.STORE_OUTSIDE, pointers, mask.data)
+            allowed = mask if refused is None else self._less(mask, refused)
+            self._write(pointers, allowed.data)
+            return original(builder, pointers, value, allowed, *args, **kwargs)
+
+        return store
+
+    def _atomic(self, original: Call) -> Call:
+        def change(builder: Any, operation: Any, pointers: Any, value: Any, mask: Any, *args: Any) -> Any:
+            exchanges = getattr(operation, "name", "") == "XCHG"
+            refused = self._refused(ProblemKind.ATOMIC_OUTSIDE, pointers, mask.data, reads=not exchanges)
+            allowed = mask if refused is None else self._less(mask, refused)
+            self._write(pointers, allowed.data)
+            result = original(builder, operation, pointers, value, allowed, *args)
+            return result if refused is None else self._poisoned(result, refused)
+
+        return change
+
+    def _swapped(self, original: Call) -> Call:
+        def swap(builder: Any, pointers: Any, *args: Any) -> Any:
+            everywhere = np.ones(pointers.data.shape, dtype=np.bool_)
+            refused = self._refused(ProblemKind.ATOMIC_OUTSIDE, pointers, everywhere)
+            if refused is None:
+                self._write(pointers, everywhere)
+                return original(builder, pointers, *args)
+            self._write(pointers, ~refused)
+            elsewhere = np.where(refused, np.uint64(self._scratch.ctypes.data), pointers.data)
+            replaced = self._interpreter.TensorHandle(elsewhere, pointers.dtype)
+            return self._poisoned(original(builder, replaced, *args), refused)
+
+        return swap
+
+    def _less(self, mask: Any, refused: Flags) -> Any:
+        # Some versions give a plain array, whose ``data`` is its buffer, so no type is taken from it.
+        return self._interpreter.TensorHandle(np.asarray(mask.data) & ~refused, self._interpreter.tl.int1)
+
+    def _poisoned(self, result: Any, refused: Flags) -> Any:
+        data = np.array(result.data)
+        data[refused] = True if data.dtype == np.bool_ else np.full(1, POISON, np.uint8).repeat(8).view(data.dtype)[0]
+        return self._interpreter.TensorHandle(data, result.dtype)
+
+    def _refused(self, kind: ProblemKind, pointers: Any, mask: Any, *, reads: bool = True) -> Flags | None:
+        """Check an access; return which elements must not be accessed, None where all may."""
+        launch = self._launch
+        wanted = np.broadcast_to(np.asarray(mask), pointers.data.shape)
+        addresses = pointers.data[wanted]
+        if launch is None or not addresses.size:
+            return None
+        self.accesses += int(addresses.size)
+        size = _size(pointers)
+        memories = _memories(pointers)
+        fine = np.zeros(addresses.shape, dtype=np.bool_)
+        for memory in memories or launch.memories:
+            here = memory.holds(addresses, size)
+            if reads and kind is not ProblemKind.STORE_OUTSIDE:
+                self._check_written(memory, addresses[here & ~fine], size)
+            fine |= here
+            if fine.all():
+                return None
+        if not memories:
+            fine |= self._in_live(launch, addresses, size)
+            if fine.all():
+                return None
+        bad = addresses[~fine]
+        nearest = min(memories or launch.memories, key=lambda memory: memory.distance(int(bad[0])), default=None)
+        if nearest is not None:
+            self._add(kind, nearest, bad, size)
+        refused = np.zeros(wanted.shape, dtype=np.bool_)
+        refused[wanted] = ~fine
+        return refused
+
+    def _in_live(self, launch: _Launch, addresses: Addresses, size: int) -> Flags:
+        """Hold addresses that were made from numbers against all tensors that there are."""
+        if launch.live is None:
+            launch.live = [memory_of(tensor, "", None) for tensor in _live_tensors()]
+            self.note(f"{launch.kernel} makes pointers from numbers: they were held against whole storages only")
+        found = np.zeros(addresses.shape, dtype=np.bool_)
+        for memory in launch.live:
+            found |= memory.in_storage(addresses, size)
+        return found
+
+    def _check_written(self, memory: Memory, addresses: Addresses, size: int) -> None:
+        if memory.unwritten is None or not addresses.size:
+            return
+        unwritten = memory.unwritten.read(addresses, size)
+        if unwritten.any():
+            self._add(ProblemKind.UNWRITTEN_READ, memory, addresses[unwritten], size)
+
+    def _write(self, pointers: Any, mask: Any) -> None:
+        launch = self._launch
+        addresses = pointers.data[np.broadcast_to(np.asarray(mask), pointers.data.shape)]
+        if launch is None or not addresses.size:
+            return
+        size = _size(pointers)
+        for memory in _memories(pointers) or launch.memories:
+            if memory.unwritten is not None:
+                memory.unwritten.write(addresses[memory.in_storage(addresses, size)], size)
+
+    def _add(self, kind: ProblemKind, memory: Memory, addresses: Addresses, size: int) -> None:
+        kernel = self._launch.kernel if self._launch is not None else ""
+        key = (kind, kernel, self._location(), memory.name)
+        x, y, z = map(int, self._interpreter.interpreter_builder.grid_idx)
+        if key not in self._found and len(self._found) >= _MOST_PROBLEMS:
+            self.note(f"more than {_MOST_PROBLEMS} kinds of problems: the rest is not shown")
+            return
+        found = self._found.setdefault(key, _Found(memory, (x, y, z)))
+        offsets = memory.offsets(addresses) // memory.item_bytes
+        found.elements += int(addresses.size)
+        found.programs.add((x, y, z))
+        found.first_offset = min(found.first_offset, int(offsets.min()))
+        found.last_offset = max(found.last_offset, int(offsets.max()))
+        found.in_storage &= bool(memory.in_storage(addresses, size).all())
+
+    def _location(self) -> str | None:
+        """Return the line of the user's code that is run."""
+        frame = inspect.currentframe()
+        while frame is not None:
+            path = frame.f_code.co_filename
+            if not path.startswith(self._not_ours) and not path.startswith("<"):
+                return f"{Path(path).name}:{frame.f_lineno}"
+            frame = frame.f_back
+        return None
+
+
+def _memories(value: Any) -> tuple[Memory, ...]:
+    """Return the memory that a pointer was made from; nothing where that cannot be told, or of what is no pointer."""
+    attributes = getattr(value, "attr", None)
+    return attributes.get(_KEY, ()) if isinstance(attributes, dict) else ()
+
+
+def _size(pointers: Any) -> int:
+    return max(1, int(pointers.get_element_ty().primitive_bitwidth) // 8)
+
+
+def _tensor_names(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of a launch's tensors, in the order of the parameters."""
+    known = inspect.signature(executor.fn).parameters
+    try:
+        given = inspect.getcallargs(executor.fn, *args, **{name: kwargs[name] for name in kwargs if name in known})
+    except TypeError:
+        return  # the launch itself says what is wrong
+    for name, value in given.items():
+        if name not in executor.constexprs:
+            yield from _named(name, value)
+
+
+def _named(name: str, value: Any) -> Iterator[str]:
+    if hasattr(value, "data_ptr"):
+        yield name
+    elif isinstance(value, tuple):
+        for place, part in enumerate(value):
+            yield from _named(f"{name}[{place}]", part)
+    elif hasattr(value, "block_shape") and hasattr(value, "base"):  # a tensor descriptor
+        yield name
+
+
+def _live_tensors() -> Iterator[torch.Tensor]:
+    for one in gc.get_objects():
+        if issubclass(type(one), torch.Tensor) and one.device.type == "cpu" and one.layout is torch.strided:
+            yield one
