@@ -121,7 +121,7 @@ def bench(
     from opscope.torch_support.device import current, resolve_device
     from opscope.workbench.benchmarking.case import Case
     from opscope.workbench.benchmarking.run import bench_case
-    from opscope.workbench.benchmarking.written import document_of
+    from opscope.workbench.jobs.bench_written import document_of
 
     named = {getattr(variants, "__name__", "function"): variants} if callable(variants) else dict(variants)
     if not named:

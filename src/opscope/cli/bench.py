@@ -128,7 +128,7 @@ def command(
     if plot is not None:
         check_format(plot)
     _check_torch()
-    from opscope.workbench.benchmarking import process as bench_process
+    from opscope.workbench.jobs import bench_process
 
     if calibrate:
         found, path = bench_process.calibrate(request, timeout, _say)

@@ -128,7 +128,7 @@ def _again(
 
     if find_spec("torch") is None:
         return None
-    from opscope.workbench.benchmarking.process import benchmark
+    from opscope.workbench.jobs.bench_process import benchmark
 
     def told(text: str) -> None:
         say(f"opscope: again: {text}")

@@ -15,9 +15,9 @@ from opscope.torch_support.device import current, resolve_device
 from opscope.workbench.benchmarking.calibration import measure_false_alarms
 from opscope.workbench.benchmarking.run import bench_case
 from opscope.workbench.benchmarking.stopping import Limits
-from opscope.workbench.benchmarking.targets import cases_of, points_of
-from opscope.workbench.benchmarking.written import document_of
 from opscope.workbench.gallery import TIMERS
+from opscope.workbench.jobs.bench_targets import cases_of, points_of
+from opscope.workbench.jobs.bench_written import document_of
 
 
 def run(request: BenchRequest, progress: Callable[[str], None]) -> BenchDocument | FalseAlarms:

@@ -32,7 +32,7 @@ def _called(request: ListingRequest) -> None:
     """Call a function once, so that its kernels are compiled."""
     import torch
 
-    from opscope.workbench.benchmarking.targets import cases_of
+    from opscope.workbench.jobs.bench_targets import cases_of
 
     if not torch.cuda.is_available():
         raise EnvironmentLacksError(

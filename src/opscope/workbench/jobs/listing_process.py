@@ -31,7 +31,7 @@ def compiled_kernels(request: ListingRequest, kind: str, timeout_s: float) -> Li
     with scratch() as folder:
         cache = folder / "triton"
         own = {"TRITON_CACHE_DIR": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-        command = own_process("opscope.workbench.toolchain.listing_worker")
+        command = own_process("opscope.workbench.jobs.listing_worker")
         try:
             environment = own_environment(**own, TORCHINDUCTOR_COMPILE_THREADS="1")
             done = run_within(command, timeout_s, given=encode(request), environment=environment)

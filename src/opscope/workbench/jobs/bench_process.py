@@ -109,7 +109,7 @@ def _one(request: BenchRequest, timeout_s: float, progress: Progress, kind: type
     with scratch() as folder:
         target = folder / "document.json"
         process = subprocess.Popen(
-            [*own_process("opscope.workbench.benchmarking.worker"), str(target)],
+            [*own_process("opscope.workbench.jobs.bench_worker"), str(target)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
