@@ -10,18 +10,17 @@ from opscope.analysis.measured import Measured
 from opscope.analysis.structure.producer import process_name
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.units import format_ns, format_share
-from opscope.cli.say import say, show
+from opscope.cli.emit import Output, emit
+from opscope.cli.options import shown_rows
+from opscope.cli.say import say
 from opscope.cli.terminal import echo_lines, echo_table, on_terminal
 from opscope.documents.bound import BoundKind
-from opscope.documents.trace import TraceDocuments
+from opscope.documents.trace import TraceDocument, TraceDocuments
 from opscope.documents.trust import CheckName
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.record.codec import encode
-from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section
-from opscope.render.markdown import render
-from opscope.render.table_formats import Format, as_csv
+from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.analysis_tables import table_by, values_by
-from opscope.report.by import SHOWN_ROWS, By
+from opscope.report.by import By
 from opscope.report.finding_text import first_things
 from opscope.report.gap_text import longest_gap
 from opscope.report.step_parts import bar_lines, categories_line
@@ -59,32 +58,45 @@ class Rows:
     full_names: bool = False
 
 
-def print_analyses(analysed: Sequence[Analysed], output_format: Format, rows: Rows) -> None:
+def print_analyses(analysed: Sequence[Analysed], output_format: str, rows: Rows) -> None:
     """Print the analyses of one or more traces."""
-    if output_format is Format.JSON:
-        documents = tuple(build_trace_document(one.measured, one.functions) for one in analysed)
-        show(encode(documents[0] if len(documents) == 1 else TraceDocuments(traces=documents)))
-        return
     by = rows.by or _default(analysed)
-    if output_format is Format.CSV:
-        analyses = {one.path: one.analysis for one in analysed}
-        show(as_csv(values_by(analyses, by, sort=rows.sort, top=rows.top or None)))
-        return
-    for one in analysed:
-        shown = SHOWN_ROWS if rows.top is None else rows.top or None
-        short = on_terminal() and output_format is Format.TABLE and not rows.full_names
-        table = table_by(one.analysis, by, sort=rows.sort, top=shown, short_names=short)
-        if output_format is Format.MD:
-            summary = Bullets(tuple(_summary(one)))
-            empty = () if table.rows else (Paragraph.of(f"No rows by {by}."),)
-            show(render(Section((one.path,), (summary, table, *empty)), level=2).rstrip("\n"))
-            continue
-        echo_lines("".join(parts) for parts in _summary(one))
-        say("", err=False)
-        echo_table(table)
-        if not table.rows:
-            say(f"opscope: {one.path} has nothing to show by {by}")
-        say("", err=False)
+    analyses = {one.path: one.analysis for one in analysed}
+
+    def document() -> TraceDocument | TraceDocuments:
+        documents = tuple(build_trace_document(one.measured, one.functions) for one in analysed)
+        return documents[0] if len(documents) == 1 else TraceDocuments(traces=documents)
+
+    def text() -> None:
+        short = on_terminal() and not rows.full_names
+        for one in analysed:
+            _print_one(one, by, _table(one, by, rows, short_names=short))
+
+    output = Output(
+        document=document,
+        values=lambda: values_by(analyses, by, sort=rows.sort, top=rows.top or None),
+        sections=lambda: [_section(one, by, _table(one, by, rows, short_names=False)) for one in analysed],
+        text=text,
+    )
+    emit(output, output_format)
+
+
+def _table(one: Analysed, by: By, rows: Rows, *, short_names: bool) -> Table:
+    return table_by(one.analysis, by, sort=rows.sort, top=shown_rows(rows.top), short_names=short_names)
+
+
+def _section(one: Analysed, by: By, table: Table) -> Section:
+    empty = () if table.rows else (Paragraph.of(f"No rows by {by}."),)
+    return Section((one.path,), (Bullets(tuple(_summary(one))), table, *empty))
+
+
+def _print_one(one: Analysed, by: By, table: Table) -> None:
+    echo_lines("".join(parts) for parts in _summary(one))
+    say("", err=False)
+    echo_table(table)
+    if not table.rows:
+        say(f"opscope: {one.path} has nothing to show by {by}")
+    say("", err=False)
 
 
 def _default(analysed: Sequence[Analysed]) -> By:

@@ -8,14 +8,13 @@ import click
 
 from opscope.base.errors import UsageError
 from opscope.cli.counters_output import is_counters_file, print_counters
-from opscope.cli.options import format_option
+from opscope.cli.options import format_option, top_option
 from opscope.cli.reading import gpu_option, input_option, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.knowledge.devices import Device
 from opscope.readers import read
-from opscope.render.table_formats import Format
-from opscope.report.by import SHOWN_ROWS, By
+from opscope.report.by import By
 from opscope.runs.inputs import measured_of
 
 
@@ -26,7 +25,7 @@ from opscope.runs.inputs import measured_of
     type=click.Choice([by.value for by in By]),
     help="What a row stands for.  [default: operator, or kernel where no operator launched most of the work]",
 )
-@click.option("--top", type=click.IntRange(min=0), help=f"How many rows; 0 for all.  [default: {SHOWN_ROWS} in tables]")
+@top_option()
 @click.option(
     "--sort",
     metavar="COLUMN",
@@ -98,8 +97,8 @@ def command(
         for file, trace in traces
     )
     rows = Rows(None if by is None else By(by), sort, top, full_names)
-    print_analyses(analysed, Format(output_format), rows)
+    print_analyses(analysed, output_format, rows)
     doubted = tuple(Doubted.of(one.path, one.measured.trust) for one in analysed)
-    end_with(doubted, unreadable, told=Format(output_format) is Format.TABLE, allow_damaged=allow_damaged)
+    end_with(doubted, unreadable, told=output_format in ("table", "md"), allow_damaged=allow_damaged)
     if strict and any(one.measured.trust.verdict is Verdict.FAIL for one in analysed):
         sys.exit(1)

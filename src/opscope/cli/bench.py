@@ -9,15 +9,13 @@ import click
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import refuse_outputs, write_output
 from opscope.cli.bench_words import axes_of, words_options
+from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option, output_option, overwrite_option, redaction_options, redactor_of
-from opscope.cli.say import say, show
-from opscope.cli.terminal import echo_section
+from opscope.cli.say import say
 from opscope.documents.bench import BenchDocument, Correct
 from opscope.record.bench import BenchRequest
 from opscope.record.codec import encode
 from opscope.record.redaction import Redactor
-from opscope.render.markdown import render
-from opscope.render.table_formats import as_csv
 from opscope.report.bench_document import bench_section, bench_table
 from opscope.report.bench_plot import check_format
 
@@ -179,11 +177,4 @@ def _say(text: str) -> None:
 
 
 def _show(document: BenchDocument, output_format: str) -> None:
-    if output_format == "json":
-        show(encode(document))
-    elif output_format == "csv":
-        show(as_csv(bench_table(document)))
-    elif output_format == "md":
-        show(render(bench_section(document), level=2).rstrip("\n"))
-    else:
-        echo_section(bench_section(document))
+    emit(Output.of_section(document, lambda: bench_table(document), lambda: bench_section(document)), output_format)

@@ -7,14 +7,15 @@ import click
 
 from opscope.base.errors import UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output, refuse_outputs
+from opscope.cli.emit import Output
+from opscope.cli.emit import emit as print_output
 from opscope.cli.listing import echo_listing
 from opscope.cli.options import WORDS, format_option, output_option, overwrite_option
-from opscope.cli.say import say, show
+from opscope.cli.say import say
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.build import BuildDocument
 from opscope.knowledge.binaries.elf import is_elf
-from opscope.record.codec import encode
-from opscope.render.table_formats import as_csv, as_markdown
+from opscope.render.blocks import Bullets, Section
 from opscope.report.build_document import build_lines, kernels_table
 from opscope.workbench.toolchain.building import SUFFIXES, build_file, chosen, listing_of
 from opscope.workbench.toolchain.nvcc import Kind
@@ -76,19 +77,18 @@ def command(
 
 
 def _show(document: BuildDocument, kernel: str | None, output_format: str) -> None:
-    if output_format == "json":
-        show(encode(document))
-        return
     shown = tuple(one for one in document.kernels if kernel is None or kernel in one.name)
     if kernel is not None and not shown:
         names = ", ".join(dict.fromkeys(one.name for one in document.kernels)) or "none"
         raise UsageError(f"no kernel's name holds {kernel!r}; there are: {names}")
     table = kernels_table(replace(document, kernels=shown))
-    if output_format == "csv":
-        show(as_csv(table))
-        return
-    echo_lines(build_lines(document))
-    if output_format == "md":
-        show(as_markdown(table, "Kernels"))
-    elif shown:
-        echo_table(table)
+
+    def text() -> None:
+        echo_lines(build_lines(document))
+        if shown:
+            echo_table(table)
+
+    lines = Bullets(tuple((line,) for line in build_lines(document)))
+    section = Section(("Build",), (lines, table))
+    output = Output(document=lambda: document, values=lambda: table, sections=lambda: (section,), text=text)
+    print_output(output, output_format)

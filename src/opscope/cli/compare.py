@@ -7,14 +7,12 @@ import click
 
 from opscope.base.errors import UsageError
 from opscope.cli.bench_words import axes_of, words_options
+from opscope.cli.emit import Output, emit
 from opscope.cli.options import INCONCLUSIVE, Percent, format_option
 from opscope.cli.reading import read_bench
-from opscope.cli.say import say, show
-from opscope.cli.terminal import echo_table
+from opscope.cli.say import say
 from opscope.documents.bench import BenchDocument, Change, Changed, ChangesDocument
 from opscope.record.bench import BenchRequest
-from opscope.record.codec import encode
-from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.bench_document import change_table
 from opscope.workbench.benchmarking.regression import changes, differences, worst
 
@@ -140,12 +138,5 @@ def _again(
 
 
 def _show(found: tuple[Changed, ...], threshold: float, output_format: str) -> None:
-    table = change_table(found)
-    if output_format == "json":
-        show(encode(ChangesDocument(threshold=threshold, changes=found)))
-    elif output_format == "csv":
-        show(as_csv(table))
-    elif output_format == "md":
-        show(as_markdown(table, "Since then"))
-    else:
-        echo_table(table)
+    document = ChangesDocument(threshold=threshold, changes=found)
+    emit(Output.of_table(document, change_table(found), "Since then"), output_format)

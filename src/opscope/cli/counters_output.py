@@ -3,11 +3,12 @@
 import csv
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opscope.base.errors import BadInputError, UsageError
-from opscope.cli.say import say, show
+from opscope.cli.say import say
 from opscope.readers.unpacked import TRACE_ENDINGS
 
 if TYPE_CHECKING:
@@ -51,12 +52,11 @@ def print_counters(
         DamagedInputError: a trace is damaged, and that is not allowed.
     """
     from opscope.analysis.costs.counters import processes_of
+    from opscope.cli.emit import Output, emit
     from opscope.cli.reading import traces_of
     from opscope.cli.terminal import echo_lines, echo_table
     from opscope.cli.trust import Doubted, end_with
     from opscope.readers.ncu import read_kernel_counters
-    from opscope.record.codec import encode
-    from opscope.render.table_formats import as_csv, as_markdown
     from opscope.report.counters_document import build_counters, counters_lines, counters_table, counters_values
 
     counters: list[KernelCounters] = []
@@ -81,15 +81,13 @@ def print_counters(
         )
     document = build_counters([str(file) for file in files], counters, traces)
     table = counters_table(document, top or None)
-    if output_format == "json":
-        show(encode(document))
-    elif output_format == "csv":
-        show(as_csv(counters_values(document, top or None)))
-    elif output_format == "md":
-        show(as_markdown(table, "Counters"))
-    else:
+
+    def text() -> None:
         echo_table(table)
         say("", err=False)
         echo_lines(counters_lines(document))
+
+    output = Output.of_table(document, table, "Counters")
+    emit(replace(output, values=lambda: counters_values(document, top or None), text=text), output_format)
     doubted = tuple(Doubted.of_file(str(file), trace.source) for file, trace in read)
     end_with(doubted, unreadable, allow_damaged=allow_damaged)

@@ -8,13 +8,12 @@ import click
 
 from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import refuse_outputs, write_output
-from opscope.cli.options import INCONCLUSIVE, Percent, format_option, overwrite_option
+from opscope.cli.options import INCONCLUSIVE, Percent, format_option, overwrite_option, shown_rows, top_option
 from opscope.cli.reading import input_option
-from opscope.cli.say import say, show
+from opscope.cli.say import say
 from opscope.cli.startup import tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.difference import Gate
-from opscope.report.by import SHOWN_ROWS
 from opscope.runs.folders import RESULTS, last_two
 from opscope.runs.inputs import unmeasured_of
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--fail-over", type=Percent(), metavar="PERCENT", help="End with 1 where a step proves to take longer.")
 @click.option("--any-device", is_flag=True, help="Compare what ran on different devices.")
 @click.option("--any-steps", is_flag=True, help="Compare steps of different kinds, such as training and evaluation.")
-@click.option("--top", type=click.IntRange(min=0), default=SHOWN_ROWS, show_default=True, help="Rows; 0 for all.")
+@top_option("rows of work")
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page for a browser as well.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write it as Markdown as well.")
 @overwrite_option("files that --page and --report name")
@@ -49,7 +48,7 @@ def command(
     fail_over: float | None,
     any_device: bool,
     any_steps: bool,
-    top: int,
+    top: int | None,
     page: Path | None,
     report: Path | None,
     overwrite: bool,
@@ -91,9 +90,9 @@ def command(
     from opscope.render.markdown import render
     from opscope.report.difference_sections import difference_section
 
-    _show(diff, top or None, output_format)
+    _show(diff, shown_rows(top), output_format)
     if report is not None:
-        write_output(report, render(difference_section(diff.document, top or None), level=2).encode())
+        write_output(report, render(difference_section(diff.document, shown_rows(top)), level=2).encode())
     if page is not None:
         diff.page().save(page)
         say(f"opscope: the page is {page}")
@@ -121,20 +120,12 @@ def _sides(before: Path | None, after: Path | None, runs: Path) -> tuple[Path, P
 
 
 def _show(diff: "Diff", top: int | None, output_format: str) -> None:
-    from opscope.cli.terminal import echo_section
-    from opscope.record.codec import encode
-    from opscope.render.markdown import render
-    from opscope.render.table_formats import as_csv
+    from opscope.cli.emit import Output, emit
     from opscope.report.difference_sections import difference_section, work_values
 
-    if output_format == "json":
-        show(encode(diff.document))
-    elif output_format == "csv":
-        show(as_csv(work_values(diff.document)))
-    elif output_format == "md":
-        show(render(difference_section(diff.document, top), level=2))
-    else:
-        echo_section(difference_section(diff.document, top))
+    document = diff.document
+    section = Output.of_section(document, lambda: work_values(document), lambda: difference_section(document, top))
+    emit(section, output_format)
 
 
 def _tell(diff: "Diff") -> None:

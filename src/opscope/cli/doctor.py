@@ -2,16 +2,15 @@
 
 import sys
 import time
+from dataclasses import replace
 
 import click
 
+from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
-from opscope.cli.say import show
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.doctor import Check, DoctorDocument, Status
-from opscope.record.codec import encode
 from opscope.render.blocks import Name, Table
-from opscope.render.table_formats import as_csv, as_markdown
 from opscope.workbench.doctor.ask import ask
 from opscope.workbench.doctor.diagnose import diagnose
 
@@ -37,15 +36,11 @@ def command(output_format: str) -> None:
 
 
 def _show(document: DoctorDocument, output_format: str) -> None:
-    if output_format == "json":
-        show(encode(document))
-    elif output_format == "csv":
-        show(as_csv(_table(document)))
-    elif output_format == "md":
-        show(as_markdown(_table(document), "Doctor"))
-    else:
+    def text() -> None:
         echo_table(_table(document, fixes=False))
         echo_lines(_fixes(document.checks))
+
+    emit(replace(Output.of_table(document, _table(document), "Doctor"), text=text), output_format)
 
 
 def _table(document: DoctorDocument, *, fixes: bool = True) -> Table:

@@ -1,28 +1,27 @@
 """``opscope dossier INPUT``: the most expensive operators, how they run, and what could be gained."""
 
 from pathlib import Path
+from typing import Final
 
 import click
 
+from opscope.cli.emit import Output, emit
 from opscope.cli.explain import lookup_options
 from opscope.cli.lookup import LookupOptions, build_lookup
-from opscope.cli.options import format_option
+from opscope.cli.options import format_option, shown_rows, top_option
 from opscope.cli.reading import input_option
-from opscope.cli.say import show
-from opscope.cli.terminal import echo_section
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.dossier import DossierDocument
 from opscope.lookup.dossier import Measure, build_dossier
-from opscope.record.codec import encode
 from opscope.render.blocks import Name, Table
-from opscope.render.markdown import render
-from opscope.render.table_formats import as_csv
 from opscope.report.dossier_sections import dossier_section
+
+_OPERATORS: Final = 3
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("input_path", metavar="INPUT", type=click.Path(path_type=Path))
-@click.option("--top", type=click.IntRange(min=1, max=1000), default=3, show_default=True, help="How many operators.")
+@top_option("operators", _OPERATORS)
 @click.option(
     "--counters",
     is_flag=True,
@@ -34,7 +33,7 @@ from opscope.report.dossier_sections import dossier_section
 @format_option
 def command(
     input_path: Path,
-    top: int,
+    top: int | None,
     counters: bool,
     configuration: str | None,
     torch: str | None,
@@ -49,15 +48,8 @@ def command(
     shapes and launches, or is general knowledge. --format json prints the schema opscope.dossier/1.
     """
     lookup = build_lookup(LookupOptions(input_path, configuration, torch, libraries, max_input))
-    document = build_dossier(lookup, top, _measure() if counters else None)
-    if output_format == "json":
-        show(encode(document))
-    elif output_format == "csv":
-        show(as_csv(_table(document)))
-    elif output_format == "md":
-        show(render(dossier_section(document)))
-    else:
-        echo_section(dossier_section(document))
+    document = build_dossier(lookup, shown_rows(top, _OPERATORS), _measure() if counters else None)
+    emit(Output.of_section(document, lambda: _table(document), lambda: dossier_section(document)), output_format)
     doubted = (Doubted(document.trace, document.failed_checks),)
     end_with(doubted, told=output_format in ("table", "md"), allow_damaged=allow_damaged)
 

@@ -9,17 +9,15 @@ import click
 import msgspec
 
 from opscope.base.errors import UsageError
+from opscope.cli.emit import Output, emit
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
 from opscope.cli.reading import input_option
 from opscope.cli.say import say, show
-from opscope.cli.terminal import echo_section
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.explain import ExplainDocument
 from opscope.documents.source import PlaceEntry
 from opscope.render.blocks import Name, Table
-from opscope.render.markdown import render
-from opscope.render.table_formats import as_csv
 from opscope.report.explain_sections import explain_section
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,15 +81,12 @@ def command(
     if output_format == "json":
         for document in documents:
             show(msgspec.json.encode(document))
-    elif output_format == "csv":
-        show(as_csv(_table(documents)))
-    elif output_format == "md":
-        for document in documents:
-            show(render(explain_section(document), level=2))
     else:
-        for document in documents:
-            echo_section(explain_section(document))
-            say("", err=False)
+        sections = [explain_section(document) for document in documents]
+        emit(
+            Output(document=lambda: documents, values=lambda: _table(documents), sections=lambda: sections),
+            output_format,
+        )
     unknown = [document for document in documents if not document.known]
     for document in unknown:
         meant = f": did you mean {', '.join(document.did_you_mean)}?" if document.did_you_mean else ""

@@ -1,17 +1,18 @@
 """``opscope gpus``: what is known of GPUs, and which are here."""
 
 import sys
+from collections.abc import Iterator
 
 import click
 
 from opscope.base.text import printable
+from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
-from opscope.cli.say import say, show
+from opscope.cli.say import say
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.gpus import GpusDocument
 from opscope.machine.driver import driver
-from opscope.record.codec import encode
-from opscope.render.table_formats import as_csv, as_markdown
+from opscope.render.blocks import Paragraph, Section
 from opscope.report.gpus_document import chosen, gpus_here, gpus_table, known_gpus
 
 _MISSING = 3
@@ -47,20 +48,20 @@ def command(words: tuple[str, ...], detect: bool, architecture: str | None, outp
 
 
 def _show(document: GpusDocument, output_format: str) -> None:
-    if output_format == "json":
-        show(encode(document))
+    if output_format in ("table", "md") and document.problem is not None and not document.gpus:
         return
     table = gpus_table(document)
-    if output_format == "csv":
-        show(as_csv(table))
-        return
-    if document.problem is not None and not document.gpus:
-        return
-    if output_format == "md":
-        show(as_markdown(table, "GPUs"))
-    else:
+    notes = tuple(_notes(document))
+
+    def text() -> None:
         echo_table(gpus_table(document, units=False))
-        echo_lines(["Rates in TFLOP/s, dense; on Tensor Cores with 32-bit accumulation."])
+        echo_lines(["Rates in TFLOP/s, dense; on Tensor Cores with 32-bit accumulation.", *notes])
+
+    section = Section(("GPUs",), (table, *(Paragraph.of(note) for note in notes)))
+    emit(Output(document=lambda: document, values=lambda: table, sections=lambda: (section,), text=text), output_format)
+
+
+def _notes(document: GpusDocument) -> Iterator[str]:
     if document.driver is not None:
-        echo_lines([f"Driver {document.driver}, for CUDA up to {document.driver_cuda}."])
-    echo_lines(f"{gpu.name}: {gpu.note}" for gpu in document.gpus if gpu.note is not None)
+        yield f"Driver {document.driver}, for CUDA up to {document.driver_cuda}."
+    yield from (f"{gpu.name}: {gpu.note}" for gpu in document.gpus if gpu.note is not None)

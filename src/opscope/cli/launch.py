@@ -7,16 +7,16 @@ import click
 from opscope.analysis.costs.launch_check import Launch
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.text import printable
+from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
-from opscope.cli.say import show
 from opscope.cli.terminal import echo_lines
 from opscope.documents.gpus import GpuFacts
 from opscope.documents.launch import LaunchDocument
 from opscope.knowledge.compute_capabilities import capability_of
 from opscope.machine.driver import driver
-from opscope.record.codec import encode
+from opscope.render.blocks import Bullets, Section
 from opscope.report.gpus_document import chosen, gpus_here, known_gpus
-from opscope.report.launch_document import build_launch, launch_lines, launch_on
+from opscope.report.launch_document import build_launch, launch_lines, launch_on, launch_values
 
 
 class _Dimensions(click.ParamType[tuple[int, int, int]]):
@@ -57,10 +57,14 @@ def command(
     """
     launch = Launch(grid, block, registers, shared)
     document = _checked(launch, gpu, arch)
-    if output_format == "json":
-        show(encode(document))
-    else:
-        echo_lines(launch_lines(document))
+    lines = tuple(launch_lines(document))
+    output = Output(
+        document=lambda: document,
+        values=lambda: launch_values(document),
+        sections=lambda: (Section(("Launch",), (Bullets(tuple((line,) for line in lines)),)),),
+        text=lambda: echo_lines(lines),
+    )
+    emit(output, output_format)
     if not document.can_launch:
         sys.exit(1)
 

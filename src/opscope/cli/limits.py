@@ -11,26 +11,21 @@ import click
 
 from opscope.analysis.costs.limits import UNKNOWN
 from opscope.analysis.measured import Measured
-from opscope.cli.options import format_option
+from opscope.cli.emit import Output, emit
+from opscope.cli.options import format_option, shown_rows, top_option
 from opscope.cli.reading import gpu_option, input_option, traces_of
-from opscope.cli.say import show
-from opscope.cli.terminal import echo_section
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.limits import LimitsDocuments
 from opscope.knowledge.devices import Device
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.record.codec import encode
-from opscope.render.markdown import render
-from opscope.render.table_formats import as_csv
-from opscope.report.by import SHOWN_ROWS
-from opscope.report.limits_document import BY, build_limits, limits_section, limits_table
+from opscope.report.limits_document import BY, build_limits, limits_section, limits_values
 from opscope.runs.inputs import measured_of
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--by", type=click.Choice(BY), default="shape", show_default=True, help="What a row stands for.")
-@click.option("--top", type=click.IntRange(min=0), help=f"How many rows; 0 for all.  [default: {SHOWN_ROWS} in tables]")
+@top_option()
 @click.option(
     "--step-time",
     type=click.FloatRange(min=0, min_open=True),
@@ -66,18 +61,13 @@ def command(
         with _asking_pytorch(measured) as asked:
             documents.append(build_limits(asked, by))
         doubted.append(Doubted.of(str(file), measured.trust))
-    shown = SHOWN_ROWS if top is None else top or None
-    if output_format == "json":
-        whole = documents[0] if len(documents) == 1 else LimitsDocuments(traces=tuple(documents))
-        show(encode(whole))
-    else:
-        for document in documents:
-            if output_format == "csv":
-                show(as_csv(limits_table(document, top or None)))
-            elif output_format == "md":
-                show(render(limits_section(document, shown), level=2).rstrip("\n"))
-            else:
-                echo_section(limits_section(document, shown))
+    shown = shown_rows(top)
+    output = Output(
+        document=lambda: documents[0] if len(documents) == 1 else LimitsDocuments(traces=tuple(documents)),
+        values=lambda: limits_values(documents, top or None),
+        sections=lambda: [limits_section(document, shown) for document in documents],
+    )
+    emit(output, output_format)
     end_with(tuple(doubted), unreadable, told=False, allow_damaged=allow_damaged)
     if any(document.limits.over_limit for document in documents):
         sys.exit(1)

@@ -12,6 +12,7 @@ from opscope.base.errors import InconclusiveError
 from opscope.record.redaction import Redactor
 from opscope.record.step_kinds import StepKind
 from opscope.render.table_formats import Format
+from opscope.report.by import SHOWN_ROWS
 
 INCONCLUSIVE: Final = InconclusiveError.exit_code
 _STEPS: Final = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
@@ -142,6 +143,26 @@ def format_option(function: F) -> F:
         show_default=True,
         help="How the result is printed to standard output.",
     )(function)
+
+
+def top_option(what: str = "rows", default: int = SHOWN_ROWS) -> Callable[[F], F]:
+    """Add ``--top``: how much of a ranking people are shown. It means the same wherever it stands.
+
+    Args:
+        what: what is ranked, in the plural.
+        default: how many, unless the user says.
+    """
+    return click.option(
+        "--top",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help=f"How many {what}; 0 for all.  [default: {default} for people]",
+    )
+
+
+def shown_rows(top: int | None, default: int = SHOWN_ROWS) -> int | None:
+    """Return how many rows people are shown by ``--top``; None for all."""
+    return default if top is None else top or None
 
 
 def overwrite_option(what: str) -> Callable[[F], F]:

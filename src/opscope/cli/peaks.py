@@ -6,16 +6,14 @@ from opscope.base.errors import EnvironmentLacksError
 from opscope.base.files import PRIVATE_FILE, private_folder, write_whole
 from opscope.base.text import printable
 from opscope.base.units import format_share
+from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
-from opscope.cli.say import say, show
-from opscope.cli.terminal import echo_table
+from opscope.cli.say import say
 from opscope.knowledge.devices import device_called
 from opscope.knowledge.measured_peaks import peaks_file
 from opscope.record.codec import encode
 from opscope.record.peaks import MeasuredPeaks, PeaksList
-from opscope.render.blocks import Name, Section, Table
-from opscope.render.markdown import render
-from opscope.render.table_formats import as_csv
+from opscope.render.blocks import Name, Table
 
 _TERA = 1e12
 
@@ -48,16 +46,7 @@ def _keep(one: MeasuredPeaks) -> None:
 
 
 def _show(measured: tuple[MeasuredPeaks, ...], output_format: str) -> None:
-    if output_format == "json":
-        show(encode(PeaksList(peaks=measured)))
-        return
-    table = _table(measured)
-    if output_format == "csv":
-        show(as_csv(table))
-    elif output_format == "md":
-        show(render(Section(("Peaks",), (table,))))
-    else:
-        echo_table(table)
+    emit(Output.of_table(PeaksList(peaks=measured), _table(measured), "Peaks"), output_format)
 
 
 def _measured(chosen: str) -> tuple[MeasuredPeaks, ...]:

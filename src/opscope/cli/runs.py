@@ -4,12 +4,9 @@ from pathlib import Path
 
 import click
 
+from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
-from opscope.cli.say import show
-from opscope.cli.terminal import echo_table
 from opscope.documents.runs import RunsDocument
-from opscope.record.codec import encode
-from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.runs_table import runs_table
 from opscope.runs.folders import RESULTS, past_runs
 
@@ -23,13 +20,4 @@ def command(folder: Path, output_format: str) -> None:
     opscope diff without arguments compares the last two of one target.
     """
     rows = tuple(past_runs(folder))
-    if output_format == "json":
-        show(encode(RunsDocument(runs=rows)))
-        return
-    table = runs_table(rows)
-    if output_format == "csv":
-        show(as_csv(table))
-    elif output_format == "md":
-        show(as_markdown(table, f"Runs in {folder}"))
-    else:
-        echo_table(table)
+    emit(Output.of_table(RunsDocument(runs=rows), runs_table(rows), f"Runs in {folder}"), output_format)

@@ -14,9 +14,9 @@ import polars as pl
 from opscope.analysis.analyzed import analyze
 from opscope.base.errors import UsageError
 from opscope.cli.bounded import limited
+from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
 from opscope.cli.reading import Size, input_option, traces_of
-from opscope.cli.say import show
 from opscope.cli.terminal import echo_table
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.trust import Check
@@ -24,10 +24,7 @@ from opscope.export.sql_query import checked
 from opscope.export.sql_tables import COMPUTED, frames_of, schema_table, table_names
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers.table_rows import empty_trace
-from opscope.record.codec import encode
 from opscope.render.blocks import Name, Section, Table
-from opscope.render.markdown import render
-from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.explain_sections import failed_checks
 from opscope.runs.inputs import measured_of
 from opscope.trace.columns import TABLES
@@ -103,14 +100,16 @@ def command(
     with limited("the query", timeout, max_memory):
         result = _run(runnable, tables.frames)
     failed = {one.trace: one.failed for one in tables.doubted if one.failed}
-    if output_format == "json":
-        columns, rows = tuple(result.columns), tuple(result.rows())
-        show(encode(QueryResult(query=query, columns=columns, rows=rows, failed_checks=failed)))
-    else:
-        _print(_table(result), output_format, "Result")
-    for trace, checks in failed.items() if output_format == "md" else ():
-        section = Section((Name(trace),), tuple(failed_checks(checks)))
-        show(f"\n{render(section, level=3).rstrip()}")
+    columns, rows = tuple(result.columns), tuple(result.rows())
+    table = _table(result)
+    below = tuple(Section((Name(trace),), tuple(failed_checks(checks))) for trace, checks in failed.items())
+    output = Output(
+        document=lambda: QueryResult(query=query, columns=columns, rows=rows, failed_checks=failed),
+        values=lambda: table,
+        sections=lambda: (Section(("Result",), (table,), below),),
+        text=lambda: echo_table(table),
+    )
+    emit(output, output_format)
     end_with(tables.doubted, tables.unreadable, told=output_format == "md", allow_damaged=allow_damaged)
 
 
@@ -132,19 +131,8 @@ def _is_there(text: str) -> bool:
 
 def _print_schema(output_format: str) -> None:
     table = schema_table(frames_of(analyze(empty_trace()), table_names()))
-    if output_format == "json":
-        show(encode([dict(zip(table.columns, row, strict=True)) for row in table.rows]))
-    else:
-        _print(table, output_format, "Tables")
-
-
-def _print(table: Table, output_format: str, title: str) -> None:
-    if output_format == "md":
-        show(as_markdown(table, title))
-    elif output_format == "csv":
-        show(as_csv(table))
-    else:
-        echo_table(table)
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    emit(Output.of_table(rows, table, "Tables"), output_format)
 
 
 @dataclass(frozen=True, slots=True)

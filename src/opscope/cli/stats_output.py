@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from opscope.base.errors import UsageError
-from opscope.cli.say import say, show
+from opscope.cli.options import shown_rows, top_option
+from opscope.cli.say import say
 from opscope.documents.stats import Report
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ALL: Final = "all"
-_SHOWN: Final = 20  # rows of a table on a screen
 
 
 class _Reports(click.ParamType[tuple[Report, ...]]):
@@ -40,9 +40,7 @@ def stats_options(function: F) -> F:
         click.option(
             "--full-names", is_flag=True, help="Whole kernel names on a terminal too, not what they mean in short."
         ),
-        click.option(
-            "--top", type=click.IntRange(min=0), help=f"Rows of each table; 0 for all.  [default: {_SHOWN} in tables]"
-        ),
+        top_option("rows of each table"),
         click.option(
             "--stats",
             "reports",
@@ -74,25 +72,18 @@ def print_stats(
     Raises:
         UsageError: several tables are wanted as CSV, which holds one.
     """
+    from opscope.cli.emit import Output, emit
     from opscope.cli.terminal import echo_lines, echo_table, on_terminal
-    from opscope.record.codec import encode
-    from opscope.render.table_formats import as_csv, as_markdown
+    from opscope.render.blocks import Section
     from opscope.report.stats_document import after_table, build_stats, plain, process_lines, table_of, title_of
 
     refuse_several_as_csv(reports, output_format)
     stats = build_stats(traces, reports)
-    if output_format == "json":
-        show(encode(stats))
-        return
-    shown = top or None
-    if top is None and output_format == "table":
-        shown = _SHOWN
-    for entry in stats.reports:
-        if output_format == "csv":
-            show(as_csv(plain(table_of(entry, shown))))
-        elif output_format == "md":
-            show(as_markdown(table_of(entry, shown), title_of(entry.name)))
-        else:
+    shown = shown_rows(top)
+    lines = tuple(process_lines(stats))
+
+    def text() -> None:
+        for entry in stats.reports:
             say("", err=False)
             say(title_of(entry.name), err=False)
             if entry.rows:
@@ -100,10 +91,16 @@ def print_stats(
             else:
                 say(f"  {entry.empty}", err=False)
             echo_lines(after_table(entry, shown))
-    lines = list(process_lines(stats))
-    if output_format == "table" and lines:
-        say("", err=False)
-        echo_lines(lines)
-    elif lines:
-        for line in lines:
-            say(line)
+        if lines:
+            say("", err=False)
+            echo_lines(lines)
+
+    output = Output(
+        document=lambda: stats,
+        values=lambda: plain(table_of(stats.reports[0], top or None)),
+        sections=lambda: [Section((title_of(entry.name),), (table_of(entry, shown),)) for entry in stats.reports],
+        text=text,
+    )
+    emit(output, output_format)
+    for line in lines if output_format in ("csv", "md") else ():
+        say(line)

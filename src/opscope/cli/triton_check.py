@@ -6,14 +6,10 @@ from collections.abc import Iterator, Sequence
 import click
 
 from opscope.base.errors import UsageError
+from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
-from opscope.cli.say import show
-from opscope.cli.terminal import echo_section
 from opscope.documents.triton_check import KernelRun, MemoryProblem, ProblemKind, TritonCheckDocument
-from opscope.record.codec import encode
 from opscope.render.blocks import Block, Bullets, Name, Section, Table
-from opscope.render.markdown import render
-from opscope.render.table_formats import as_csv
 from opscope.workbench.triton_check.interpreter import check_kernel
 
 _COLUMNS = ("Problem", "Where", "Kernel", "Tensor", "Elements", "Programs", "First program", "Offset", "Beyond")
@@ -43,14 +39,8 @@ def command(
     kernel was given, and of memory that nothing was written to. Ends with exit code 1 where something is wrong.
     """
     document = check_kernel(target, _parameters(size, dtype, settings), timeout)
-    if output_format == "json":
-        show(encode(document))
-    elif output_format == "csv":
-        show(as_csv(_table(document.cpu.problems)))
-    elif output_format == "md":
-        show(render(_section(document), level=2).rstrip("\n"))
-    else:
-        echo_section(_section(document))
+    output = Output.of_section(document, lambda: _table(document.cpu.problems), lambda: _section(document))
+    emit(output, output_format)
     if not document.passed:
         sys.exit(1)
 

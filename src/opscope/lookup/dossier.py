@@ -40,12 +40,12 @@ class _Inputs:
     concrete_inputs: str | None = None
 
 
-def build_dossier(lookup: Lookup, top: int, measure: Measure | None = None) -> DossierDocument:
+def build_dossier(lookup: Lookup, top: int | None, measure: Measure | None = None) -> DossierDocument:
     """Build the dossiers of the operators that took the most device time.
 
     Args:
         lookup: with a trace.
-        top: how many operators.
+        top: how many operators; None for all.
         measure: replays a call and reads hardware counters; None to leave them out.
 
     Raises:
@@ -54,7 +54,7 @@ def build_dossier(lookup: Lookup, top: int, measure: Measure | None = None) -> D
     analysis = lookup.analysis
     if analysis is None:
         raise UsageError("a dossier needs a trace")
-    names = analysis.operators.filter(pl.col("activities") > 0)["name"].head(top).to_list()
+    names = analysis.operators.filter(pl.col("activities") > 0)["name"].to_list()[:top]
     return DossierDocument(
         trace=lookup.trace_name or analysis.source.path,
         bound=f"{lookup.step_bound.kind}. {lookup.step_bound.sentence}",

@@ -9,6 +9,7 @@ from opscope.base.units import format_count
 from opscope.documents.gpus import GpuFacts
 from opscope.documents.launch import LaunchDocument, OccupancyEntry
 from opscope.knowledge.compute_capabilities import compute_capabilities
+from opscope.render.blocks import Name, Table
 
 
 def build_launch(launch: Launch, device: str, number: str, multiprocessors: int | None) -> LaunchDocument:
@@ -67,6 +68,27 @@ def launch_lines(document: LaunchDocument) -> Iterator[str]:
             f"{'block' if found.blocks_per_multiprocessor == 1 else 'blocks'} at a time, limited by {found.limiter}."
         )
         yield from _waves(document, found)
+
+
+def launch_values(document: LaunchDocument) -> Table:
+    """Return the answer as one row of values, for CSV."""
+    found = document.occupancy
+    values = {
+        "device": Name(document.device),
+        "compute_capability": document.compute_capability,
+        "grid": ",".join(map(str, document.grid)),
+        "block": ",".join(map(str, document.block)),
+        "registers_per_thread": str(document.registers_per_thread),
+        "shared_memory_bytes": str(document.shared_memory_bytes),
+        "can_launch": str(document.can_launch).lower(),
+        "problems": Name("; ".join(document.problems)),
+        "occupancy_percent": "" if found is None else f"{found.percent:g}",
+        "blocks_per_multiprocessor": "" if found is None else str(found.blocks_per_multiprocessor),
+        "limiter": "" if found is None else found.limiter,
+        "waves": "" if found is None or found.waves is None else f"{found.waves:g}",
+        "tail": "" if found is None or found.tail is None else f"{found.tail:g}",
+    }
+    return Table(tuple(values), (tuple(values.values()),))
 
 
 def _waves(document: LaunchDocument, found: OccupancyEntry) -> Iterator[str]:

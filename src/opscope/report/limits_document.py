@@ -1,7 +1,7 @@
 """A trace and its record -> `LimitsDocument`, and that as a table."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from opscope.analysis.costs.limit_totals import totals_by_module, totals_by_name, totals_by_step, utilisation
 from opscope.analysis.costs.limits import over_limit, peaks_of
@@ -112,6 +112,18 @@ def limits_table(document: LimitsDocument, top: int | None) -> Table:
         for total in document.totals[:top]
     )
     return Table(columns, rows, frozenset(range(1, 7)))
+
+
+def limits_values(documents: Sequence[LimitsDocument], top: int | None) -> Table:
+    """Return the rows of one trace, or of several with the trace in front of each row."""
+    tables = [limits_table(document, top) for document in documents]
+    if len(tables) == 1:
+        return tables[0]
+    rows = (
+        (Name(document.trace), *row) for document, table in zip(documents, tables, strict=True) for row in table.rows
+    )
+    numeric = frozenset(place + 1 for place in tables[0].numeric)
+    return Table(("Trace", *tables[0].columns), tuple(rows), numeric)
 
 
 def _rows(limits: LimitsEntry, top: int | None) -> Table:
