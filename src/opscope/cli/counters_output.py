@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from opscope.base.errors import BadInputError, UsageError
 from opscope.cli.say import say
-from opscope.readers.unpacked import TRACE_ENDINGS
+from opscope.readers.formats import TRACE_ENDINGS
 
 if TYPE_CHECKING:
     from opscope.record.counters import KernelCounters

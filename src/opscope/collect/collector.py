@@ -1,10 +1,9 @@
-"""What every collector is: a workload or a command in, raw files and a record out."""
+"""What every collector returns: raw files, and a record of what they do not say of themselves."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-SubjectT_contra = TypeVar("SubjectT_contra", contravariant=True)
 RecordT_co = TypeVar("RecordT_co", covariant=True)
 
 
@@ -19,18 +18,3 @@ class Collected(Generic[RecordT_co]):
 
     files: tuple[Path, ...]
     record: RecordT_co
-
-
-class Collector(Protocol[SubjectT_contra, RecordT_co]):
-    """Runs something once, under observation.
-
-    torch.profiler takes a `Workload` and leaves Chrome traces; Nsight Compute takes an `OperatorCall` and leaves a
-    table of counters. What collects from any executable will take a command.
-    """
-
-    def collect(self, subject: SubjectT_contra, folder: Path) -> Collected[RecordT_co]:
-        """Run the subject and write the raw files into a folder.
-
-        Raises:
-            OpscopeError: it cannot be run or observed.
-        """

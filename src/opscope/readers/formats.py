@@ -65,12 +65,18 @@ class Format:
         recognises: tells by the first bytes, unpacked, whether a file is of this kind.
         reader: makes what takes its content.
         module: the module whose ``parse`` makes a trace of that; imported when all is read, as it needs polars.
+        endings: of the names of such files, those of packed ones too.
+        is_pytorch: whether PyTorch writes such files, so that a process in one runs PyTorch.
+        has_operators: whether operators are recorded in such files, so that their absence says something.
     """
 
     name: str
     recognises: Callable[[bytes], bool]
     reader: Callable[[], ContentReader]
     module: str
+    endings: tuple[str, ...]
+    is_pytorch: bool = False
+    has_operators: bool = False
 
 
 def _kineto_reader() -> EventReader:
@@ -79,14 +85,31 @@ def _kineto_reader() -> EventReader:
 
 
 # Kineto's is JSON text, which may be damaged at its beginning: it says itself what is wrong with a file that is none.
-KINETO: Final = Format("kineto", lambda _: True, _kineto_reader, "opscope.readers.kineto")
+KINETO: Final = Format(
+    "kineto",
+    lambda _: True,
+    _kineto_reader,
+    "opscope.readers.kineto",
+    endings=(".json", ".json.gz", ".json.zst", ".json.xz"),
+    is_pytorch=True,
+    has_operators=True,
+)
 CUDA: Final = Format(
-    "opscope exec", lambda text: text.startswith(b"opscope.cuda/"), WholeReader, "opscope.readers.cuda"
+    "opscope exec",
+    lambda text: text.startswith(b"opscope.cuda/"),
+    WholeReader,
+    "opscope.readers.cuda",
+    endings=(".cudarec",),
 )
 NSYS: Final = Format(
-    "Nsight Systems", lambda text: text.startswith(b"SQLite format 3\0"), OpenedReader, "opscope.readers.nsys"
+    "Nsight Systems",
+    lambda text: text.startswith(b"SQLite format 3\0"),
+    OpenedReader,
+    "opscope.readers.nsys",
+    endings=(".sqlite",),
 )
 FORMATS: Final = (CUDA, NSYS, KINETO)
+TRACE_ENDINGS: Final = tuple(ending for known in (KINETO, CUDA, NSYS) for ending in known.endings)
 _OTHER_KINDS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"PK\x03\x04", "a ZIP archive"),
     (b'"ID","Process ID"', "a table of Nsight Compute, which opscope analyze reads"),
@@ -107,3 +130,8 @@ def format_of(beginning: bytes, path: Path) -> Format:
         if beginning.startswith(magic):
             raise NotATraceError(f"{path} is {kind}, and no trace that opscope knows. {EXPECTED}")
     return next(known for known in FORMATS if known.recognises(beginning))
+
+
+def format_named(name: str) -> Format:
+    """Return the format that a trace's source names (`TraceSource.format`); Kineto's for a name that is not known."""
+    return next((known for known in FORMATS if known.name == name), KINETO)

@@ -13,7 +13,6 @@ from opscope.base.errors import BadInputError, EnvironmentLacksError
 
 STORE_MANIFEST = "store.json"  # a directory that has one holds a trace as Parquet files
 # How the names of traces end, for those who look for them in a folder.
-TRACE_ENDINGS = (".json", ".json.gz", ".json.zst", ".json.xz", ".cudarec", ".sqlite")
 # More would not fit in the memory of most machines once it is columns.
 MAX_UNPACKED_BYTES = 16 << 30
 UNSUSPICIOUS_BYTES = 256 << 20  # what a file may unpack to however small it is

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import regular
 from opscope.base.units import NS_PER_MS
-from opscope.readers.unpacked import STORE_MANIFEST, TRACE_ENDINGS
+from opscope.readers.formats import TRACE_ENDINGS
+from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
 
 _RUNS: Final = ("manifest.json", EXECUTION)  # what a folder holds that is a run

@@ -27,7 +27,7 @@ from opscope.documents.findings import Fact, Rule, StepKind, Where
 from opscope.documents.limits import LimitRow
 from opscope.documents.statements import Basis
 from opscope.knowledge.kernels.kinds import communicates
-from opscope.readers.formats import KINETO
+from opscope.readers.formats import format_named
 from opscope.trace.model import DeviceProperties, Trace
 
 LEAST_SHARE: Final = 0.02  # of the step: what could save less is not worth a line
@@ -224,7 +224,7 @@ class Context:
     @cached_property
     def runs_pytorch(self) -> bool:
         """Whether PyTorch is known to run, by its operators or by kernels of its own: else no advice names it."""
-        if self.trace.operators.height or self.trace.source.format == KINETO.name:
+        if self.trace.operators.height or format_named(self.trace.source.format).is_pytorch:
             return True
         return bool(names_that(self.trace.activities["name"], lambda name: "at::native" in name).any())
 

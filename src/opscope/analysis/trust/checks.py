@@ -24,7 +24,7 @@ from opscope.base.units import NS_PER_US, format_ns, format_share
 from opscope.documents.limits import LimitRow
 from opscope.documents.trust import Check, CheckName, Trust, Verdict
 from opscope.knowledge.api_calls import ApiKind, is_profilers_own
-from opscope.readers.formats import KINETO
+from opscope.readers.formats import format_named
 from opscope.trace.model import Trace, TraceSource
 
 # Up to this share of the device sum a defect leaves the totals usable, and is a warning.
@@ -232,7 +232,7 @@ def _anything(evidence: Evidence) -> Check:
             "0. Another profiler may hold CUPTI, or the workload did nothing on the GPU."
         )
         return Check(name, Verdict.FAIL, 0, sentence)
-    if not activities and not operators and evidence.trace.source.format != KINETO.name:
+    if not activities and not operators and not format_named(evidence.trace.source.format).has_operators:
         return Check(name, Verdict.PASS, 0, "The process launched nothing: it called CUDA without work for a device.")
     if not activities and not operators:
         sentence = (
@@ -431,7 +431,7 @@ def queued_before(trace: Trace, links: Links) -> Bools:
 
 
 def _operator_recorded(trace: Trace, links: Links) -> Check:
-    if trace.source.format != KINETO.name and not trace.operators.height:
+    if not format_named(trace.source.format).has_operators and not trace.operators.height:
         sentence = "The recording is of CUDA's activities alone: there are no operators that they could belong to."
         return Check(CheckName.OPERATOR_RECORDED, Verdict.PASS, 0, sentence)
     check = _timed(
