@@ -31,7 +31,7 @@ assert found
 """
 _SHIPPED = """
 import resource, sys, time
-from opscope.knowledge.kernels.source import SourceResolver
+from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.releases import TorchVersion
 start = time.perf_counter()
 found = SourceResolver(TorchVersion.parse(sys.argv[1])).resolve(sys.argv[2])

@@ -11,7 +11,8 @@ from opscope.readers import read
 from opscope.trace.model import Trace
 from tests.kineto import KinetoTrace
 
-DATA = Path(__file__).parent / "data"
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "tests" / "data"
 # Tests run side by side, one process per core: more threads than cores would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Peaks that were measured on this machine must not count; the processes of a run share one cache.

@@ -1,0 +1,242 @@
+"""What the command line accepts, refuses and imports. Nothing is measured here."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import opscope as package
+from opscope.base.errors import OpscopeError, UsageError
+from opscope.cli import COMMANDS, cli
+from opscope.cli.options import ListCommand, ListOf
+from opscope.record.configuration import CaptureOptions, Configuration
+from opscope.sweep.plan import PRESETS, default_sizes, expand
+from opscope.workloads.catalog import BUILT_IN, check
+from tests.command import ROOT, WITHOUT_TORCH, fresh_opscope, opscope, toy
+
+
+@click.command(cls=ListCommand)
+@click.argument("target")
+@click.option("--sizes", "-s", type=ListOf(click.IntRange(min=1)))
+@click.option("--kinds", type=ListOf(click.Choice(["cpu", "cuda"])))
+@click.option("--flag", is_flag=True)
+def listing(target: str, sizes: object, kinds: object, flag: bool) -> None:
+    click.echo(f"{target} {sizes} {kinds} {flag}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--sizes 1 8 16 --kinds cpu cuda --flag model",
+        "--sizes 1,8,16 --kinds cpu,cuda --flag model",
+        "--sizes=1,8,16 --kinds=cpu,cuda --flag model",
+        "model --sizes 1, 8, 16 --kinds cpu cuda --flag",
+        "--flag model -s 1 8 16 --kinds cpu,cuda",
+        "--kinds cpu cuda --sizes 1 8 16 model --flag",
+        "--sizes 1 8 16 --kinds cpu cuda --flag -- model",
+    ],
+)
+def test_all_spellings_of_a_list_mean_the_same(line: str) -> None:
+    result = CliRunner().invoke(listing, line.split())
+    assert result.output == "model (1, 8, 16) ('cpu', 'cuda') True\n"
+
+
+@pytest.mark.parametrize(
+    "line", ["--sizes 0 model", "--sizes model", "--sizes 1,x model", "--sizes , model", "--sizes"]
+)
+def test_a_bad_list_is_wrong_usage(line: str) -> None:
+    result = CliRunner().invoke(listing, line.split())
+    assert result.exit_code == 2, result.output
+
+
+def test_a_list_ends_where_its_values_end() -> None:
+    result = CliRunner().invoke(listing, ["--sizes", "1", "2", "model"])
+    assert result.output == "model (1, 2) None False\n"
+
+
+def test_the_sweep_is_the_product_in_the_order_given() -> None:
+    configurations = expand("bert", {"batch_size": (8, 1), "seq_len": (256, 128)})
+    assert [c.id for c in configurations] == ["bs8_seq256", "bs8_seq128", "bs1_seq256", "bs1_seq128"]
+
+
+def test_repeated_sizes_are_run_once_and_no_size_is_one_configuration() -> None:
+    assert [c.id for c in expand("bert", {"batch_size": (1, 1), "seq_len": (128,)})] == ["bs1_seq128"]
+    assert [c.id for c in expand("a:b", {})] == ["default"]
+
+
+def test_presets_are_the_guides_two_sweeps() -> None:
+    quick, full = PRESETS["comprehensive"]
+    assert PRESETS["quick"] == (quick,)
+    assert (quick.folder, quick.sizes) == ("quick", {"batch_size": (1, 8), "seq_len": (128,)})
+    assert (full.folder, len(expand("bert", full.sizes))) == ("full", 12)
+
+
+@pytest.mark.parametrize("target", list(BUILT_IN))
+def test_every_built_in_target_has_a_default_sweep(target: str) -> None:
+    assert len(expand(target, default_sizes(target))) >= 2
+
+
+@pytest.mark.parametrize(
+    ("configuration", "message"),
+    [
+        (Configuration("bret"), "unknown target 'bret'.*bert, gpt2, resnet50"),
+        (Configuration("resnet50", axes={"seq_len": 128}), "--seq-lens does not apply to the target resnet50"),
+        (Configuration("gpt2", {"simplified": True}), "--simplified does not apply to the target gpt2"),
+        (Configuration("bert", {"image_size": 224}), "--image-size does not apply to the target bert"),
+        (Configuration("bert", {"pretrained": "", "layers": 2}), "--layers cannot be combined with --use-real-bert"),
+        (Configuration("a.py:f", {"pretrained": ""}), "--use-real-bert applies to the target bert only"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused(configuration: Configuration, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check(configuration)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["profile"], 2, "Missing argument 'TARGET'"),
+        (["profile", "bret"], 2, "unknown target 'bret'"),
+        (["profile", "bert", "--batchsizes", "1"], 2, "Did you mean"),
+        (["profile", "bert", "--batch-sizes", "0"], 2, "not in the range"),
+        (["profile", "bert", "--batch-sizes", "many"], 2, "--batch-sizes"),
+        (["profile", "bert", "--preset", "quick", "--seq-lens", "128"], 2, "--preset quick fixes the sizes"),
+        (["profile", "bert", "--device", "tpu"], 2, "--device takes auto, cpu, cuda or cuda:N, not 'tpu'"),
+        (["profile", "bert", "--dtype", "int8"], 2, "'int8' is not one of"),
+        (["frobnicate"], 2, "No such command 'frobnicate'"),
+        (["report", "no/such/folder"], 2, "does not exist"),
+    ],
+)
+def test_wrong_usage_is_said_in_words(args: list[str], code: int, message: str, tmp_path: Path) -> None:
+    result = opscope(*args, cwd=tmp_path)
+    assert result.returncode == code, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []  # nothing was begun
+
+
+def test_without_pytorch_profiling_says_what_to_do_and_leaves_nothing(tmp_path: Path) -> None:
+    result = opscope("profile", "bert", cwd=tmp_path, code=WITHOUT_TORCH)
+    assert result.returncode == 3
+    assert result.stderr.startswith("opscope: profiling needs PyTorch, which is not installed: pip install")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("bad", ["proc", "file"])
+def test_an_unwritable_folder_is_an_environment_error(bad: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    target = {"proc": "/proc/opscope", "file": str(tmp_path / "file" / "results")}[bad]
+    result = opscope("profile", toy("step"), "--output-dir", target)
+    assert result.returncode == 3
+    assert "cannot write to" in result.stderr
+    assert "--output-dir" in result.stderr
+
+
+def test_a_folder_without_a_manifest_is_a_bad_input(tmp_path: Path) -> None:
+    result = opscope("report", str(tmp_path))
+    assert result.returncode == 4
+    assert "has no manifest.json" in result.stderr
+
+
+def test_a_damaged_manifest_is_a_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"schema": "opscope.sweep/1", "entries": 5')
+    result = opscope("report", str(tmp_path))
+    assert result.returncode == 4
+    assert "is not what opscope wrote there" in result.stderr
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    assert "Traceback" in opscope("--debug", "report", str(tmp_path)).stderr
+
+
+def test_help_lists_every_command_and_imports_none() -> None:
+    code = (
+        "import sys\nfrom opscope.cli import cli\n"
+        "try: cli(['--help'])\nexcept SystemExit: pass\n"
+        "print(sorted({'torch', 'polars', 'numpy', 'rich', 'msgspec', 'opscope.cli.profile'} & set(sys.modules)))"
+    )
+    result = fresh_opscope(code=code)
+    assert result.stdout.splitlines()[-1] == "[]"
+    for name in COMMANDS:
+        assert name in result.stdout
+
+
+def test_analyze_reads_its_first_trace_before_it_imports_what_the_analysis_needs(tmp_path: Path) -> None:
+    # The reading thread notes what is imported when it begins.
+    code = (
+        "import sys\nimport opscope.readers as readers\nread = readers.read_content\n"
+        "def noting(source):\n"
+        "    print(sorted({'polars', 'numpy', 'opscope.analysis'} & set(sys.modules)), file=sys.stderr)\n"
+        "    return read(source)\n"
+        "readers.read_content = noting\n"
+        "from opscope.cli import cli\n"
+        "sys.setswitchinterval(100)  # the thread begins when it is started, and goes on when that is done\n"
+        f"cli(['analyze', {str(tmp_path / 'trace.json')!r}])"
+    )
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    result = fresh_opscope(code=code)
+    assert result.returncode == 0
+    assert result.stderr.splitlines()[0] == "[]"
+
+
+def test_every_command_has_help_that_says_what_it_does() -> None:
+    for name in COMMANDS:
+        result = CliRunner().invoke(cli, [name, "--help"])
+        assert result.exit_code == 0
+        assert len(result.output.splitlines()) > 8
+
+
+def test_every_option_of_profile_has_an_explanation() -> None:
+    from opscope.cli.profile import command
+
+    silent = [p.name for p in command.params if isinstance(p, click.Option) and not p.help and p.name != "mode"]
+    assert silent == []
+
+
+def test_version_is_printed() -> None:
+    assert opscope("--version").stdout == f"opscope {package.__version__}\n"
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = "import opscope, sys; print(sorted({'torch', 'polars', 'numpy', 'msgspec'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT / "src", check=True)
+    assert result.stdout == "[]\n"
+
+
+def test_public_names_are_the_ones_promised() -> None:
+    assert package.__all__ == sorted(package.__all__, key=lambda name: (not name[0].isupper(), name))
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = package.nonsense
+
+
+def test_every_error_has_its_exit_code() -> None:
+    kinds = (OpscopeError, *OpscopeError.__subclasses__())
+    codes = {kind.__name__: kind.exit_code for kind in kinds if kind.__module__ == OpscopeError.__module__}
+    assert codes == {
+        "OpscopeError": 1, "UsageError": 2, "EnvironmentLacksError": 3, "BadInputError": 4, "InconclusiveError": 5,
+    }  # fmt: skip
+
+
+def test_default_capture_is_a_short_schedule_with_a_benchmark() -> None:
+    options = CaptureOptions()
+    assert options.schedule is not None
+    assert (options.schedule.wait, options.schedule.warmup, options.schedule.active, options.schedule.repeat) == (
+        1,
+        1,
+        3,
+        1,
+    )
+    assert options.benchmark
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("analyse", "analyze"), ("profle", "profile"), ("explan", "explain")])
+def test_a_command_that_is_nearly_one_gets_a_hint(typed: str, meant: str) -> None:
+    result = opscope(typed, "trace.json")
+    assert result.returncode == 2
+    assert f"No such command '{typed}'. Did you mean '{meant}'?" in result.stderr
+    assert "Did you mean" not in opscope("zzz").stderr

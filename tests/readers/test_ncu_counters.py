@@ -1,0 +1,151 @@
+"""Tables of Nsight Compute: both pages as recorded on an H200, older forms by hand, and how they join a run."""
+
+import json
+import lzma
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from opscope.analysis.costs.counters import counter_rows, joined_launches, kernels_without
+from opscope.readers import read
+from opscope.readers.ncu import is_counters, number_of, read_kernel_counters
+from opscope.record.counters import KernelCounters
+from tests.command import fresh_opscope
+from tests.conftest import DATA
+
+RECORDED = DATA / "exec"
+
+
+def test_the_raw_page() -> None:
+    text = (RECORDED / "ncu_raw.csv").read_text()
+    assert is_counters(text)
+    found = read_kernel_counters(text)
+    assert len(found) == 16
+    first = found[0]
+    assert (first.kernel, first.grid, first.block) == ("a(float *)", "2,1,1", "32,1,1")
+    assert first.metrics["gpu__time_duration.sum"] == 2_272
+    assert first.metrics["dram__bytes_read.sum"] == 2_816
+    assert "launch__cluster_scheduling_policy" not in first.metrics  # a word, and no number
+
+
+def test_the_page_of_details() -> None:
+    found = read_kernel_counters((RECORDED / "ncu_details.csv").read_text())
+    assert [one.kernel for one in found] == ["a(float *)", "b(float *, int)", "void c<double>(T1 *)"]
+    first = found[0].metrics
+    assert (first["Duration"], first["Registers Per Thread"], first["Achieved Occupancy"]) == (2_144, 16, 1.56)
+
+
+def test_older_versions_have_fewer_columns() -> None:
+    text = (
+        "==PROF== Connected to process 1\n"
+        '"ID","Process ID","Process Name","Host Name","Kernel Name","Kernel Time","Context","Stream","Section Name",'
+        '"Metric Name","Metric Unit","Metric Value"\n'
+        '"0","1","p","h","k(int)","2020-Apr-07 17:01:05","1","7","Speed","Duration","usecond","12.5"\n'
+        '"0","1","p","h","k(int)","2020-Apr-07 17:01:05","1","7","Speed","SOL SM","%","n/a"\n'
+        '"1","1","p","h","k(int)","2020-Apr-07 17:01:05","1","7","Speed","Duration","msecond","1.5"\n'
+    )
+    found = read_kernel_counters(text)
+    assert [one.metrics for one in found] == [{"Duration": 12_500.0}, {"Duration": 1_500_000.0}]
+    assert found[0].grid is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "unit", "number"),
+    [
+        ("1,234.5", "ns", 1_234.5),
+        ("2", "Kbyte", 2_000),
+        ("n/a", "", None),
+        ("", "%", None),
+        ("3", "inst", 3),
+        ("1,5", "us", None),
+        ("inf", "s", None),
+        ("1", "Tbyte", 1e12),
+        ("1_000", "", None),
+    ],
+)
+def test_numbers(cell: str, unit: str, number: float | None) -> None:
+    assert number_of(cell, unit) == number
+
+
+def test_runs_and_processes_are_told_apart() -> None:
+    names = "ID|Process ID|Process Name|Host Name|Kernel Name|Section Name|Metric Name|Metric Unit|Metric Value"
+    head = '"' + names.replace("|", '","') + '"\n'
+    rows = '"0","1","p","h","k()","S","Duration","ns","5"\n"0","2","p","h","k()","S","Duration","ns","7"\n'
+    assert [one.metrics["Duration"] for one in read_kernel_counters(head + rows + head + rows)] == [5, 7, 5, 7]
+
+
+def test_other_tables_are_none() -> None:
+    assert not is_counters("a,b\n1,2\n")
+    assert read_kernel_counters("") == ()
+    assert read_kernel_counters('"ID","Process ID"\n"0"\n') == ()
+
+
+def test_counters_join_the_launches_that_they_are_of() -> None:
+    """The n-th launch of a name and geometry is the n-th in the run, though the tools spell parameters differently."""
+    trace = read(RECORDED / "graph.cudarec.xz")
+    counters = read_kernel_counters((RECORDED / "ncu_raw.csv").read_text())
+    launches = joined_launches(counters, [trace])
+    assert all(one.run_ns is not None for one in launches)
+    assert sum(one.run_ns or 0 for one in launches) == sum(
+        duration for kind, duration in trace.activities.select("kind", "duration_ns").iter_rows() if kind == "kernel"
+    )
+    rows = counter_rows(counters, launches)
+    assert [(row.kernel, row.measured, row.joined) for row in rows] == [
+        ("b(float *, int)", 5, 5), ("a(float *)", 6, 6), ("void c<double>(T1 *)", 5, 5)
+    ]  # fmt: skip
+    assert rows[0].run_ns == 3_168
+    assert kernels_without(counters, [trace]) == 0
+
+
+def test_what_the_run_does_not_have_stays_alone() -> None:
+    trace = read(RECORDED / "graph.cudarec.xz")
+    other = [KernelCounters("a(float *)", "1", "9,1,1", "32,1,1", {}), KernelCounters("z()", "1", None, None, {})]
+    assert [one.run_ns for one in joined_launches(other, [trace])] == [None, None]
+    assert kernels_without(other, [trace]) == 3
+    assert joined_launches(other, [])[0].run_ns is None
+
+
+def test_processes_are_joined_to_their_own(tmp_path: Path) -> None:
+    """Two processes launch the same kernel: each one's first launch is the first of its own trace."""
+    traces = [read(RECORDED / f"two{number}.cudarec.xz") for number in (0, 1)]
+    counters = [KernelCounters("a(float *)", process, "1,1,1", "32,1,1", {}) for process in ("7", "7", "9")]
+    counters[2] = KernelCounters("a(float *)", "9", "2,1,1", "32,1,1", {})
+    own = [
+        trace.activities.filter(pl.col("name").cast(pl.String) == "a(float*)").sort("start_ns")["duration_ns"].to_list()
+        for trace in traces
+    ]
+    assert [one.run_ns for one in joined_launches(counters, traces)] == [own[0][0], own[0][1], own[1][0]]
+
+
+def test_damage_of_a_run_is_no_success(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.cudarec"
+    cut.write_bytes(lzma.decompress((RECORDED / "graph.cudarec.xz").read_bytes())[:-100])
+    table = str(RECORDED / "ncu_raw.csv")
+    assert fresh_opscope("analyze", str(cut), table).returncode == 4
+    assert fresh_opscope("analyze", str(cut), table, "--allow-damaged").returncode == 0
+    assert fresh_opscope("analyze", table, "--by", "kernel").returncode == 2
+
+
+def test_the_command(tmp_path: Path) -> None:
+    table = str(RECORDED / "ncu_raw.csv")
+    alone = fresh_opscope("analyze", table)
+    assert alone.returncode == 0
+    assert "In the run" in alone.stdout
+    joined = json.loads(fresh_opscope("analyze", str(RECORDED / "graph.cudarec.xz"), table, "--format", "json").stdout)
+    assert joined["schema"] == "opscope.counters/1"
+    assert (joined["unmatched_launches"], len(joined["launches"])) == (0, 16)
+    csv = fresh_opscope("analyze", str(RECORDED / "graph.cudarec.xz"), table, "--format", "csv").stdout.splitlines()
+    assert csv[0].startswith("kernel,grid,block,measured,joined,run_ns,ncu_ns,")
+    assert '"b(float *, int)","1,2,1","32,2,1",5,5,3168,' in csv[1]
+    two = fresh_opscope("analyze", table, str(RECORDED / "two0.cudarec.xz"), str(RECORDED / "two1.cudarec.xz"))
+    assert (two.returncode, "of 1 processes, and 2 of the run" in two.stderr) == (2, True)
+    printed = tmp_path / "ncu.txt"
+    printed.write_text(Path(table).read_text())
+    assert "In the run" in fresh_opscope("analyze", str(printed)).stdout
+    tidy = tmp_path / "tidy.csv"
+    tidy.write_text(Path(table).read_text().partition('"ID"')[1] + Path(table).read_text().partition('"ID"')[2])
+    assert "which opscope analyze reads" in fresh_opscope("stats", str(tidy)).stderr
+    empty = tmp_path / "empty.csv"
+    empty.write_text('"ID","Process ID","Process Name"\n')
+    assert fresh_opscope("analyze", str(empty)).returncode == 4

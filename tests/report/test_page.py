@@ -1,0 +1,268 @@
+"""``opscope page`` without a browser: what the file is made of, what it holds, and how the command behaves."""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opscope as library
+from opscope.analysis.analyzed import analyze
+from opscope.documents.comparison import ComparisonRow
+from opscope.report.page.sweeps import turns
+from opscope.report.page.traces import MOST_SLICES
+from tests.command import WITHOUT_TORCH, opscope, toy
+from tests.conftest import DATA, ROOT
+from tests.kineto import KinetoTrace
+
+ASSETS = ROOT / "src" / "opscope" / "report" / "page" / "assets"
+GPT2 = DATA / "traces" / "gpt2_train_amp_stacks.json.gz"
+
+
+def page(path: Path, *arguments: object) -> str:
+    done = opscope("page", *map(str, arguments), "-o", str(path), "--overwrite")
+    assert done.returncode == 0, done.stderr
+    return path.read_text(encoding="utf-8")
+
+
+def document_of(text: str) -> dict[str, Any]:
+    match = re.search(r'<script id="data" type="application/gzip">([^<]*)</script>', text)
+    assert match is not None
+    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(match[1])))
+    return found
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    return shutil.copytree(DATA / "h200_bert_small", tmp_path / "sweep")
+
+
+def test_only_its_own_scripts_and_style_may_run(tmp_path: Path) -> None:
+    text = page(tmp_path / "page.html", GPT2)
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert policy[1].startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy[1]
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    styles = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert (len(scripts), len(styles)) == (2, 1)
+    for content in (*scripts, *styles):
+        assert base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() in policy[1]
+    # Before anything that could load: the policy is the first thing after the character set.
+    assert text.index("Content-Security-Policy") < text.index("<script")
+    assert not re.search(r"<(?:link|img|iframe|object|embed|base|form)\b", text.split("<script", 1)[0])
+
+
+def test_licences_of_what_it_contains_are_in_it() -> None:
+    licenses = (ASSETS / "LICENSES.txt").read_text(encoding="utf-8")
+    for words in (
+        "Apache License",
+        "Apache ECharts",
+        "BSD 3-Clause",
+        "zrender",
+        "Copyright (c) 2017, Baidu Inc.",
+        "tslib",
+    ):
+        assert words in licenses
+    pinned = json.loads((ROOT / "tools" / "charts" / "package.json").read_text())["dependencies"]["echarts"]
+    locked = json.loads((ROOT / "tools" / "charts" / "package-lock.json").read_text())["packages"]
+    assert locked["node_modules/echarts"]["version"] == pinned
+    assert locked["node_modules/echarts"]["integrity"].startswith("sha512-")
+    assert f"Apache ECharts {pinned}" in licenses
+
+
+def test_it_is_drawn_from_the_document_of_the_trace(tmp_path: Path) -> None:
+    (trace,) = document_of(page(tmp_path / "page.html", GPT2))["traces"]
+    document = json.loads(opscope("analyze", str(GPT2), "--format", "json").stdout)
+    for key in ("bound", "devices", "launches", "categories", "steps", "gaps", "memory", "limits", "trust", "unlinked"):
+        assert trace["document"][key] == document[key], key
+    assert all(row["detail"] for row in trace["document"]["operators"])
+    assert [flame["by"] for flame in trace["flames"]] == ["operator", "module", "python"]
+    assert {sum(flame["device_ns"]) for flame in trace["flames"]} == {document["devices"][0]["sum_ns"]}
+    (memory,) = [one for one in trace["memory"] if one["device"] == 0]
+    assert (
+        memory["before_bytes"] + memory["smaller_bytes"] + sum(row["bytes"] for row in memory["alive"])
+        == memory["peak_bytes"]
+    )
+    for bar, device in zip(trace["bars"], document["devices"], strict=True):
+        assert sum(part["ns"] for part in bar["parts"]) == pytest.approx(device["window_ns"] / document["step_count"])
+
+
+def test_chosen_steps_are_in_the_timeline(tmp_path: Path) -> None:
+    (trace,) = document_of(page(tmp_path / "page.html", GPT2, "--steps", "2"))["traces"]
+    assert (trace["timeline"]["steps"], trace["timeline"]["all_steps"]) == ([2], [1, 2])
+    wrong = opscope("page", str(GPT2), "--steps", "7..9", "-o", str(tmp_path / "other.html"))
+    assert (wrong.returncode, "marks no steps 7 to 9" in wrong.stderr) == (2, True)
+    assert not (tmp_path / "other.html").exists()
+    assert opscope("page", str(GPT2), "--steps", "x", "-o", str(tmp_path / "other.html")).returncode == 2
+
+
+def test_a_sweep_has_its_comparison_and_all_traces(sweep: Path, tmp_path: Path) -> None:
+    text = page(tmp_path / "page.html", sweep)
+    assert len(text) < 2_000_000
+    found = document_of(text)
+    assert [trace["name"] for trace in found["traces"]] == ["bs1_seq128", "bs8_seq128", "bs16_seq128"]
+    assert all(
+        len(trace["samples_ns"]) == trace["document"]["measurement"]["wall"]["count"] for trace in found["traces"]
+    )
+    opscope("report", str(sweep))
+    (one,) = found["sweeps"]
+    assert one["comparison"] == json.loads((sweep / "comparison.json").read_bytes())
+    # The same page stands in the run directory.
+    own = document_of((sweep / "report.html").read_text(encoding="utf-8"))
+    assert own["sweeps"] == found["sweeps"]
+    assert own["traces"] == found["traces"]
+
+
+def row(bound: str, **axes: int) -> ComparisonRow:
+    values: dict[str, Any] = dict.fromkeys(ComparisonRow.__dataclass_fields__)
+    return ComparisonRow(**{**values, "id": str(axes), "bound": bound, "axes": axes})
+
+
+def test_where_a_sweep_turns() -> None:
+    rows = [row("dispatch", batch=1, length=8), row("device", batch=4, length=8), row("device", batch=2, length=8),
+            row("device", batch=1, length=16), row("device", batch=2, length=16)]  # fmt: skip
+    assert [(t.along, t.others, t.smaller, t.larger, t.before, t.after) for t in turns(rows)] == [
+        ("batch", "length 8", 1, 2, "dispatch", "device"),
+        ("length", "batch 1", 8, 16, "dispatch", "device"),
+    ]
+
+
+def test_a_trace_of_nothing_and_a_damaged_one(tmp_path: Path) -> None:
+    assert (
+        document_of(page(tmp_path / "page.html", KinetoTrace().write(tmp_path / "t.json")))["traces"][0]["timeline"]
+        is None
+    )
+    whole = gzip.decompress(GPT2.read_bytes())
+    (tmp_path / "cut.json").write_bytes(whole[: len(whole) // 2])
+    cut = opscope("page", str(tmp_path / "cut.json"), "-o", str(tmp_path / "cut.html"))
+    assert cut.returncode == 4  # it is written of what is whole, and that is said
+    assert document_of((tmp_path / "cut.html").read_text())["traces"][0]["document"]["trust"]["verdict"] == "fail"
+    again = ("-o", str(tmp_path / "cut.html"), "--overwrite")
+    assert opscope("page", str(tmp_path / "cut.json"), *again, "--allow-damaged").returncode == 0
+    (tmp_path / "none.json").write_text("no trace")
+    assert opscope("page", str(tmp_path / "none.json"), "-o", str(tmp_path / "none.html")).returncode == 4
+    nowhere = opscope("page", str(GPT2), "-o", str(tmp_path / "no" / "page.html"))
+    assert (nowhere.returncode, "Traceback" in nowhere.stderr) == (3, False)
+
+
+def test_pages_of_stores_recordings_and_several_inputs(tmp_path: Path) -> None:
+    assert opscope("convert", str(GPT2), "-o", str(tmp_path / "store")).returncode == 0
+    stored, plain = (
+        document_of(page(tmp_path / "page.html", path))["traces"][0] for path in (tmp_path / "store", GPT2)
+    )
+    assert stored["flames"] == plain["flames"]
+    assert stored["memory"] == plain["memory"]  # addresses are kept
+    found = document_of(
+        page(tmp_path / "page.html", GPT2, DATA / "traces" / "cdist.json.gz", "--title", "two & <more>")
+    )
+    assert (found["title"], len(found["traces"])) == ("two & <more>", 2)
+    assert "<title>two &amp; &lt;more&gt;</title>" in (tmp_path / "page.html").read_text()
+
+
+def test_a_page_needs_no_pytorch(tmp_path: Path) -> None:
+    done = opscope("page", str(GPT2), "-o", str(tmp_path / "page.html"), code=WITHOUT_TORCH)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_large_trace_makes_a_small_page(tmp_path: Path) -> None:
+    built = KinetoTrace()
+    built.step(1, 0, 4_000_000_000)
+    for place in range(120_000):
+        at = 1_000 + place * 30_000
+        built.operator(f"aten::op_{place % 50}", at, 9_000)
+        built.launched_kernel(f"kernel_{place % 70}", (at + 2_000, 1_000), (at + 5_000, 3_000 + place % 977))
+    text = page(tmp_path / "page.html", built.write(tmp_path / "large.json"))
+    assert len(text) < 4_000_000
+    timeline = document_of(text)["traces"][0]["timeline"]
+    assert timeline["slice_count"] > 360_000
+    assert timeline["merged_below_ns"] > 0
+    assert sum(len(track["row"]) for track in timeline["tracks"]) <= MOST_SLICES
+    assert sum(sum(track["count"]) or len(track["row"]) for track in timeline["tracks"]) == timeline["slice_count"]
+
+
+@pytest.mark.torch
+def test_a_profile_leaves_its_page(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = opscope("profile", toy("step"), "--output-dir", str(tmp_path / "run"), "--active", "1")
+    assert done.returncode == 0, done.stderr
+    assert "report.html" in done.stdout
+    found = document_of((tmp_path / "run" / "report.html").read_text())
+    assert found["traces"][0]["bars"] == []
+    assert found["traces"][0]["document"]["capture"]["configuration"]["target"].endswith("step")
+
+
+@pytest.mark.torch
+def test_runs_and_analyses_show_themselves_in_notebooks(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    left = torch.randn(32, 32)
+    run = library.profile(lambda: left @ left, device="cpu", active=1, name="<b>product</b>")
+    shown = run._repr_html_()
+    assert "<svg" in shown
+    assert "aten::mm" in shown
+    assert "<b>product" not in shown
+    made = run.page()
+    assert '<iframe sandbox="allow-scripts allow-popups allow-popups-to-escape-sandbox"' in made._repr_html_()
+    assert "allow-same-origin" not in made._repr_html_()
+    assert document_of(made.save(tmp_path / "page.html").read_text())["traces"][0]["samples_ns"]
+    assert "<svg" in analyze(run.trace)._repr_html_()
+    compared = library.bench({"one": torch.neg, "other": torch.abs}, inputs=(left,), device="cpu", seconds=0.02)
+    assert "<svg" in compared._repr_html_()
+    assert "95 % intervals" in compared._repr_html_()
+    changed = library.diff(run, run)
+    assert "<table>" in changed._repr_html_()
+    assert "No difference found" in repr(changed) or "cannot be known" in repr(changed)
+    assert document_of(changed.page().html.decode())["difference"]["pairs"][0]["step"]["change_ns"] == 0
+
+
+def test_the_bundle_has_a_script_that_makes_it() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "build_charts.py", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "--check" in done.stdout
+
+
+def test_a_trace_without_steps_and_idle_time_has_a_page(tmp_path: Path) -> None:
+    built = KinetoTrace()
+    built.operator("aten::mm", 0, 5_000)
+    built.launched_kernel("k", (1_000, 1_000), (3_000, 9_000))
+    (trace,) = document_of(page(tmp_path / "page.html", built.write(tmp_path / "t.json")))["traces"]
+    assert [track["kind"] for track in trace["timeline"]["tracks"]] == ["stream", "thread"]
+
+
+def test_a_page_that_cannot_be_made_costs_no_result(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opscope.base.errors import OpscopeError
+    from opscope.record.codec import decode
+    from opscope.record.sweep import Manifest
+    from opscope.runs import pipeline
+    from opscope.runs.store import RunDirectory
+    from opscope.sweep import runner
+
+    opscope("report", str(sweep))
+    directory = RunDirectory(sweep)
+    manifest = decode(directory.manifest, Manifest)
+    assert (sweep / "report.html").is_file()
+
+    def fails(*_: object, **__: object) -> None:
+        raise OpscopeError("no page today")
+
+    monkeypatch.setattr(pipeline, "page_html", fails)
+    after = runner.run_sweep(runner.Plan(manifest, directory, runner.Here()), SilentObserver())
+    assert [entry.status for entry in after.entries] == ["done"] * 3
+    assert not (sweep / "report.html").exists()  # none that is of something else
+    assert (sweep / "comparison.json").is_file()
+
+
+class SilentObserver:
+    def configuration(self, number: int, entry: Any) -> None: ...
+
+    def progress(self, phase: str, fraction: float) -> None: ...
+
+    def finished(self, number: int, entry: Any) -> None: ...

@@ -1,0 +1,614 @@
+"""The page in a real browser: every view opens, its numbers are those of the JSON, it obeys, and nothing gets out."""
+
+import gzip
+import json
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.base.units import format_bytes, format_count, format_ns, format_share
+from tests.browser import Opened, browser_is_missing, chromium, opened
+from tests.command import opscope
+from tests.conftest import DATA, ROOT
+from tests.kineto import KinetoTrace
+
+if reason := browser_is_missing():
+    pytest.skip(reason, allow_module_level=True)
+
+Show = Callable[..., Any]
+TRACE_VIEWS = ["overview", "operators", "kernels", "timeline", "flame", "roofline", "memory"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Write the page of some inputs, once."""
+    pages: dict[tuple[str, ...], Path] = {}
+
+    def make(*inputs: object, command: str = "page") -> Path:
+        key = (command, *map(str, inputs))
+        if key not in pages:
+            path = tmp_path_factory.mktemp("page") / "page.html"
+            arguments = (*key[1:], "-o", str(path)) if command == "page" else (*key[1:], "--page", str(path))
+            done = opscope(command, *arguments)
+            assert done.returncode == 0, done.stderr
+            pages[key] = path
+        return pages[key]
+
+    return make
+
+
+def trace(name: str) -> Path:
+    return DATA / "traces" / f"{name}.json.gz"
+
+
+def cpu_only(folder: Path) -> Path:
+    built = KinetoTrace()
+    for number in range(3):
+        built.step(number + 1, number * 100_000, 90_000)
+        for place in range(5):
+            built.operator(
+                "aten::mm", number * 100_000 + 1_000 + place * 10_000, 8_000, **{"Input Dims": [[4, 4], [4, 4]]}
+            )
+    return built.write(folder / "cpu.json")
+
+
+def assert_clean(page: Opened) -> None:
+    assert page.complaints == []
+    assert [url for url in page.requests if not url.startswith("file:")] == []
+    assert len(page.requests) == 1
+
+
+# ---------------------------------------------------------------- every view
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 700])
+@pytest.mark.parametrize("name", ["gpt2_train_amp_stacks", "cudagraph_replay", "bert4_bf16_compiled"])
+def test_every_view_of_a_trace_opens(
+    browser: Any, made: Callable[..., Path], name: str, width: int, scheme: str
+) -> None:
+    with opened(browser, made(trace(name)), width=width, scheme=scheme) as page:
+        assert page.evaluate("opscopePage.app.tabs.map(tab => tab.dataset.view)") == TRACE_VIEWS
+        for view in TRACE_VIEWS:
+            page.show(view)
+            assert page.page.inner_text("main").strip()
+            # Nothing is wider than the window, but what scrolls by itself.
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert_clean(page)
+
+
+def test_every_view_of_a_sweep_opens(browser: Any, made: Callable[..., Path]) -> None:
+    with opened(browser, made(DATA / "h200_bert_small")) as page:
+        for view in ["sweep", *TRACE_VIEWS]:
+            page.show(view)
+        assert page.evaluate("opscopePage.document.traces.length") == 3
+        for number in range(3):
+            page.page.select_option("header select", str(number))
+            page.show("timeline")
+        assert_clean(page)
+
+
+def test_a_cpu_only_run_and_an_empty_trace_open(browser: Any, made: Callable[..., Path], tmp_path: Path) -> None:
+    for path in (cpu_only(tmp_path), KinetoTrace().write(tmp_path / "empty.json")):
+        with opened(browser, made(path)) as page:
+            for view in TRACE_VIEWS:
+                page.show(view)
+            assert_clean(page)
+
+
+def test_benchmarks_and_differences_open(browser: Any, made: Callable[..., Path]) -> None:
+    results = ROOT / "benchmarks" / "results"
+    with opened(browser, made(results / "h200-bench-gelu.json", results / "h200-bench-square.json")) as page:
+        page.show("bench")
+        saved = json.loads((results / "h200-bench-gelu.json").read_bytes())
+        shown = page.values("table[aria-label='benchmark gelu'] td[data-key=kernel_ns]")
+        assert sorted(shown) == sorted(result["kernel_ns"]["median"] for result in saved["results"])
+        assert_clean(page)
+    changes = DATA / "changes"
+    with opened(browser, made(changes / "before", changes / "compiled", command="diff")) as page:
+        page.show("diff")
+        assert_clean(page)
+        document = page.evaluate("opscopePage.document.difference")
+        assert document == json.loads(
+            opscope("diff", str(changes / "before"), str(changes / "compiled"), "--format", "json").stdout
+        )
+        step = document["pairs"][0]["step"]
+        shown = page.values("table[aria-label='parts of the change'] .figure")
+        assert shown[-1] == step["change_ns"] == sum(shown[:-1])  # as on the page, so in sum
+
+
+# ---------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("name", ["gpt2_train_amp_stacks", "bert_fp32_eager_bs8_seq128", "cudagraph_replay"])
+def test_numbers_on_the_page_are_those_of_the_json(browser: Any, made: Callable[..., Path], name: str) -> None:
+    document = json.loads(opscope("analyze", str(trace(name)), "--format", "json").stdout)
+    with opened(browser, made(trace(name))) as page:
+        embedded = page.evaluate("opscopePage.document.traces[0].document")
+        for key, value in document.items():
+            if key in ("operators", "kernels"):  # the page has more of each row
+                own = [
+                    {field: row[field] for field in old if old[field] is not None}
+                    for row, old in zip(embedded[key], value, strict=True)
+                ]
+                assert own == [{field: old[field] for field in old if old[field] is not None} for old in value]
+            elif key != "findings":
+                assert embedded[key] == value, key
+        page.show("operators")
+        page.page.evaluate("opscopePage.app.traces[0].operatorTable.more.querySelector('button')?.click()")
+        for key in ("self_device_ns", "calls", "self_cpu_ns", "total_cpu_ns"):
+            shown = page.values(f"table[aria-label=operators] td[data-key={key}]")
+            assert sorted(shown) == sorted(row[key] for row in document["operators"])
+        page.show("kernels")
+        page.page.evaluate("opscopePage.app.traces[0].kernelTable.more.querySelector('button')?.click()")
+        assert sum(page.values("table[aria-label=kernels] td[data-key=total_ns]")) == sum(
+            d["sum_ns"] for d in document["devices"]
+        )
+        page.show("overview")
+        bar = page.evaluate("opscopePage.document.traces[0].bars[0]")
+        shown = page.values(".stepbar .legend .figure")
+        assert shown == [part["ns"] for part in bar["parts"]]
+        assert math.isclose(sum(shown), bar["step_ns"])
+        assert bar["step_ns"] == document["devices"][0]["window_ns"] / document["step_count"]
+
+
+def test_what_was_alive_adds_up_on_the_page(browser: Any, made: Callable[..., Path]) -> None:
+    with opened(browser, made(trace("gpt2_train_amp_stacks"))) as page:
+        page.show("memory")
+        page.page.evaluate("document.querySelectorAll('.more button').forEach(one => one.click())")
+        memory = page.evaluate("opscopePage.document.traces[0].memory.find(one => one.device === 0)")
+        assert sum(page.values("table[aria-label='alive at the peak'] td[data-key=bytes]")) == memory["peak_bytes"]
+        assert page.values("[data-figure=peak] .figure")[0] == memory["peak_bytes"] == 3_329_359_360
+
+
+def test_slices_of_the_timeline_are_those_of_the_trace(browser: Any, made: Callable[..., Path]) -> None:
+    events = json.loads(gzip.decompress(trace("bert_fp32_eager_bs8_seq128").read_bytes()))["traceEvents"]
+    kernels = sorted(
+        (e["name"], round(e["ts"] * 1000), round(e["dur"] * 1000)) for e in events if e.get("cat") == "kernel"
+    )
+    with opened(browser, made(trace("bert_fp32_eager_bs8_seq128"))) as page:
+        page.show("timeline")
+        shown = page.evaluate("""() => {
+            const { timeline } = opscopePage.app.traces[0];
+            const [lanes] = timeline.lanes.filter(one => one.kind === "stream");
+            return Array.from(lanes.start, (start, at) => [timeline.names[lanes.name[at]], start + timeline.entry.start_ns, lanes.end[at] - start]);
+        }""")
+        begin, length = page.evaluate(
+            "(({ start_ns, duration_ns }) => [start_ns, duration_ns])(opscopePage.app.traces[0].timeline.entry)"
+        )
+        kernels = [one for one in kernels if one[1] + one[2] > begin and one[1] < begin + length]
+        named = {name for name, _, _ in kernels}
+        ours = sorted(tuple(one) for one in shown if one[0] in named)
+        assert [(name, time) for name, _, time in ours] == [(name, time) for name, _, time in kernels]
+        assert all(abs(one[1] - other[1]) <= 1 for one, other in zip(ours, kernels, strict=True))  # the file has floats
+
+
+def test_the_flame_view_sums_to_the_device_sum(browser: Any, made: Callable[..., Path]) -> None:
+    with opened(browser, made(trace("gpt2_train_amp_stacks"))) as page:
+        page.show("flame")
+        for by in ("operator", "module", "python"):
+            page.page.click(f".choice button[data-value={by}]")
+            assert page.evaluate("opscopePage.app.traces[0].flame.whole") == 25_104_876
+
+
+def test_figures_read_the_same_in_both_languages(browser: Any) -> None:
+    random.seed(3)
+    values: list[float] = [
+        0,
+        1,
+        0.5,
+        1.5,
+        2.5,
+        999,
+        999.5,
+        1_000,
+        99_995,
+        1e6,
+        123_456_789,
+        10**12,
+        -1,
+        -2_500.5,
+        100,
+        99.95,
+    ]
+    values += [random.choice((1, -1)) * 10 ** random.uniform(0, 13) for _ in range(400)]
+    values += [float(random.randrange(10**9)) for _ in range(400)]
+    source = (ROOT / "src/opscope/report/page/assets/units.js").read_text()
+    context = browser.new_page()
+    shown = context.evaluate(
+        "([source, values]) => { const all = new Function(source + '; return [formatNs, formatBytes, formatCount, value => formatShare(value, 7)]')();"
+        " return values.map(value => all.map(format => format(value))); }",
+        [source, values],
+    )
+    context.close()
+    for value, found in zip(values, shown, strict=True):
+        assert found[0] == format_ns(value), value
+        assert found[1] == format_bytes(value), value
+        assert found[3] == format_share(value, 7), value
+        expected = format_count(value)
+        assert found[2] == expected or float(found[2].replace(",", "")) == float(expected.replace(",", "")), value
+
+
+# ---------------------------------------------------------------- it obeys
+
+
+def test_the_mouse_sorts_searches_filters_and_opens_rows(browser: Any, made: Callable[..., Path]) -> None:
+    with opened(browser, made(trace("gpt2_train_amp_stacks"))) as page:
+        page.show("operators")
+        first = page.page.locator("table[aria-label=operators] tbody tr.row").first
+        assert first.get_attribute("data-id") == "aten::mm"
+        page.page.click("th[data-key=calls] button")
+        calls = page.values("table[aria-label=operators] td[data-key=calls]")
+        assert calls == sorted(calls, reverse=True)
+        page.page.click("th[data-key=calls] button")
+        calls = page.values("table[aria-label=operators] td[data-key=calls]")
+        assert calls == sorted(calls)
+        page.page.fill(".of-operators input[type=search]", "layer_norm")
+        names = page.page.eval_on_selector_all("tr.row", "all => all.map(one => one.dataset.id)")
+        assert "aten::native_layer_norm" in names
+        assert len(names) < 12
+        page.page.fill(".of-operators input[type=search]", "")
+        page.page.click(".chip[data-group=Attention]")
+        assert len(page.page.query_selector_all("tr.row")) == int(
+            page.page.inner_text(".chip[data-group=Attention] small")
+        )
+        page.page.click(".chip[data-group=Attention]")
+        page.page.fill(".of-operators input[type=search]", "aten::mm")
+        page.page.click("tr.row[data-id='aten::mm'] td.text")
+        opened_row = page.page.inner_text("tr.opened")
+        for heading in ("Shapes", "Kernels", "Limits", "Called from", "Dossier", "transformers/models/gpt2"):
+            assert heading in opened_row
+        page.page.click("text=show its calls in the timeline")
+        assert page.page.get_attribute("#tab-timeline", "aria-selected") == "true"
+        assert "slices" in page.page.inner_text(".timeline .count")
+        assert_clean(page)
+
+
+def test_the_timeline_zooms_pans_hovers_and_leads_to_rows(browser: Any, made: Callable[..., Path]) -> None:
+    with opened(browser, made(trace("gpt2_train_amp_stacks"))) as page:
+        page.show("timeline")
+        box = page.page.locator(".timeline canvas").bounding_box()
+        state = "(() => { const { view } = opscopePage.app.traces[0].timeline; return [view.start, view.end]; })()"
+        whole = page.evaluate(state)
+        page.page.mouse.move(box["x"] + 700, box["y"] + 100)
+        page.page.keyboard.down("Control")
+        page.page.mouse.wheel(0, -600)
+        page.page.keyboard.up("Control")
+        page.page.wait_for_timeout(60)
+        zoomed = page.evaluate(state)
+        assert zoomed[1] - zoomed[0] < whole[1] - whole[0]
+        page.page.mouse.down()
+        page.page.mouse.move(box["x"] + 500, box["y"] + 100, steps=4)
+        page.page.mouse.up()
+        assert page.evaluate(state)[0] > zoomed[0]
+        # The middle of a kernel, wherever it lies.
+        at = page.evaluate("""() => {
+            const { timeline } = opscopePage.app.traces[0];
+            timeline.show(0, timeline.length);
+            const number = timeline.lanes.findIndex(one => one.kind === "stream");
+            const lanes = timeline.lanes[number];
+            let place = 0;
+            lanes.start.forEach((start, at) => { if (lanes.end[at] - start > lanes.end[place] - lanes.start[place]) place = at; });
+            return { x: (lanes.start[place] + lanes.end[place]) / 2 / timeline.perPixel(), y: timeline.tops[number] + 16 + 8, name: timeline.names[lanes.name[place]],
+                operator: timeline.names[lanes.operator[place]] };
+        }""")
+        page.page.wait_for_timeout(60)
+        page.page.mouse.move(box["x"] + at["x"], box["y"] + at["y"])
+        hovered = page.page.inner_text("#tooltip")
+        assert at["operator"] in hovered
+        assert "transformers/" in hovered
+        assert "GPT2LMHeadModel_0" in hovered or "Linear_0" in hovered
+        page.page.mouse.click(box["x"] + at["x"], box["y"] + at["y"])
+        page.page.click("text=open its row")
+        assert page.page.get_attribute("#tab-kernels", "aria-selected") == "true"
+        assert page.page.get_attribute("tr.row[aria-expanded=true]", "data-id") == at["name"]
+        assert_clean(page)
+
+
+def test_a_search_marks_all_calls_of_an_operator(browser: Any, made: Callable[..., Path]) -> None:
+    document = json.loads(opscope("analyze", str(trace("gpt2_train_amp_stacks")), "--format", "json").stdout)
+    (mm,) = [row for row in document["operators"] if row["name"] == "aten::mm"]
+    with opened(browser, made(trace("gpt2_train_amp_stacks"))) as page:
+        page.show("timeline")
+        page.page.fill(".timeline input[type=search]", "aten::mm")
+        found = page.evaluate("""() => { const { timeline } = opscopePage.app.traces[0]; const kinds = { stream: [0, 0], thread: [0, 0] };
+            for (const { lanes, place } of timeline.matches) { kinds[lanes.kind][0] += 1; kinds[lanes.kind][1] += lanes.end[place] - lanes.start[place]; } return kinds; }""")
+        assert found["stream"] == [mm["activities"], mm["self_device_ns"]]
+        assert found["thread"][0] == mm["calls"]
+
+
+def test_the_keyboard_reaches_everything(browser: Any, made: Callable[..., Path]) -> None:
+    with opened(browser, made(trace("gpt2_train_amp_stacks"))) as page:
+        keys = page.page.keyboard
+        keys.press("2")
+        assert page.page.get_attribute("#tab-operators", "aria-selected") == "true"
+        keys.press("ArrowRight")
+        assert page.page.get_attribute("#tab-kernels", "aria-selected") == "true"
+        keys.press("ArrowLeft")
+        keys.press("/")
+        keys.type("softmax")
+        assert "log_softmax" in page.page.inner_text("table[aria-label=operators]")
+        page.page.focus("tr.row")
+        keys.press("ArrowDown")
+        keys.press("Enter")
+        assert len(page.page.query_selector_all("tr.opened")) == 1
+        keys.press("Enter")
+        assert not page.page.query_selector_all("tr.opened")
+        keys.press("4")
+        page.page.focus(".timeline canvas")
+        for key in ("+", "+", "ArrowRight", "n", "n"):
+            keys.press(key)
+        assert page.page.inner_text(".timeline .slice.detail")
+        keys.press("Enter")
+        assert page.page.query_selector("tr.opened")
+        keys.press("5")
+        page.page.focus(".flame canvas")
+        for key in ("ArrowDown", "ArrowDown", "Enter"):
+            keys.press(key)
+        assert page.evaluate("opscopePage.app.traces[0].flame.focus") >= 0
+        keys.press("Escape")
+        page.page.focus("#tab-flame")
+        keys.press("?")
+        assert page.page.is_visible("dialog.helpbox")
+        keys.press("Escape")
+        assert_clean(page)
+
+
+def test_the_address_keeps_the_view(browser: Any, made: Callable[..., Path]) -> None:
+    path = made(DATA / "h200_bert_small")
+    with opened(browser, path) as page:
+        page.page.goto(f"{path.as_uri()}#kernels,2")
+        page.page.reload()
+        page.page.wait_for_selector("#app[aria-busy=false]")
+        assert page.page.get_attribute("#tab-kernels", "aria-selected") == "true"
+        assert page.page.input_value("header select") == "2"
+
+
+def test_it_prints_without_controls_and_on_white(browser: Any, made: Callable[..., Path]) -> None:
+    with opened(browser, made(trace("gpt2_train_amp_stacks")), scheme="dark") as page:
+        page.page.emulate_media(media="print")
+        assert not page.page.is_visible("nav")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+        assert len(page.page.pdf()) > 10_000
+
+
+# ---------------------------------------------------------------- nothing gets out
+
+EVIL = (
+    "</script><script>window.hit = 1</script>", "<img src=x onerror=window.hit=1>", "<svg/onload=window.hit=1>", "javascript:window.hit=1",
+    "\u202egnp.exe\u2066", "a\u0000b", "--><script>window.hit=1</script>", "'\"><iframe src=http://example.invalid>", "{{constructor.constructor('window.hit=1')()}}",
+    "\ud800", "]]><!--", "&lt;script&gt;window.hit=1&lt;/script&gt;", "`${window.hit=1}`", "__proto__", "constructor", "=HYPERLINK(\"http://example.invalid\")",
+)  # fmt: skip
+
+
+def hostile() -> KinetoTrace:
+    built = KinetoTrace(deviceProperties=[{"id": 0, "name": EVIL[1]}])
+    built.step(1, 0, 1_000_000)
+    for place, name in enumerate((*EVIL, "x" * 1_000_000)):
+        at = 1_000 + place * 20_000
+        built.slice("python_function", f"{name}.py(1): {name}", at, 15_000)
+        built.slice("python_function", f"nn.Module: {name}", at + 500, 14_000)
+        built.annotation(name, at + 800, 13_000)
+        built.operator(
+            name, at + 1_000, 9_000, **{"Input Dims": [[2, 2]], "Input type": [name], "Concrete Inputs": [name]}
+        )
+        built.launched_kernel(name, (at + 2_000, 1_000), (at + 5_000, 3_000), grid=[1, 1, 1], block=[1, 1, 1])
+        args = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Total Allocated": 512 * (place + 1), "Addr": place + 1}
+        built.events.append(
+            {
+                "ph": "i",
+                "cat": "cpu_instant_event",
+                "name": "[memory]",
+                "pid": 100,
+                "tid": 100,
+                "ts": (at + 2_500) / 1000,
+                "args": args,
+            }
+        )
+    return built
+
+
+def test_names_of_a_trace_are_text_everywhere(browser: Any, made: Callable[..., Path], tmp_path: Path) -> None:
+    path = made(hostile().write(tmp_path / "<img src=x onerror=window.hit=1>.json"))
+    assert path.stat().st_size < 2_000_000
+    with opened(browser, path) as page:
+        for view in TRACE_VIEWS:
+            page.show(view)
+            page.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+            for row in page.page.query_selector_all("tr.row")[:25]:
+                row.evaluate("row => row.click()")
+            for canvas in page.page.query_selector_all("canvas"):
+                box = canvas.bounding_box()
+                for share in (0.1, 0.3, 0.5, 0.7, 0.9):
+                    page.page.mouse.move(box["x"] + share * box["width"], min(box["y"] + 60, 880))
+        page.page.wait_for_timeout(200)
+        assert page.evaluate("window.hit") is None
+        assert page.evaluate("document.querySelectorAll('main img, main iframe, main svg, main script').length") == 0
+        assert page.evaluate("[...document.querySelectorAll('a')].every(one => one.protocol === 'https:')")
+        text = page.page.inner_text("body")
+        assert "\u202e" not in text
+        assert_clean(page)
+
+
+def test_a_page_of_a_difference_trusts_names_no_more(browser: Any, made: Callable[..., Path], tmp_path: Path) -> None:
+    paths = [hostile().write(tmp_path / name) for name in ("one.json", "other.json")]
+    with opened(browser, made(*paths, command="diff")) as page:
+        for row in page.page.query_selector_all("tr.row"):
+            row.evaluate("row => row.click()")
+        assert page.evaluate("window.hit") is None
+        assert_clean(page)
+
+
+def test_a_hundred_thousand_names_open(browser: Any, made: Callable[..., Path], tmp_path: Path) -> None:
+    built = KinetoTrace()
+    built.step(1, 0, 3_000_000_000)
+    for place in range(100_000):
+        at = 1_000 + place * 20_000
+        built.operator(f"my::operator_{place}", at, 9_000)
+        built.launched_kernel(
+            f"void my_kernel_{place}<{place % 97}, float>(float*)", (at + 2_000, 1_000), (at + 5_000, 3_000)
+        )
+    path = made(built.write(tmp_path / "many.json"))
+    assert path.stat().st_size < 4_000_000
+    with opened(browser, path) as page:
+        for view in TRACE_VIEWS:
+            page.show(view)
+        left_out = {one["table"]: one for one in page.evaluate("opscopePage.document.traces[0].left_out")}
+        assert left_out["kernels"]["rows"] == 98_000
+        assert page.evaluate("opscopePage.app.traces[0].deviceSum") == 300_000_000
+        assert_clean(page)
+
+
+def test_the_policy_stops_what_a_script_would_do(browser: Any, made: Callable[..., Path]) -> None:
+    """Were a script to get in, it could neither run code of its own nor reach anything."""
+    with opened(browser, made(trace("cudagraph_replay"))) as page:
+        page.evaluate("""() => {
+            const script = document.createElement("script"); script.textContent = "window.hit = 1"; document.body.append(script);
+            const image = document.createElement("img"); image.src = "http://example.invalid/x.png"; image.setAttribute("onerror", "window.hit = 2"); document.body.append(image);
+            fetch("http://example.invalid/").catch(() => { window.refused = true; });
+        }""")
+        page.page.wait_for_function("window.refused")
+        assert page.evaluate("window.hit") is None
+        assert any("Content Security Policy" in text for text in page.complaints)
+        # Chromium names the request that the policy stopped, and why.
+        assert page.refused == [("http://example.invalid/x.png", "csp")]
+
+
+def test_a_notebook_shows_the_page_in_a_frame(browser: Any, tmp_path: Path) -> None:
+    from opscope.analysis.analyzed import analyze
+    from opscope.analysis.measured import Measured
+    from opscope.knowledge.native_functions import NativeFunctions
+    from opscope.report.page.frame import Page
+    from opscope.runs.pipeline import PageParts
+
+    parts = PageParts(1)
+    parts.add(Measured(analyze(trace("cudagraph_replay"))), NativeFunctions.shipped())
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(f"<!doctype html><body>{Page(parts.page())._repr_html_()}")
+    shown = browser.new_page()
+    complaints: list[str] = []
+    shown.on("console", lambda message: complaints.append(message.text))
+    shown.on("pageerror", lambda error: complaints.append(str(error)))
+    shown.goto(notebook.as_uri())
+    frame = shown.frame_locator("iframe")
+    frame.locator("#app[aria-busy=false]").wait_for()
+    for view in TRACE_VIEWS:
+        frame.locator(f"#tab-{view}").click()
+    assert frame.locator("#tab-memory").get_attribute("aria-selected") == "true"
+    assert complaints == []
+    shown.close()
+
+
+# ---------------------------------------------------------------- what an attack found
+
+PAINTED = """([row, time]) => {
+    const { timeline } = opscopePage.app.traces[0];
+    timeline.surface.drawNow();
+    const number = timeline.lanes.findIndex(one => one.kind === "stream");
+    const ratio = devicePixelRatio;
+    const x = (time - timeline.view.start) / timeline.perPixel(), y = timeline.tops[number] + 16 + row * 17 + 8;
+    return timeline.surface.context.getImageData(Math.round(x * ratio), Math.round(y * ratio), 1, 1).data[3] > 0;
+}"""
+
+
+def test_a_long_slice_beside_tiny_ones_is_drawn(browser: Any, made: Callable[..., Path], tmp_path: Path) -> None:
+    built = KinetoTrace()
+    built.step(1, 0, 10_000_000)
+    built.operator("aten::mm", 500, 5_000)
+    for start, length in ((1_000_000, 100), (1_000_200, 100), (1_000_400, 3_000_000), (9_000_000, 100)):
+        built.launched_kernel("k", (600, 100), (start, length))
+    with opened(browser, made(built.write(tmp_path / "t.json"))) as page:
+        page.show("timeline")
+        for time in (1_500_000, 2_500_000, 3_900_000):
+            assert page.evaluate(PAINTED, [0, time]), time
+        assert not page.evaluate(PAINTED, [0, 6_300_000])
+
+
+def test_a_slice_around_others_is_drawn_however_near_one_looks(
+    browser: Any, made: Callable[..., Path], tmp_path: Path
+) -> None:
+    built = KinetoTrace()
+    built.operator("aten::mm", 0, 5_000)
+    built.launched_kernel("long", (100, 100), (1_000_000, 10_000_000))
+    for place in range(20):
+        built.launched_kernel("short", (300 + place, 1), (1_100_000 + place * 100_000, 1_000))
+    with opened(browser, made(built.write(tmp_path / "t.json"))) as page:
+        page.show("timeline")
+        page.evaluate("opscopePage.app.traces[0].timeline.show(6e6, 9e6)")
+        assert page.evaluate(PAINTED, [0, 7_500_000])
+        found = page.evaluate("""() => { const { timeline } = opscopePage.app.traces[0]; const lanes = timeline.lanes.find(one => one.kind === "stream");
+            return [1100500, 2900500, 5000000].map(time => timeline.names[lanes.name[lanes.at(0, time - timeline.entry.start_ns, 0)]]); }""")
+        assert found == ["short", "short", "long"]
+
+
+def test_charts_come_back_after_the_colours_changed(browser: Any, made: Callable[..., Path]) -> None:
+    with opened(browser, made(DATA / "h200_bert_small")) as page:
+        for view in ("sweep", "roofline"):
+            page.show(view)
+            page.page.wait_for_timeout(200)
+            before = len(page.page.query_selector_all(".chart canvas"))
+            assert before > 0
+            page.show("overview")
+            page.page.click("button[data-value=dark]")
+            page.show(view)
+            page.page.wait_for_timeout(200)
+            assert len(page.page.query_selector_all(".chart canvas")) == before
+            page.page.click("button[data-value=light]")
+        assert_clean(page)
+
+
+def test_what_is_left_out_counts_in_sums_and_shares(browser: Any, made: Callable[..., Path], tmp_path: Path) -> None:
+    built = KinetoTrace()
+    built.step(1, 0, 100_000_000)
+    for place in range(3_000):
+        built.operator(f"my::operator_{place}", 1_000 + place * 20_000, 5_000)
+        built.launched_kernel(f"k{place}", (2_000 + place * 20_000, 1_000), (5_000 + place * 20_000, 3_000))
+    with opened(browser, made(built.write(tmp_path / "t.json"))) as page:
+        data = page.evaluate(
+            "(({ deviceSum, operatorsSum, cpuSum }) => [deviceSum, operatorsSum, cpuSum])(opscopePage.app.traces[0])"
+        )
+        assert data == [9_000_000, 9_000_000, 12_000_000]
+        assert "1,000 more operators (3.000 ms together)" in (page.show("operators") or page.page.inner_text("main"))
+
+
+def test_dialogs_do_not_pile_up_and_odd_names_have_colours(browser: Any, made: Callable[..., Path]) -> None:
+    with opened(browser, made(trace("cudagraph_replay"))) as page:
+        for _ in range(3):
+            page.page.keyboard.press("?")
+        assert len(page.page.query_selector_all("dialog")) == 1
+        page.page.keyboard.press("3")
+        assert page.page.get_attribute("#tab-overview", "aria-selected") == "true"
+        page.page.keyboard.press("Escape")
+        page.show("timeline")
+        colours = page.evaluate(
+            "['constructor', 'toString', 'dispatch'].map(name => opscopePage.app.traces[0].timeline.colorOf(name))"
+        )
+        assert all(isinstance(colour, str) and colour.startswith("#") for colour in colours)
+
+
+def test_one_configuration_begins_with_its_overview(browser: Any, made: Callable[..., Path]) -> None:
+    changes = DATA / "changes"
+    with opened(browser, made(changes / "before")) as page:
+        assert page.evaluate("opscopePage.app.tabs.map(tab => tab.dataset.view)") == TRACE_VIEWS
+        assert page.page.get_attribute("#tab-overview", "aria-selected") == "true"
+    with opened(browser, made(changes / "before", changes / "tf32")) as page:
+        page.show("overview")
+        assert page.page.eval_on_selector_all("header option", "all => all.map(one => one.textContent)") == [
+            "before: bs8",
+            "tf32: bs8",
+        ]
+        page.show("sweep")
+        page.page.click("article[data-sweep=tf32] td button")
+        assert page.page.input_value("header select") == "1"
+        assert_clean(page)

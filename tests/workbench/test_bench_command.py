@@ -1,0 +1,380 @@
+"""``opscope bench`` and ``opscope compare``, the Python API and the pytest plugin, on the CPU, as users run them."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from opscope.documents.bench import BenchDocument, Change
+from opscope.workbench.benchmarking.regression import changes, differences, worst
+from tests.command import PYTHONPATH, opscope
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+WAYS = """
+import torch
+def inputs(size=256, dtype=torch.float32, device="cpu"):
+    torch.manual_seed(0)
+    return torch.randn(size, 64, device=device).to(dtype)
+def doubled(x):
+    return x * 2
+def added(x):
+    return x + x
+def slowly(x):
+    y = x
+    for _ in range(20):
+        y = y * 1.0
+    return y * 2
+"""
+BUSY = "for a CPU core"  # tests run side by side, and a verdict is withheld where that shows
+QUICK = ("--device", "cpu", "--seconds", "0.05")
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "ways.py"
+    path.write_text(text)
+    return str(path)
+
+
+def measured(tmp_path: Path, *args: str, text: str = WAYS, code: int = 0) -> dict[str, Any]:
+    result = opscope("bench", written(tmp_path, text), *QUICK, "--format", "json", *args, cwd=tmp_path)
+    assert result.returncode == code, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_functions_of_a_file_are_compared_with_the_first(tmp_path: Path) -> None:
+    document = measured(tmp_path, "--set", "size=128,256", "--save", "saved.json")
+    assert document["schema"] == "opscope.bench/1"
+    assert [(r["name"], r["parameters"]["size"]) for r in document["results"]] == [
+        (name, size) for size in ("128", "256") for name in ("doubled", "added", "slowly")
+    ]
+    first = document["results"][0]
+    assert first["wall_ns"]["ci_low"] <= first["wall_ns"]["median"] <= first["wall_ns"]["ci_high"]
+    assert len(first["wall_ns"]["samples"]) == first["wall_ns"]["n"] >= 16
+    assert first["kernel_ns"] is None
+    assert "not a GPU" in first["reasons"]["kernel_ns"]
+    verdicts = {(c["variant"], c["parameters"]["size"]): c for c in document["comparisons"]}
+    assert verdicts["slowly", "256"]["verdict"] == "slower" or BUSY in verdicts["slowly", "256"]["sentence"]
+    assert verdicts["slowly", "256"]["baseline"] == "doubled"
+    assert verdicts["slowly", "256"]["measure"] == "wall_ns"
+    assert msgspec.json.decode((tmp_path / "saved.json").read_bytes(), type=BenchDocument).request is not None
+
+
+def test_the_table_says_what_was_not_measured_and_what_is_wrong(tmp_path: Path) -> None:
+    text = WAYS + "def wrong(x):\n    return x * 2.1\n"
+    result = opscope("bench", written(tmp_path, text), *QUICK, cwd=tmp_path)
+    assert result.returncode == 1
+    assert "not measured" in result.stdout
+    assert "wrong is wrong" in result.stdout
+    assert "times as long" in result.stdout or BUSY in result.stdout
+    markdown = opscope("bench", "square", "--size", "4k", *QUICK, "--format", "md", cwd=tmp_path)
+    assert markdown.returncode == 0
+    assert "| Variant |" in markdown.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("    while True: pass\n", "did not return within"),
+        ("    import os; os.abort()\n", "was ended by signal 6"),
+    ],
+)
+def test_a_variant_that_never_returns_or_crashes_ends_the_process_that_measures(
+    tmp_path: Path, body: str, sentence: str
+) -> None:
+    text = WAYS + f"def bad(x):\n{body}"
+    result = opscope("bench", written(tmp_path, text), *QUICK, "--timeout", "10", cwd=tmp_path)
+    assert result.returncode == 1
+    assert sentence in result.stderr
+    assert "checking results" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "sentence"),
+    [
+        ((), 2, "name what to benchmark"),
+        (("nothing_like_it",), 2, "is no benchmark"),
+        (("missing.py",), 2, "there is no file"),
+        (("square", "--set", "depth=3"), 2, "take no parameter 'depth'"),
+        (("square", "--set", "=3"), 2, "--set takes NAME=VALUE"),
+        (("square", "--size", "8..4"), 2, "is empty"),
+        (("square", "--device", "cuda"), 3, "is not there"),
+        (("square", "--calibrate"), 2, "takes no targets"),
+    ],
+)
+def test_wrong_usage_is_refused(tmp_path: Path, args: tuple[str, ...], code: int, sentence: str) -> None:
+    if "cuda" in args and __import__("torch").cuda.is_available():
+        pytest.skip("there is a GPU")
+    result = opscope("bench", *args, cwd=tmp_path)
+    assert result.returncode == code
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_plots_and_what_dashboards_read(tmp_path: Path) -> None:
+    document = measured(
+        tmp_path, "--set", "size=64,128,256", "--plot", "ways.svg", "--pytest-benchmark-json", "dashboard.json"
+    )
+    picture = (tmp_path / "ways.svg").read_text()
+    assert picture.startswith("<?xml")
+    content = json.loads((tmp_path / "dashboard.json").read_text())
+    assert len(content["benchmarks"]) == len(document["results"]) == 9
+    first, result = content["benchmarks"][0], document["results"][0]
+    assert first["name"] == "doubled[64]"
+    assert first["stats"]["rounds"] == result["wall_ns"]["n"]
+    assert first["stats"]["median"] == pytest.approx(result["wall_ns"]["median"] / 1e9)
+    assert first["stats"]["min"] == pytest.approx(min(result["wall_ns"]["samples"]) / 1e9)
+    refused = opscope("bench", "square", "--size", "4k", *QUICK, "--plot", "ways.doc", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "a plot is written as" in refused.stderr
+
+
+def test_ways_of_timing_beside_each_other(tmp_path: Path) -> None:
+    result = opscope("bench", "timers", *QUICK, "--format", "json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    names = {found["name"]: found for found in document["results"]}
+    assert {"perf_counter and synchronize", "torch.utils.benchmark.Timer", "opscope"} <= set(names)
+    assert "finding out that it has ended" in names["perf_counter and synchronize"]["about"]
+    assert document["comparisons"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def f(:\n", "cannot be imported: SyntaxError"),
+        ("import nothing_like_it\n", "cannot be imported: ModuleNotFoundError"),
+        ("def f(x):\n    return x\n", "there are no inputs"),
+        ("def inputs():\n    return {}['x']\ndef f(x):\n    return x\n", "cannot be made: KeyError: 'x'"),
+        ("def inputs():\n    return [1, 2]\ndef f(x, y):\n    return x\n", "f cannot be called: missing a required"),
+        ("x = 1\n", "has no functions to compare"),
+    ],
+)
+def test_mistakes_in_a_file_are_told_in_a_line(tmp_path: Path, text: str, sentence: str) -> None:
+    result = opscope("bench", written(tmp_path, text), *QUICK, cwd=tmp_path)
+    assert result.returncode == 2
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_processes_are_samples(tmp_path: Path) -> None:
+    document = measured(tmp_path, "--processes", "2")
+    assert document["processes"] == 2
+    assert all(result["wall_ns"]["n"] == 2 for result in document["results"])
+    assert {comparison["verdict"] for comparison in document["comparisons"]} == {"inconclusive"}
+
+
+def test_false_alarms_are_measured_kept_and_told(tmp_path: Path) -> None:
+    env = {"OPSCOPE_CACHE": str(tmp_path / "cache")}
+    result = opscope("bench", "--calibrate", "--trials", "3", *QUICK, cwd=tmp_path, env=env)
+    assert result.returncode == 0, result.stderr
+    assert "Of 3 comparisons of a function with itself" in result.stdout
+    shown = opscope("bench", "square", "--size", "4k", *QUICK, cwd=tmp_path, env=env)
+    assert "Of 3 comparisons of a function with itself on this machine" in shown.stdout
+
+
+# ---------------------------------------------------------------- compare
+
+
+def saved(tmp_path: Path, name: str, factor: float, **more: Any) -> Path:
+    """Write a benchmark whose durations are known."""
+    result = opscope("bench", written(tmp_path, WAYS), *QUICK, "--format", "json", cwd=tmp_path)
+    document = json.loads(result.stdout)
+    for one in document["results"]:
+        one |= {"doubts": [], "steady": None, "contention": None}
+        base = {"doubled": 1_000.0, "added": 2_000.0, "slowly": 30_000.0}[one["name"]] * factor
+        samples = [0.99 * base, *[base] * 14, 1.01 * base]
+        one["wall_ns"] = {
+            "median": base, "ci_low": 0.995 * base, "ci_high": 1.005 * base, "n": 16, "samples": samples,
+            "stopped": one["wall_ns"]["stopped"],
+        }  # fmt: skip
+    document |= {"request": None, **more}
+    path = tmp_path / name
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_what_takes_longer_now_is_a_regression(tmp_path: Path) -> None:
+    before = saved(tmp_path, "before.json", 1.0)
+    code = {}
+    for name, factor in (("same", 1.0), ("slower", 1.2), ("between", 1.055)):
+        now = saved(tmp_path, f"{name}.json", factor)
+        result = opscope("compare", str(before), str(now), "--format", "json")
+        code[name] = result.returncode
+        document = json.loads(result.stdout)
+        assert document["schema"] == "opscope.compare/1"
+    assert code == {"same": 0, "slower": 1, "between": 5}
+    assert opscope("compare", str(before), str(now), "--fail-over", "10%").returncode == 0
+    other = json.loads(before.read_text())
+    other["framework"]["torch"] = "1.0"
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    refused = opscope("compare", str(before), str(tmp_path / "other.json"))
+    assert refused.returncode == 2
+    assert "PyTorch" in refused.stderr
+    assert opscope("compare", str(before), str(tmp_path / "other.json"), "--any-environment").returncode == 0
+    assert opscope("compare", str(before), written(tmp_path, WAYS)).returncode == 4
+
+
+def test_other_inputs_are_not_compared(tmp_path: Path) -> None:
+    before = saved(tmp_path, "before.json", 1.0)
+    other = json.loads(before.read_text())
+    assert all(one["inputs"] and one["inputs"][0].startswith("float32[") for one in other["results"])
+    other["results"][0]["inputs"] = ["float32[7]"]
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    refused = opscope("compare", str(before), str(tmp_path / "other.json"))
+    assert refused.returncode == 2
+    assert "now float32[7]" in refused.stderr
+
+
+def test_what_cannot_be_told_is_measured_again(tmp_path: Path) -> None:
+    """The intervals that were saved are wide; measured again, it takes a tenth of what was saved before."""
+    now = tmp_path / "now.json"
+    target = written(tmp_path, WAYS)
+    result = opscope("bench", f"{target}:doubled", *QUICK, "--save", str(now), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(now.read_text())
+    document["results"][0] |= {"steady": None, "contention": None}
+    wall = document["results"][0]["wall_ns"]
+    before = json.loads(now.read_text())
+    before["results"][0]["wall_ns"] |= {key: 10 * wall[key] for key in ("median", "ci_low", "ci_high")}
+    before["results"][0]["wall_ns"]["samples"] = [10 * sample for sample in wall["samples"]]
+    (tmp_path / "before.json").write_text(json.dumps(before))
+    wide = [wall["median"] / 2, *[wall["median"]] * (wall["n"] - 2), 20 * wall["median"]]
+    ends = {"ci_low": wall["median"] / 2, "ci_high": 15 * wall["median"]}
+    document["results"][0]["wall_ns"] |= {"samples": wide, **ends}
+    now.write_text(json.dumps(document))
+    files = (str(tmp_path / "before.json"), str(now))
+    assert opscope("compare", *files).returncode == 5
+    again = opscope("compare", *files, "--again", "--target", f"{target}:doubled", cwd=tmp_path)
+    assert again.returncode in (0, 5), again.stderr  # 5 where the cores are busy
+    assert "again:" in again.stderr
+
+
+def test_nothing_that_a_saved_benchmark_names_is_run(tmp_path: Path) -> None:
+    before = saved(tmp_path, "before.json", 1.0)
+    wide = json.loads(saved(tmp_path, "now.json", 1.055).read_text())
+    hostile = {
+        "targets": ["os:getpid"], "inputs": "subprocess:getoutput", "axes": {"cmd": [f"touch {tmp_path / 'ran'}"]},
+        "device": "cpu",
+    }  # fmt: skip
+    now = tmp_path / "hostile.json"
+    now.write_text(json.dumps({**wide, "request": hostile}))
+    plain = opscope("compare", str(before), str(now), cwd=tmp_path)
+    assert plain.returncode == 5, plain.stderr
+    without = opscope("compare", str(before), str(now), "--again", cwd=tmp_path)
+    assert without.returncode == 2
+    assert "--target" in without.stderr
+    for words in (("os:getpid",), ("os:getpid", "--inputs", "subprocess:getoutput"), (written(tmp_path, WAYS),)):
+        other = opscope("compare", str(before), str(now), "--again", "--target", *words, cwd=tmp_path)
+        assert other.returncode == 2, other.stderr
+        assert "is of other" in other.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        {"ci_low": 2_000.0, "ci_high": 500.0},
+        {"ci_low": -1.0},
+        {"median": -5.0},
+        {"median": 0.0},
+        {"median": 1e-310, "ci_low": 1e-310, "ci_high": 1e-310, "samples": [1e-310] * 16},
+        {"n": 17},
+        {"samples": [], "n": 0},
+        {"ci_low": None},
+        {"median": 1e30, "ci_high": 1e30},
+    ],
+    ids=str,
+)
+def test_durations_that_nothing_has_are_refused(poison: dict[str, Any], tmp_path: Path) -> None:
+    before = saved(tmp_path, "before.json", 1.0)
+    document = json.loads(before.read_text())
+    document["results"][0]["wall_ns"] |= poison
+    poisoned = tmp_path / "poisoned.json"
+    poisoned.write_text(json.dumps(document))
+    result = opscope("compare", str(poisoned), str(poisoned))
+    assert result.returncode == 4, result.stdout
+    assert "what no benchmark measures: doubled" in result.stderr
+
+
+def test_what_is_missing_or_wrong_now_is_no_pass(tmp_path: Path) -> None:
+    before = msgspec.json.decode(saved(tmp_path, "before.json", 1.0).read_bytes(), type=BenchDocument)
+    now = replace(before, results=before.results[1:])
+    assert worst(changes(before, now, 0.05)) is Change.MISSING
+    assert not differences(before, before)
+
+
+# ---------------------------------------------------------------- from Python, and in tests
+
+
+def test_from_python() -> None:
+    import torch
+
+    import opscope as package
+
+    x = torch.randn(64, 64)
+    found = package.bench({"one": lambda x: x * 2, "two": lambda x: x * 2.5}, inputs=(x,), device="cpu", seconds=0.05)
+    assert found.to_dict()["schema"] == "opscope.bench/1"
+    assert found.comparisons[0].verdict == "wrong"
+    assert "two beside one: two is wrong" in repr(found)
+    with pytest.raises(package.UsageError):
+        package.bench({})
+
+
+PLUGIN = """
+import torch
+def test_product(opscope_bench):
+    x = torch.randn(200, 200)
+    opscope_bench(lambda x: BODY, (x,), device="cpu", seconds=0.1, max_regression="30%")
+"""
+
+
+def test_processes_that_save_at_once_lose_nothing(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from opscope.base.files import alone_in, write_whole
+path = Path("all")
+for n in range(50):
+    with alone_in(path.parent):
+        write_whole(path, (path.read_bytes() if path.is_file() else b"") + b".")
+"""
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": PYTHONPATH}) for _ in range(3)
+    ]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert (tmp_path / "all").read_bytes() == b"." * 150
+
+
+def test_the_pytest_plugin(tmp_path: Path) -> None:
+    installed = any(entry.name == "opscope" for entry in entry_points(group="pytest11"))
+    plugin = () if installed else ("-p", "opscope.api.pytest_plugin")  # where opscope runs from its tree
+
+    def run(body: str, *args: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "test_it.py").write_text(PLUGIN.replace("BODY", body))
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-rfx", *args],
+            cwd=tmp_path,
+            env={"PYTHONPATH": PYTHONPATH, "PATH": "", "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert "no baseline of this test is saved" in run("x * 2").stdout
+    assert run("x * 2", "--opscope-save").returncode == 0
+    slower = run("sum(x * 2 for _ in range(40)) / 40")
+    assert "regression" in slower.stdout or BUSY in slower.stdout
+    baseline = tmp_path / "opscope-baseline.json"
+    (document,) = (content := json.loads(baseline.read_text())).values()
+    document["framework"]["torch"] = "1.0"
+    baseline.write_text(json.dumps(content))
+    assert "the baseline was not measured alike" in run("x * 2").stdout
