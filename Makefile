@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 
-.PHONY: help setup demo test static sanitize fuzz wheel check format schemas charts collector clean
+.PHONY: help setup demo docs test static sanitize fuzz wheel check format schemas charts collector clean
 
 MINUTES ?= 60
 CPP := src/opscope/readers/native/kineto.cpp src/opscope/analysis/structure/native/nesting.cpp
@@ -22,7 +22,7 @@ $(DONE): pyproject.toml constraints.txt hatch_build.py src/opscope/trace/columns
 	@echo "Making .venv: PyTorch and the tools are installed, which takes two to five minutes ..."
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[torch,models,pandas,plot,cuda,triton,dev]'
+		--editable '.[torch,models,pandas,plot,cuda,triton,docs,dev]'
 	@touch $(DONE)
 
 demo: setup  ## Profile BERT on the GPU if there is one, else on the CPU, and say where the reports are
@@ -54,6 +54,10 @@ format: setup  ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(ALL_CPP)
+
+docs: setup  ## Build the documentation as a site in build/docs; warnings are errors
+	$(BIN)/python -m sphinx -q -W --keep-going -E -b html docs build/docs
+	@echo "build/docs/index.html"
 
 schemas: setup  ## Write the JSON schemas of docs/schema anew
 	$(BIN)/python tools/build_schemas.py docs/schema

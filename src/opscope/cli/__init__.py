@@ -51,6 +51,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        command.name = cmd_name  # they are all called `command` in their modules
         return command
 
     def resolve_command(

@@ -6,7 +6,7 @@ from enum import StrEnum
 from opscope.documents.statements import Basis
 
 
-class StepKind(StrEnum):
+class StepBasis(StrEnum):
     """Of what a saving is."""
 
     UNPROFILED = "unprofiled step"
@@ -127,7 +127,7 @@ class Finding:
     likely_ns: float = 0.0
     is_first: bool = False
     of_step_ns: float
-    of_step: StepKind
+    of_step: StepBasis
     derivation: str
     evidence: tuple[Fact, ...]
     action: str

@@ -23,7 +23,7 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.verdict.bounds import waiting_per_step
 from opscope.analysis.verdict.step_evidence import DEVICE_ONLY, STACKS, StepEvidence, busiest
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Fact, Rule, StepKind, Where
+from opscope.documents.findings import Fact, Rule, StepBasis, Where
 from opscope.documents.limits import LimitRow
 from opscope.documents.statements import Basis
 from opscope.knowledge.kernels.kinds import communicates
@@ -211,11 +211,11 @@ class Context:
         return _OF_STEPS if self.evidence.steps else _OF_A_RECORDING
 
     @property
-    def step_kind(self) -> StepKind:
+    def step_kind(self) -> StepBasis:
         """Of what savings are."""
         if self.unprofiled_ns is not None:
-            return StepKind.UNPROFILED
-        return StepKind.RECORDED if self.evidence.steps else StepKind.RECORDING
+            return StepBasis.UNPROFILED
+        return StepBasis.RECORDED if self.evidence.steps else StepBasis.RECORDING
 
     @property
     def _profiled_ns(self) -> float:

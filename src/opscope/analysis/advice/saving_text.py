@@ -1,12 +1,12 @@
 """What a finding could save, in words: one sentence for terminal, report and page."""
 
 from opscope.base.units import format_ns, format_share
-from opscope.documents.findings import SavingRange, StepKind
+from opscope.documents.findings import SavingRange, StepBasis
 
 _NOTHING_SURE = 0.01  # of the most: below, only the most is worth telling
 
 
-def saving_text(saving: SavingRange, of_step_ns: float, of_step: StepKind) -> str:
+def saving_text(saving: SavingRange, of_step_ns: float, of_step: StepBasis) -> str:
     """Return what a finding could save, as a share first.
 
     Args:
@@ -20,7 +20,7 @@ def saving_text(saving: SavingRange, of_step_ns: float, of_step: StepKind) -> st
     low, high = saving.low, saving.high
     if not high:
         return ""
-    whole = "recording" if of_step is StepKind.RECORDING else "step"
+    whole = "recording" if of_step is StepBasis.RECORDING else "step"
     most = format_share(high, of_step_ns)
     if low < _NOTHING_SURE * high:
         return f"up to {most} of the {whole} ({format_ns(high)})"

@@ -6,7 +6,7 @@ from typing import Final
 from opscope.analysis.advice.saving_text import saving_text
 from opscope.base.units import NS_PER_MS, format_ns, format_share
 from opscope.documents.comparison import ComparisonRow
-from opscope.documents.findings import Fact, Finding, Rule, SavingRange, StepKind, Where
+from opscope.documents.findings import Fact, Finding, Rule, SavingRange, StepBasis, Where
 from opscope.documents.statements import Basis
 from opscope.record.settings import Value
 
@@ -54,11 +54,11 @@ def _of_series(rows: dict[int, ComparisonRow], target: str, count: int) -> Findi
         title=f"A batch of {smallest} is too small for the device: throughput grows up to {turn} ({small.id})",
         where=Where(),
         saving_ns=saving,
-        saving=saving_text(saving, wall, StepKind.UNPROFILED),
+        saving=saving_text(saving, wall, StepBasis.UNPROFILED),
         likely_ns=(saving.low + saving.high) / 2,
         is_first=True,
         of_step_ns=wall,
-        of_step=StepKind.UNPROFILED,
+        of_step=StepBasis.UNPROFILED,
         derivation=f"the step less its share ({share:.2g}) of a step with batches of {turn}, by medians (high) and by "
         "the ends of their 95 % intervals (low)",
         evidence=(

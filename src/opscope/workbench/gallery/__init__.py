@@ -18,18 +18,18 @@ GALLERY: Final[Mapping[str, tuple[str, str]]] = {
     "cdist": ("cdist", "distances as a product, and as differences"),
     "softmax": ("softmax", "a reduction per row: by hand, PyTorch, Triton, torch.compile"),
     "layer_norm": (
-        "opscope.workbench.gallery.layer_norm",
+        "layer_norm",
         "a normalisation per row: by hand, PyTorch, Triton, torch.compile",
     ),
     "coalescing": ("coalescing", "a matrix copied with warps along columns, and along rows"),
     "transpose": ("transpose", "a matrix transposed directly, and by tiles in shared memory"),
     "bank-conflicts": (
-        "opscope.workbench.gallery.bank_conflicts",
+        "bank_conflicts",
         "tiles of 32 x 32 words of shared memory, and of 32 x 33",
     ),
     "divergence": ("divergence", "two branches mixed in each warp, and in warps that agree"),
     "occupancy": (
-        "opscope.workbench.gallery.occupancy",
+        "occupancy",
         "loads that wait, with one block on a multiprocessor, and with many",
     ),
     "vector-loads": ("vector_loads", "memory moved by float, and by float4"),

@@ -1,0 +1,68 @@
+"""The documentation: it builds without a warning, its commands run, and what is made from the code is up to date."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from opscope.cli import COMMANDS, cli
+from tests.command import opscope
+from tests.conftest import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_BLOCK = re.compile(r"^ *```(bash|console)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+def shown(page: Path, kind: str) -> Iterator[list[str]]:
+    """Yield the words of each opscope command in the blocks of a kind; comments and pipes are cut off."""
+    for found in _BLOCK.finditer(page.read_text()):
+        for line in found[2].splitlines() if found[1] == kind else ():
+            text = line.strip().removeprefix("$ ")
+            if text.startswith("opscope "):
+                yield shlex.split(text, comments=True)[1:]
+
+
+RUN = [words for page in PAGES for words in shown(page, "console")]
+
+
+@pytest.mark.parametrize("words", RUN, ids=" ".join)
+def test_a_command_that_is_shown_with_a_prompt_runs(words: list[str], tmp_path: Path) -> None:
+    for folder in ("examples", "tests"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    done = opscope(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_that_is_shown_takes_its_options(page: Path) -> None:
+    context = click.Context(cli)
+    for words in [*shown(page, "bash"), *shown(page, "console")]:
+        assert words[0] in COMMANDS, words
+        command = cli.get_command(context, words[0])
+        assert command is not None
+        known = {name for option in command.params for name in option.opts}
+        for word in words[1:]:
+            if word == "--" or word.endswith((".py", "./add")) or word == "torchrun":
+                break  # what follows is a script's own, or a program's
+            if word.startswith("--"):
+                assert word.partition("=")[0] in known, f"{page.name}: opscope {' '.join(words)}"
+
+
+def test_what_is_made_from_the_code_is_up_to_date() -> None:
+    for tool in ("build_rooms.py", "build_rules.py"):
+        done = subprocess.run([sys.executable, ROOT / "tools" / tool, "--check"], check=False)
+        assert done.returncode == 0, f"run tools/{tool}"
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx")
+    options = ["-q", "-W", "--keep-going", "-b", "html", "-d", str(tmp_path / "trees")]
+    command = [sys.executable, "-m", "sphinx", *options, "docs", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "<h3>analyze" in (tmp_path / "site" / "reference" / "commands.html").read_text()
