@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 
-.PHONY: help setup demo docs test static sanitize fuzz wheel check format schemas charts collector clean
+.PHONY: help setup demo docs test static sanitize fuzz wheel release check format schemas charts collector clean
 
 MINUTES ?= 60
 CPP := src/opscope/readers/native/kineto.cpp src/opscope/analysis/structure/native/nesting.cpp
@@ -47,6 +47,9 @@ fuzz: setup  ## Attack readers and analyses for MINUTES (60 unless told)
 
 wheel: setup  ## Build the wheel, install it into an empty environment, and run its commands
 	$(BIN)/python tools/check_wheel.py
+
+release: setup  ## Build the wheels and the sources of a release into dist/, and try them; nothing is published
+	$(BIN)/python tools/release.py
 
 check: test static sanitize wheel  ## Everything that CI runs
 

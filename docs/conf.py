@@ -1,12 +1,13 @@
 """How the documentation is built: ``make docs``."""
 
-import importlib.metadata
 import re
 from typing import Any
 
+import opscope
+
 project = "opscope"
 author = "The opscope authors"
-release = importlib.metadata.version("opscope")
+release = opscope.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
 exclude_patterns = ["schema", "images"]
 html_theme = "furo"

@@ -3,4 +3,4 @@
 A literal and not installed metadata, because opscope also runs straight from its source tree.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -142,7 +142,7 @@ def test_a_folder_without_a_manifest_is_a_bad_input(tmp_path: Path) -> None:
 
 
 def test_a_damaged_manifest_is_a_bad_input(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"schema": "opscope.sweep/1", "entries": 5')
+    (tmp_path / "manifest.json").write_text('{"schema": "opscope.sweep/2", "entries": 5')
     result = opscope("report", str(tmp_path))
     assert result.returncode == 4
     assert "is not what opscope wrote there" in result.stderr

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from opscope._version import __version__
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.light_pass import LightPass, light_pass
@@ -24,7 +26,6 @@ from opscope.documents.comparison import Comparison
 from opscope.documents.page import PageDocument, PageTrace
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName
-from opscope.documents.upgrade import read_trace_document
 from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.kernels.installed import build_ids, installed_torch, torch_index
 from opscope.knowledge.kernels.kernel_source import SourceResolver
@@ -132,7 +133,7 @@ def read_documents(directory: RunDirectory, manifest: Manifest) -> Iterator[Trac
             continue
         path = directory.inside(entry.files.cycles[0].statistics)
         try:
-            yield read_trace_document(path.read_bytes())
+            yield msgspec.json.decode(path.read_bytes(), type=TraceDocument)
         except (OSError, *UNREADABLE) as error:
             raise BadInputError(
                 f"cannot read {path}: {error}. 'opscope report {directory.path}' writes it anew."
