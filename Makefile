@@ -62,8 +62,10 @@ docs: setup  ## Build the documentation as a site in build/docs; warnings are er
 	$(BIN)/python -m sphinx -q -W --keep-going -E -b html docs build/docs
 	@echo "build/docs/index.html"
 
-schemas: setup  ## Write the JSON schemas of docs/schema anew
+schemas: setup  ## Write anew what is made from the code: JSON schemas, the table of rules, the table and picture of rooms
 	$(BIN)/python tools/build_schemas.py docs/schema
+	$(BIN)/python tools/build_rules.py
+	$(BIN)/python tools/build_rooms.py
 
 charts: setup  ## Bundle the chart library of the page anew, from its pinned package (needs npm)
 	$(BIN)/python tools/build_charts.py

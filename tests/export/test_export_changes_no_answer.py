@@ -173,7 +173,7 @@ def test_a_measurement_that_is_not_to_be_trusted_stays_so(tmp_path: Path) -> Non
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["entries"] = manifest["entries"][:1]
     (run / "manifest.json").write_text(json.dumps(manifest))
-    record = run / manifest["entries"][0]["record"]
+    record = run / manifest["entries"][0]["files"]["record"]
     content = json.loads(record.read_text())
     content["benchmark"]["waited_for_cpu_ns"] = sum(content["benchmark"]["wall_ns"])
     record.write_text(json.dumps(content))

@@ -23,28 +23,28 @@ from opscope.runs.inputs import measured_of
 @click.option(
     "--by",
     type=click.Choice([by.value for by in By]),
-    help="What a row stands for.  [default: operator, or kernel where no operator launched most of the work]",
+    help="What each row of the table shows.  [default: operator; kernel if most work belongs to no operator]",
 )
 @top_option()
 @click.option(
     "--sort",
     metavar="COLUMN",
-    help="Sort by a column: as its heading says ('Self CPU'), or as --format csv names it (self_cpu_ns).",
+    help="Sort by this column, named as in the table ('Self CPU') or as in --format csv (self_cpu_ns).",
 )
 @click.option(
     "--graph-capture",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A trace in which the CUDA graphs were captured: tells which operators their nodes came from.",
+    help="A trace of the capture of the CUDA graphs: names the operators behind the nodes of a replay.",
 )
 @click.option(
     "--step-time",
     type=click.FloatRange(min=0, min_open=True),
     metavar="MS",
-    help="How long a step takes without the profiler, which slows the host down: the verdict then refers to that.",
+    help="The time of a step without the profiler, in milliseconds. The verdict and all savings then refer to it.",
 )
-@click.option("--full-names", is_flag=True, help="Whole kernel names on a terminal too, not what they mean in short.")
-@click.option("--strict", is_flag=True, help="End with exit code 1 if a trust check fails.")
+@click.option("--full-names", is_flag=True, help="Print whole kernel names on a terminal instead of short ones.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if a trust check fails.")
 @gpu_option
 @input_option
 @damage_option

@@ -25,13 +25,13 @@ _TRIALS = 50
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("targets", metavar="[TARGET]...", nargs=-1)
 @words_options
-@click.option("--device", default="auto", show_default=True, help="Where: cpu, cuda, cuda:1.")
+@click.option("--device", default="auto", show_default=True, help="The device to run on: cpu, cuda, cuda:1.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=0.5,
     show_default=True,
-    help="The most time for one kind of duration of one variant.",
+    help="The longest time to spend on each kind of duration of each variant.",
 )
 @click.option(
     "--precision",
@@ -39,15 +39,21 @@ _TRIALS = 50
     default=1.0,
     show_default=True,
     metavar="PERCENT",
-    help="Half the width of the interval of the median that is narrow enough.",
+    help="Stop once the median is known to within this much.",
 )
-@click.option("--calls", type=click.IntRange(min=6), default=2000, show_default=True, help="The most calls.")
+@click.option(
+    "--calls",
+    type=click.IntRange(min=6),
+    default=2000,
+    show_default=True,
+    help="The largest number of calls per variant.",
+)
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Fresh processes, each one sample: for what differs from process to process.",
+    help="Run in this many fresh processes and take each as one sample.",
 )
 @click.option(
     "--timeout",
@@ -55,25 +61,33 @@ _TRIALS = 50
     default=600,
     show_default=True,
     metavar="SECONDS",
-    help="The most time for a process.",
+    help="End a process that takes longer.",
 )
 @output_option("Write the JSON document to a file as well; opscope compare reads it.", "--save")
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     metavar="FILE",
-    help="Draw the durations: .png, .svg or .pdf (needs matplotlib).",
+    help="Draw the durations into a .png, .svg or .pdf file (needs matplotlib).",
 )
 @click.option(
     "--pytest-benchmark-json",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     metavar="FILE",
-    help="Write what dashboards of pytest-benchmark read.",
+    help="Write a file that dashboards for pytest-benchmark can read.",
 )
 @click.option(
-    "--calibrate", is_flag=True, help="Measure how often equal functions are said to differ here, and keep it."
+    "--calibrate",
+    is_flag=True,
+    help="Measure how often two equal functions are reported as different on this machine, and keep the result.",
 )
-@click.option("--trials", type=click.IntRange(min=1), default=_TRIALS, show_default=True, help="Of --calibrate.")
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    default=_TRIALS,
+    show_default=True,
+    help="How many comparisons --calibrate makes.",
+)
 @overwrite_option("files that the results are written to")
 @redaction_options
 @format_option

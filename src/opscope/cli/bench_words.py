@@ -13,16 +13,32 @@ F = TypeVar("F", bound=Callable[..., Any])
 def words_options(function: F) -> F:
     """Add ``--size``, ``--dtype``, ``--set``, ``--inputs`` and ``--reference``."""
     for option in (
-        click.option("--reference", metavar="FILE:FUNCTION", help="What is right.  [default: reference of the file]"),
         click.option(
-            "--inputs", metavar="FILE:FUNCTION", help="What makes the arguments.  [default: inputs of the file]"
+            "--reference",
+            metavar="FILE:FUNCTION",
+            help="The function whose results are correct.  [default: reference in the file]",
         ),
         click.option(
-            "--set", "settings", metavar="NAME=LIST", multiple=True, help="Values of any parameter of the inputs."
+            "--inputs",
+            metavar="FILE:FUNCTION",
+            help="The function that makes the arguments.  [default: inputs in the file]",
         ),
-        click.option("--dtype", metavar="LIST", help="Values of the inputs' parameter dtype: fp32,bf16,fp16,fp64."),
         click.option(
-            "--size", metavar="LIST", help="Values of the inputs' parameter size: 4096,1M or 1k..64M (times four)."
+            "--set",
+            "settings",
+            metavar="NAME=LIST",
+            multiple=True,
+            help="Values for any parameter of the inputs function.",
+        ),
+        click.option(
+            "--dtype",
+            metavar="LIST",
+            help="Values for the parameter dtype of the inputs function: fp32,bf16,fp16,fp64.",
+        ),
+        click.option(
+            "--size",
+            metavar="LIST",
+            help="Values for the parameter size of the inputs function: 4096,1M or 1k..64M (times four).",
         ),
     ):
         function = option(function)

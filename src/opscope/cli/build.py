@@ -24,21 +24,32 @@ from opscope.workbench.toolchain.nvcc import Kind
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("flags", nargs=-1, metavar="[-- NVCC-FLAGS...]")
-@click.option("--arch", type=WORDS, default=(), help="For these: sm_80,sm_90.  [default: the GPUs here]")
-@click.option("--universal", is_flag=True, help="For all that this nvcc builds for, with PTX of the newest.")
+@click.option(
+    "--arch",
+    type=WORDS,
+    default=(),
+    help="Build for these architectures: sm_80,sm_90.  [default: the GPUs of this machine]",
+)
+@click.option(
+    "--universal", is_flag=True, help="Build for every architecture that this nvcc supports, with PTX for newer ones."
+)
 @click.option(
     "--kind",
     type=click.Choice([str(kind) for kind in SUFFIXES]),
     default="executable",
     show_default=True,
-    help="A program; a shared library; or a module of Python, with PyTorch's headers.",
+    help="What to build: a program, a shared library, or a Python module with PyTorch's headers.",
 )
 @output_option("What to write.  [default: SOURCE without .cu, beside it]")
-@overwrite_option("a file that is no build")
-@click.option("--emit", type=click.Choice(["ptx", "sass"]), help="Show the code of the kernels instead.")
-@click.option("--kernel", help="Only kernels whose name holds this.")
+@overwrite_option("a file that is not a build")
+@click.option("--emit", type=click.Choice(["ptx", "sass"]), help="Print the code of the kernels instead of building.")
+@click.option("--kernel", help="Show only kernels whose name contains this.")
 @click.option(
-    "--block", type=click.IntRange(1, 1024), default=256, show_default=True, help="Threads of the block for occupancy."
+    "--block",
+    type=click.IntRange(1, 1024),
+    default=256,
+    show_default=True,
+    help="Threads per block, for the occupancy.",
 )
 @format_option
 def command(

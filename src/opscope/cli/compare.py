@@ -23,13 +23,17 @@ _MOST_PROCESSES = 64
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("now", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--fail-over", type=Percent(), default="5%", show_default=True, help="How much longer it may take.")
-@click.option("--any-environment", is_flag=True, help="Compare what ran on other devices, versions or inputs.")
+@click.option("--fail-over", type=Percent(), default="5%", show_default=True, help="The largest slowdown to accept.")
+@click.option("--any-environment", is_flag=True, help="Compare even if devices, versions or inputs differ.")
 @click.option(
-    "--again", is_flag=True, help="Measure again what is inconclusive: runs the targets that --target names here."
+    "--again", is_flag=True, help="Measure inconclusive results again. This runs the targets that --target names."
 )
 @click.option(
-    "--target", "targets", metavar="TARGET", multiple=True, help="What NOW measured, for --again. May be repeated."
+    "--target",
+    "targets",
+    metavar="TARGET",
+    multiple=True,
+    help="A target that NOW measured, for --again. May be repeated.",
 )
 @words_options
 @format_option

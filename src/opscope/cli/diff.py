@@ -29,14 +29,21 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False, path_type=Path),
     default=RESULTS,
     show_default=True,
-    help="Where the runs are of which the last two are compared, if BEFORE and AFTER are left out.",
+    help="The folder whose last two runs are compared if BEFORE and AFTER are omitted.",
 )
-@click.option("--fail-over", type=Percent(), metavar="PERCENT", help="End with 1 where a step proves to take longer.")
-@click.option("--any-device", is_flag=True, help="Compare what ran on different devices.")
-@click.option("--any-steps", is_flag=True, help="Compare steps of different kinds, such as training and evaluation.")
+@click.option(
+    "--fail-over",
+    type=Percent(),
+    metavar="PERCENT",
+    help="Exit with code 1 if a step has become slower by more than this.",
+)
+@click.option("--any-device", is_flag=True, help="Compare even if the devices differ.")
+@click.option(
+    "--any-steps", is_flag=True, help="Compare even if the kinds of steps differ, such as training and evaluation."
+)
 @top_option("rows of work")
-@click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page for a browser as well.")
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write it as Markdown as well.")
+@click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Also write a page for a browser.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as Markdown.")
 @overwrite_option("files that --page and --report name")
 @input_option
 @damage_option

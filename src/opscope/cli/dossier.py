@@ -42,7 +42,7 @@ def command(
     allow_damaged: bool,
     output_format: str,
 ) -> None:
-    """Show why the most expensive operators run in parallel, how they cover the device, and what could be gained.
+    """Show how the most expensive operators use the device in parallel, and what could be gained.
 
     INPUT is a trace, a converted trace or a run directory. Every statement says whether it was measured, derived from
     shapes and launches, or is general knowledge. --format json prints the schema opscope.dossier/1.

@@ -26,18 +26,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 def lookup_options(function: F) -> F:
     """Add the options that say what names are looked up in."""
     for option in (
-        click.option("--configuration", metavar="ID", help="Of a run directory, such as bs8_seq128.  [default: first]"),
+        click.option(
+            "--configuration",
+            metavar="ID",
+            help="The configuration of a run directory, such as bs8_seq128.  [default: the first]",
+        ),
         click.option(
             "--torch",
             metavar="VERSION",
-            help="Look up in the shipped index of this PyTorch, such as 2.11.0+cu130.",
+            help="Look names up in the shipped index of this PyTorch release, such as 2.11.0+cu130.",
         ),
         click.option(
             "--library",
             "libraries",
             multiple=True,
             type=click.Path(path_type=Path),
-            help="Look here too: a library (.so), or PyTorch as a wheel or folder, of any platform; may be repeated.",
+            help="Also search this library (.so), or this PyTorch wheel or folder, of any platform. May be repeated.",
         ),
     ):
         function = option(function)
@@ -51,7 +55,7 @@ def lookup_options(function: F) -> F:
     "input_path",
     type=click.Path(path_type=Path),
     metavar="INPUT",
-    help="A trace, a converted trace or a run directory: shows what the name launched and what it took there.",
+    help="A trace, a converted trace or a run directory: shows what the name launched there, and its cost.",
 )
 @lookup_options
 @input_option

@@ -35,9 +35,14 @@ _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quart
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("input_path", metavar="INPUT", type=click.Path(path_type=Path))
 @output_option("The Chrome trace to write; packed if it ends in .gz.", "--chrome", required=True)
-@overwrite_option("the trace, and its further parts,")
-@click.option("--steps", type=StepRange(), metavar="FIRST[..LAST]", help="Only these steps, by the profiler's numbers.")
-@click.option("--max-size", type=Size(), help="Split into parts of at most this size, unpacked: 200MB.")
+@overwrite_option("the file and its further parts")
+@click.option(
+    "--steps",
+    type=StepRange(),
+    metavar="FIRST[..LAST]",
+    help="Write only these steps, by the numbers that the profiler gave them.",
+)
+@click.option("--max-size", type=Size(), help="Split into parts of at most this size before packing: 200MB.")
 @input_option
 @damage_option
 def command(

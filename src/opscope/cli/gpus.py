@@ -20,8 +20,8 @@ _MISSING = 3
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("words", nargs=-1, metavar="[NAME]...")
-@click.option("--detect", is_flag=True, help="Show the devices here, with what the driver says of them.")
-@click.option("--architecture", help="Only these: hopper, 9.0, sm_90.")
+@click.option("--detect", is_flag=True, help="Show the GPUs of this machine, as the driver describes them.")
+@click.option("--architecture", help="Show only this architecture: hopper, 9.0, sm_90.")
 @format_option
 def command(words: tuple[str, ...], detect: bool, architecture: str | None, output_format: str) -> None:
     """Show GPUs: architecture, compute capability, how to build for them, memory, and peak rates.

@@ -34,12 +34,18 @@ class _Dimensions(click.ParamType[tuple[int, int, int]]):
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--grid", type=_Dimensions(), required=True, help="Thread blocks: 4096, or 64,64,1.")
-@click.option("--block", type=_Dimensions(), required=True, help="Threads of a block: 256, or 16,16.")
-@click.option("--registers", type=click.IntRange(min=1), default=32, show_default=True, help="Of a thread.")
-@click.option("--shared", type=click.IntRange(min=0), default=0, show_default=True, help="Bytes of a block, in all.")
-@click.option("--gpu", help="On this model: 'NVIDIA H200'.  [default: the first device here]")
-@click.option("--arch", help="On this compute capability: sm_90.")
+@click.option("--grid", type=_Dimensions(), required=True, help="Number of thread blocks: 4096, or 64,64,1.")
+@click.option("--block", type=_Dimensions(), required=True, help="Threads per block: 256, or 16,16.")
+@click.option("--registers", type=click.IntRange(min=1), default=32, show_default=True, help="Registers per thread.")
+@click.option(
+    "--shared",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Bytes of shared memory per block, static and dynamic together.",
+)
+@click.option("--gpu", help="Check for this model: 'NVIDIA H200'.  [default: the first GPU of this machine]")
+@click.option("--arch", help="Check for this compute capability: sm_90.")
 @format_option
 def command(
     grid: tuple[int, int, int],
@@ -50,9 +56,9 @@ def command(
     arch: str | None,
     output_format: str,
 ) -> None:
-    """Say whether a device can launch a kernel so, the occupancy and what limits it, waves and tail.
+    """Check a launch configuration: whether the device accepts it, its occupancy and what limits that, waves and tail.
 
-    opscope build shows the registers and the shared memory of a kernel. Ends with exit code 1 where it cannot be
+    opscope build shows the registers and the shared memory of a kernel. Exits with code 1 if the kernel cannot be
     launched.
     """
     launch = Launch(grid, block, registers, shared)

@@ -24,13 +24,15 @@ from opscope.runs.inputs import measured_of
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--by", type=click.Choice(BY), default="shape", show_default=True, help="What a row stands for.")
+@click.option(
+    "--by", type=click.Choice(BY), default="shape", show_default=True, help="What each row of the table shows."
+)
 @top_option()
 @click.option(
     "--step-time",
     type=click.FloatRange(min=0, min_open=True),
     metavar="MS",
-    help="How long a step takes without the profiler: the use of the device then refers to that.",
+    help="The time of a step without the profiler, in milliseconds. The use of the device then refers to it.",
 )
 @gpu_option
 @input_option
@@ -50,7 +52,7 @@ def command(
 
     The ideal time follows from the operations and the least bytes of a call, by its recorded shapes, and from the peaks
     of the device: those that opscope peaks measured, else the datasheet's. INPUT is a trace, a folder of traces, a
-    converted trace or a run directory. --format json prints the schema opscope.limits/1. Ends with exit code 1 where a
+    converted trace or a run directory. --format json prints the schema opscope.limits/1. Exits with code 1 if a
     call was faster than its limit: then a model or a peak is wrong.
     """
     unreadable: list[str] = []

@@ -141,7 +141,7 @@ def format_option(function: F) -> F:
         type=click.Choice([choice.value for choice in Format]),
         default=Format.TABLE.value,
         show_default=True,
-        help="How the result is printed to standard output.",
+        help="The format of the result on standard output.",
     )(function)
 
 
@@ -156,7 +156,7 @@ def top_option(what: str = "rows", default: int = SHOWN_ROWS) -> Callable[[F], F
         "--top",
         type=click.IntRange(min=0),
         metavar="N",
-        help=f"How many {what}; 0 for all.  [default: {default} for people]",
+        help=f"Show this many {what}, 0 for all.  [default: {default}; CSV has all]",
     )
 
 
@@ -171,7 +171,7 @@ def overwrite_option(what: str) -> Callable[[F], F]:
     Args:
         what: what may be replaced, in words.
     """
-    return click.option("--overwrite", is_flag=True, help=f"Replace {what} if it is there already.")
+    return click.option("--overwrite", is_flag=True, help=f"Allow replacing {what}.")
 
 
 def output_option(help_text: str, *names: str, required: bool = False) -> Callable[[F], F]:
@@ -209,12 +209,13 @@ def folder_option(help_text: str, *, required: bool = False) -> Callable[[F], F]
 def redaction_options(function: F) -> F:
     """Add ``--redact`` and ``--keep-arguments``: what of a command line is written down."""
     for option in (
-        click.option("--keep-arguments", is_flag=True, help="Write all arguments down as they are, secrets too."),
+        click.option("--keep-arguments", is_flag=True, help="Record all arguments as they are, secrets included."),
         click.option(
             "--redact",
             metavar="NAME",
             multiple=True,
-            help="Write the values of this argument down as ***, as those of tokens, keys and passwords are.",
+            help="Record the values of this argument as ***, like those of tokens, keys and passwords. May be "
+            "repeated.",
         ),
     ):
         function = option(function)

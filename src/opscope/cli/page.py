@@ -26,9 +26,11 @@ _BEGINNING: Final = 4096  # bytes in which a document says what it is
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @output_option("The file to write.  [default: INPUT.html, with a number where that is there]")
 @overwrite_option("the file")
-@click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
-@click.option("--steps", type=StepRange(), metavar="A..B", help="Steps of the timeline.  [default: as many as fit]")
-@click.option("--title", help="What the page is called.")
+@click.option("--open", "opened", is_flag=True, help="Open the page in the browser.")
+@click.option(
+    "--steps", type=StepRange(), metavar="A..B", help="Show these steps in the timeline.  [default: as many as fit]"
+)
+@click.option("--title", help="The title of the page.")
 @gpu_option
 @input_option
 @damage_option

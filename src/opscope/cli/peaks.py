@@ -19,7 +19,9 @@ _TERA = 1e12
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--device", default="all", show_default=True, help="Which one: cuda:0; all of different names.")
+@click.option(
+    "--device", default="all", show_default=True, help="The device to measure: cuda:0, or all for one of each model."
+)
 @format_option
 def command(device: str, output_format: str) -> None:
     """Measure the peaks of the GPUs here, in at most half a minute each: products by precision, and memory.

@@ -131,15 +131,17 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
     help="bert: real weights, from DIR, else from the local cache or the hub. Never falls back to random ones.",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
-@click.option("--wait", type=_COUNT, default=1, show_default=True, help="Profiler schedule: steps left out.")
-@click.option("--warmup", type=_COUNT, default=1, show_default=True, help="Profiler schedule: steps not kept.")
-@click.option("--active", type=_POSITIVE, default=3, show_default=True, help="Profiler schedule: steps recorded.")
+@click.option("--wait", type=_COUNT, default=1, show_default=True, help="Steps to skip before each profiling cycle.")
+@click.option(
+    "--warmup", type=_COUNT, default=1, show_default=True, help="Steps to run under the profiler before recording."
+)
+@click.option("--active", type=_POSITIVE, default=3, show_default=True, help="Steps to record.")
 @click.option(
     "--repeat",
     type=_POSITIVE,
     default=1,
     show_default=True,
-    help="Profiler schedule: cycles, one trace each.",
+    help="How often to repeat this cycle, one trace each.",
 )
 @click.option(
     "--activities",

@@ -14,16 +14,34 @@ from opscope.workbench.jobs.listing_process import compiled_kernels
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target")
-@click.option("--inductor", is_flag=True, help="Compile the function by torch.compile, and show those kernels.")
-@click.option("--inputs", help="What makes the function's arguments.  [default: the file's own inputs]")
-@click.option("--signature", type=WORDS, help="Types of a kernel's arguments: *fp32,*fp32,i32. No GPU is needed then.")
-@click.option("--constant", "constants", multiple=True, metavar="NAME=VALUE", help="Of a constexpr argument.")
-@click.option("--arch", help="Compile a kernel for this: sm_90.  [default: the GPU here]")
-@click.option("--emit", type=click.Choice(["ptx", "sass"]), default="ptx", show_default=True, help="What to show.")
-@click.option("--kernel", help="Only kernels whose name holds this.")
+@click.option(
+    "--inductor", is_flag=True, help="Compile the function with torch.compile and show the kernels that it generates."
+)
+@click.option("--inputs", help="The function that makes the arguments.  [default: inputs in the file]")
+@click.option(
+    "--signature", type=WORDS, help="Types of the kernel's arguments: *fp32,*fp32,i32. With them no GPU is needed."
+)
+@click.option(
+    "--constant",
+    "constants",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="The value of a constexpr argument. May be repeated.",
+)
+@click.option("--arch", help="Compile for this architecture: sm_90.  [default: the GPU of this machine]")
+@click.option(
+    "--emit", type=click.Choice(["ptx", "sass"]), default="ptx", show_default=True, help="Which code to show."
+)
+@click.option("--kernel", help="Show only kernels whose name contains this.")
 @output_option("Write it to a file.")
 @overwrite_option("the file of --output")
-@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="End the compilation after this many seconds.",
+)
 @format_option
 def command(
     target: str,

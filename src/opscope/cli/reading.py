@@ -48,7 +48,7 @@ def input_option(function: F) -> F:
         "--max-input",
         type=Size(),
         default=MAX_UNPACKED_BYTES,
-        help="Refuse traces that unpack to more.  [default: 16GiB]",
+        help="Refuse a trace that is larger than this when unpacked.  [default: 16GiB]",
     )(function)
 
 
@@ -58,7 +58,7 @@ def gpu_option(function: F) -> F:
         "--gpu",
         metavar="NAME",
         callback=lambda _context, _option, name: None if name is None else _gpu_called(name),
-        help="What the devices are, where a trace does not say or is wrong: a name of opscope gpus (h200, rtx 4090).",
+        help="The GPU that the trace is of, if the trace does not say or is wrong: a name that opscope gpus lists.",
     )(function)
 
 

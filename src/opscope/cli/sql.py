@@ -57,21 +57,21 @@ Examples:
 @click.command(help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("query", required=False)
 @click.argument("inputs", metavar="INPUT...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--schema", "show_schema", is_flag=True, help="List the tables and their columns, with what they mean.")
+@click.option("--schema", "show_schema", is_flag=True, help="List all tables and columns, with their meaning.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0.001),
     default=300.0,
     show_default=True,
-    help="End a query that takes longer, in seconds.",
+    help="End the query after this many seconds.",
 )
 @click.option(
     "--max-memory",
     type=Size(),
     default=4 << 30,
-    help="End a query that takes more memory beside the tables.  [default: 4GiB]",
+    help="End the query if it needs more memory than this beside the tables.  [default: 4GiB]",
 )
-@click.option("--strict", is_flag=True, help="Refuse inputs among which a file is no trace; else it is left out.")
+@click.option("--strict", is_flag=True, help="Fail if an input is not a trace, instead of leaving it out.")
 @input_option
 @damage_option
 @format_option

@@ -38,7 +38,7 @@ def stats_options(function: F) -> F:
     """Add ``--stats``, ``--top`` and ``--full-names``."""
     for option in (
         click.option(
-            "--full-names", is_flag=True, help="Whole kernel names on a terminal too, not what they mean in short."
+            "--full-names", is_flag=True, help="Print whole kernel names on a terminal instead of short ones."
         ),
         top_option("rows of each table"),
         click.option(

@@ -17,16 +17,20 @@ _COLUMNS = ("Problem", "Where", "Kernel", "Tensor", "Elements", "Programs", "Fir
 
 @click.command("triton-check", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target", metavar="FILE.py:FUNCTION")
-@click.option("--size", metavar="N", help="Value of the inputs' parameter size: 1000 or 64k.")
-@click.option("--dtype", metavar="TYPE", help="Value of the inputs' parameter dtype: fp32, bf16, fp16, fp64.")
-@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Value of any parameter of the inputs.")
+@click.option("--size", metavar="N", help="Value for the parameter size of the inputs function: 1000 or 64k.")
+@click.option(
+    "--dtype", metavar="TYPE", help="Value for the parameter dtype of the inputs function: fp32, bf16, fp16, fp64."
+)
+@click.option(
+    "--set", "settings", metavar="NAME=VALUE", multiple=True, help="Value for any parameter of the inputs function."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=1),
     default=300,
     show_default=True,
     metavar="SECONDS",
-    help="The most time for a run.",
+    help="End a run that takes longer.",
 )
 @format_option
 def command(
@@ -34,9 +38,10 @@ def command(
 ) -> None:
     """Run Triton kernels in Triton's interpreter on the CPU and on the GPU, and say whether they are right.
 
-    FUNCTION takes what the file's inputs(device) returns, launches kernels and returns tensors; the file's reference,
-    of the same arguments, says what is right. In the interpreter every access is checked: outside the tensors that the
-    kernel was given, and of memory that nothing was written to. Ends with exit code 1 where something is wrong.
+    FUNCTION is called with what the function inputs(device) of the same file returns; it launches kernels and returns
+    tensors, which must equal those that the function reference of the file returns for the same arguments. The
+    interpreter checks every access for bounds and for memory that was never written. Exits with code 1 if anything is
+    wrong.
     """
     document = check_kernel(target, _parameters(size, dtype, settings), timeout)
     output = Output.of_section(document, lambda: _table(document.cpu.problems), lambda: _section(document))

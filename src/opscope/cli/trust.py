@@ -22,7 +22,7 @@ def damage_option(function: F) -> F:
     return click.option(
         "--allow-damaged",
         is_flag=True,
-        help="End with exit code 0 although a file is damaged; without, it is 4 after what is whole was shown.",
+        help="Exit with code 0 even if a file is damaged. Without this option the code is 4 then.",
     )(function)
 
 
