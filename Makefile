@@ -37,6 +37,7 @@ static: setup  ## Check format, lint, types and import rules
 	$(BIN)/clang-format --dry-run --Werror $(ALL_CPP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/format_scripts.py --check
 
 sanitize: setup  ## Run the tests of readers on C++ built with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(BIN)/python tools/sanitized_tests.py
@@ -57,6 +58,7 @@ format: setup  ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(ALL_CPP)
+	-$(BIN)/python tools/format_scripts.py
 
 docs: setup  ## Build the documentation as a site in build/docs; warnings are errors
 	$(BIN)/python -m sphinx -q -W --keep-going -E -b html docs build/docs

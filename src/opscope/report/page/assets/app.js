@@ -1,9 +1,18 @@
 // The page: which views there are, which one is shown, and how one leads to another.
 const TRACE_VIEWS = [
-    ["overview", "Overview", overview], ["operators", "Operators", operatorTable], ["kernels", "Kernels", kernelTable], ["timeline", "Timeline", timelineView],
-    ["flame", "Flame", flameView], ["roofline", "Roofline", rooflineView], ["memory", "Memory", memoryView],
+    ["overview", "Overview", overview],
+    ["operators", "Operators", operatorTable],
+    ["kernels", "Kernels", kernelTable],
+    ["timeline", "Timeline", timelineView],
+    ["flame", "Flame", flameView],
+    ["roofline", "Roofline", rooflineView],
+    ["memory", "Memory", memoryView],
 ];
-const PAGE_VIEWS = [["diff", "Difference", diffView, (page) => page.difference !== null], ["sweep", "Sweep", sweepView, (page) => page.sweeps.length > 1 || page.sweeps.some(isSweep)], ["bench", "Benchmarks", benchView, (page) => page.benchmarks.length > 0]];
+const PAGE_VIEWS = [
+    ["diff", "Difference", diffView, (page) => page.difference !== null],
+    ["sweep", "Sweep", sweepView, (page) => page.sweeps.length > 1 || page.sweeps.some(isSweep)],
+    ["bench", "Benchmarks", benchView, (page) => page.benchmarks.length > 0],
+];
 
 // A run of one configuration has nothing to compare.
 const isSweep = ({ comparison }) => comparison.rows.length + comparison.failed.length + comparison.pending.length > 1;
@@ -16,12 +25,26 @@ class App {
         this.current = 0;
         this.made = new Map();
         this.main = el("main", { tabindex: -1 });
-        this.tabs = this.views.map(([key, label], number) => el("button", { type: "button", role: "tab", id: `tab-${key}`, title: `${number + 1}`, data: { view: key }, on: { click: () => this.show(key) } }, label));
+        this.tabs = this.views.map(([key, label], number) =>
+            el(
+                "button",
+                {
+                    type: "button",
+                    role: "tab",
+                    id: `tab-${key}`,
+                    title: `${number + 1}`,
+                    data: { view: key },
+                    on: { click: () => this.show(key) },
+                },
+                label,
+            ),
+        );
         this.nav = el("nav", null, el("div", { role: "tablist", "aria-label": "views" }, this.tabs));
         this.nav.addEventListener("keydown", (event) => {
             const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
             if (!step) return;
-            const next = this.tabs[(this.tabs.indexOf(document.activeElement) + step + this.tabs.length) % this.tabs.length];
+            const next =
+                this.tabs[(this.tabs.indexOf(document.activeElement) + step + this.tabs.length) % this.tabs.length];
             next.focus();
             next.click();
         });
@@ -30,30 +53,82 @@ class App {
         document.addEventListener("keydown", (event) => this.onKey(event));
         addEventListener("hashchange", () => this.follow());
         // On paper it is light, drawings too.
-        addEventListener("beforeprint", () => { this.chosen = document.documentElement.dataset.theme; document.documentElement.dataset.theme = "light"; this.recolor(true); });
-        addEventListener("afterprint", () => { if (this.chosen) document.documentElement.dataset.theme = this.chosen; else document.documentElement.removeAttribute("data-theme"); this.recolor(); });
+        addEventListener("beforeprint", () => {
+            this.chosen = document.documentElement.dataset.theme;
+            document.documentElement.dataset.theme = "light";
+            this.recolor(true);
+        });
+        addEventListener("afterprint", () => {
+            if (this.chosen) document.documentElement.dataset.theme = this.chosen;
+            else document.documentElement.removeAttribute("data-theme");
+            this.recolor();
+        });
         matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolor());
     }
 
     header() {
-        this.picker = this.traces.length > 1 ? el("select", { "aria-label": "configuration", on: { change: () => this.choose(Number(this.picker.value)) } }, this.traces.map((data, number) => el("option", { value: number }, this.page.sweeps.length > 1 && data.trace.sweep ? `${data.trace.sweep}: ${data.trace.name}` : data.trace.name))) : null;
-        return el("header", null, el("h1", null, this.page.title), this.picker,
-            el("span", { class: "spacer" }), choice("colours", [["auto", "auto"], ["light", "light"], ["dark", "dark"]], "auto", (value) => this.theme(value)), button("?", () => this.help(), { "aria-label": "help", class: "help" }));
+        this.picker =
+            this.traces.length > 1
+                ? el(
+                      "select",
+                      { "aria-label": "configuration", on: { change: () => this.choose(Number(this.picker.value)) } },
+                      this.traces.map((data, number) =>
+                          el(
+                              "option",
+                              { value: number },
+                              this.page.sweeps.length > 1 && data.trace.sweep
+                                  ? `${data.trace.sweep}: ${data.trace.name}`
+                                  : data.trace.name,
+                          ),
+                      ),
+                  )
+                : null;
+        return el(
+            "header",
+            null,
+            el("h1", null, this.page.title),
+            this.picker,
+            el("span", { class: "spacer" }),
+            choice(
+                "colours",
+                [
+                    ["auto", "auto"],
+                    ["light", "light"],
+                    ["dark", "dark"],
+                ],
+                "auto",
+                (value) => this.theme(value),
+            ),
+            button("?", () => this.help(), { "aria-label": "help", class: "help" }),
+        );
     }
 
     footer() {
-        return el("footer", null, `opscope ${this.page.opscope}, ${this.page.created}. Everything is in this file; it loads nothing. `, details("Licences of the parts of this page", () => el("pre", { class: "licenses" }, licenses().replaceAll("<\\/", "</"))));
+        return el(
+            "footer",
+            null,
+            `opscope ${this.page.opscope}, ${this.page.created}. Everything is in this file; it loads nothing. `,
+            details("Licences of the parts of this page", () =>
+                el("pre", { class: "licenses" }, licenses().replaceAll("<\\/", "</")),
+            ),
+        );
     }
 
     theme(value) {
-        if (value === "auto") document.documentElement.removeAttribute("data-theme"); else document.documentElement.dataset.theme = value;
+        if (value === "auto") document.documentElement.removeAttribute("data-theme");
+        else document.documentElement.dataset.theme = value;
         this.recolor();
     }
 
     recolor(atOnce) {
         for (const { timeline } of this.traces) if (timeline) timeline.fit(atOnce);
         redrawCharts();
-        for (const data of this.traces) for (const view of [data.timeline, data.flame]) if (view) { if (atOnce) view.surface.drawNow(); else view.surface.redraw(); }
+        for (const data of this.traces)
+            for (const view of [data.timeline, data.flame])
+                if (view) {
+                    if (atOnce) view.surface.drawNow();
+                    else view.surface.redraw();
+                }
     }
 
     // A view is made when it is first shown, and kept.
@@ -72,8 +147,15 @@ class App {
         } else {
             clear(this.main).append(this.made.get(name));
         }
-        this.tabs.forEach((tab) => { const mine = tab.dataset.view === key; tab.setAttribute("aria-selected", mine); tab.tabIndex = mine ? 0 : -1; });
-        if (this.picker) { this.picker.value = this.current; this.picker.hidden = !ofTrace; }
+        this.tabs.forEach((tab) => {
+            const mine = tab.dataset.view === key;
+            tab.setAttribute("aria-selected", mine);
+            tab.tabIndex = mine ? 0 : -1;
+        });
+        if (this.picker) {
+            this.picker.value = this.current;
+            this.picker.hidden = !ofTrace;
+        }
         tooltip.hide();
         this.main.dataset.shownMs = (performance.now() - began).toFixed(1);
         if (!quiet) this.remember();
@@ -87,12 +169,19 @@ class App {
     chooseTrace(name, comparison) {
         const sweep = this.page.sweeps.find((one) => one.comparison === comparison);
         const number = this.traces.findIndex((data) => data.trace.name === name && data.trace.sweep === sweep.name);
-        if (number >= 0) { this.current = number; this.show("overview"); }
+        if (number >= 0) {
+            this.current = number;
+            this.show("overview");
+        }
     }
 
     // The address keeps the view, so that it can be sent; where a page has no address of its own, it is not kept.
     remember() {
-        try { history.replaceState(null, "", `#${this.shown}${this.current ? `,${this.current}` : ""}`); } catch { /* in a frame */ }
+        try {
+            history.replaceState(null, "", `#${this.shown}${this.current ? `,${this.current}` : ""}`);
+        } catch {
+            /* in a frame */
+        }
     }
 
     follow() {
@@ -102,14 +191,18 @@ class App {
     }
 
     operatorLink(data, name) {
-        return data && data.categoryOf.has(name) ? button(name, () => this.reveal(data, "operators", name), { class: "plain name", title: printable(name) }) : nameOf(name);
+        return data && data.categoryOf.has(name)
+            ? button(name, () => this.reveal(data, "operators", name), { class: "plain name", title: printable(name) })
+            : nameOf(name);
     }
 
     reveal(data, view, name, device) {
         this.current = this.traces.indexOf(data);
         this.show(view);
         const table = view === "operators" ? data.operatorTable : data.kernelTable;
-        const row = table.options.rows.find((one) => one.name === name && (device === undefined || one.device === device));
+        const row = table.options.rows.find(
+            (one) => one.name === name && (device === undefined || one.device === device),
+        );
         if (row) table.reveal(row);
     }
 
@@ -126,18 +219,49 @@ class App {
     }
 
     onKey(event) {
-        if (document.querySelector("dialog") || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
-        if (/^[1-9]$/.test(event.key) && this.tabs[event.key - 1]) { this.tabs[event.key - 1].click(); this.tabs[event.key - 1].focus(); } else if (event.key === "/") {
+        if (
+            document.querySelector("dialog") ||
+            event.ctrlKey ||
+            event.metaKey ||
+            event.altKey ||
+            event.target.closest("input, select, textarea")
+        )
+            return;
+        if (/^[1-9]$/.test(event.key) && this.tabs[event.key - 1]) {
+            this.tabs[event.key - 1].click();
+            this.tabs[event.key - 1].focus();
+        } else if (event.key === "/") {
             const search = this.main.querySelector("input[type=search]");
-            if (search) { event.preventDefault(); search.focus(); }
+            if (search) {
+                event.preventDefault();
+                search.focus();
+            }
         } else if (event.key === "?") this.help();
     }
 
     help() {
-        const dialog = el("dialog", { class: "helpbox" }, el("h2", null, "Keys"), facts([
-            ["1 to 9", "a view"], ["/", "search"], ["arrow keys", "from row to row, in tabs, timeline and flame view"], ["Enter", "open a row, a slice, a node"], ["Timeline", "+ and - zoom, left and right pan, 0 shows all, n and p go from slice to slice, z zooms to the chosen one"],
-            ["Flame view", "Enter zooms in, Escape out"], ["Tab", "everything else"],
-        ]), el("form", { method: "dialog" }, button("close", () => dialog.close())));
+        const dialog = el(
+            "dialog",
+            { class: "helpbox" },
+            el("h2", null, "Keys"),
+            facts([
+                ["1 to 9", "a view"],
+                ["/", "search"],
+                ["arrow keys", "from row to row, in tabs, timeline and flame view"],
+                ["Enter", "open a row, a slice, a node"],
+                [
+                    "Timeline",
+                    "+ and - zoom, left and right pan, 0 shows all, n and p go from slice to slice, z zooms to the chosen one",
+                ],
+                ["Flame view", "Enter zooms in, Escape out"],
+                ["Tab", "everything else"],
+            ]),
+            el(
+                "form",
+                { method: "dialog" },
+                button("close", () => dialog.close()),
+            ),
+        );
         dialog.addEventListener("close", () => dialog.remove());
         document.body.append(dialog);
         dialog.showModal();
@@ -155,7 +279,13 @@ let app = null;
         // What tests and curious users read: the document, and how long drawing took.
         window.opscopePage = { document: page, app };
     } catch (error) {
-        add(clear(shell), [el("p", { class: "trust fail" }, `This page cannot be drawn: ${error.message}. It needs a browser of 2023 or later.`)]);
+        add(clear(shell), [
+            el(
+                "p",
+                { class: "trust fail" },
+                `This page cannot be drawn: ${error.message}. It needs a browser of 2023 or later.`,
+            ),
+        ]);
         throw error;
     } finally {
         shell.setAttribute("aria-busy", "false");

@@ -23,7 +23,10 @@ class Surface {
     redraw() {
         if (this.pending) return;
         this.pending = true;
-        requestAnimationFrame(() => { this.pending = false; this.drawNow(); });
+        requestAnimationFrame(() => {
+            this.pending = false;
+            this.drawNow();
+        });
     }
 
     drawNow() {
@@ -51,7 +54,15 @@ class Surface {
 function themeColors() {
     const style = getComputedStyle(document.documentElement);
     const read = (name) => style.getPropertyValue(name).trim();
-    return { text: read("--text"), soft: read("--soft"), line: read("--line"), back: read("--back"), panel: read("--panel"), accent: read("--accent"), faint: read("--faint") };
+    return {
+        text: read("--text"),
+        soft: read("--soft"),
+        line: read("--line"),
+        back: read("--back"),
+        panel: read("--panel"),
+        accent: read("--accent"),
+        faint: read("--faint"),
+    };
 }
 
 const darkText = (color) => {

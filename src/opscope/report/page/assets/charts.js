@@ -9,16 +9,26 @@ function chart(label, height, option, onClick) {
         if (!element.isConnected || !element.clientWidth) return;
         if (!entry.instance) {
             entry.instance = echarts.init(element, null, { renderer: "canvas" });
-            entry.instance.on("mouseover", (event) => { if (event.data && event.data.tip) entry.tip = event.data.tip; });
-            entry.instance.on("mouseout", () => { entry.tip = null; tooltip.hide(); });
+            entry.instance.on("mouseover", (event) => {
+                if (event.data && event.data.tip) entry.tip = event.data.tip;
+            });
+            entry.instance.on("mouseout", () => {
+                entry.tip = null;
+                tooltip.hide();
+            });
             if (onClick) entry.instance.on("click", onClick);
             entry.draw();
         } else {
             entry.instance.resize();
         }
     };
-    element.addEventListener("mousemove", (event) => { if (entry.tip) tooltip.show(event.clientX, event.clientY, entry.tip()); });
-    element.addEventListener("mouseleave", () => { entry.tip = null; tooltip.hide(); });
+    element.addEventListener("mousemove", (event) => {
+        if (entry.tip) tooltip.show(event.clientX, event.clientY, entry.tip());
+    });
+    element.addEventListener("mouseleave", () => {
+        entry.tip = null;
+        tooltip.hide();
+    });
     entry.draw = () => entry.instance && entry.instance.setOption(option(themeColors()), true);
     drawnCharts.add(entry);
     new ResizeObserver(start).observe(element);
@@ -39,15 +49,25 @@ function redrawCharts() {
 
 function axis(colors, name, format, more) {
     return {
-        type: "value", name, nameLocation: "middle", nameGap: 40, nameTextStyle: { color: colors.soft },
-        axisLabel: { color: colors.soft, formatter: format, hideOverlap: true }, axisLine: { show: true, lineStyle: { color: colors.line } },
-        splitLine: { lineStyle: { color: colors.faint } }, ...more,
+        type: "value",
+        name,
+        nameLocation: "middle",
+        nameGap: 40,
+        nameTextStyle: { color: colors.soft },
+        axisLabel: { color: colors.soft, formatter: format, hideOverlap: true },
+        axisLine: { show: true, lineStyle: { color: colors.line } },
+        splitLine: { lineStyle: { color: colors.faint } },
+        ...more,
     };
 }
 
 const plain = (colors, more) => ({
-    animation: false, textStyle: { color: colors.text, fontFamily: "system-ui, sans-serif" }, color: PALETTE,
-    grid: { left: 86, right: 28, top: 40, bottom: 58 }, legend: { top: 0, type: "plain", textStyle: { color: colors.text }, inactiveColor: colors.line }, ...more,
+    animation: false,
+    textStyle: { color: colors.text, fontFamily: "system-ui, sans-serif" },
+    color: PALETTE,
+    grid: { left: 86, right: 28, top: 40, bottom: 58 },
+    legend: { top: 0, type: "plain", textStyle: { color: colors.text }, inactiveColor: colors.line },
+    ...more,
 });
 
 // Lines of a tooltip: a name, then facts.

@@ -10,29 +10,68 @@ const licenses = () => document.getElementById("licenses").textContent;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
 // Colours by what something is: the same everywhere on the page, told apart in light and dark.
-const PALETTE = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#edc948", "#9c755f", "#ff9da7", "#86a35b", "#a0cbe8", "#d37295"];
+const PALETTE = [
+    "#4e79a7",
+    "#f28e2b",
+    "#59a14f",
+    "#e15759",
+    "#76b7b2",
+    "#b07aa1",
+    "#edc948",
+    "#9c755f",
+    "#ff9da7",
+    "#86a35b",
+    "#a0cbe8",
+    "#d37295",
+];
 const CATEGORY_COLORS = {
-    "Matrix Operations": "#4e79a7", "Convolution": "#2f6690", "Attention": "#b07aa1", "Normalization": "#76b7b2", "Activation": "#f28e2b",
-    "Elementwise": "#edc948", "Reduction": "#9c755f", "Memory": "#e15759", "Indexing": "#d37295", "Communication": "#59a14f", "Embedding": "#6a994e",
-    "Loss": "#86a35b", "Optimizer": "#8175aa", "Pooling": "#a0cbe8", "Compiled (Inductor)": "#ff9da7", "Framework": "#98a4ae", "Other": "#8f98a3", "Unlinked": "#b5bcc4",
+    "Matrix Operations": "#4e79a7",
+    Convolution: "#2f6690",
+    Attention: "#b07aa1",
+    Normalization: "#76b7b2",
+    Activation: "#f28e2b",
+    Elementwise: "#edc948",
+    Reduction: "#9c755f",
+    Memory: "#e15759",
+    Indexing: "#d37295",
+    Communication: "#59a14f",
+    Embedding: "#6a994e",
+    Loss: "#86a35b",
+    Optimizer: "#8175aa",
+    Pooling: "#a0cbe8",
+    "Compiled (Inductor)": "#ff9da7",
+    Framework: "#98a4ae",
+    Other: "#8f98a3",
+    Unlinked: "#b5bcc4",
 };
 const CAUSE_COLORS = {
-    "blocking call": "#d1495b", "dispatch": "#edae49", "host work": "#8d6a9f", "launch latency": "#f4d58d", "dependency": "#5b8e7d",
-    "profiler": "#adb5bd", "launch not recorded": "#868e96", "after the last activity": "#a98467",
-    "allocation": "#bc4749", "data loading": "#6d597a", "cold start": "#e09f3e", "between kernels": "#c9cba3",
+    "blocking call": "#d1495b",
+    dispatch: "#edae49",
+    "host work": "#8d6a9f",
+    "launch latency": "#f4d58d",
+    dependency: "#5b8e7d",
+    profiler: "#adb5bd",
+    "launch not recorded": "#868e96",
+    "after the last activity": "#a98467",
+    allocation: "#bc4749",
+    "data loading": "#6d597a",
+    "cold start": "#e09f3e",
+    "between kernels": "#c9cba3",
 };
-const PART_COLORS = { "compute": "#4e79a7", "exposed communication": "#59a14f", "exposed memcpy": "#e15759" };
+const PART_COLORS = { compute: "#4e79a7", "exposed communication": "#59a14f", "exposed memcpy": "#e15759" };
 
 function hashed(text) {
     let hash = 2166136261;
-    for (let place = 0; place < Math.min(text.length, 200); place += 1) hash = Math.imul(hash ^ text.charCodeAt(place), 16777619);
+    for (let place = 0; place < Math.min(text.length, 200); place += 1)
+        hash = Math.imul(hash ^ text.charCodeAt(place), 16777619);
     return PALETTE[(hash >>> 0) % PALETTE.length];
 }
 // Names come from traces: only the tables' own entries count.
 const own = (table, name) => (Object.hasOwn(table, name) ? table[name] : null);
 const categoryColor = (category) => own(CATEGORY_COLORS, category || "Other") || hashed(category || "Other");
 const causeColor = (cause) => own(CAUSE_COLORS, cause) || "#888888";
-const partColor = (name) => own(PART_COLORS, name) || (name.startsWith("idle: ") ? causeColor(name.slice(6)) : hashed(name));
+const partColor = (name) =>
+    own(PART_COLORS, name) || (name.startsWith("idle: ") ? causeColor(name.slice(6)) : hashed(name));
 
 // What is asked of one trace often, looked up once.
 class TraceData {
@@ -40,7 +79,9 @@ class TraceData {
         this.trace = trace;
         this.document = trace.document;
         this.categoryOf = new Map(this.document.operators.map((row) => [row.name, row.category]));
-        this.shortOf = new Map(this.document.kernels.filter((row) => row.summary).map((row) => [row.name, row.summary]));
+        this.shortOf = new Map(
+            this.document.kernels.filter((row) => row.summary).map((row) => [row.name, row.summary]),
+        );
         this.hasDevice = this.document.kernels.length > 0;
         this.deviceSum = sum(this.document.kernels.map((row) => row.total_ns)) + this.leftOut("kernels");
         this.cpuSum = sum(this.document.operators.map((row) => row.self_cpu_ns)) + this.leftOut("operators", "cpu_ns");
@@ -56,6 +97,10 @@ class TraceData {
 
     leftOutNote(table, what) {
         const found = this.trace.left_out.find((one) => one.table === table);
-        return found ? note(`${formatCount(found.rows)} more ${what} (${formatNs(found.ns || found.cpu_ns)} together) are left out of this page; opscope analyze has them all.`) : null;
+        return found
+            ? note(
+                  `${formatCount(found.rows)} more ${what} (${formatNs(found.ns || found.cpu_ns)} together) are left out of this page; opscope analyze has them all.`,
+              )
+            : null;
     }
 }

@@ -1,11 +1,21 @@
 // What opens under a row: shapes, kernels, source, limits, the dossier, and the Python lines.
-const HOW_WORDS = { verified: "verified", likely: "likely", candidate: "one of several", library: "in a library", unknown: "unknown" };
+const HOW_WORDS = {
+    verified: "verified",
+    likely: "likely",
+    candidate: "one of several",
+    library: "in a library",
+    unknown: "unknown",
+};
 
 function sourceLink(source) {
     if (!source) return "-";
-    if (!source.file) return [source.library ? nameOf(source.library) : "not known", el("span", { class: "how" }, source.basis)];
+    if (!source.file)
+        return [source.library ? nameOf(source.library) : "not known", el("span", { class: "how" }, source.basis)];
     const text = source.line ? `${source.file}:${source.line}` : source.file;
-    return [source.url ? link(source.url, text) : nameOf(text), el("span", { class: `how ${source.how}`, title: source.basis }, HOW_WORDS[source.how] || source.how)];
+    return [
+        source.url ? link(source.url, text) : nameOf(text),
+        el("span", { class: `how ${source.how}`, title: source.basis }, HOW_WORDS[source.how] || source.how),
+    ];
 }
 
 function operatorDetail(data, row) {
@@ -13,27 +23,54 @@ function operatorDetail(data, row) {
     const limits = (data.document.limits ? data.document.limits.rows : []).filter((one) => one.operator === row.name);
     const parts = [];
     const native = detail && detail.native_function;
-    parts.push(facts([
-        ["category", row.category + (detail ? ` (by ${detail.category_rule})` : "")],
-        row.native_function && ["native function", nameOf(native && native.schema ? native.schema : row.native_function)],
-        row.cpp_function && ["C++ function", nameOf(row.cpp_function)],
-        detail && ["kernel source", sourceLink(detail.source)],
-        detail && detail.source.launch_site && ["launched in", placeLink(detail.source.launch_site)],
-        ["calls", [figure(row.calls, formatCount), data.document.step_count ? ` (${formatCount(row.calls / data.steps)} a step)` : ""]],
-        ["with what it calls", `${formatNs(row.total_device_ns)} on the device, ${formatNs(row.total_cpu_ns)} on the host`],
-    ]));
-    const timelineButton = data.trace.timeline ? button("show its calls in the timeline", () => app.showInTimeline(row.name)) : null;
+    parts.push(
+        facts([
+            ["category", row.category + (detail ? ` (by ${detail.category_rule})` : "")],
+            row.native_function && [
+                "native function",
+                nameOf(native && native.schema ? native.schema : row.native_function),
+            ],
+            row.cpp_function && ["C++ function", nameOf(row.cpp_function)],
+            detail && ["kernel source", sourceLink(detail.source)],
+            detail && detail.source.launch_site && ["launched in", placeLink(detail.source.launch_site)],
+            [
+                "calls",
+                [
+                    figure(row.calls, formatCount),
+                    data.document.step_count ? ` (${formatCount(row.calls / data.steps)} a step)` : "",
+                ],
+            ],
+            [
+                "with what it calls",
+                `${formatNs(row.total_device_ns)} on the device, ${formatNs(row.total_cpu_ns)} on the host`,
+            ],
+        ]),
+    );
+    const timelineButton = data.trace.timeline
+        ? button("show its calls in the timeline", () => app.showInTimeline(row.name))
+        : null;
     if (timelineButton) parts.push(el("p", { class: "actions" }, timelineButton));
-    if (detail && detail.shapes.length) parts.push(el("h3", null, some("Shapes", detail.shapes.length, detail.shape_count)), shapeTable(data, detail.shapes));
-    if (detail && detail.kernels.length) parts.push(el("h3", null, some("Kernels", detail.kernels.length, detail.kernel_count)), kernelsOfOperator(detail.kernels));
+    if (detail && detail.shapes.length)
+        parts.push(
+            el("h3", null, some("Shapes", detail.shapes.length, detail.shape_count)),
+            shapeTable(data, detail.shapes),
+        );
+    if (detail && detail.kernels.length)
+        parts.push(
+            el("h3", null, some("Kernels", detail.kernels.length, detail.kernel_count)),
+            kernelsOfOperator(detail.kernels),
+        );
     if (limits.length) parts.push(el("h3", null, "Limits"), limitTable(limits));
-    if (detail && detail.called_from && detail.called_from.length) parts.push(el("h3", null, "Called from"), callerTable(detail.called_from));
-    else if (detail && detail.called_from === null) parts.push(note("Python lines are not known: stacks were not recorded (--with-stack)."));
+    if (detail && detail.called_from && detail.called_from.length)
+        parts.push(el("h3", null, "Called from"), callerTable(detail.called_from));
+    else if (detail && detail.called_from === null)
+        parts.push(note("Python lines are not known: stacks were not recorded (--with-stack)."));
     if (detail && detail.findings) parts.push(el("h3", null, "Dossier"), dossier(detail.findings));
     return parts;
 }
 
-const some = (what, listed, all) => (listed < all ? `${what} (the ${listed} most expensive of ${formatCount(all)})` : what);
+const some = (what, listed, all) =>
+    listed < all ? `${what} (the ${listed} most expensive of ${formatCount(all)})` : what;
 
 function placeLink(place) {
     const text = place.line ? `${place.file}:${place.line}` : place.file;
@@ -43,49 +80,151 @@ function placeLink(place) {
 const time = (key, label, title) => ({ key, label, title, value: (row) => row[key], format: formatNs });
 const count = (key, label) => ({ key, label, value: (row) => row[key], format: formatCount });
 
-const shapeTable = (data, rows) => plainTable("shapes", [
-    { key: "dims", label: "Inputs", text: true, value: (row) => shapes(row.input_dims) || (row.input_dims === null ? "not recorded" : "no tensors") },
-    { key: "types", label: "Types", text: true, value: (row) => types(row.input_types) },
-    count("calls", "Calls"), time("self_device_ns", "Device self"), time("total_device_ns", "Device total"), time("self_cpu_ns", "CPU self"),
-], rows);
+const shapeTable = (data, rows) =>
+    plainTable(
+        "shapes",
+        [
+            {
+                key: "dims",
+                label: "Inputs",
+                text: true,
+                value: (row) => shapes(row.input_dims) || (row.input_dims === null ? "not recorded" : "no tensors"),
+            },
+            { key: "types", label: "Types", text: true, value: (row) => types(row.input_types) },
+            count("calls", "Calls"),
+            time("self_device_ns", "Device self"),
+            time("total_device_ns", "Device total"),
+            time("self_cpu_ns", "CPU self"),
+        ],
+        rows,
+    );
 
 function types(text) {
     if (!text) return "-";
-    try { return [...new Set(JSON.parse(text).filter((one) => typeof one === "string" && one && one !== "Scalar" && one !== "ScalarList"))].join(", "); } catch { return text; }
+    try {
+        return [
+            ...new Set(
+                JSON.parse(text).filter(
+                    (one) => typeof one === "string" && one && one !== "Scalar" && one !== "ScalarList",
+                ),
+            ),
+        ].join(", ");
+    } catch {
+        return text;
+    }
 }
 
-const kernelsOfOperator = (rows) => plainTable("kernels", [
-    { key: "name", label: "Kernel", text: true, value: (row) => row.name, show: (row) => nameOf(row.summary || row.name, { title: printable(row.name) }) },
-    count("calls", "Calls"), time("total_ns", "Total"), time("mean_ns", "Mean"),
-    { key: "grid", label: "Grid × block", text: true, value: (row) => (row.grid ? `${row.grid} × ${row.block}` : "-") },
-    { key: "occupancy", label: "Theor. occupancy", title: "theoretical occupancy: follows from the launch, was not measured",
-        value: (row) => row.theoretical_occupancy_percent, format: (value) => (value === null ? "-" : `${fixed(value, 0)} %`) },
-    { key: "source", label: "Source", text: true, value: (row) => row.source_file || row.library || "-",
-        show: (row) => [nameOf(row.source_file || row.library || "-"), row.source_how ? el("span", { class: `how ${row.source_how}` }, HOW_WORDS[row.source_how] || row.source_how) : null] },
-], rows);
+const kernelsOfOperator = (rows) =>
+    plainTable(
+        "kernels",
+        [
+            {
+                key: "name",
+                label: "Kernel",
+                text: true,
+                value: (row) => row.name,
+                show: (row) => nameOf(row.summary || row.name, { title: printable(row.name) }),
+            },
+            count("calls", "Calls"),
+            time("total_ns", "Total"),
+            time("mean_ns", "Mean"),
+            {
+                key: "grid",
+                label: "Grid × block",
+                text: true,
+                value: (row) => (row.grid ? `${row.grid} × ${row.block}` : "-"),
+            },
+            {
+                key: "occupancy",
+                label: "Theor. occupancy",
+                title: "theoretical occupancy: follows from the launch, was not measured",
+                value: (row) => row.theoretical_occupancy_percent,
+                format: (value) => (value === null ? "-" : `${fixed(value, 0)} %`),
+            },
+            {
+                key: "source",
+                label: "Source",
+                text: true,
+                value: (row) => row.source_file || row.library || "-",
+                show: (row) => [
+                    nameOf(row.source_file || row.library || "-"),
+                    row.source_how
+                        ? el("span", { class: `how ${row.source_how}` }, HOW_WORDS[row.source_how] || row.source_how)
+                        : null,
+                ],
+            },
+        ],
+        rows,
+    );
 
-const limitTable = (rows) => plainTable("limits", [
-    { key: "inputs", label: "Inputs", text: true, value: (row) => (row.product ? productText(row.product) : shapes(row.input_dims)) || "-" },
-    count("calls", "Calls"), time("call_ns", "A call"), time("ideal_ns", "Ideal"),
-    { key: "share", label: "of limit", value: (row) => row.share, format: (value) => formatShare(value, 1) },
-    { key: "by", label: "Limited by", text: true, value: (row) => row.reason || [row.limited_by, row.precision].filter(Boolean).join(", ") },
-    time("lost_ns", "Lost", "device time less the ideal time of all calls"),
-], rows);
+const limitTable = (rows) =>
+    plainTable(
+        "limits",
+        [
+            {
+                key: "inputs",
+                label: "Inputs",
+                text: true,
+                value: (row) => (row.product ? productText(row.product) : shapes(row.input_dims)) || "-",
+            },
+            count("calls", "Calls"),
+            time("call_ns", "A call"),
+            time("ideal_ns", "Ideal"),
+            { key: "share", label: "of limit", value: (row) => row.share, format: (value) => formatShare(value, 1) },
+            {
+                key: "by",
+                label: "Limited by",
+                text: true,
+                value: (row) => row.reason || [row.limited_by, row.precision].filter(Boolean).join(", "),
+            },
+            time("lost_ns", "Lost", "device time less the ideal time of all calls"),
+        ],
+        rows,
+    );
 
-const productText = (product) => `${product.batch > 1 ? `${product.batch} x ` : ""}${product.rows} x ${product.depth} by ${product.depth} x ${product.columns}`;
+const productText = (product) =>
+    `${product.batch > 1 ? `${product.batch} x ` : ""}${product.rows} x ${product.depth} by ${product.depth} x ${product.columns}`;
 
-const callerTable = (rows) => plainTable("callers", [
-    { key: "place", label: "Python", text: true, value: (row) => row.place, show: (row) => nameOf(row.place) },
-    count("calls", "Calls"), time("self_device_ns", "Device self"), time("self_cpu_ns", "CPU self"),
-], rows);
+const callerTable = (rows) =>
+    plainTable(
+        "callers",
+        [
+            { key: "place", label: "Python", text: true, value: (row) => row.place, show: (row) => nameOf(row.place) },
+            count("calls", "Calls"),
+            time("self_device_ns", "Device self"),
+            time("self_cpu_ns", "CPU self"),
+        ],
+        rows,
+    );
 
-const TOPICS = [["parallelism", "Why it runs in parallel"], ["coverage", "How the launch covers it"], ["resources", "Resources"],
-    ["memory_access", "Memory"], ["synchronisation", "Synchronisation"], ["gains", "What could be gained"]];
+const TOPICS = [
+    ["parallelism", "Why it runs in parallel"],
+    ["coverage", "How the launch covers it"],
+    ["resources", "Resources"],
+    ["memory_access", "Memory"],
+    ["synchronisation", "Synchronisation"],
+    ["gains", "What could be gained"],
+];
 
 function dossier(findings) {
-    return el("div", { class: "dossier" },
-        findings.inputs || findings.kernel ? note("Of the inputs that took most of its time: ", nameOf(shapes(findings.inputs) || "not recorded"), findings.kernel ? [", kernel ", nameOf(findings.kernel)] : "") : null,
-        TOPICS.filter(([key]) => findings[key].length).map(([key, title]) => [el("h4", null, title),
-            el("ul", null, findings[key].map((one) => el("li", null, one.text, el("span", { class: "how" }, one.basis))))]),
-        findings.counters.length ? null : note(`No hardware counters: ${findings.counters_reason}.`));
+    return el(
+        "div",
+        { class: "dossier" },
+        findings.inputs || findings.kernel
+            ? note(
+                  "Of the inputs that took most of its time: ",
+                  nameOf(shapes(findings.inputs) || "not recorded"),
+                  findings.kernel ? [", kernel ", nameOf(findings.kernel)] : "",
+              )
+            : null,
+        TOPICS.filter(([key]) => findings[key].length).map(([key, title]) => [
+            el("h4", null, title),
+            el(
+                "ul",
+                null,
+                findings[key].map((one) => el("li", null, one.text, el("span", { class: "how" }, one.basis))),
+            ),
+        ]),
+        findings.counters.length ? null : note(`No hardware counters: ${findings.counters_reason}.`),
+    );
 }

@@ -12,83 +12,395 @@ function diffView(page) {
 function pairView(pair) {
     const { step, unprofiled } = pair;
     const unit = step.per_step ? "step" : "recording";
-    return el("article", { class: "pair-diff", data: { pair: pair.name } },
-        section(pair.name,
-            el("p", { class: "bound" }, el("span", { class: "word", data: { verdict: unprofiled.verdict } }, unprofiled.verdict), " ", unprofiled.sentence),
-            pair.gate ? el("p", { class: `trust ${pair.gate === "fine" ? "pass" : pair.gate === "regression" ? "fail" : "warn"}` }, el("strong", null, pair.gate)) : null,
+    return el(
+        "article",
+        { class: "pair-diff", data: { pair: pair.name } },
+        section(
+            pair.name,
+            el(
+                "p",
+                { class: "bound" },
+                el("span", { class: "word", data: { verdict: unprofiled.verdict } }, unprofiled.verdict),
+                " ",
+                unprofiled.sentence,
+            ),
+            pair.gate
+                ? el(
+                      "p",
+                      {
+                          class: `trust ${pair.gate === "fine" ? "pass" : pair.gate === "regression" ? "fail" : "warn"}`,
+                      },
+                      el("strong", null, pair.gate),
+                  )
+                : null,
             pair.culprit ? el("p", null, el("strong", null, "What grew most: "), nameOf(pair.culprit)) : null,
-            el("div", { class: "figures" }, big(`${step.unprofiled ? "unprofiled" : "recorded"} ${unit} before`, step.before_ns, formatNs), big("after", step.after_ns, formatNs), big("change", step.change_ns, formatChange, formatShare(step.change_ns, step.before_ns))),
-            facts([["before", nameOf(pair.before)], ["after", nameOf(pair.after)]])),
-        pair.differing.length ? section("What differs before any time does", plainTable("differences", [
-            { key: "kind", label: "Of the", text: true, value: (row) => row.kind }, { key: "name", label: "What", text: true, value: (row) => row.name, show: (row) => nameOf(row.name) },
-            { key: "before", label: "Before", text: true, value: (row) => row.before ?? "-", show: (row) => nameOf(row.before ?? "-") }, { key: "after", label: "After", text: true, value: (row) => row.after ?? "-", show: (row) => nameOf(row.after ?? "-") },
-        ], pair.differing)) : section("What differs before any time does", note("Nothing that was recorded: environment, settings and recording are the same.")),
+            el(
+                "div",
+                { class: "figures" },
+                big(`${step.unprofiled ? "unprofiled" : "recorded"} ${unit} before`, step.before_ns, formatNs),
+                big("after", step.after_ns, formatNs),
+                big("change", step.change_ns, formatChange, formatShare(step.change_ns, step.before_ns)),
+            ),
+            facts([
+                ["before", nameOf(pair.before)],
+                ["after", nameOf(pair.after)],
+            ]),
+        ),
+        pair.differing.length
+            ? section(
+                  "What differs before any time does",
+                  plainTable(
+                      "differences",
+                      [
+                          { key: "kind", label: "Of the", text: true, value: (row) => row.kind },
+                          {
+                              key: "name",
+                              label: "What",
+                              text: true,
+                              value: (row) => row.name,
+                              show: (row) => nameOf(row.name),
+                          },
+                          {
+                              key: "before",
+                              label: "Before",
+                              text: true,
+                              value: (row) => row.before ?? "-",
+                              show: (row) => nameOf(row.before ?? "-"),
+                          },
+                          {
+                              key: "after",
+                              label: "After",
+                              text: true,
+                              value: (row) => row.after ?? "-",
+                              show: (row) => nameOf(row.after ?? "-"),
+                          },
+                      ],
+                      pair.differing,
+                  ),
+              )
+            : section(
+                  "What differs before any time does",
+                  note("Nothing that was recorded: environment, settings and recording are the same."),
+              ),
         step.reason ? section("What it is made of", note(step.reason)) : changeOf(step, unit),
         pair.host ? hostOf(pair.host, unit) : null,
-        pair.memory ? memoryChange(pair.memory) : null);
+        pair.memory ? memoryChange(pair.memory) : null,
+    );
 }
 
-const changeColumn = (largest) => ({ key: "change_ns", label: "Change", value: (row) => row.change_ns, show: (row) => [figure(row.change_ns, formatChange, { class: row.change_ns > 0 ? "figure more" : "figure less" }), diverging(row.change_ns, largest)] });
-const diverging = (value, largest) => el("span", { class: "diverging", "aria-hidden": "true" }, el("span", { class: value > 0 ? "up" : "down", style: { width: `${Math.min(50, 50 * Math.abs(value) / (largest || 1)).toFixed(2)}%` } }));
+const changeColumn = (largest) => ({
+    key: "change_ns",
+    label: "Change",
+    value: (row) => row.change_ns,
+    show: (row) => [
+        figure(row.change_ns, formatChange, { class: row.change_ns > 0 ? "figure more" : "figure less" }),
+        diverging(row.change_ns, largest),
+    ],
+});
+const diverging = (value, largest) =>
+    el(
+        "span",
+        { class: "diverging", "aria-hidden": "true" },
+        el("span", {
+            class: value > 0 ? "up" : "down",
+            style: { width: `${Math.min(50, (50 * Math.abs(value)) / (largest || 1)).toFixed(2)}%` },
+        }),
+    );
 
 function changeOf(step, unit) {
     const grown = [...step.work].sort((one, other) => Math.abs(other.change_ns) - Math.abs(one.change_ns));
     const top = grown.slice(0, 8);
     const rest = step.work_ns - sum(top.map((row) => row.change_ns));
-    const lines = [...top.map((row) => ({ name: workName(row), change_ns: row.change_ns })), ...(grown.length > top.length ? [{ name: `${grown.length - top.length} other groups of work`, change_ns: rest }] : []), ...step.parts];
-    const largest = most(1, lines.map((row) => Math.abs(row.change_ns)));
+    const lines = [
+        ...top.map((row) => ({ name: workName(row), change_ns: row.change_ns })),
+        ...(grown.length > top.length
+            ? [{ name: `${grown.length - top.length} other groups of work`, change_ns: rest }]
+            : []),
+        ...step.parts,
+    ];
+    const largest = most(
+        1,
+        lines.map((row) => Math.abs(row.change_ns)),
+    );
     return [
-        section("What it is made of",
-            plainTable("parts of the change", [{ key: "name", label: "Part", text: true, value: (row) => row.name, show: (row) => nameOf(row.name) }, changeColumn(largest)], [...lines, { name: `change of the ${step.unprofiled ? "unprofiled " : ""}${unit}`, change_ns: step.change_ns }]),
-            note(`Work is ${step.measured_on === "device" ? "device time" : "operators' CPU self time"} as recorded, a ${unit}; it and the other parts add up to the change exactly.`,
-                step.unprofiled && step.measured_on === "device" ? " Idle is what the unprofiled step has beyond the device's work." : "")),
-        step.idle.length ? section("Idle time by cause", plainTable("idle time", [{ key: "name", label: "Cause", text: true, value: (row) => row.name }, changeColumn(most(1, step.idle.map((row) => Math.abs(row.change_ns))))], step.idle),
-            step.unprofiled ? note("By the recorded steps, which the profiler slows down: what it adds is a line of its own.") : null) : null,
+        section(
+            "What it is made of",
+            plainTable(
+                "parts of the change",
+                [
+                    {
+                        key: "name",
+                        label: "Part",
+                        text: true,
+                        value: (row) => row.name,
+                        show: (row) => nameOf(row.name),
+                    },
+                    changeColumn(largest),
+                ],
+                [
+                    ...lines,
+                    { name: `change of the ${step.unprofiled ? "unprofiled " : ""}${unit}`, change_ns: step.change_ns },
+                ],
+            ),
+            note(
+                `Work is ${step.measured_on === "device" ? "device time" : "operators' CPU self time"} as recorded, a ${unit}; it and the other parts add up to the change exactly.`,
+                step.unprofiled && step.measured_on === "device"
+                    ? " Idle is what the unprofiled step has beyond the device's work."
+                    : "",
+            ),
+        ),
+        step.idle.length
+            ? section(
+                  "Idle time by cause",
+                  plainTable(
+                      "idle time",
+                      [
+                          { key: "name", label: "Cause", text: true, value: (row) => row.name },
+                          changeColumn(
+                              most(
+                                  1,
+                                  step.idle.map((row) => Math.abs(row.change_ns)),
+                              ),
+                          ),
+                      ],
+                      step.idle,
+                  ),
+                  step.unprofiled
+                      ? note("By the recorded steps, which the profiler slows down: what it adds is a line of its own.")
+                      : null,
+              )
+            : null,
         section("Work", workTable(step)),
     ];
 }
 
-const workName = (row) => `${row.operator || (row.kernels[0] && (row.kernels[0].before || row.kernels[0].after)) || "work of no operator"}${row.renamed_to ? ` → ${row.renamed_to}` : ""} ${shapes(row.inputs_after || row.inputs_before)}`.trim();
+function workName(row) {
+    const kernel = row.kernels[0] && (row.kernels[0].before || row.kernels[0].after);
+    const now = row.renamed_to ? ` → ${row.renamed_to}` : "";
+    const inputs = shapes(row.inputs_after || row.inputs_before);
+    return `${row.operator || kernel || "work of no operator"}${now} ${inputs}`.trim();
+}
 
 function workTable(step) {
-    const largest = most(1, step.work.map((row) => Math.abs(row.change_ns)));
-    const part = (key, label, title) => ({ key, label, title, value: (row) => row[key], format: (value) => (value ? formatChange(value) : "-") });
+    const largest = most(
+        1,
+        step.work.map((row) => Math.abs(row.change_ns)),
+    );
+    const part = (key, label, title) => ({
+        key,
+        label,
+        title,
+        value: (row) => row[key],
+        format: (value) => (value ? formatChange(value) : "-"),
+    });
     return new DataTable({
-        name: "work", rows: step.work, sort: ["size", true], search: (row) => [row.operator, row.renamed_to, row.inputs_before, row.inputs_after, row.category, ...row.kernels.flatMap((one) => [one.before, one.after])].filter(Boolean).join(" "),
-        groups: { label: "how it was matched", of: (row) => row.matched }, open: (row) => workDetail(row),
+        name: "work",
+        rows: step.work,
+        sort: ["size", true],
+        search: (row) =>
+            [
+                row.operator,
+                row.renamed_to,
+                row.inputs_before,
+                row.inputs_after,
+                row.category,
+                ...row.kernels.flatMap((one) => [one.before, one.after]),
+            ]
+                .filter(Boolean)
+                .join(" "),
+        groups: { label: "how it was matched", of: (row) => row.matched },
+        open: (row) => workDetail(row),
         columns: [
-            { key: "name", label: "Operator", text: true, value: workName, show: (row) => [el("span", { class: "swatch", style: { "background-color": categoryColor(row.category) } }), nameOf(workName(row))] },
-            { key: "size", label: "Change", value: (row) => Math.abs(row.change_ns), show: (row) => [figure(row.change_ns, formatChange, { class: row.change_ns > 0 ? "figure more" : "figure less" }), diverging(row.change_ns, largest)] },
-            { key: "before_ns", label: "Before", value: (row) => row.before_ns, format: formatNs }, { key: "after_ns", label: "After", value: (row) => row.after_ns, format: formatNs },
-            { key: "calls", label: "Calls", text: true, value: (row) => (row.calls_before === row.calls_after ? formatCount(row.calls_before) : `${formatCount(row.calls_before)} → ${formatCount(row.calls_after)}`) },
-            part("calls_ns", "More or fewer calls"), part("inputs_ns", "Other inputs"), part("launches_ns", "Launches of a call"), part("kernel_changed_ns", "Other kernels"), part("same_kernel_ns", "Same work, other time"), part("clocks_ns", "Clocks", "as much as the multiprocessors' clock can explain at most"),
-            { key: "matched", label: "Matched by", text: true, value: (row) => row.matched, show: (row) => el("span", { class: "word", title: row.why || "" }, row.matched) },
+            {
+                key: "name",
+                label: "Operator",
+                text: true,
+                value: workName,
+                show: (row) => [
+                    el("span", { class: "swatch", style: { "background-color": categoryColor(row.category) } }),
+                    nameOf(workName(row)),
+                ],
+            },
+            {
+                key: "size",
+                label: "Change",
+                value: (row) => Math.abs(row.change_ns),
+                show: (row) => [
+                    figure(row.change_ns, formatChange, { class: row.change_ns > 0 ? "figure more" : "figure less" }),
+                    diverging(row.change_ns, largest),
+                ],
+            },
+            { key: "before_ns", label: "Before", value: (row) => row.before_ns, format: formatNs },
+            { key: "after_ns", label: "After", value: (row) => row.after_ns, format: formatNs },
+            {
+                key: "calls",
+                label: "Calls",
+                text: true,
+                value: (row) =>
+                    row.calls_before === row.calls_after
+                        ? formatCount(row.calls_before)
+                        : `${formatCount(row.calls_before)} → ${formatCount(row.calls_after)}`,
+            },
+            part("calls_ns", "More or fewer calls"),
+            part("inputs_ns", "Other inputs"),
+            part("launches_ns", "Launches of a call"),
+            part("kernel_changed_ns", "Other kernels"),
+            part("same_kernel_ns", "Same work, other time"),
+            part("clocks_ns", "Clocks", "as much as the multiprocessors' clock can explain at most"),
+            {
+                key: "matched",
+                label: "Matched by",
+                text: true,
+                value: (row) => row.matched,
+                show: (row) => el("span", { class: "word", title: row.why || "" }, row.matched),
+            },
         ],
     }).element;
 }
 
 function workDetail(row) {
     return [
-        facts([["category", row.category], row.why ? ["matched because", row.why] : null, ["inputs before", nameOf(row.inputs_before || "-")], ["inputs after", nameOf(row.inputs_after || "-")]].filter(Boolean)),
-        row.kernels.length ? plainTable("kernels", [
-            { key: "before", label: "Kernel before", text: true, value: (one) => one.before || "-", show: (one) => nameOf(one.before || "-") }, { key: "after", label: "Kernel after", text: true, value: (one) => one.after || "-", show: (one) => nameOf(one.after || "-") },
-            { key: "calls_before", label: "Runs before", value: (one) => one.calls_before, format: formatCount }, { key: "calls_after", label: "after", value: (one) => one.calls_after, format: formatCount },
-            { key: "mean_before_ns", label: "Mean before", value: (one) => one.mean_before_ns, format: formatNs }, { key: "mean_after_ns", label: "after", value: (one) => one.mean_after_ns, format: formatNs },
-        ], row.kernels) : null,
+        facts(
+            [
+                ["category", row.category],
+                row.why ? ["matched because", row.why] : null,
+                ["inputs before", nameOf(row.inputs_before || "-")],
+                ["inputs after", nameOf(row.inputs_after || "-")],
+            ].filter(Boolean),
+        ),
+        row.kernels.length
+            ? plainTable(
+                  "kernels",
+                  [
+                      {
+                          key: "before",
+                          label: "Kernel before",
+                          text: true,
+                          value: (one) => one.before || "-",
+                          show: (one) => nameOf(one.before || "-"),
+                      },
+                      {
+                          key: "after",
+                          label: "Kernel after",
+                          text: true,
+                          value: (one) => one.after || "-",
+                          show: (one) => nameOf(one.after || "-"),
+                      },
+                      {
+                          key: "calls_before",
+                          label: "Runs before",
+                          value: (one) => one.calls_before,
+                          format: formatCount,
+                      },
+                      { key: "calls_after", label: "after", value: (one) => one.calls_after, format: formatCount },
+                      {
+                          key: "mean_before_ns",
+                          label: "Mean before",
+                          value: (one) => one.mean_before_ns,
+                          format: formatNs,
+                      },
+                      { key: "mean_after_ns", label: "after", value: (one) => one.mean_after_ns, format: formatNs },
+                  ],
+                  row.kernels,
+              )
+            : null,
     ];
 }
 
 function hostOf(host, unit) {
-    const largest = most(1, host.parts.map((row) => Math.abs(row.change_ns)));
-    return section("The host", facts([["launches", [figure(host.launches_before, formatCount), " → ", figure(host.launches_after, formatCount), ` a ${unit}`]], ["recorded on the host", `${formatNs(host.before_ns)} → ${formatNs(host.after_ns)}`]]),
-        plainTable("host", [{ key: "name", label: "Part", text: true, value: (row) => row.name }, changeColumn(largest)], [...host.parts, { name: `change of the recorded ${unit} on the host`, change_ns: host.change_ns }]),
-        host.operators.length ? details("Operators' own time on the host", () => plainTable("operators on the host", [{ key: "name", label: "Operator", text: true, value: (row) => row.name, show: (row) => nameOf(row.name) }, changeColumn(most(1, host.operators.map((row) => Math.abs(row.change_ns))))], host.operators)) : null,
-        note("Under the profiler, which slows the host down."));
+    const largest = most(
+        1,
+        host.parts.map((row) => Math.abs(row.change_ns)),
+    );
+    return section(
+        "The host",
+        facts([
+            [
+                "launches",
+                [
+                    figure(host.launches_before, formatCount),
+                    " → ",
+                    figure(host.launches_after, formatCount),
+                    ` a ${unit}`,
+                ],
+            ],
+            ["recorded on the host", `${formatNs(host.before_ns)} → ${formatNs(host.after_ns)}`],
+        ]),
+        plainTable(
+            "host",
+            [{ key: "name", label: "Part", text: true, value: (row) => row.name }, changeColumn(largest)],
+            [...host.parts, { name: `change of the recorded ${unit} on the host`, change_ns: host.change_ns }],
+        ),
+        host.operators.length
+            ? details("Operators' own time on the host", () =>
+                  plainTable(
+                      "operators on the host",
+                      [
+                          {
+                              key: "name",
+                              label: "Operator",
+                              text: true,
+                              value: (row) => row.name,
+                              show: (row) => nameOf(row.name),
+                          },
+                          changeColumn(
+                              most(
+                                  1,
+                                  host.operators.map((row) => Math.abs(row.change_ns)),
+                              ),
+                          ),
+                      ],
+                      host.operators,
+                  ),
+              )
+            : null,
+        note("Under the profiler, which slows the host down."),
+    );
 }
 
 function memoryChange(memory) {
-    const line = (label, before, after) => (before === null && after === null ? null : [label, [figure(before, formatBytes), " → ", figure(after, formatBytes), before === null || after === null ? "" : ` (${formatByteChange(after - before)})`]]);
-    return section("Memory", facts([line("peak allocated, unprofiled steps", memory.before_bytes, memory.after_bytes), line("peak in the recording", memory.recorded_before_bytes, memory.recorded_after_bytes)].filter(Boolean)),
-        memory.parts.length ? plainTable("memory", [{ key: "name", label: "Alive at the peak, by operator", text: true, value: (row) => row.name, show: (row) => nameOf(row.name) },
-            { key: "before_bytes", label: "Before", value: (row) => row.before_bytes, format: formatBytes }, { key: "after_bytes", label: "After", value: (row) => row.after_bytes, format: formatBytes }, { key: "change_bytes", label: "Change", value: (row) => row.change_bytes, format: formatByteChange }], memory.parts) : null);
+    const line = (label, before, after) =>
+        before === null && after === null
+            ? null
+            : [
+                  label,
+                  [
+                      figure(before, formatBytes),
+                      " → ",
+                      figure(after, formatBytes),
+                      before === null || after === null ? "" : ` (${formatByteChange(after - before)})`,
+                  ],
+              ];
+    return section(
+        "Memory",
+        facts(
+            [
+                line("peak allocated, unprofiled steps", memory.before_bytes, memory.after_bytes),
+                line("peak in the recording", memory.recorded_before_bytes, memory.recorded_after_bytes),
+            ].filter(Boolean),
+        ),
+        memory.parts.length
+            ? plainTable(
+                  "memory",
+                  [
+                      {
+                          key: "name",
+                          label: "Alive at the peak, by operator",
+                          text: true,
+                          value: (row) => row.name,
+                          show: (row) => nameOf(row.name),
+                      },
+                      { key: "before_bytes", label: "Before", value: (row) => row.before_bytes, format: formatBytes },
+                      { key: "after_bytes", label: "After", value: (row) => row.after_bytes, format: formatBytes },
+                      {
+                          key: "change_bytes",
+                          label: "Change",
+                          value: (row) => row.change_bytes,
+                          format: formatByteChange,
+                      },
+                  ],
+                  memory.parts,
+              )
+            : null,
+    );
 }

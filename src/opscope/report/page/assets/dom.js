@@ -11,7 +11,8 @@ function el(tag, attributes, ...children) {
         } else if (name === "style") {
             for (const [property, set] of Object.entries(value)) element.style.setProperty(property, set);
         } else if (name === "data") {
-            for (const [key, set] of Object.entries(value)) if (set !== null && set !== undefined) element.dataset[key] = set;
+            for (const [key, set] of Object.entries(value))
+                if (set !== null && set !== undefined) element.dataset[key] = set;
         } else {
             element.setAttribute(name, value === true ? "" : String(value));
         }
@@ -28,11 +29,18 @@ function add(element, children) {
     return element;
 }
 
-const clear = (element) => { element.replaceChildren(); return element; };
+const clear = (element) => {
+    element.replaceChildren();
+    return element;
+};
 
 // A figure with the number that it stands for.
 function figure(value, format, attributes) {
-    return el("span", { class: "figure", ...attributes, data: { value: value ?? "", ...(attributes || {}).data } }, format(value));
+    return el(
+        "span",
+        { class: "figure", ...attributes, data: { value: value ?? "", ...(attributes || {}).data } },
+        format(value),
+    );
 }
 
 // A name: whole in the title, bent to its place by the style.
@@ -42,9 +50,17 @@ const nameOf = (text, attributes) =>
 // Links lead to source on the web only: nothing else that stands in a document is taken for an address.
 function link(url, text) {
     let address = null;
-    try { address = new URL(url); } catch { return nameOf(text); }
+    try {
+        address = new URL(url);
+    } catch {
+        return nameOf(text);
+    }
     if (address.protocol !== "https:") return nameOf(text);
-    return el("a", { href: address.href, target: "_blank", rel: "noopener noreferrer", title: printable(address.href) }, text);
+    return el(
+        "a",
+        { href: address.href, target: "_blank", rel: "noopener noreferrer", title: printable(address.href) },
+        text,
+    );
 }
 
 function section(title, ...children) {
@@ -52,8 +68,12 @@ function section(title, ...children) {
 }
 
 const note = (...children) => el("p", { class: "note" }, ...children);
-const facts = (pairs) => el("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value]) =>
-    [el("dt", null, name), el("dd", null, value)]));
+const facts = (pairs) =>
+    el(
+        "dl",
+        { class: "facts" },
+        pairs.filter(Boolean).map(([name, value]) => [el("dt", null, name), el("dd", null, value)]),
+    );
 
 function button(text, onClick, attributes) {
     return el("button", { type: "button", ...attributes, on: { click: onClick } }, text);
@@ -62,7 +82,9 @@ function button(text, onClick, attributes) {
 // Buttons of which one is chosen.
 function choice(label, options, chosen, onChange) {
     const group = el("span", { class: "choice", role: "radiogroup", "aria-label": label });
-    const buttons = options.map(([value, text]) => button(text, () => choose(value), { role: "radio", data: { value } }));
+    const buttons = options.map(([value, text]) =>
+        button(text, () => choose(value), { role: "radio", data: { value } }),
+    );
     function choose(value, quiet) {
         buttons.forEach((one) => {
             const mine = one.dataset.value === String(value);
@@ -96,7 +118,9 @@ const tooltip = (() => {
             box.style.left = `${Math.max(4, Math.min(x + 14, innerWidth - width - 8))}px`;
             box.style.top = `${y + 18 + height > innerHeight ? Math.max(4, y - height - 10) : y + 18}px`;
         },
-        hide() { box.hidden = true; },
+        hide() {
+            box.hidden = true;
+        },
     };
 })();
 
@@ -104,6 +128,11 @@ const tooltip = (() => {
 function shapes(dims) {
     if (!dims) return "";
     try {
-        return JSON.parse(dims).filter((shape) => Array.isArray(shape) && shape.length).map((shape) => JSON.stringify(shape)).join(" ");
-    } catch { return dims; }
+        return JSON.parse(dims)
+            .filter((shape) => Array.isArray(shape) && shape.length)
+            .map((shape) => JSON.stringify(shape))
+            .join(" ");
+    } catch {
+        return dims;
+    }
 }

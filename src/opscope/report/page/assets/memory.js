@@ -1,47 +1,163 @@
 // Memory over time, and what was alive when most was allocated.
 function memoryView(data) {
     if (!data.trace.memory.length) {
-        return [note("Allocations were not recorded (opscope profile --profile-memory, or profile_memory=True)."), peakOnly(data.document)];
+        return [
+            note("Allocations were not recorded (opscope profile --profile-memory, or profile_memory=True)."),
+            peakOnly(data.document),
+        ];
     }
     return data.trace.memory.map((one) => memoryOf(data, one)).reverse();
 }
 
 function peakOnly(doc) {
     const { memory } = doc.measurement;
-    return memory ? facts([memory.allocated_bytes === null ? null : ["peak allocated on the device", figure(memory.allocated_bytes, formatBytes)], memory.reserved_bytes === null ? null : ["peak reserved", figure(memory.reserved_bytes, formatBytes)], ["peak resident in the process", figure(memory.resident_bytes, formatBytes)]]) : null;
+    return memory
+        ? facts([
+              memory.allocated_bytes === null
+                  ? null
+                  : ["peak allocated on the device", figure(memory.allocated_bytes, formatBytes)],
+              memory.reserved_bytes === null ? null : ["peak reserved", figure(memory.reserved_bytes, formatBytes)],
+              ["peak resident in the process", figure(memory.resident_bytes, formatBytes)],
+          ])
+        : null;
 }
 
 function memoryOf(data, curve) {
     const title = curve.device === null ? "Host" : `Device ${curve.device}`;
     const rows = [...curve.alive];
-    if (curve.smaller_count) rows.push({ operator: `(${formatCount(curve.smaller_count)} smaller ones)`, input_dims: null, module: null, python: null, allocations: null, bytes: curve.smaller_bytes });
-    if (curve.before_bytes !== null) rows.push({ operator: curve.before_bytes < 0 ? "(records are missing)" : "(allocated before the recording)", input_dims: null, module: null, python: null, allocations: null, bytes: curve.before_bytes });
-    const points = curve.time.map((time, place) => ({ value: [time, curve.allocated_bytes[place]], tip: () => tip(formatBytes(curve.allocated_bytes[place]), [["at", formatNs(time)]]) }));
-    return section(title,
-        el("div", { class: "figures" }, big("peak", curve.peak_bytes, formatBytes, `allocated ${formatNs(curve.peak_at)} after the first record of it, by PyTorch's allocator`)),
-        chart(`memory of ${title.toLowerCase()} over time`, 260, (colors) => plain(colors, {
-            xAxis: axis(colors, "since its first record", formatNs, { min: 0, max: most(1, curve.time), nameGap: 26 }), yAxis: axis(colors, "", formatBytes, { nameGap: 60 }),
-            grid: { left: 86, right: 28, top: 20, bottom: 46 },
-            series: [{ type: "line", step: "end", symbolSize: 3, showSymbol: points.length < 500, areaStyle: { opacity: 0.18 }, lineStyle: { width: 1.2 }, data: points,
-                markPoint: { symbol: "circle", symbolSize: 9, itemStyle: { color: "#e15759" }, label: { show: true, position: "top", color: colors.text, formatter: `peak ${formatBytes(curve.peak_bytes)}` }, data: [{ coord: [curve.peak_at, curve.peak_bytes] }] } }],
-        })),
-        curve.time.length < curve.record_count ? note(`Of ${formatCount(curve.record_count)} records the lowest and the highest of each stretch are drawn.`) : null,
+    if (curve.smaller_count)
+        rows.push({
+            operator: `(${formatCount(curve.smaller_count)} smaller ones)`,
+            input_dims: null,
+            module: null,
+            python: null,
+            allocations: null,
+            bytes: curve.smaller_bytes,
+        });
+    if (curve.before_bytes !== null)
+        rows.push({
+            operator: curve.before_bytes < 0 ? "(records are missing)" : "(allocated before the recording)",
+            input_dims: null,
+            module: null,
+            python: null,
+            allocations: null,
+            bytes: curve.before_bytes,
+        });
+    const points = curve.time.map((time, place) => ({
+        value: [time, curve.allocated_bytes[place]],
+        tip: () => tip(formatBytes(curve.allocated_bytes[place]), [["at", formatNs(time)]]),
+    }));
+    return section(
+        title,
+        el(
+            "div",
+            { class: "figures" },
+            big(
+                "peak",
+                curve.peak_bytes,
+                formatBytes,
+                `allocated ${formatNs(curve.peak_at)} after the first record of it, by PyTorch's allocator`,
+            ),
+        ),
+        chart(`memory of ${title.toLowerCase()} over time`, 260, (colors) =>
+            plain(colors, {
+                xAxis: axis(colors, "since its first record", formatNs, {
+                    min: 0,
+                    max: most(1, curve.time),
+                    nameGap: 26,
+                }),
+                yAxis: axis(colors, "", formatBytes, { nameGap: 60 }),
+                grid: { left: 86, right: 28, top: 20, bottom: 46 },
+                series: [
+                    {
+                        type: "line",
+                        step: "end",
+                        symbolSize: 3,
+                        showSymbol: points.length < 500,
+                        areaStyle: { opacity: 0.18 },
+                        lineStyle: { width: 1.2 },
+                        data: points,
+                        markPoint: {
+                            symbol: "circle",
+                            symbolSize: 9,
+                            itemStyle: { color: "#e15759" },
+                            label: {
+                                show: true,
+                                position: "top",
+                                color: colors.text,
+                                formatter: `peak ${formatBytes(curve.peak_bytes)}`,
+                            },
+                            data: [{ coord: [curve.peak_at, curve.peak_bytes] }],
+                        },
+                    },
+                ],
+            }),
+        ),
+        curve.time.length < curve.record_count
+            ? note(
+                  `Of ${formatCount(curve.record_count)} records the lowest and the highest of each stretch are drawn.`,
+              )
+            : null,
         el("h3", null, "Alive at the peak"),
-        curve.before_bytes === null ? note("What was alive cannot be told: addresses were not recorded.") : [aliveTable(data, curve, rows),
-            note("Rows add up to the peak: ", figure(sum(rows.map((row) => row.bytes)), (value) => `${withThousands(String(value))} bytes`), ".")]);
+        curve.before_bytes === null
+            ? note("What was alive cannot be told: addresses were not recorded.")
+            : [
+                  aliveTable(data, curve, rows),
+                  note(
+                      "Rows add up to the peak: ",
+                      figure(sum(rows.map((row) => row.bytes)), (value) => `${withThousands(String(value))} bytes`),
+                      ".",
+                  ),
+              ],
+    );
 }
 
 function aliveTable(data, curve, rows) {
     const table = new DataTable({
-        name: `alive at the peak${curve.device === null ? ", host" : ""}`, rows, sort: ["bytes", true], search: (row) => [row.operator, row.module, row.python, row.input_dims].filter(Boolean).join(" "),
+        name: `alive at the peak${curve.device === null ? ", host" : ""}`,
+        rows,
+        sort: ["bytes", true],
+        search: (row) => [row.operator, row.module, row.python, row.input_dims].filter(Boolean).join(" "),
         columns: [
             { key: "bytes", label: "Bytes", value: (row) => row.bytes, format: formatBytes, bar: true },
-            { key: "share", label: "of peak", value: (row) => row.bytes / (curve.peak_bytes || 1), format: (value) => formatShare(value, 1) },
+            {
+                key: "share",
+                label: "of peak",
+                value: (row) => row.bytes / (curve.peak_bytes || 1),
+                format: (value) => formatShare(value, 1),
+            },
             { key: "allocations", label: "Allocations", value: (row) => row.allocations, format: formatCount },
-            { key: "operator", label: "Operator", text: true, value: (row) => row.operator || "(no operator)", show: (row) => (data.categoryOf.has(row.operator) ? app.operatorLink(data, row.operator) : nameOf(row.operator || "(no operator)")) },
-            { key: "inputs", label: "Its inputs", text: true, value: (row) => shapes(row.input_dims) || "-", show: (row) => nameOf(shapes(row.input_dims) || "-") },
-            { key: "module", label: "Module", text: true, value: (row) => row.module || "-", show: (row) => nameOf(row.module || "-") },
-            { key: "python", label: "Line", text: true, value: (row) => row.python || "-", show: (row) => nameOf(row.python || "-") },
+            {
+                key: "operator",
+                label: "Operator",
+                text: true,
+                value: (row) => row.operator || "(no operator)",
+                show: (row) =>
+                    data.categoryOf.has(row.operator)
+                        ? app.operatorLink(data, row.operator)
+                        : nameOf(row.operator || "(no operator)"),
+            },
+            {
+                key: "inputs",
+                label: "Its inputs",
+                text: true,
+                value: (row) => shapes(row.input_dims) || "-",
+                show: (row) => nameOf(shapes(row.input_dims) || "-"),
+            },
+            {
+                key: "module",
+                label: "Module",
+                text: true,
+                value: (row) => row.module || "-",
+                show: (row) => nameOf(row.module || "-"),
+            },
+            {
+                key: "python",
+                label: "Line",
+                text: true,
+                value: (row) => row.python || "-",
+                show: (row) => nameOf(row.python || "-"),
+            },
         ],
     });
     return table.element;

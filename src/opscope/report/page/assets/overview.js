@@ -8,32 +8,100 @@ function verdict(data) {
     const { document: doc, trace } = data;
     const wall = doc.measurement.wall;
     const profiled = doc.measurement.profiled_step;
-    return el("section", { class: "part verdict" },
-        el("p", { class: "bound" }, el("span", { class: "word", data: { kind: doc.bound.kind } }, doc.bound.kind.replace("_", " ")), " ", doc.bound.sentence),
+    return el(
+        "section",
+        { class: "part verdict" },
+        el(
+            "p",
+            { class: "bound" },
+            el("span", { class: "word", data: { kind: doc.bound.kind } }, doc.bound.kind.replace("_", " ")),
+            " ",
+            doc.bound.sentence,
+        ),
         doc.bound.evidence ? details("How that is known", () => note(doc.bound.evidence)) : null,
-        el("div", { class: "figures" },
-            big("unprofiled step", wall ? wall.median_ns : null, formatNs, wall ? interval(wall) : doc.measurement.benchmark_reason),
-            profiled ? big(doc.light && doc.light.agrees ? "profiled step, with names" : "profiled step", profiled.median_ns, formatNs, doc.measurement.profiler_overhead_percent === null ? "" : `${formatCount(doc.measurement.profiler_overhead_percent)} % longer than unprofiled`) : null,
-            data.hasDevice ? big(`device sum ${data.unit}`, data.deviceSum / data.steps, formatNs, `${formatCount(sum(doc.devices.map((one) => one.activities)))} activities in all${doc.step_count ? ` ${doc.step_count} steps` : ""}`) : big(`CPU self time ${data.unit}`, data.cpuSum / data.steps, formatNs, doc.device_times_reason),
-            doc.measurement.sequences_per_second === null ? null : big("throughput", doc.measurement.sequences_per_second, formatCount, doc.capture ? `${doc.capture.workload.unit} a second` : ""),
-            doc.measurement.memory && doc.measurement.memory.allocated_bytes !== null ? big("peak memory", doc.measurement.memory.allocated_bytes, formatBytes, "allocated on the device") : null,
-            (doc.limits ? doc.limits.utilisation : []).filter((one) => one.mfu !== null).map((one) => big("MFU", one.mfu, (value) => formatShare(value, 1), `of the ${one.unprofiled ? "unprofiled" : "profiled"} step, device ${one.device}`))),
+        el(
+            "div",
+            { class: "figures" },
+            big(
+                "unprofiled step",
+                wall ? wall.median_ns : null,
+                formatNs,
+                wall ? interval(wall) : doc.measurement.benchmark_reason,
+            ),
+            profiled
+                ? big(
+                      doc.light && doc.light.agrees ? "profiled step, with names" : "profiled step",
+                      profiled.median_ns,
+                      formatNs,
+                      doc.measurement.profiler_overhead_percent === null
+                          ? ""
+                          : `${formatCount(doc.measurement.profiler_overhead_percent)} % longer than unprofiled`,
+                  )
+                : null,
+            data.hasDevice
+                ? big(
+                      `device sum ${data.unit}`,
+                      data.deviceSum / data.steps,
+                      formatNs,
+                      `${formatCount(sum(doc.devices.map((one) => one.activities)))} activities in all${doc.step_count ? ` ${doc.step_count} steps` : ""}`,
+                  )
+                : big(`CPU self time ${data.unit}`, data.cpuSum / data.steps, formatNs, doc.device_times_reason),
+            doc.measurement.sequences_per_second === null
+                ? null
+                : big(
+                      "throughput",
+                      doc.measurement.sequences_per_second,
+                      formatCount,
+                      doc.capture ? `${doc.capture.workload.unit} a second` : "",
+                  ),
+            doc.measurement.memory && doc.measurement.memory.allocated_bytes !== null
+                ? big("peak memory", doc.measurement.memory.allocated_bytes, formatBytes, "allocated on the device")
+                : null,
+            (doc.limits ? doc.limits.utilisation : [])
+                .filter((one) => one.mfu !== null)
+                .map((one) =>
+                    big(
+                        "MFU",
+                        one.mfu,
+                        (value) => formatShare(value, 1),
+                        `of the ${one.unprofiled ? "unprofiled" : "profiled"} step, device ${one.device}`,
+                    ),
+                ),
+        ),
         doc.light ? note(doc.light.sentence) : null,
         doc.capture && doc.capture.steady_state ? note(doc.capture.steady_state) : null,
-        trace.samples_ns.length > 1 ? details("Unprofiled steps, one by one", () => chart("times of unprofiled steps", 220, (colors) => samplesOption(colors, trace.samples_ns))) : null);
+        trace.samples_ns.length > 1
+            ? details("Unprofiled steps, one by one", () =>
+                  chart("times of unprofiled steps", 220, (colors) => samplesOption(colors, trace.samples_ns)),
+              )
+            : null,
+    );
 }
 
-const interval = (samples) => (samples.median_low_ns === null ? `median of ${samples.count}`
-    : `${formatNs(samples.median_low_ns)} to ${formatNs(samples.median_high_ns)} (95 %), ${formatCount(samples.count)} samples`);
+const interval = (samples) =>
+    samples.median_low_ns === null
+        ? `median of ${samples.count}`
+        : `${formatNs(samples.median_low_ns)} to ${formatNs(samples.median_high_ns)} (95 %), ${formatCount(samples.count)} samples`;
 
 function big(label, value, format, about) {
-    return el("div", { class: "big", data: { figure: label } }, el("span", { class: "label" }, label), figure(value, format, { class: "figure value" }), about ? el("span", { class: "about" }, about) : null);
+    return el(
+        "div",
+        { class: "big", data: { figure: label } },
+        el("span", { class: "label" }, label),
+        figure(value, format, { class: "figure value" }),
+        about ? el("span", { class: "about" }, about) : null,
+    );
 }
 
 // Made when it is first opened.
 function details(title, make) {
     const box = el("details", null, el("summary", null, title));
-    box.addEventListener("toggle", () => { if (box.open && !box.made) { box.made = true; add(box, [make()]); } });
+    box.addEventListener("toggle", () => {
+        if (box.open && !box.made) {
+            box.made = true;
+            add(box, [make()]);
+        }
+    });
     return box;
 }
 
@@ -42,7 +110,16 @@ function samplesOption(colors, samples) {
         xAxis: axis(colors, "step", null, { min: 0, max: samples.length, nameGap: 28 }),
         yAxis: axis(colors, "", formatNs, { scale: true }),
         grid: { left: 86, right: 28, top: 16, bottom: 46 },
-        series: [{ type: "scatter", symbolSize: 4, data: samples.map((value, place) => ({ value: [place + 1, value], tip: () => tip(`step ${place + 1}`, [["took", formatNs(value)]]) })) }],
+        series: [
+            {
+                type: "scatter",
+                symbolSize: 4,
+                data: samples.map((value, place) => ({
+                    value: [place + 1, value],
+                    tip: () => tip(`step ${place + 1}`, [["took", formatNs(value)]]),
+                })),
+            },
+        ],
     });
 }
 
@@ -51,25 +128,59 @@ function actions(data) {
     if (!findings.length) return reason ? section("What to do first", note(reason)) : null;
     const first = findings.filter((one) => one.is_first);
     const rest = findings.filter((one) => !one.is_first);
-    return section("What to do first",
-        el("ol", { class: "findings" }, first.map((one) => finding(data, one))),
-        rest.length ? details(`${rest.length} more`, () => el("ol", { class: "findings", start: first.length + 1 }, rest.map((one) => finding(data, one)))) : null);
+    return section(
+        "What to do first",
+        el(
+            "ol",
+            { class: "findings" },
+            first.map((one) => finding(data, one)),
+        ),
+        rest.length
+            ? details(`${rest.length} more`, () =>
+                  el(
+                      "ol",
+                      { class: "findings", start: first.length + 1 },
+                      rest.map((one) => finding(data, one)),
+                  ),
+              )
+            : null,
+    );
 }
 
 function finding(data, one) {
     const { low, high } = one.saving_ns;
     const scale = one.of_step_ns || 1;
-    return el("li", { data: { finding: one.id } },
+    return el(
+        "li",
+        { data: { finding: one.id } },
         el("div", { class: "head" }, el("strong", null, one.title), el("code", { class: "rule" }, one.rule)),
-        el("div", { class: "saving" }, one.saving ? `could save ${one.saving}` : "saves nothing by itself",
-            el("span", { class: "range", "aria-hidden": "true" }, el("span", { class: "high", style: { width: `${Math.min(100, 100 * high / scale)}%` } }), el("span", { class: "low", style: { width: `${Math.min(100, 100 * low / scale)}%` } }))),
+        el(
+            "div",
+            { class: "saving" },
+            one.saving ? `could save ${one.saving}` : "saves nothing by itself",
+            el(
+                "span",
+                { class: "range", "aria-hidden": "true" },
+                el("span", { class: "high", style: { width: `${Math.min(100, (100 * high) / scale)}%` } }),
+                el("span", { class: "low", style: { width: `${Math.min(100, (100 * low) / scale)}%` } }),
+            ),
+        ),
         el("pre", { class: "action" }, el("code", null, one.action)),
         where(data, one.where),
         details("Evidence, and how to prove it", () => [
-            el("ul", null, one.evidence.map((fact) => el("li", null, fact.text, el("span", { class: "how" }, fact.basis)))),
-            facts([[`how the saving follows, of the ${formatNs(one.of_step_ns)} ${one.of_step}`, one.derivation], ["to prove it", el("code", null, one.prove)], ["wrong if", one.wrong_if],
-                one.overlaps.length ? ["saves some of the same time as", one.overlaps.join(", ")] : null]),
-        ]));
+            el(
+                "ul",
+                null,
+                one.evidence.map((fact) => el("li", null, fact.text, el("span", { class: "how" }, fact.basis))),
+            ),
+            facts([
+                [`how the saving follows, of the ${formatNs(one.of_step_ns)} ${one.of_step}`, one.derivation],
+                ["to prove it", el("code", null, one.prove)],
+                ["wrong if", one.wrong_if],
+                one.overlaps.length ? ["saves some of the same time as", one.overlaps.join(", ")] : null,
+            ]),
+        ]),
+    );
 }
 
 function where(data, place) {
@@ -88,17 +199,76 @@ function where(data, place) {
 function stepBars(data) {
     const { bars } = data.trace;
     if (!bars.length) return null;
-    return section(bars[0].per_step ? "Where a step goes" : "Where the time goes", bars.map((bar) => {
-        const whole = Math.max(bar.step_ns, bar.unprofiled_ns || 0) || 1;
-        const width = (ns) => `${(100 * ns / whole).toFixed(3)}%`;
-        return el("div", { class: "stepbar", data: { device: bar.device } },
-            el("div", { class: "label" }, bar.device < 0 ? "Device: " : `Device ${bar.device}: `, figure(bar.step_ns, formatNs), bar.per_step ? ` a recorded step${bar.light ? " of the light pass" : ""} (${bar.window})` : ` ${bar.window}`),
-            el("div", { class: "stack", role: "img", "aria-label": `device ${bar.device}: ${bar.parts.map((part) => `${part.name} ${formatNs(part.ns)}`).join(", ")}` },
-                bar.parts.map((part) => hoverable(el("span", { class: part.name.startsWith("idle") ? "piece idle" : "piece", style: { width: width(part.ns), "background-color": partColor(part.name) } }),
-                    () => tip(part.name, [["time", formatNs(part.ns)], ["of the window", formatShare(part.ns, bar.step_ns)]])))),
-            bar.unprofiled_ns === null ? null : el("div", { class: "stack whole" }, el("span", { class: "piece unprofiled", style: { width: width(bar.unprofiled_ns) } }, "unprofiled step: ", figure(bar.unprofiled_ns, formatNs))),
-            el("ul", { class: "legend" }, bar.parts.map((part) => el("li", { data: { part: part.name } }, el("span", { class: "swatch", style: { "background-color": partColor(part.name) } }), `${part.name} `, figure(part.ns, formatNs), ` (${formatShare(part.ns, bar.step_ns)})`))));
-    }), note("Compute, exposed communication and copies, and idle time by its cause fill the window. Idle time of a profiled step is an upper bound: recording slows the host down."));
+    return section(
+        bars[0].per_step ? "Where a step goes" : "Where the time goes",
+        bars.map((bar) => {
+            const whole = Math.max(bar.step_ns, bar.unprofiled_ns || 0) || 1;
+            const width = (ns) => `${((100 * ns) / whole).toFixed(3)}%`;
+            return el(
+                "div",
+                { class: "stepbar", data: { device: bar.device } },
+                el(
+                    "div",
+                    { class: "label" },
+                    bar.device < 0 ? "Device: " : `Device ${bar.device}: `,
+                    figure(bar.step_ns, formatNs),
+                    bar.per_step
+                        ? ` a recorded step${bar.light ? " of the light pass" : ""} (${bar.window})`
+                        : ` ${bar.window}`,
+                ),
+                el(
+                    "div",
+                    {
+                        class: "stack",
+                        role: "img",
+                        "aria-label": `device ${bar.device}: ${bar.parts.map((part) => `${part.name} ${formatNs(part.ns)}`).join(", ")}`,
+                    },
+                    bar.parts.map((part) =>
+                        hoverable(
+                            el("span", {
+                                class: part.name.startsWith("idle") ? "piece idle" : "piece",
+                                style: { width: width(part.ns), "background-color": partColor(part.name) },
+                            }),
+                            () =>
+                                tip(part.name, [
+                                    ["time", formatNs(part.ns)],
+                                    ["of the window", formatShare(part.ns, bar.step_ns)],
+                                ]),
+                        ),
+                    ),
+                ),
+                bar.unprofiled_ns === null
+                    ? null
+                    : el(
+                          "div",
+                          { class: "stack whole" },
+                          el(
+                              "span",
+                              { class: "piece unprofiled", style: { width: width(bar.unprofiled_ns) } },
+                              "unprofiled step: ",
+                              figure(bar.unprofiled_ns, formatNs),
+                          ),
+                      ),
+                el(
+                    "ul",
+                    { class: "legend" },
+                    bar.parts.map((part) =>
+                        el(
+                            "li",
+                            { data: { part: part.name } },
+                            el("span", { class: "swatch", style: { "background-color": partColor(part.name) } }),
+                            `${part.name} `,
+                            figure(part.ns, formatNs),
+                            ` (${formatShare(part.ns, bar.step_ns)})`,
+                        ),
+                    ),
+                ),
+            );
+        }),
+        note(
+            "Compute, exposed communication and copies, and idle time by its cause fill the window. Idle time of a profiled step is an upper bound: recording slows the host down.",
+        ),
+    );
 }
 
 function hoverable(element, content) {
@@ -112,11 +282,38 @@ function categories(data) {
     if (!rows.length) return null;
     const key = data.hasDevice ? "self_device_ns" : "self_cpu_ns";
     const whole = data.hasDevice ? data.deviceSum : data.cpuSum;
-    const largest = most(1, rows.map((row) => row[key]));
-    return section(data.hasDevice ? "Device time by category" : "CPU time by category", el("div", { class: "bars" }, rows.filter((row) => row[key] > 0).map((row) =>
-        el("div", { class: "line", data: { category: row.category } }, button(row.category, () => app.showOperators(row.category), { class: "plain label" }),
-            el("span", { class: "track" }, el("span", { class: "fill", style: { width: `${(100 * row[key] / largest).toFixed(2)}%`, "background-color": categoryColor(row.category) } })),
-            el("span", { class: "number" }, figure(row[key], formatNs), ` ${formatShare(row[key], whole)}`)))));
+    const largest = most(
+        1,
+        rows.map((row) => row[key]),
+    );
+    return section(
+        data.hasDevice ? "Device time by category" : "CPU time by category",
+        el(
+            "div",
+            { class: "bars" },
+            rows
+                .filter((row) => row[key] > 0)
+                .map((row) =>
+                    el(
+                        "div",
+                        { class: "line", data: { category: row.category } },
+                        button(row.category, () => app.showOperators(row.category), { class: "plain label" }),
+                        el(
+                            "span",
+                            { class: "track" },
+                            el("span", {
+                                class: "fill",
+                                style: {
+                                    width: `${((100 * row[key]) / largest).toFixed(2)}%`,
+                                    "background-color": categoryColor(row.category),
+                                },
+                            }),
+                        ),
+                        el("span", { class: "number" }, figure(row[key], formatNs), ` ${formatShare(row[key], whole)}`),
+                    ),
+                ),
+        ),
+    );
 }
 
 const VERDICTS = { pass: "passes", warn: "warns", fail: "FAILS", "not applicable": "does not apply" };
@@ -124,32 +321,76 @@ const VERDICTS = { pass: "passes", warn: "warns", fail: "FAILS", "not applicable
 function trust(data) {
     const { document: doc } = data;
     const doubts = doc.trust.checks.filter((check) => ["warn", "fail"].includes(check.verdict));
-    return section("Can it be trusted?",
-        el("p", { class: `trust ${doc.trust.verdict}` }, el("strong", null, doc.trust.verdict.toUpperCase()), ` ${formatCount(doc.trust.checks.length)} checks${doubts.length ? `, ${doubts.length} of them in doubt` : ""}`),
+    return section(
+        "Can it be trusted?",
+        el(
+            "p",
+            { class: `trust ${doc.trust.verdict}` },
+            el("strong", null, doc.trust.verdict.toUpperCase()),
+            ` ${formatCount(doc.trust.checks.length)} checks${doubts.length ? `, ${doubts.length} of them in doubt` : ""}`,
+        ),
         doubts.length ? el("ul", { class: "checks" }, doubts.map(check)) : null,
         details("All checks", () => el("ul", { class: "checks" }, doc.trust.checks.map(check))),
-        doc.kernels.length ? note("Operators ", figure(data.operatorsSum, withUnit), " + unlinked ", figure(doc.unlinked.device_ns, withUnit), ` (${formatCount(doc.unlinked.activities)} activities) = device sum, to the nanosecond.`) : null);
+        doc.kernels.length
+            ? note(
+                  "Operators ",
+                  figure(data.operatorsSum, withUnit),
+                  " + unlinked ",
+                  figure(doc.unlinked.device_ns, withUnit),
+                  ` (${formatCount(doc.unlinked.activities)} activities) = device sum, to the nanosecond.`,
+              )
+            : null,
+    );
 }
 
 const withUnit = (value) => `${withThousands(String(value))} ns`;
-const check = (one) => el("li", { class: one.verdict }, el("code", null, one.name), ` ${VERDICTS[one.verdict] || one.verdict}: ${one.sentence}`);
+const check = (one) =>
+    el(
+        "li",
+        { class: one.verdict },
+        el("code", null, one.name),
+        ` ${VERDICTS[one.verdict] || one.verdict}: ${one.sentence}`,
+    );
 
 function environment(doc) {
     const capture = doc.capture;
-    const rows = [["trace", nameOf(doc.source.path)], ["format", `${doc.source.format}, ${formatBytes(doc.source.size_bytes)}, ${formatCount(doc.source.event_count)} events`],
-        ["steps", doc.step_count ? formatCount(doc.step_count) : "none marked"]];
+    const rows = [
+        ["trace", nameOf(doc.source.path)],
+        [
+            "format",
+            `${doc.source.format}, ${formatBytes(doc.source.size_bytes)}, ${formatCount(doc.source.event_count)} events`,
+        ],
+        ["steps", doc.step_count ? formatCount(doc.step_count) : "none marked"],
+    ];
     for (const device of doc.devices) rows.push([`device ${device.device}`, device.name]);
     if (capture) {
         const { machine, framework, configuration } = capture;
-        rows.push(["workload", capture.workload.description], ["settings", settingsText({ ...configuration.settings, ...configuration.axes })],
+        rows.push(
+            ["workload", capture.workload.description],
+            ["settings", settingsText({ ...configuration.settings, ...configuration.axes })],
             ["machine", `${machine.cpu}, ${machine.cpu_count} cores, ${machine.platform}`],
             machine.driver && ["driver", machine.driver],
-            framework && ["PyTorch", `${framework.torch}${framework.cuda ? `, CUDA ${framework.cuda}` : ""}, Python ${framework.python}, float32 products: ${framework.float32_matmul_precision}`],
-            ["clocks", doc.measurement.clocks ? `${doc.measurement.clocks.sm_mhz_median} MHz (${doc.measurement.clocks.sm_mhz_min} to ${doc.measurement.clocks.sm_mhz_max}), memory ${doc.measurement.clocks.memory_mhz} MHz${doc.measurement.clocks.limited_by.length ? `, limited by ${doc.measurement.clocks.limited_by.join(", ")}` : ""}` : doc.measurement.clocks_reason],
-            capture.git_revision && ["git", capture.git_revision], ["created", capture.created], ["opscope", capture.opscope]);
+            framework && [
+                "PyTorch",
+                `${framework.torch}${framework.cuda ? `, CUDA ${framework.cuda}` : ""}, Python ${framework.python}, float32 products: ${framework.float32_matmul_precision}`,
+            ],
+            ["clocks", doc.measurement.clocks ? clocksText(doc.measurement.clocks) : doc.measurement.clocks_reason],
+            capture.git_revision && ["git", capture.git_revision],
+            ["created", capture.created],
+            ["opscope", capture.opscope],
+        );
     }
     for (const line of doc.source.not_recorded) rows.push(["not recorded", line]);
     return section("Environment", facts(rows.filter(Boolean)));
 }
 
-const settingsText = (values) => Object.entries(values).map(([name, value]) => `${name}=${value}`).join(", ") || "none";
+const settingsText = (values) =>
+    Object.entries(values)
+        .map(([name, value]) => `${name}=${value}`)
+        .join(", ") || "none";
+
+function clocksText(clocks) {
+    const limits = clocks.limited_by.length ? `, limited by ${clocks.limited_by.join(", ")}` : "";
+    const range = `${clocks.sm_mhz_min} to ${clocks.sm_mhz_max}`;
+    return `${clocks.sm_mhz_median} MHz (${range}), memory ${clocks.memory_mhz} MHz${limits}`;
+}

@@ -4,99 +4,298 @@ function rooflineView(data) {
     if (!limits) return [note(`No limits: ${data.document.device_times_reason || "no device worked"}.`)];
     const parts = [];
     for (const peaks of limits.peaks) for (const part of rooflineOf(data, limits, peaks)) parts.push(part);
-    if (limits.over_limit.length) parts.push(note(`Above the limit, so a model or a peak is wrong for: ${limits.over_limit.join(", ")}.`));
+    if (limits.over_limit.length)
+        parts.push(note(`Above the limit, so a model or a peak is wrong for: ${limits.over_limit.join(", ")}.`));
     parts.push(section("Work by time lost", limitRows(data, limits)));
     return parts;
 }
 
 function rooflineOf(data, limits, peaks) {
-    if (peaks.origin === null) return [note(`Nothing is known of what ${peaks.name} can do: opscope peaks measures it.`)];
+    if (peaks.origin === null)
+        return [note(`Nothing is known of what ${peaks.name} can do: opscope peaks measures it.`)];
     const holder = el("div");
-    const about = note(`${peaks.name}: peaks ${peaks.origin}${peaks.measured.length ? ` (measured: ${peaks.measured.join(", ")})` : ""}; memory ${formatRate(peaks.memory_bytes_per_s, "B/s")}. `,
-        "Areas are time lost: device time less the ideal time. Operations are those of products; least bytes assume that each is moved once, so caches can lift a point above the memory's line.");
+    const about = note(
+        `${peaks.name}: peaks ${peaks.origin}${peaks.measured.length ? ` (measured: ${peaks.measured.join(", ")})` : ""}; memory ${formatRate(peaks.memory_bytes_per_s, "B/s")}. `,
+        "Areas are time lost: device time less the ideal time. Operations are those of products; least bytes assume that each is moved once, so caches can lift a point above the memory's line.",
+    );
     const draw = (kind) => {
         const points = kind === "operator" ? operatorPoints(limits, peaks) : kernelPoints(data, peaks);
-        clear(holder).append(...[rooflineChart(data, peaks, points.filter((one) => one.flop > 0)), bandwidthChart(data, peaks, points.filter((one) => !one.flop && one.bytes > 0))].filter(Boolean));
+        clear(holder).append(
+            ...[
+                rooflineChart(
+                    data,
+                    peaks,
+                    points.filter((one) => one.flop > 0),
+                ),
+                bandwidthChart(
+                    data,
+                    peaks,
+                    points.filter((one) => !one.flop && one.bytes > 0),
+                ),
+            ].filter(Boolean),
+        );
     };
     draw("operator");
-    return [section(`Device ${peaks.device}`, el("div", { class: "tools" }, choice("points", [["operator", "operators by inputs"], ["kernel", "kernels"]], "operator", draw)), holder, about)];
+    return [
+        section(
+            `Device ${peaks.device}`,
+            el(
+                "div",
+                { class: "tools" },
+                choice(
+                    "points",
+                    [
+                        ["operator", "operators by inputs"],
+                        ["kernel", "kernels"],
+                    ],
+                    "operator",
+                    draw,
+                ),
+            ),
+            holder,
+            about,
+        ),
+    ];
 }
 
-const operatorPoints = (limits, peaks) => limits.rows.filter((row) => row.device === peaks.device && row.ideal_ns !== null).map((row) => ({
-    name: `${row.operator || row.kernel} ${row.product ? productText(row.product) : shapes(row.input_dims)}`, operator: row.operator, category: row.category, precision: row.precision,
-    calls: row.calls, flop: row.flop, bytes: row.least_bytes, ns: row.call_ns, device_ns: row.device_ns, lost: row.lost_ns, share: row.share, limited: row.limited_by,
-}));
+const operatorPoints = (limits, peaks) =>
+    limits.rows
+        .filter((row) => row.device === peaks.device && row.ideal_ns !== null)
+        .map((row) => ({
+            name: `${row.operator || row.kernel} ${row.product ? productText(row.product) : shapes(row.input_dims)}`,
+            operator: row.operator,
+            category: row.category,
+            precision: row.precision,
+            calls: row.calls,
+            flop: row.flop,
+            bytes: row.least_bytes,
+            ns: row.call_ns,
+            device_ns: row.device_ns,
+            lost: row.lost_ns,
+            share: row.share,
+            limited: row.limited_by,
+        }));
 
-const kernelPoints = (data, peaks) => data.trace.kernel_limits.filter((row) => row.device === peaks.device).map((row) => ({
-    name: row.kernel, operator: null, category: null, precision: row.precision, calls: row.calls, flop: row.flop / row.calls, bytes: row.least_bytes / row.calls,
-    ns: row.device_ns / row.calls, device_ns: row.device_ns, lost: row.lost_ns, share: row.ideal_ns / row.device_ns, limited: null,
-}));
+const kernelPoints = (data, peaks) =>
+    data.trace.kernel_limits
+        .filter((row) => row.device === peaks.device)
+        .map((row) => ({
+            name: row.kernel,
+            operator: null,
+            category: null,
+            precision: row.precision,
+            calls: row.calls,
+            flop: row.flop / row.calls,
+            bytes: row.least_bytes / row.calls,
+            ns: row.device_ns / row.calls,
+            device_ns: row.device_ns,
+            lost: row.lost_ns,
+            share: row.ideal_ns / row.device_ns,
+            limited: null,
+        }));
 
 function point(data, one, x, y, largest, color) {
     return {
-        value: [x, y], symbolSize: 6 + 34 * Math.sqrt(Math.max(one.lost, 0) / (largest || 1)), itemStyle: { color, opacity: 0.72, borderColor: color, borderWidth: 1 }, operator: one.operator,
-        tip: () => tip(one.name, [["calls", formatCount(one.calls)], ["a call", formatNs(one.ns)], ["lost", formatNs(one.lost)], ["of the limit", formatShare(one.share, 1)],
-            one.limited ? ["limited by", one.limited] : null, one.precision ? ["precision", one.precision] : null, one.flop ? ["achieved", formatRate(1e9 * one.flop / one.ns, "FLOP/s")] : null,
-            ["moved at least", `${formatBytes(one.bytes)}, ${formatRate(1e9 * one.bytes / one.ns, "B/s")}`]].filter(Boolean)),
+        value: [x, y],
+        symbolSize: 6 + 34 * Math.sqrt(Math.max(one.lost, 0) / (largest || 1)),
+        itemStyle: { color, opacity: 0.72, borderColor: color, borderWidth: 1 },
+        operator: one.operator,
+        tip: () =>
+            tip(
+                one.name,
+                [
+                    ["calls", formatCount(one.calls)],
+                    ["a call", formatNs(one.ns)],
+                    ["lost", formatNs(one.lost)],
+                    ["of the limit", formatShare(one.share, 1)],
+                    one.limited ? ["limited by", one.limited] : null,
+                    one.precision ? ["precision", one.precision] : null,
+                    one.flop ? ["achieved", formatRate((1e9 * one.flop) / one.ns, "FLOP/s")] : null,
+                    ["moved at least", `${formatBytes(one.bytes)}, ${formatRate((1e9 * one.bytes) / one.ns, "B/s")}`],
+                ].filter(Boolean),
+            ),
     };
 }
 
-const toRow = (data) => (event) => { if (event.data && event.data.operator) app.reveal(data, "operators", event.data.operator); };
+const toRow = (data) => (event) => {
+    if (event.data && event.data.operator) app.reveal(data, "operators", event.data.operator);
+};
 
 function rooflineChart(data, peaks, points) {
     if (!points.length) return null;
     const used = new Set(points.map((one) => one.precision));
     const roofs = Object.entries(peaks.flop_per_s).filter(([precision]) => used.has(precision));
-    const largest = most(-Infinity, points.map((one) => one.lost));
+    const largest = most(
+        -Infinity,
+        points.map((one) => one.lost),
+    );
     const xs = points.map((one) => one.flop / Math.max(one.bytes, 1));
-    const ys = points.map((one) => 1e9 * one.flop / one.ns);
+    const ys = points.map((one) => (1e9 * one.flop) / one.ns);
     const corners = roofs.map(([, rate]) => rate / peaks.memory_bytes_per_s);
     const [left, right] = [least([...xs, ...corners]) / 4, most(-Infinity, [...xs, ...corners]) * 4];
-    return chart("roofline of products", 420, (colors) => plain(colors, {
-        grid: { left: 92, right: 40, top: 34, bottom: 58 },
-        xAxis: axis(colors, "operations a byte (least bytes)", (value) => formatCount(value), { type: "log", min: left, max: right }),
-        yAxis: axis(colors, "FLOP/s", (value) => formatRate(value, ""), { type: "log", min: least(ys) / 3, max: most(-Infinity, [...ys, ...roofs.map(([, rate]) => rate)]) * 2, nameGap: 62 }),
-        series: [
-            ...roofs.map(([precision, rate], number) => ({ name: precision, type: "line", showSymbol: false, lineStyle: { width: 2, color: PALETTE[number] }, itemStyle: { color: PALETTE[number] }, silent: true,
-                data: [[left, left * peaks.memory_bytes_per_s], [rate / peaks.memory_bytes_per_s, rate], [right, rate]],
-                endLabel: { show: true, formatter: `${precision} ${formatRate(rate, "FLOP/s")}`, color: colors.text, align: "right", offset: [0, -10] } })),
-            { type: "scatter", data: points.map((one, place) => point(data, one, xs[place], ys[place], largest, one.category ? categoryColor(one.category) : hashed(one.name))) },
-        ],
-        legend: { show: false },
-    }), toRow(data));
+    return chart(
+        "roofline of products",
+        420,
+        (colors) =>
+            plain(colors, {
+                grid: { left: 92, right: 40, top: 34, bottom: 58 },
+                xAxis: axis(colors, "operations a byte (least bytes)", (value) => formatCount(value), {
+                    type: "log",
+                    min: left,
+                    max: right,
+                }),
+                yAxis: axis(colors, "FLOP/s", (value) => formatRate(value, ""), {
+                    type: "log",
+                    min: least(ys) / 3,
+                    max: most(-Infinity, [...ys, ...roofs.map(([, rate]) => rate)]) * 2,
+                    nameGap: 62,
+                }),
+                series: [
+                    ...roofs.map(([precision, rate], number) => ({
+                        name: precision,
+                        type: "line",
+                        showSymbol: false,
+                        lineStyle: { width: 2, color: PALETTE[number] },
+                        itemStyle: { color: PALETTE[number] },
+                        silent: true,
+                        data: [
+                            [left, left * peaks.memory_bytes_per_s],
+                            [rate / peaks.memory_bytes_per_s, rate],
+                            [right, rate],
+                        ],
+                        endLabel: {
+                            show: true,
+                            formatter: `${precision} ${formatRate(rate, "FLOP/s")}`,
+                            color: colors.text,
+                            align: "right",
+                            offset: [0, -10],
+                        },
+                    })),
+                    {
+                        type: "scatter",
+                        data: points.map((one, place) =>
+                            point(
+                                data,
+                                one,
+                                xs[place],
+                                ys[place],
+                                largest,
+                                one.category ? categoryColor(one.category) : hashed(one.name),
+                            ),
+                        ),
+                    },
+                ],
+                legend: { show: false },
+            }),
+        toRow(data),
+    );
 }
 
 function bandwidthChart(data, peaks, points) {
     if (!points.length) return null;
-    const largest = most(-Infinity, points.map((one) => one.lost));
+    const largest = most(
+        -Infinity,
+        points.map((one) => one.lost),
+    );
     const bytes = points.map((one) => one.bytes);
     const [left, right] = [least(bytes) / 3, most(-Infinity, bytes) * 3];
-    const ys = points.map((one) => 1e9 * one.bytes / one.ns);
-    return chart("bandwidth of work without products", 360, (colors) => plain(colors, {
-        grid: { left: 92, right: 40, top: 34, bottom: 58 },
-        xAxis: axis(colors, "least bytes of a call", (value) => formatBytes(value), { type: "log", logBase: 2, min: left, max: right }),
-        yAxis: axis(colors, "B/s", (value) => formatRate(value, ""), { type: "log", min: least(ys) / 3, max: most(peaks.memory_bytes_per_s, ys) * 2, nameGap: 62 }),
-        series: [
-            { type: "line", showSymbol: false, silent: true, lineStyle: { width: 2, color: colors.accent }, data: [[left, peaks.memory_bytes_per_s], [right, peaks.memory_bytes_per_s]],
-                endLabel: { show: true, formatter: `memory ${formatRate(peaks.memory_bytes_per_s, "B/s")}`, color: colors.text, align: "right", offset: [0, -10] } },
-            { type: "scatter", data: points.map((one, place) => point(data, one, one.bytes, ys[place], largest, one.category ? categoryColor(one.category) : hashed(one.name))) },
-        ],
-        legend: { show: false },
-    }), toRow(data));
+    const ys = points.map((one) => (1e9 * one.bytes) / one.ns);
+    return chart(
+        "bandwidth of work without products",
+        360,
+        (colors) =>
+            plain(colors, {
+                grid: { left: 92, right: 40, top: 34, bottom: 58 },
+                xAxis: axis(colors, "least bytes of a call", (value) => formatBytes(value), {
+                    type: "log",
+                    logBase: 2,
+                    min: left,
+                    max: right,
+                }),
+                yAxis: axis(colors, "B/s", (value) => formatRate(value, ""), {
+                    type: "log",
+                    min: least(ys) / 3,
+                    max: most(peaks.memory_bytes_per_s, ys) * 2,
+                    nameGap: 62,
+                }),
+                series: [
+                    {
+                        type: "line",
+                        showSymbol: false,
+                        silent: true,
+                        lineStyle: { width: 2, color: colors.accent },
+                        data: [
+                            [left, peaks.memory_bytes_per_s],
+                            [right, peaks.memory_bytes_per_s],
+                        ],
+                        endLabel: {
+                            show: true,
+                            formatter: `memory ${formatRate(peaks.memory_bytes_per_s, "B/s")}`,
+                            color: colors.text,
+                            align: "right",
+                            offset: [0, -10],
+                        },
+                    },
+                    {
+                        type: "scatter",
+                        data: points.map((one, place) =>
+                            point(
+                                data,
+                                one,
+                                one.bytes,
+                                ys[place],
+                                largest,
+                                one.category ? categoryColor(one.category) : hashed(one.name),
+                            ),
+                        ),
+                    },
+                ],
+                legend: { show: false },
+            }),
+        toRow(data),
+    );
 }
 
 function limitRows(data, limits) {
     const table = new DataTable({
-        name: "limits", rows: limits.rows, sort: ["lost_ns", true], search: (row) => `${row.operator || ""} ${row.kernel} ${row.category}`, groups: { label: "category", of: (row) => row.category },
+        name: "limits",
+        rows: limits.rows,
+        sort: ["lost_ns", true],
+        search: (row) => `${row.operator || ""} ${row.kernel} ${row.category}`,
+        groups: { label: "category", of: (row) => row.category },
         columns: [
-            { key: "operator", label: "Operator", text: true, value: (row) => row.operator || row.kernel, show: (row) => (row.operator ? app.operatorLink(data, row.operator) : nameOf(row.kernel)) },
-            { key: "inputs", label: "Inputs", text: true, value: (row) => (row.product ? productText(row.product) : shapes(row.input_dims)) || "-", show: (row) => nameOf((row.product ? productText(row.product) : shapes(row.input_dims)) || "-") },
-            { key: "calls", label: "Calls", value: (row) => row.calls, format: formatCount }, { key: "call_ns", label: "A call", value: (row) => row.call_ns, format: formatNs },
-            { key: "ideal_ns", label: "Ideal", value: (row) => row.ideal_ns, format: formatNs }, { key: "share", label: "of limit", value: (row) => row.share, format: (value) => formatShare(value, 1) },
-            { key: "by", label: "Limited by", text: true, value: (row) => row.reason || [row.limited_by, row.precision].filter(Boolean).join(", ") },
+            {
+                key: "operator",
+                label: "Operator",
+                text: true,
+                value: (row) => row.operator || row.kernel,
+                show: (row) => (row.operator ? app.operatorLink(data, row.operator) : nameOf(row.kernel)),
+            },
+            {
+                key: "inputs",
+                label: "Inputs",
+                text: true,
+                value: (row) => (row.product ? productText(row.product) : shapes(row.input_dims)) || "-",
+                show: (row) => nameOf((row.product ? productText(row.product) : shapes(row.input_dims)) || "-"),
+            },
+            { key: "calls", label: "Calls", value: (row) => row.calls, format: formatCount },
+            { key: "call_ns", label: "A call", value: (row) => row.call_ns, format: formatNs },
+            { key: "ideal_ns", label: "Ideal", value: (row) => row.ideal_ns, format: formatNs },
+            { key: "share", label: "of limit", value: (row) => row.share, format: (value) => formatShare(value, 1) },
+            {
+                key: "by",
+                label: "Limited by",
+                text: true,
+                value: (row) => row.reason || [row.limited_by, row.precision].filter(Boolean).join(", "),
+            },
             { key: "lost_ns", label: "Lost", value: (row) => row.lost_ns, format: formatNs, bar: true },
         ],
     });
     data.limitTable = table;
-    return [table.element, note(`The calls that lose most, over the whole recording. Models exist for ${formatShare(limits.modelled_ns, limits.device_sum_ns)} of the device sum; opscope limits has all calls.`)];
+    return [
+        table.element,
+        note(
+            `The calls that lose most, over the whole recording. Models exist for ${formatShare(limits.modelled_ns, limits.device_sum_ns)} of the device sum; opscope limits has all calls.`,
+        ),
+    ];
 }

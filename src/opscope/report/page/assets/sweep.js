@@ -1,6 +1,13 @@
 // A sweep: how each quantity goes with the sizes, what bounds each configuration, and how its step times are spread.
 function sweepView(page) {
-    return page.sweeps.map((sweep) => el("article", { data: { sweep: sweep.name } }, page.sweeps.length > 1 ? el("h2", null, sweep.name) : null, sweepOf(page, sweep)));
+    return page.sweeps.map((sweep) =>
+        el(
+            "article",
+            { data: { sweep: sweep.name } },
+            page.sweeps.length > 1 ? el("h2", null, sweep.name) : null,
+            sweepOf(page, sweep),
+        ),
+    );
 }
 
 function sweepOf(page, sweep) {
@@ -11,32 +18,111 @@ function sweepOf(page, sweep) {
     return [
         section(null, sweepTable(comparison, rows), failures(comparison)),
         axes.length ? growth(rows, axes, comparison) : null,
-        section(`Time by category, ${comparison.measured_on === "device" ? "on the device" : "on the CPU"}, a step`, categoryChart(rows)),
+        section(
+            `Time by category, ${comparison.measured_on === "device" ? "on the device" : "on the CPU"}, a step`,
+            categoryChart(rows),
+        ),
         rows.length > 1 ? regimes(sweep, rows, axes) : null,
-        section("Unprofiled steps of each configuration", distributions(page.traces.filter((trace) => trace.sweep === sweep.name))),
-        comparison.findings.length ? section("What the sweep shows", el("ol", { class: "findings" }, comparison.findings.map((one) => finding(null, one)))) : null,
-        comparison.notes.length ? section("Notes", el("ul", null, comparison.notes.map((one) => el("li", null, one)))) : null,
+        section(
+            "Unprofiled steps of each configuration",
+            distributions(page.traces.filter((trace) => trace.sweep === sweep.name)),
+        ),
+        comparison.findings.length
+            ? section(
+                  "What the sweep shows",
+                  el(
+                      "ol",
+                      { class: "findings" },
+                      comparison.findings.map((one) => finding(null, one)),
+                  ),
+              )
+            : null,
+        comparison.notes.length
+            ? section(
+                  "Notes",
+                  el(
+                      "ul",
+                      null,
+                      comparison.notes.map((one) => el("li", null, one)),
+                  ),
+              )
+            : null,
     ];
 }
 
 const MS = 1e6;
 const fromMs = (value) => (value === null ? null : value * MS);
-const numericAxes = (rows) => [...new Set(rows.flatMap((row) => Object.keys(row.axes)))].filter((name) => new Set(rows.map((row) => row.axes[name])).size > 1 && rows.every((row) => typeof row.axes[name] === "number"));
+const numericAxes = (rows) =>
+    [...new Set(rows.flatMap((row) => Object.keys(row.axes)))].filter(
+        (name) =>
+            new Set(rows.map((row) => row.axes[name])).size > 1 &&
+            rows.every((row) => typeof row.axes[name] === "number"),
+    );
 
 function sweepTable(comparison, rows) {
-    const inMs = (key, label) => ({ key, label, value: (row) => row[key], format: (value) => formatNs(fromMs(value)), bar: key === "wall_ms" });
+    const inMs = (key, label) => ({
+        key,
+        label,
+        value: (row) => row[key],
+        format: (value) => formatNs(fromMs(value)),
+        bar: key === "wall_ms",
+    });
     const table = new DataTable({
-        name: "configurations", rows, sort: ["wall_ms", false], id: (row) => row.id,
+        name: "configurations",
+        rows,
+        sort: ["wall_ms", false],
+        id: (row) => row.id,
         columns: [
-            { key: "id", label: "Configuration", text: true, value: (row) => row.id, show: (row) => button(row.id, () => app.chooseTrace(row.id, comparison), { class: "plain" }) },
-            inMs("wall_ms", "Unprofiled step"), inMs("event_ms", "By events"), inMs("device_sum_ms", "Device sum"), inMs("device_busy_ms", "Device busy"),
-            { key: "device_share", label: "Busy share", value: (row) => row.device_share, format: (value) => formatShare(value, 1) },
+            {
+                key: "id",
+                label: "Configuration",
+                text: true,
+                value: (row) => row.id,
+                show: (row) => button(row.id, () => app.chooseTrace(row.id, comparison), { class: "plain" }),
+            },
+            inMs("wall_ms", "Unprofiled step"),
+            inMs("event_ms", "By events"),
+            inMs("device_sum_ms", "Device sum"),
+            inMs("device_busy_ms", "Device busy"),
+            {
+                key: "device_share",
+                label: "Busy share",
+                value: (row) => row.device_share,
+                format: (value) => formatShare(value, 1),
+            },
             inMs("cpu_self_ms", "CPU self"),
-            { key: "sequences_per_second", label: `${comparison.unit} / s`, value: (row) => row.sequences_per_second, format: formatCount },
-            { key: "tokens_per_second", label: "tokens / s", value: (row) => row.tokens_per_second, format: formatCount },
-            { key: "peak_memory_bytes", label: "Peak memory", value: (row) => row.peak_memory_bytes, format: formatBytes },
-            { key: "bound", label: "Bound", text: true, value: (row) => row.bound, show: (row) => el("span", { class: "word", data: { kind: row.bound } }, row.bound.replace("_", " ")) },
-            { key: "trust", label: "Trust", text: true, value: (row) => row.trust, show: (row) => el("span", { class: `trust ${row.trust}` }, row.trust) },
+            {
+                key: "sequences_per_second",
+                label: `${comparison.unit} / s`,
+                value: (row) => row.sequences_per_second,
+                format: formatCount,
+            },
+            {
+                key: "tokens_per_second",
+                label: "tokens / s",
+                value: (row) => row.tokens_per_second,
+                format: formatCount,
+            },
+            {
+                key: "peak_memory_bytes",
+                label: "Peak memory",
+                value: (row) => row.peak_memory_bytes,
+                format: formatBytes,
+            },
+            {
+                key: "bound",
+                label: "Bound",
+                text: true,
+                value: (row) => row.bound,
+                show: (row) => el("span", { class: "word", data: { kind: row.bound } }, row.bound.replace("_", " ")),
+            },
+            {
+                key: "trust",
+                label: "Trust",
+                text: true,
+                value: (row) => row.trust,
+                show: (row) => el("span", { class: `trust ${row.trust}` }, row.trust),
+            },
         ],
     });
     app.sweepTable = table;
@@ -45,15 +131,32 @@ function sweepTable(comparison, rows) {
 
 function failures(comparison) {
     const parts = [];
-    if (comparison.failed.length) parts.push(el("ul", { class: "checks" }, comparison.failed.map((one) => el("li", { class: "fail" }, el("code", null, one.id), ` failed (${one.kind}): ${one.message}`))));
+    if (comparison.failed.length)
+        parts.push(
+            el(
+                "ul",
+                { class: "checks" },
+                comparison.failed.map((one) =>
+                    el("li", { class: "fail" }, el("code", null, one.id), ` failed (${one.kind}): ${one.message}`),
+                ),
+            ),
+        );
     if (comparison.pending.length) parts.push(note(`Not run: ${comparison.pending.join(", ")}.`));
     return parts;
 }
 
 const QUANTITIES = [
-    ["wall_ms", "unprofiled step", (row) => fromMs(row.wall_ms), formatNs], ["device_sum_ms", "device sum", (row) => fromMs(row.device_sum_ms), formatNs],
-    ["sequences_per_second", "sequences a second", (row) => row.sequences_per_second, formatCount], ["tokens_per_second", "tokens a second", (row) => row.tokens_per_second, formatCount],
-    ["peak_memory_bytes", "peak memory", (row) => row.peak_memory_bytes, formatBytes], ["device_share", "busy share", (row) => (row.device_share === null ? null : 100 * row.device_share), (value) => `${fixed(value, 0)} %`],
+    ["wall_ms", "unprofiled step", (row) => fromMs(row.wall_ms), formatNs],
+    ["device_sum_ms", "device sum", (row) => fromMs(row.device_sum_ms), formatNs],
+    ["sequences_per_second", "sequences a second", (row) => row.sequences_per_second, formatCount],
+    ["tokens_per_second", "tokens a second", (row) => row.tokens_per_second, formatCount],
+    ["peak_memory_bytes", "peak memory", (row) => row.peak_memory_bytes, formatBytes],
+    [
+        "device_share",
+        "busy share",
+        (row) => (row.device_share === null ? null : 100 * row.device_share),
+        (value) => `${fixed(value, 0)} %`,
+    ],
 ];
 
 function growth(rows, axes, comparison) {
@@ -65,26 +168,86 @@ function growth(rows, axes, comparison) {
             const known = rows.filter((row) => of(row) !== null && of(row) !== undefined);
             if (known.length < 2) continue;
             const title = key === "sequences_per_second" ? `${comparison.unit} a second` : label;
-            add(holder, [el("figure", null, el("figcaption", null, title), chart(`${title} over ${along}`, 250, (colors) => growthOption(colors, known, along, of, format, key)))]);
+            add(holder, [
+                el(
+                    "figure",
+                    null,
+                    el("figcaption", null, title),
+                    chart(`${title} over ${along}`, 250, (colors) =>
+                        growthOption(colors, known, along, of, format, key),
+                    ),
+                ),
+            ]);
         }
     };
     draw();
-    return section("How it grows", axes.length > 1 ? el("div", { class: "tools" }, choice("along", axes.map((name) => [name, name.replace("_", " ")]), along, (value) => { along = value; draw(); })) : null, holder);
+    return section(
+        "How it grows",
+        axes.length > 1
+            ? el(
+                  "div",
+                  { class: "tools" },
+                  choice(
+                      "along",
+                      axes.map((name) => [name, name.replace("_", " ")]),
+                      along,
+                      (value) => {
+                          along = value;
+                          draw();
+                      },
+                  ),
+              )
+            : null,
+        holder,
+    );
 }
 
 function growthOption(colors, rows, along, of, format, key) {
-    const others = (row) => Object.entries(row.axes).filter(([name]) => name !== along).map(([name, value]) => `${name.replace("_", " ")} ${value}`).join(", ") || "all";
+    const others = (row) =>
+        Object.entries(row.axes)
+            .filter(([name]) => name !== along)
+            .map(([name, value]) => `${name.replace("_", " ")} ${value}`)
+            .join(", ") || "all";
     const groups = new Map();
-    for (const row of rows) { if (!groups.has(others(row))) groups.set(others(row), []); groups.get(others(row)).push(row); }
+    for (const row of rows) {
+        if (!groups.has(others(row))) groups.set(others(row), []);
+        groups.get(others(row)).push(row);
+    }
     const sizes = rows.map((row) => row.axes[along]);
     return plain(colors, {
         grid: { left: 76, right: 20, top: 44, bottom: 46 },
-        xAxis: axis(colors, along.replace("_", " "), null, { type: "log", logBase: 2, nameGap: 26, min: least(sizes), max: most(-Infinity, sizes) }),
+        xAxis: axis(colors, along.replace("_", " "), null, {
+            type: "log",
+            logBase: 2,
+            nameGap: 26,
+            min: least(sizes),
+            max: most(-Infinity, sizes),
+        }),
         yAxis: axis(colors, "", format, { min: 0, nameGap: 56 }),
         series: [...groups].map(([name, found]) => {
             found.sort((one, other) => one.axes[along] - other.axes[along]);
-            return { name, type: "line", symbolSize: 7, data: found.map((row) => ({ value: [row.axes[along], of(row)],
-                tip: () => tip(row.id, [[key.replaceAll("_", " "), format(of(row))], key === "wall_ms" && row.wall_low_ms !== null ? ["95 % interval", `${formatNs(fromMs(row.wall_low_ms))} to ${formatNs(fromMs(row.wall_high_ms))}`] : null, ["bound", row.bound]].filter(Boolean)) })) };
+            return {
+                name,
+                type: "line",
+                symbolSize: 7,
+                data: found.map((row) => ({
+                    value: [row.axes[along], of(row)],
+                    tip: () =>
+                        tip(
+                            row.id,
+                            [
+                                [key.replaceAll("_", " "), format(of(row))],
+                                key === "wall_ms" && row.wall_low_ms !== null
+                                    ? [
+                                          "95 % interval",
+                                          `${formatNs(fromMs(row.wall_low_ms))} to ${formatNs(fromMs(row.wall_high_ms))}`,
+                                      ]
+                                    : null,
+                                ["bound", row.bound],
+                            ].filter(Boolean),
+                        ),
+                })),
+            };
         }),
     });
 }
@@ -93,12 +256,29 @@ function categoryChart(rows) {
     const names = [...new Set(rows.flatMap((row) => Object.keys(row.categories_ms)))];
     const total = (name) => sum(rows.map((row) => row.categories_ms[name] || 0));
     names.sort((one, other) => total(other) - total(one));
-    return chart("time by category of each configuration", 60 + 26 * rows.length + 40, (colors) => plain(colors, {
-        grid: { left: 130, right: 30, top: 52, bottom: 40 },
-        xAxis: axis(colors, "", formatNs), yAxis: { type: "category", inverse: true, data: rows.map((row) => row.id), axisLabel: { color: colors.text }, axisLine: { lineStyle: { color: colors.line } } },
-        series: names.map((name) => ({ name, type: "bar", stack: "all", itemStyle: { color: categoryColor(name) },
-            data: rows.map((row) => ({ value: fromMs(row.categories_ms[name] || 0), tip: () => tip(`${row.id}: ${name}`, [["a step", formatNs(fromMs(row.categories_ms[name] || 0))]]) })) })),
-    }));
+    return chart("time by category of each configuration", 60 + 26 * rows.length + 40, (colors) =>
+        plain(colors, {
+            grid: { left: 130, right: 30, top: 52, bottom: 40 },
+            xAxis: axis(colors, "", formatNs),
+            yAxis: {
+                type: "category",
+                inverse: true,
+                data: rows.map((row) => row.id),
+                axisLabel: { color: colors.text },
+                axisLine: { lineStyle: { color: colors.line } },
+            },
+            series: names.map((name) => ({
+                name,
+                type: "bar",
+                stack: "all",
+                itemStyle: { color: categoryColor(name) },
+                data: rows.map((row) => ({
+                    value: fromMs(row.categories_ms[name] || 0),
+                    tip: () => tip(`${row.id}: ${name}`, [["a step", formatNs(fromMs(row.categories_ms[name] || 0))]]),
+                })),
+            })),
+        }),
+    );
 }
 
 // What bounds each configuration: a grid where there are two axes; and where that turns.
@@ -107,16 +287,75 @@ function regimes(sweep, rows, axes) {
     if (axes.length === 2) {
         const [down, across] = axes;
         const values = (name) => [...new Set(rows.map((row) => row.axes[name]))].sort((one, other) => one - other);
-        parts.push(el("div", { class: "scroll" }, el("table", { class: "data plain grid", "aria-label": "what bounds each configuration" },
-            el("thead", null, el("tr", null, el("th", { scope: "col" }, `${down.replace("_", " ")} \\ ${across.replace("_", " ")}`), values(across).map((value) => el("th", { scope: "col", class: "number" }, value)))),
-            el("tbody", null, values(down).map((value) => el("tr", null, el("th", { scope: "row" }, value), values(across).map((other) => {
-                const found = rows.filter((row) => row.axes[down] === value && row.axes[across] === other);
-                return el("td", null, found.map((row) => el("span", { class: "word", data: { kind: row.bound }, title: row.id }, row.bound.replace("_", " "), row.device_share === null ? "" : ` ${fixed(100 * row.device_share, 0)} %`)));
-            })))))));
+        parts.push(
+            el(
+                "div",
+                { class: "scroll" },
+                el(
+                    "table",
+                    { class: "data plain grid", "aria-label": "what bounds each configuration" },
+                    el(
+                        "thead",
+                        null,
+                        el(
+                            "tr",
+                            null,
+                            el("th", { scope: "col" }, `${down.replace("_", " ")} \\ ${across.replace("_", " ")}`),
+                            values(across).map((value) => el("th", { scope: "col", class: "number" }, value)),
+                        ),
+                    ),
+                    el(
+                        "tbody",
+                        null,
+                        values(down).map((value) =>
+                            el(
+                                "tr",
+                                null,
+                                el("th", { scope: "row" }, value),
+                                values(across).map((other) => {
+                                    const found = rows.filter(
+                                        (row) => row.axes[down] === value && row.axes[across] === other,
+                                    );
+                                    return el(
+                                        "td",
+                                        null,
+                                        found.map((row) =>
+                                            el(
+                                                "span",
+                                                { class: "word", data: { kind: row.bound }, title: row.id },
+                                                row.bound.replace("_", " "),
+                                                row.device_share === null
+                                                    ? ""
+                                                    : ` ${fixed(100 * row.device_share, 0)} %`,
+                                            ),
+                                        ),
+                                    );
+                                }),
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+        );
     }
     if (sweep.turns.length) {
-        parts.push(el("ul", { class: "turns" }, sweep.turns.map((turn) => el("li", null, `Between ${turn.along.replace("_", " ")} ${turn.smaller} and ${turn.larger}${turn.others ? ` (${turn.others})` : ""} it turns from `,
-            el("span", { class: "word", data: { kind: turn.before } }, turn.before.replace("_", " ")), " to ", el("span", { class: "word", data: { kind: turn.after } }, turn.after.replace("_", " ")), "."))));
+        parts.push(
+            el(
+                "ul",
+                { class: "turns" },
+                sweep.turns.map((turn) =>
+                    el(
+                        "li",
+                        null,
+                        `Between ${turn.along.replace("_", " ")} ${turn.smaller} and ${turn.larger}${turn.others ? ` (${turn.others})` : ""} it turns from `,
+                        el("span", { class: "word", data: { kind: turn.before } }, turn.before.replace("_", " ")),
+                        " to ",
+                        el("span", { class: "word", data: { kind: turn.after } }, turn.after.replace("_", " ")),
+                        ".",
+                    ),
+                ),
+            ),
+        );
     } else {
         parts.push(note("What bounds the step is the same between all neighbouring sizes."));
     }
@@ -128,18 +367,91 @@ function distributions(traces) {
     const found = traces.filter((trace) => trace.samples_ns.length > 1);
     if (!found.length) return note("No unprofiled steps were timed.");
     let seed = 1;
-    const random = () => { seed = (seed * 16807) % 2147483647; return seed / 2147483647; };
-    return [chart("unprofiled steps of each configuration", 60 + 34 * found.length + 40, (colors) => plain(colors, {
-        grid: { left: 130, right: 30, top: 16, bottom: 40 }, legend: { show: false },
-        xAxis: axis(colors, "", formatNs, { min: 0 }), yAxis: { type: "value", inverse: true, min: -0.6, max: found.length - 0.4, axisTick: { show: false }, axisLabel: { color: colors.text, customValues: found.map((_, place) => place), formatter: (value) => (found[value] ? printable(found[value].name) : "") }, splitLine: { show: false }, axisLine: { lineStyle: { color: colors.line } } },
-        series: [{ type: "scatter", symbolSize: 3, itemStyle: { opacity: 0.35 }, data: found.flatMap((trace, place) => thinned(trace.samples_ns, 400).map((value) => ({ value: [value, place + 0.5 * (random() - 0.5)], tip: () => tip(trace.name, [["a step", formatNs(value)]]) }))) },
-            { type: "custom", data: found.map((trace, place) => { const wall = trace.document.measurement.wall; return { value: [wall.p25_ns, wall.p75_ns, wall.median_ns, place], tip: () => tip(trace.name, [["median", formatNs(wall.median_ns)], ["middle half", `${formatNs(wall.p25_ns)} to ${formatNs(wall.p75_ns)}`], ["least and most", `${formatNs(wall.min_ns)}, ${formatNs(wall.max_ns)}`], ["samples", formatCount(wall.count)]]) }; }), encode: { x: [0, 1, 2], y: 3 },
-                renderItem: (params, api) => {
-                    const at = (value) => api.coord([api.value(value), api.value(3)]);
-                    const [low, high, median] = [at(0), at(1), at(2)];
-                    return { type: "group", children: [{ type: "rect", shape: { x: low[0], y: low[1] - 9, width: Math.max(high[0] - low[0], 1), height: 18 }, style: { fill: "transparent", stroke: colors.text, lineWidth: 1 } }, { type: "line", shape: { x1: median[0], y1: median[1] - 12, x2: median[0], y2: median[1] + 12 }, style: { stroke: "#e15759", lineWidth: 2 } }] };
-                } }],
-    })), note("Points are steps, boxes hold the middle half, red lines are medians. Of more than 400 steps every n-th is drawn; medians and boxes are of all.")];
+    const random = () => {
+        seed = (seed * 16807) % 2147483647;
+        return seed / 2147483647;
+    };
+    return [
+        chart("unprofiled steps of each configuration", 60 + 34 * found.length + 40, (colors) =>
+            plain(colors, {
+                grid: { left: 130, right: 30, top: 16, bottom: 40 },
+                legend: { show: false },
+                xAxis: axis(colors, "", formatNs, { min: 0 }),
+                yAxis: {
+                    type: "value",
+                    inverse: true,
+                    min: -0.6,
+                    max: found.length - 0.4,
+                    axisTick: { show: false },
+                    axisLabel: {
+                        color: colors.text,
+                        customValues: found.map((_, place) => place),
+                        formatter: (value) => (found[value] ? printable(found[value].name) : ""),
+                    },
+                    splitLine: { show: false },
+                    axisLine: { lineStyle: { color: colors.line } },
+                },
+                series: [
+                    {
+                        type: "scatter",
+                        symbolSize: 3,
+                        itemStyle: { opacity: 0.35 },
+                        data: found.flatMap((trace, place) =>
+                            thinned(trace.samples_ns, 400).map((value) => ({
+                                value: [value, place + 0.5 * (random() - 0.5)],
+                                tip: () => tip(trace.name, [["a step", formatNs(value)]]),
+                            })),
+                        ),
+                    },
+                    {
+                        type: "custom",
+                        data: found.map((trace, place) => {
+                            const wall = trace.document.measurement.wall;
+                            return {
+                                value: [wall.p25_ns, wall.p75_ns, wall.median_ns, place],
+                                tip: () =>
+                                    tip(trace.name, [
+                                        ["median", formatNs(wall.median_ns)],
+                                        ["middle half", `${formatNs(wall.p25_ns)} to ${formatNs(wall.p75_ns)}`],
+                                        ["least and most", `${formatNs(wall.min_ns)}, ${formatNs(wall.max_ns)}`],
+                                        ["samples", formatCount(wall.count)],
+                                    ]),
+                            };
+                        }),
+                        encode: { x: [0, 1, 2], y: 3 },
+                        renderItem: (params, api) => {
+                            const at = (value) => api.coord([api.value(value), api.value(3)]);
+                            const [low, high, median] = [at(0), at(1), at(2)];
+                            return {
+                                type: "group",
+                                children: [
+                                    {
+                                        type: "rect",
+                                        shape: {
+                                            x: low[0],
+                                            y: low[1] - 9,
+                                            width: Math.max(high[0] - low[0], 1),
+                                            height: 18,
+                                        },
+                                        style: { fill: "transparent", stroke: colors.text, lineWidth: 1 },
+                                    },
+                                    {
+                                        type: "line",
+                                        shape: { x1: median[0], y1: median[1] - 12, x2: median[0], y2: median[1] + 12 },
+                                        style: { stroke: "#e15759", lineWidth: 2 },
+                                    },
+                                ],
+                            };
+                        },
+                    },
+                ],
+            }),
+        ),
+        note(
+            "Points are steps, boxes hold the middle half, red lines are medians. Of more than 400 steps every n-th is drawn; medians and boxes are of all.",
+        ),
+    ];
 }
 
-const thinned = (values, most) => (values.length <= most ? values : values.filter((_, place) => place % Math.ceil(values.length / most) === 0));
+const thinned = (values, most) =>
+    values.length <= most ? values : values.filter((_, place) => place % Math.ceil(values.length / most) === 0);

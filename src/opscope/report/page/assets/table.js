@@ -12,16 +12,43 @@ class DataTable {
         this.opened = new Set();
         this.largest = new Map();
         for (const column of options.columns) {
-            if (column.bar) this.largest.set(column.key, most(1e-30, options.rows.map((row) => Math.abs(column.value(row) ?? 0))));
+            if (column.bar)
+                this.largest.set(
+                    column.key,
+                    most(
+                        1e-30,
+                        options.rows.map((row) => Math.abs(column.value(row) ?? 0)),
+                    ),
+                );
         }
         this.texts = options.search ? new Map() : null;
         this.body = el("tbody");
         this.count = el("span", { class: "count", "aria-live": "polite" });
-        this.head = el("tr", null, options.columns.map((column) => this.heading(column)));
-        this.table = el("table", { class: "data", "aria-label": options.name }, el("thead", null, this.head), this.body);
+        this.head = el(
+            "tr",
+            null,
+            options.columns.map((column) => this.heading(column)),
+        );
+        this.table = el(
+            "table",
+            { class: "data", "aria-label": options.name },
+            el("thead", null, this.head),
+            this.body,
+        );
         this.more = el("div", { class: "more" });
-        this.element = el("div", { class: "table" }, this.tools(), el("div", { class: "scroll" }, this.table), this.more);
-        this.watcher = new IntersectionObserver((entries) => { if (entries.some((one) => one.isIntersecting)) this.extend(); }, { rootMargin: "400px" });
+        this.element = el(
+            "div",
+            { class: "table" },
+            this.tools(),
+            el("div", { class: "scroll" }, this.table),
+            this.more,
+        );
+        this.watcher = new IntersectionObserver(
+            (entries) => {
+                if (entries.some((one) => one.isIntersecting)) this.extend();
+            },
+            { rootMargin: "400px" },
+        );
         this.watcher.observe(this.more);
         this.table.addEventListener("keydown", (event) => this.onKey(event));
         this.refresh();
@@ -30,17 +57,37 @@ class DataTable {
     tools() {
         const parts = [];
         if (this.options.search) {
-            this.input = el("input", { type: "search", placeholder: "search", "aria-label": `search ${this.options.name}`,
-                on: { input: () => { this.query = this.input.value.toLowerCase(); this.refresh(); } } });
+            this.input = el("input", {
+                type: "search",
+                placeholder: "search",
+                "aria-label": `search ${this.options.name}`,
+                on: {
+                    input: () => {
+                        this.query = this.input.value.toLowerCase();
+                        this.refresh();
+                    },
+                },
+            });
             parts.push(this.input);
         }
         if (this.options.groups) {
             const counts = new Map();
-            for (const row of this.options.rows) counts.set(this.options.groups.of(row), (counts.get(this.options.groups.of(row)) || 0) + 1);
+            for (const row of this.options.rows)
+                counts.set(this.options.groups.of(row), (counts.get(this.options.groups.of(row)) || 0) + 1);
             this.chips = el("span", { class: "chips", role: "group", "aria-label": this.options.groups.label });
             for (const [group, count] of counts) {
-                add(this.chips, [button([group, el("small", null, ` ${count}`)], () => this.filter(this.group === group ? null : group), {
-                    class: "chip", "aria-pressed": "false", data: { group }, style: { "--chip": categoryColor(group) } })]);
+                add(this.chips, [
+                    button(
+                        [group, el("small", null, ` ${count}`)],
+                        () => this.filter(this.group === group ? null : group),
+                        {
+                            class: "chip",
+                            "aria-pressed": "false",
+                            data: { group },
+                            style: { "--chip": categoryColor(group) },
+                        },
+                    ),
+                ]);
             }
             if (counts.size > 1) parts.push(this.chips);
         }
@@ -62,7 +109,8 @@ class DataTable {
 
     filter(group) {
         this.group = group;
-        for (const chip of this.chips ? this.chips.children : []) chip.setAttribute("aria-pressed", chip.dataset.group === group);
+        for (const chip of this.chips ? this.chips.children : [])
+            chip.setAttribute("aria-pressed", chip.dataset.group === group);
         this.refresh();
     }
 
@@ -75,8 +123,11 @@ class DataTable {
         const began = performance.now();
         const column = this.options.columns.find((one) => one.key === this.sortKey);
         const words = this.query.split(/\s+/).filter(Boolean);
-        this.shown = this.options.rows.filter((row) => (this.group === null || this.options.groups.of(row) === this.group)
-            && words.every((word) => this.textOf(row).includes(word)));
+        this.shown = this.options.rows.filter(
+            (row) =>
+                (this.group === null || this.options.groups.of(row) === this.group) &&
+                words.every((word) => this.textOf(row).includes(word)),
+        );
         const keys = new Map(this.shown.map((row) => [row, column.value(row)]));
         const way = this.descending ? -1 : 1;
         this.shown.sort((one, other) => {
@@ -86,13 +137,19 @@ class DataTable {
             return first < second ? -way : first > second ? way : 0;
         });
         for (const cell of this.head.children) {
-            cell.setAttribute("aria-sort", cell.dataset.key === this.sortKey ? (this.descending ? "descending" : "ascending") : "none");
+            cell.setAttribute(
+                "aria-sort",
+                cell.dataset.key === this.sortKey ? (this.descending ? "descending" : "ascending") : "none",
+            );
         }
         clear(this.body);
         this.drawn = 0;
         this.extend();
-        clear(this.count).append(this.shown.length === this.options.rows.length
-            ? `${formatCount(this.options.rows.length)} ${this.options.rows.length === 1 ? "row" : "rows"}` : `${formatCount(this.shown.length)} of ${formatCount(this.options.rows.length)} rows`);
+        clear(this.count).append(
+            this.shown.length === this.options.rows.length
+                ? `${formatCount(this.options.rows.length)} ${this.options.rows.length === 1 ? "row" : "rows"}`
+                : `${formatCount(this.shown.length)} of ${formatCount(this.options.rows.length)} rows`,
+        );
         this.lastRefreshMs = performance.now() - began;
         this.element.dataset.refreshMs = this.lastRefreshMs.toFixed(1);
     }
@@ -106,14 +163,29 @@ class DataTable {
         this.drawn += next.length;
         clear(this.more);
         if (this.drawn < this.shown.length) {
-            add(this.more, [el("span", { class: "printed note" }, `The first ${formatCount(this.drawn)} of ${formatCount(this.shown.length)} rows are printed.`), button(`show all ${formatCount(this.shown.length)} rows`, () => { while (this.drawn < this.shown.length) this.extend(); })]);
+            add(this.more, [
+                el(
+                    "span",
+                    { class: "printed note" },
+                    `The first ${formatCount(this.drawn)} of ${formatCount(this.shown.length)} rows are printed.`,
+                ),
+                button(`show all ${formatCount(this.shown.length)} rows`, () => {
+                    while (this.drawn < this.shown.length) this.extend();
+                }),
+            ]);
         }
     }
 
     row(row) {
         const cells = this.options.columns.map((column) => this.cell(column, row));
         const attributes = this.options.open
-            ? { class: "row", tabindex: 0, "aria-expanded": this.opened.has(row), on: { click: (event) => this.onClick(event, row) } } : { class: "row" };
+            ? {
+                  class: "row",
+                  tabindex: 0,
+                  "aria-expanded": this.opened.has(row),
+                  on: { click: (event) => this.onClick(event, row) },
+              }
+            : { class: "row" };
         const element = el("tr", { ...attributes, data: { id: this.options.id ? this.options.id(row) : null } }, cells);
         element.opscopeRow = row;
         return element;
@@ -122,10 +194,23 @@ class DataTable {
     cell(column, row) {
         const value = column.value(row);
         const content = column.show ? column.show(row) : column.format ? column.format(value) : value;
-        const cell = el("td", { class: column.text ? "text" : "number", data: { key: column.key, value: column.text ? null : value ?? "" } }, content ?? "-");
+        const cell = el(
+            "td",
+            {
+                class: column.text ? "text" : "number",
+                data: { key: column.key, value: column.text ? null : (value ?? "") },
+            },
+            content ?? "-",
+        );
         if (column.bar) {
             const share = Math.abs(value ?? 0) / this.largest.get(column.key);
-            add(cell, [el("span", { class: value < 0 ? "bar less" : "bar", style: { width: `${(100 * share).toFixed(2)}%` }, "aria-hidden": "true" })]);
+            add(cell, [
+                el("span", {
+                    class: value < 0 ? "bar less" : "bar",
+                    style: { width: `${(100 * share).toFixed(2)}%` },
+                    "aria-hidden": "true",
+                }),
+            ]);
         }
         return cell;
     }
@@ -138,26 +223,36 @@ class DataTable {
     toggle(row, open = !this.opened.has(row)) {
         const element = [...this.body.children].find((one) => one.opscopeRow === row);
         if (open === this.opened.has(row)) return element;
-        if (open) this.opened.add(row); else this.opened.delete(row);
+        if (open) this.opened.add(row);
+        else this.opened.delete(row);
         if (element) {
             element.setAttribute("aria-expanded", open);
-            if (open) element.after(this.detail(row)); else if (element.nextElementSibling) element.nextElementSibling.remove();
+            if (open) element.after(this.detail(row));
+            else if (element.nextElementSibling) element.nextElementSibling.remove();
         }
         return element;
     }
 
     detail(row) {
-        return el("tr", { class: "opened" }, el("td", { colspan: this.options.columns.length }, el("div", { class: "detail" }, this.options.open(row))));
+        return el(
+            "tr",
+            { class: "opened" },
+            el("td", { colspan: this.options.columns.length }, el("div", { class: "detail" }, this.options.open(row))),
+        );
     }
 
     // Show a row of another view's: without filters, opened, in sight.
     reveal(row) {
         if (this.input) this.input.value = "";
         this.query = "";
-        if (this.options.groups) this.filter(null); else this.refresh();
+        if (this.options.groups) this.filter(null);
+        else this.refresh();
         while (this.drawn < this.shown.length && this.shown.indexOf(row) >= this.drawn) this.extend();
         const element = this.toggle(row, true);
-        if (element) { element.focus({ preventScroll: true }); element.scrollIntoView({ block: "center" }); }
+        if (element) {
+            element.focus({ preventScroll: true });
+            element.scrollIntoView({ block: "center" });
+        }
     }
 
     onKey(event) {
@@ -165,19 +260,73 @@ class DataTable {
         if (!row || event.target !== row) return;
         const rows = [...this.body.querySelectorAll("tr.row")];
         const place = rows.indexOf(row);
-        const target = { ArrowDown: rows[place + 1], ArrowUp: rows[place - 1], Home: rows[0], End: rows[rows.length - 1] }[event.key];
-        if (target) { event.preventDefault(); target.focus(); return; }
-        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.toggle(row.opscopeRow); }
+        const target = {
+            ArrowDown: rows[place + 1],
+            ArrowUp: rows[place - 1],
+            Home: rows[0],
+            End: rows[rows.length - 1],
+        }[event.key];
+        if (target) {
+            event.preventDefault();
+            target.focus();
+            return;
+        }
+        if (event.key === "Enter" || event.key === " ") {
+            event.preventDefault();
+            this.toggle(row.opscopeRow);
+        }
     }
 }
 
 // A table of a few rows, as they are.
 function plainTable(name, columns, rows) {
-    return el("div", { class: "scroll" }, el("table", { class: "data plain", "aria-label": name },
-        el("thead", null, el("tr", null, columns.map((column) => el("th", { scope: "col", class: column.text ? "text" : "number", title: column.title }, column.label)))),
-        el("tbody", null, rows.map((row) => el("tr", null, columns.map((column) => {
-            const value = column.value(row);
-            const content = column.show ? column.show(row) : column.format ? column.format(value) : value;
-            return el("td", { class: column.text ? "text" : "number", data: { key: column.key, value: column.text ? null : value ?? "" } }, content ?? "-");
-        }))))));
+    return el(
+        "div",
+        { class: "scroll" },
+        el(
+            "table",
+            { class: "data plain", "aria-label": name },
+            el(
+                "thead",
+                null,
+                el(
+                    "tr",
+                    null,
+                    columns.map((column) =>
+                        el(
+                            "th",
+                            { scope: "col", class: column.text ? "text" : "number", title: column.title },
+                            column.label,
+                        ),
+                    ),
+                ),
+            ),
+            el(
+                "tbody",
+                null,
+                rows.map((row) =>
+                    el(
+                        "tr",
+                        null,
+                        columns.map((column) => {
+                            const value = column.value(row);
+                            const content = column.show
+                                ? column.show(row)
+                                : column.format
+                                  ? column.format(value)
+                                  : value;
+                            return el(
+                                "td",
+                                {
+                                    class: column.text ? "text" : "number",
+                                    data: { key: column.key, value: column.text ? null : (value ?? "") },
+                                },
+                                content ?? "-",
+                            );
+                        }),
+                    ),
+                ),
+            ),
+        ),
+    );
 }

@@ -1,7 +1,22 @@
 // Numbers as people read them: the same rules as opscope/units.py, which tests hold this to.
-const TIME_STEPS = [[1e9, "s"], [1e6, "ms"], [1e3, "us"]];
-const SIZE_STEPS = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
-const RATE_STEPS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+const TIME_STEPS = [
+    [1e9, "s"],
+    [1e6, "ms"],
+    [1e3, "us"],
+];
+const SIZE_STEPS = [
+    [2 ** 40, "TiB"],
+    [2 ** 30, "GiB"],
+    [2 ** 20, "MiB"],
+    [2 ** 10, "KiB"],
+];
+const RATE_STEPS = [
+    [1e15, "P"],
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+];
 
 // The largest and the least of many numbers: a call cannot take a hundred thousand arguments.
 const most = (start, values) => values.reduce((found, value) => Math.max(found, value), start);
@@ -33,7 +48,7 @@ function stepped(value, steps, unit) {
 const formatNs = (value) => stepped(value, TIME_STEPS, "ns");
 const formatBytes = (value) => stepped(value, SIZE_STEPS, "B");
 const formatShare = (part, whole) =>
-    part === null || part === undefined || !whole ? "-" : `${fixed(100 * part / whole, 1)} %`;
+    part === null || part === undefined || !whole ? "-" : `${fixed((100 * part) / whole, 1)} %`;
 const withThousands = (text) => text.replace(/^(-?\d+)/, (digits) => digits.replace(/\B(?=(\d{3})+$)/g, ","));
 
 function formatCount(value) {
@@ -45,7 +60,9 @@ function formatCount(value) {
 function fourDigits(value) {
     const exact = Math.abs(value).toExponential(60);
     const even = /^\d\.\d\d[02468]50+e/.test(exact);
-    return even ? `${value < 0 ? "-" : ""}${exact.slice(0, 5)}${exact.slice(exact.indexOf("e"))}` : value.toPrecision(4);
+    return even
+        ? `${value < 0 ? "-" : ""}${exact.slice(0, 5)}${exact.slice(exact.indexOf("e"))}`
+        : value.toPrecision(4);
 }
 
 function formatRate(value, unit) {
