@@ -167,3 +167,19 @@ def test_text_in_a_query_may_look_like_a_comment_or_a_file() -> None:
     query = "select 'it''s -- read_csv(1)' as \"a name\" from operators limit 1 -- the end"
     answer = json.loads(opscope("sql", "--format", "json", query, RUN).stdout)
     assert (answer["columns"], answer["rows"]) == (["a name"], [["it's -- read_csv(1)"]])
+
+
+def test_steps_and_gaps_are_tables_like_all_others() -> None:
+    """Their rows are those of ``analyze``, whatever prints them."""
+    trace = str(DATA / "findings" / "logged_losses.json.xz")
+    document = json.loads(opscope("analyze", trace, "--format", "json").stdout)
+    query = "select number, span_ns, busy_ns, idle_ns from steps order by number"
+    steps = json.loads(opscope("sql", "--format", "json", query, trace).stdout)["rows"]
+    assert steps == [[step[key] for key in ("number", "span_ns", "busy_ns", "idle_ns")] for step in document["steps"]]
+    query = "select start_ns, duration_ns, cause, cause_ns from gaps order by duration_ns desc, start_ns"
+    gaps = json.loads(opscope("sql", "--format", "json", query, trace).stdout)["rows"]
+    expected = [
+        [gap["start_ns"], gap["duration_ns"], gap["cause"], gap["causes"][gap["cause"]]] for gap in document["gaps"]
+    ]
+    assert gaps == sorted(expected, key=lambda row: (-row[1], row[0]))
+    assert json.loads(opscope("sql", "--format", "json", "select * from iterations", trace).stdout)["rows"] == []

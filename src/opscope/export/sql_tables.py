@@ -7,6 +7,7 @@ from typing import Final
 import polars as pl
 
 from opscope.analysis.analyzed import Analysis
+from opscope.analysis.rows import gaps_table, iterations_table, steps_table
 from opscope.analysis.structure.linked import linked_activities
 from opscope.render.blocks import Table
 from opscope.trace.columns import TABLES
@@ -53,6 +54,53 @@ COMPUTED: Final[Mapping[str, _Computed]] = {
     "backward_costs": _computed("nodes of the backward pass by forward operator", lambda analysis: analysis.backward),
     "annotation_costs": _computed(
         "named ranges of the program, nested", lambda analysis: analysis.annotations, name="the range's own name"
+    ),
+    "steps": _computed(
+        "recorded steps by device",
+        steps_table,
+        index="place of the step, from 0",
+        number="the profiler's number of the step",
+        span_ns="from its first activity to the next step's first, or its length on the host",
+        activities="how many activities it launched",
+        device_sum_ns="their durations, added up",
+        idle_ns="time in which the device did nothing",
+        launch_bound_ns="the part of that in which it waited for launches",
+        cold="whether it loaded code",
+    ),
+    "gaps": _computed(
+        "the longest stretches in which a device did nothing",
+        lambda analysis: gaps_table(analysis).rename({"where": "place"}),  # a word of SQL
+        start_ns="when it began",
+        duration_ns="how long it was, within the window",
+        step="the profiler's number of the step in which most of it lies",
+        position="before the first activity, between activities, or after the last",
+        cause="what most of it is due to",
+        call="the call that the host sat in, or that launched what came next",
+        operator="the innermost operator that the host was in then",
+        annotation="the innermost named range",
+        module="the innermost nn.Module",
+        python="the innermost Python frame of the user's",
+        before="the activity before it",
+        after="the activity after it",
+        stream="the stream of the activity after it",
+        waited_for="the activity of another device whose end ended the wait",
+        place="the line of Python, the operator, the module or the range, what is known first",
+        cause_ns="the part of it that is due to that cause",
+    ),
+    "iterations": _computed(
+        "iterations of a server by kind and size",
+        iterations_table,
+        kind="prefill, decode, mixed, diffusion or capture",
+        requests="requests of each",
+        tokens="tokens of each",
+        detail="what else the range's name says",
+        iterations="how many",
+        total_ns="their time on the device, added up: from the first activity to the next iteration's first",
+        median_ns="of one",
+        host_ns="median length of the range on the host",
+        device_sum_ns="durations of all activities launched in them",
+        idle_ns="the part of total_ns in which the device did nothing",
+        bound="what bounds them in the profile",
     ),
 }
 _MEANINGS: Final[Mapping[str, str]] = {

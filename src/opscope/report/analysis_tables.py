@@ -7,10 +7,10 @@ from typing import Any
 import polars as pl
 
 from opscope.analysis.analyzed import Analysis
+from opscope.analysis.rows import gaps_table, iterations_table, steps_table
 from opscope.analysis.structure.annotations import SEPARATOR
 from opscope.base.errors import UsageError
 from opscope.base.units import format_count, format_ns, format_share
-from opscope.documents.trace import GapRow, IterationRow, Step
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Name, Table
 from opscope.report.by import By
@@ -250,14 +250,14 @@ def _table(analysis: Analysis, by: By) -> pl.DataFrame:
         By.KERNEL: lambda: analysis.kernels.with_columns(pl.col("name", "kind").cast(pl.String)),
         By.MODULE: lambda: _modules(analysis),
         By.CATEGORY: lambda: analysis.categories,
-        By.STEP: lambda: _steps(analysis),
-        By.GAP: lambda: _gaps(analysis),
+        By.STEP: lambda: steps_table(analysis),
+        By.GAP: lambda: gaps_table(analysis),
         By.STREAM: lambda: analysis.streams,
         By.GRAPH: lambda: analysis.graph_nodes,
         By.CAPTURED: lambda: analysis.captured,
         By.BACKWARD: lambda: analysis.backward,
         By.ANNOTATION: lambda: analysis.annotations,
-        By.ITERATION: lambda: _iterations(analysis),
+        By.ITERATION: lambda: iterations_table(analysis),
     }
     return tables[by]()
 
@@ -266,30 +266,6 @@ def _modules(analysis: Analysis) -> pl.DataFrame:
     if analysis.modules is None:
         raise UsageError("the trace records no modules: capture it with Python stacks (opscope profile --with-stack)")
     return analysis.modules
-
-
-def _steps(analysis: Analysis) -> pl.DataFrame:
-    names = [name for name in Step.__slots__ if name != "launch_bound_share"]
-    return pl.DataFrame({name: [getattr(step, name) for step in analysis.steps] for name in names})
-
-
-def _iterations(analysis: Analysis) -> pl.DataFrame:
-    types = {"kind": pl.String, "detail": pl.String, "bound": pl.String, "median_ns": pl.Float64, "host_ns": pl.Float64}
-    names = list(IterationRow.__slots__)
-    rows = {name: [getattr(row, name) for row in analysis.iterations] for name in names}
-    return pl.DataFrame(rows, schema={name: types.get(name, pl.Int64) for name in names})
-
-
-def _gaps(analysis: Analysis) -> pl.DataFrame:
-    """Return the longest gaps, with where the host was in one column."""
-    names = [name for name in GapRow.__slots__ if name != "causes"]
-    rows = {name: [getattr(gap, name) for gap in analysis.gaps] for name in names}
-    types = dict.fromkeys(("device", "start_ns", "duration_ns", "step", "stream"), pl.Int64)
-    table = pl.DataFrame(rows, schema={name: types.get(name, pl.String) for name in names})
-    places = pl.coalesce("python", "operator", "module", "annotation")
-    return table.with_columns(
-        where=places, cause_ns=pl.Series([g.causes[g.cause] for g in analysis.gaps], dtype=pl.Int64)
-    )
 
 
 def table_by(analysis: Analysis, by: By, *, sort: str | None, top: int | None, short_names: bool = False) -> Table:

@@ -1,5 +1,7 @@
 """Launch configurations: what a device refuses, occupancy, waves and tail, by hand and beside a recorded trace."""
 
+import csv
+import io
 import json
 
 import pytest
@@ -92,3 +94,12 @@ def test_the_command() -> None:
     assert opscope("launch", "--grid", "1", "--block", "x", "--arch", "sm_90").returncode == 2
     assert opscope("launch", "--grid", "1", "--block", "1", "--arch", "hopper").returncode == 2
     assert "may be" in opscope("launch", "--grid", "1", "--block", "1", "--gpu", "rtx").stderr
+
+
+def test_the_answer_as_one_row_of_values() -> None:
+    words = ("launch", "--grid", "1000", "--block", "16x16", "--registers", "40", "--gpu", "h200")
+    (row,) = csv.DictReader(io.StringIO(opscope(*words, "--format", "csv").stdout))
+    assert (row["grid"], row["block"], row["can_launch"]) == ("1000,1,1", "16,16,1", "true")
+    assert (row["occupancy_percent"], row["blocks_per_multiprocessor"], row["limiter"]) == ("75", "6", "registers")
+    assert float(row["waves"]) == pytest.approx(1000 / (6 * 132), rel=1e-4)
+    assert opscope(*words, "--format", "md").stdout.startswith("## Launch\n\n- NVIDIA H200")

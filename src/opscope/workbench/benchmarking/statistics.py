@@ -6,13 +6,10 @@ Nothing here needs PyTorch.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import median
-from typing import Final
 
+from opscope.base.medians import CONFIDENCE, median_rank
 from opscope.documents.bench import Duration, Steady, Stopped
-
-CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +37,10 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
         confidence: that the interval holds the median, if samples are independent.
     """
     ordered = sorted(samples)
-    rank = _rank(len(ordered), confidence)
+    rank = median_rank(len(ordered), confidence)
     if rank is None:
         return Interval(median(ordered), None, None, len(ordered))
     return Interval(median(ordered), ordered[rank], ordered[-1 - rank], len(ordered))
-
-
-@lru_cache(maxsize=4096)
-def _rank(n: int, confidence: float) -> int | None:
-    """Return how many samples on each side can be left out; None if not even all of them suffice."""
-    outside = (1 - confidence) / 2
-    below = 0.0
-    for rank in range(n // 2 + 1):
-        below += math.exp(math.lgamma(n + 1) - math.lgamma(rank + 1) - math.lgamma(n - rank + 1) - n * math.log(2))
-        if below > outside:
-            return rank - 1 if rank else None
-    return None
 
 
 def duration_of(samples: Sequence[float], stopped: Stopped = Stopped.CALLS) -> Duration:

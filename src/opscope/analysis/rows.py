@@ -1,0 +1,50 @@
+"""What an analysis holds as rows, as tables with fixed columns and types: steps, the longest gaps, iterations."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import polars as pl
+
+from opscope.analysis.analyzed import Analysis
+from opscope.documents.trace import GapRow, IterationRow, Step
+
+_STEPS: Final[Mapping[str, Any]] = {"cold": pl.Boolean}
+_GAPS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("device", "start_ns", "duration_ns", "step", "stream"), pl.Int64),
+}
+_ITERATIONS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("kind", "detail", "bound"), pl.String),
+    **dict.fromkeys(("median_ns", "host_ns"), pl.Float64),
+}
+
+
+def steps_table(analysis: Analysis) -> pl.DataFrame:
+    """Return the recorded steps, a row for each step and device, in order."""
+    names = [name for name in Step.__slots__ if name != "launch_bound_share"]
+    return _frame(analysis.steps, names, _STEPS, pl.Int64)
+
+
+def gaps_table(analysis: Analysis) -> pl.DataFrame:
+    """Return the longest gaps, the longest first, with where the host was in one column (``where``)."""
+    names = [name for name in GapRow.__slots__ if name != "causes"]
+    places = pl.coalesce("python", "operator", "module", "annotation")
+    of_cause = pl.Series([gap.causes[gap.cause] for gap in analysis.gaps], dtype=pl.Int64)
+    return _frame(analysis.gaps, names, _GAPS, pl.String).with_columns(where=places, cause_ns=of_cause)
+
+
+def iterations_table(analysis: Analysis) -> pl.DataFrame:
+    """Return the iterations of a server, a row for each kind and size."""
+    return _frame(analysis.iterations, list(IterationRow.__slots__), _ITERATIONS, pl.Int64)
+
+
+def _frame(rows: Sequence[object], names: Sequence[str], types: Mapping[str, Any], other: Any) -> pl.DataFrame:
+    """Return attributes of rows as columns.
+
+    Args:
+        rows: the rows.
+        names: of the attributes.
+        types: those of some columns.
+        other: the type of all others.
+    """
+    values = {name: [getattr(row, name) for row in rows] for name in names}
+    return pl.DataFrame(values, schema={name: types.get(name, other) for name in names})
