@@ -58,13 +58,6 @@ RULES: Final[tuple[AdviceRule, ...]] = (
     memory_bound.grown_copies,
     repeated.duplicate_work,
 )
-# What rests on what the host did, and when it launched.
-_OF_THE_HOST: Final = frozenset(
-    {
-        *(Rule.DISPATCH_BOUND, Rule.HOST_WORK, Rule.INPUT_PIPELINE, Rule.STREAM_DEPENDENCY, Rule.BLOCKING_READ),
-        *(Rule.BLOCKING_COPY, Rule.EXPLICIT_SYNC, Rule.ALLOCATOR_CHURN, Rule.BLOCKING_CALL),
-    }
-)
 FIRST: Final = 3  # findings on the first screen
 # From this share of a step on a saving counts: a step without any is near its limit.
 _CHEAP: Final = 0.05
@@ -81,6 +74,7 @@ STATEMENTS: Final = (
     *(statement for rule in RULES for statement in rule.statements),
     *(_NEAR_LIMIT, FAR_FROM_LIMIT, DEAREST_WORK),
 )
+_OF_THE_HOST: Final = frozenset(statement.rule for statement in STATEMENTS if statement.of_host)
 
 
 def findings_of(recording: Recording) -> tuple[Finding, ...]:

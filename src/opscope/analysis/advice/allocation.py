@@ -33,6 +33,7 @@ _CERTAIN: Final = 0.7  # of the idle time in such calls
         "calls within the steps that allocate or free device memory",
         f"{percent(_CERTAIN)} of the idle time in them, to what follows them too",
         "nothing waits for them",
+        of_host=True,
     ),
 )
 def allocator_churn(context: Context) -> Iterator[Draft]:

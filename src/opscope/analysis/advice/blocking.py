@@ -84,12 +84,14 @@ _WAITING: Final = {
         "waits within `.item()`, `.cpu()`, `nonzero`, masks, ... between a step's launches",
         "the step less the longer of device work and the host's own time",
         "the wait ends the step",
+        of_host=True,
     ),
     Statement(
         Rule.EXPLICIT_SYNC,
         "such waits outside any operator, not those of the allocator",
         "the same",
         "the wait ends the step, or found the device idle",
+        of_host=True,
     ),
 )
 def waits_for_the_device(context: Context) -> Iterator[Draft]:
@@ -139,6 +141,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         "other calls in which the host sits while the device has nothing to do",
         "0 to that idle time",
         "another rule explains the call",
+        of_host=True,
     ),
 )
 def blocking_calls(context: Context) -> Iterator[Draft]:

@@ -24,6 +24,7 @@ from opscope.documents.findings import Rule
         Rule.STREAM_DEPENDENCY,
         "queued work that waits for other streams; copies on a stream of their own that take turns with work by events",
         "0 to all of it",
+        of_host=True,
     ),
 )
 def stream_dependency(context: Context) -> Iterator[Draft]:

@@ -34,6 +34,7 @@ _CERTAIN: Final = 0.5  # of the idle time that no wait explains: what the profil
         f"{percent(_CERTAIN)} of what "
         f"follows no wait, to all with pauses below {span(LULL_NS)}",
         "the device is busy",
+        of_host=True,
     ),
 )
 def dispatch_bound(context: Context) -> Iterator[Draft]:

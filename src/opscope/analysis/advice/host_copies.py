@@ -38,6 +38,7 @@ _PINNED_SPEED: Final = 20  # GB/s at least: PCIe 4, sixteen lanes
         "copies of pageable memory beside which nothing runs; waits of the host until such a copy is done",
         f"what {_PINNED_SPEED} GB/s would save, to all of it; of the waits as `blocking_read`",
         "they overlap with work",
+        of_host=True,
     ),
     Statement(
         Rule.EXPOSED_COPY,

@@ -33,6 +33,7 @@ _OF_COMPUTING: Final = 0.8
         Rule.INPUT_PIPELINE,
         "idle time within a DataLoader's fetching",
         f"{percent(_CERTAIN)} to all",
+        of_host=True,
     ),
 )
 def input_pipeline(context: Context) -> Iterator[Draft]:
@@ -56,6 +57,7 @@ def input_pipeline(context: Context) -> Iterator[Draft]:
         "stacks)",
         f"{percent(_CERTAIN)} to all; {percent(_OF_COMPUTING)} of what PyTorch's operators compute on the host "
         "meanwhile",
+        of_host=True,
     ),
 )
 def host_work(context: Context) -> Iterator[Draft]:

@@ -19,12 +19,14 @@ class Statement:
         fires_on: what must be seen.
         saves: the range of the saving, from low to high. Shares come from the constants that the rule computes with.
         silent_where: what keeps it silent although the rest holds; empty where nothing does.
+        of_host: whether it rests on what the host did, and when it launched: no such finding where that is unknown.
     """
 
     rule: Rule
     fires_on: str
     saves: str
     silent_where: str = ""
+    of_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)

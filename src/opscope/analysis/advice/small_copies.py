@@ -43,6 +43,7 @@ def small_copies_of(context: Context) -> Ints:
         "recorded "
         f"one; {percent(_OTHER_OWN[0])} to {percent(_OTHER_OWN[1])} of it",
         "the device is busy meanwhile",
+        of_host=True,
     ),
 )
 def small_copies(context: Context) -> Iterator[Draft]:
