@@ -1,5 +1,14 @@
 """opscope: which operators and kernels a PyTorch program runs, what they cost, and what bounds them.
 
+Functions:
+
+- ``opscope.analyze("trace.json.gz")``: what bounds a trace, what to do first, every table. Needs no PyTorch.
+- ``opscope.read("trace.json.gz")``: the records of a trace as tables.
+- ``opscope.profile(model, inputs)``, or ``with opscope.profile() as session:``: profile a step, or any code.
+- ``opscope.bench({"one": f, "two": g}, inputs=(x,))``: which function is faster, and whether both are right.
+- ``opscope.diff(before, after)``: what changed between two runs, traces or analyses.
+- ``opscope.load_kernel("add.cu", {"add": fake})``: an operator from a CUDA source.
+
 The public names are imported on first use, so that ``import opscope`` is quick and needs no PyTorch.
 """
 
