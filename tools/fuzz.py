@@ -13,9 +13,8 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from instrumented import ROOT, build, environment
+from instrumented import ROOT, build, environment, test_files
 
 BUILD, CORPUS, FOUND = (ROOT / "build" / name for name in ("fuzz", "fuzz-corpus", "fuzz-found"))
 COVERAGE = ("-fsanitize-coverage=trace-pc,trace-cmp",)
@@ -55,7 +54,7 @@ def fuzz_reader(seconds: float) -> int:
 
 def run_rounds(until: float) -> int:
     """Run the tests that attack until the time is up or one fails."""
-    tests = [f"tests/test_{name}.py" for name in TESTS if Path(f"tests/test_{name}.py").is_file()]
+    tests = test_files(TESTS)
     seed = int(time.time())
     while time.monotonic() < until:
         settings = {"OPSCOPE_FUZZ": str(EFFORT), "OPSCOPE_FUZZ_SEED": str(seed)}

@@ -20,6 +20,22 @@ for module in (nesting, reader):
 """
 
 
+def test_files(names: Sequence[str]) -> list[str]:
+    """Return the paths of tests by their names without ``test_``, whichever room's folder holds them.
+
+    Raises:
+        FileNotFoundError: no folder holds one of them, or several do.
+    """
+    return [_test_file(name) for name in names]
+
+
+def _test_file(name: str) -> str:
+    found = list((ROOT / "tests").rglob(f"test_{name}.py"))
+    if len(found) != 1:
+        raise FileNotFoundError(f"one file test_{name}.py was expected in {ROOT / 'tests'}, not {len(found)}")
+    return str(found[0])
+
+
 def compiler() -> str:
     return os.environ.get("CXX", "c++")
 

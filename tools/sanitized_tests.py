@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from instrumented import ROOT, build, environment
+from instrumented import ROOT, build, environment, test_files
 
 TESTS = [
     "reader_kineto",
@@ -20,8 +20,7 @@ BUILD = ROOT / "build" / "sanitized"
 
 def main() -> int:
     build(BUILD)
-    tests = [f"tests/test_{name}.py" for name in TESTS]
-    pytest = [sys.executable, "-m", "pytest", "-q", "-m", "not torch", "--numprocesses", "auto", *tests]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-m", "not torch", "--numprocesses", "auto", *test_files(TESTS)]
     return subprocess.run(pytest, check=False, env={**os.environ, **environment(BUILD)}, cwd=ROOT).returncode
 
 

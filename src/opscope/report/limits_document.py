@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 from opscope.analysis.costs.limit_totals import totals_by_module, totals_by_name, totals_by_step, utilisation
 from opscope.analysis.costs.limits import over_limit, peaks_of
@@ -115,15 +116,19 @@ def limits_table(document: LimitsDocument, top: int | None) -> Table:
 
 
 def limits_values(documents: Sequence[LimitsDocument], top: int | None) -> Table:
-    """Return the rows of one trace, or of several with the trace in front of each row."""
-    tables = [limits_table(document, top) for document in documents]
-    if len(tables) == 1:
-        return tables[0]
+    """Return the rows of all traces for CSV: the fields of the JSON document with bare figures, empty where unknown."""
+    kind = LimitRow if all(document.by == "shape" for document in documents) else LimitTotal
+    names = [field.name for field in fields(kind) if field.name != "product"]
     rows = (
-        (Name(document.trace), *row) for document, table in zip(documents, tables, strict=True) for row in table.rows
+        (Name(document.trace), *(_value(getattr(row, name)) for name in names))
+        for document in documents
+        for row in (document.limits.rows if document.by == "shape" else document.totals)[:top]
     )
-    numeric = frozenset(place + 1 for place in tables[0].numeric)
-    return Table(("Trace", *tables[0].columns), tuple(rows), numeric)
+    return Table(("trace", *names), tuple(rows))
+
+
+def _value(value: object) -> Name:
+    return Name("" if value is None else str(value))
 
 
 def _rows(limits: LimitsEntry, top: int | None) -> Table:

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from opscope.analysis.measured import Measured
 from opscope.analysis.structure.producer import producer_of
 from opscope.base.errors import BadInputError, OpscopeError
 from opscope.base.threads import together
+from opscope.base.timestamps import utc_timestamp
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import Comparison
 from opscope.documents.page import PageDocument, PageTrace
@@ -233,7 +233,7 @@ def _first_results(document: BenchDocument) -> BenchDocument:
 
 def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> PageDocument:
     """Return the document of a page that is made now; for ``parts`` see its other fields."""
-    created = datetime.now(UTC).isoformat(timespec="seconds")
+    created = utc_timestamp()
     return PageDocument(title=title, opscope=__version__, created=created, traces=tuple(traces), **parts)
 
 

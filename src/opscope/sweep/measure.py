@@ -1,6 +1,5 @@
 """Measure one configuration in this process: build it, time it, profile it, write its raw files. Needs PyTorch."""
 
-import datetime
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,7 @@ import torch
 
 from opscope._version import __version__
 from opscope.base.errors import EnvironmentLacksError
+from opscope.base.timestamps import utc_timestamp
 from opscope.collect.environment import (
     describe_framework,
     describe_machine,
@@ -125,7 +125,7 @@ def write_record(task: Task, device: torch.device, info: WorkloadInfo, outcome: 
         rank=describe_rank(),
         opscope=__version__,
         git_revision=git_revision(Path.cwd()),
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created=utc_timestamp(),
         cold_step_ns=outcome.cold_step_ns,
         benchmark=outcome.benchmark,
         memory=outcome.memory,

@@ -1,6 +1,5 @@
 """What a sweep consists of: the product of its axes, presets, and what is left of one that was interrupted."""
 
-import datetime
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from opscope._version import __version__
 from opscope.base.errors import UsageError
+from opscope.base.timestamps import utc_timestamp
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.settings import SETTINGS, Value, heading_of, option_of
 from opscope.record.sweep import Entry, Manifest
@@ -77,7 +77,7 @@ def new_manifest(configurations: Sequence[Configuration], options: CaptureOption
     cycles = options.schedule.repeat if options.schedule else 1
     return Manifest(
         command=tuple(command),
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created=utc_timestamp(),
         opscope=__version__,
         options=options,
         entries=tuple(

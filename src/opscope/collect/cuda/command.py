@@ -18,6 +18,7 @@ from typing import Final
 from opscope._version import __version__
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import digest_of, kept_scratch, path_text
+from opscope.base.timestamps import utc_timestamp
 from opscope.collect.collector import Collected
 from opscope.collect.cuda.library import built_collector
 from opscope.machine.cupti import Cupti, find_cupti
@@ -125,7 +126,7 @@ class CudaCollector:
         record = Execution(
             command=tuple(map(_as_text, subject.arguments)),
             folder=_here(),
-            created=created.isoformat(timespec="seconds"),
+            created=utc_timestamp(created),
             seconds=None,
             exit_code=None,
             opscope=__version__,

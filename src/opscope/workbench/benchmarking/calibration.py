@@ -1,11 +1,11 @@
 """How often equal functions are said to differ here: comparisons of a function with itself."""
 
-import datetime
 from collections.abc import Callable
 from typing import Final
 
 import torch
 
+from opscope.base.timestamps import utc_timestamp
 from opscope.documents.bench import FalseAlarms, Measure, Verdict
 from opscope.workbench.benchmarking import host_timing
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer
@@ -43,7 +43,7 @@ def measure_false_alarms(
     return FalseAlarms(
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         torch=str(torch.__version__),
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created=utc_timestamp(),
         trials=trials,
         alarms=alarms,
         measure=Measure.KERNEL if device.type == "cuda" else Measure.WALL,

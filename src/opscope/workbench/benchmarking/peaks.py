@@ -5,7 +5,6 @@ best, and after some milliseconds of dense products its clock falls. Bursts are 
 so that the host cannot hold the device up.
 """
 
-import datetime
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -13,6 +12,7 @@ from typing import Final
 import torch
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.timestamps import utc_timestamp
 from opscope.record.peaks import MeasuredPeaks, PeakSample
 from opscope.torch_support.device import current, resolve_device
 from opscope.workbench.benchmarking.precision import tf32
@@ -73,7 +73,7 @@ def measure_peaks(device: torch.device) -> MeasuredPeaks:
         multiprocessors=properties.multi_processor_count,
         l2_bytes=getattr(properties, "L2_cache_size", None) or None,
         torch=str(torch.__version__),
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created=utc_timestamp(),
         flop_per_s={name: rate for name, rate in best.items() if name not in patterns},
         memory_bytes_per_s=max(best[name] for name in patterns),
         seconds=time.monotonic() - begun,

@@ -1,10 +1,10 @@
 """The document of a benchmark, from what was measured and where."""
 
-import datetime
 from collections.abc import Sequence
 
 import torch
 
+from opscope.base.timestamps import utc_timestamp
 from opscope.collect.environment import describe_framework, describe_machine
 from opscope.documents.bench import BenchDocument, BenchResult
 from opscope.record.bench import BenchRequest
@@ -23,7 +23,7 @@ def document_of(
         request: what was asked for, so that it can be measured again.
     """
     return BenchDocument(
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created=utc_timestamp(),
         machine=describe_machine(device),
         framework=describe_framework(device),
         processes=1,
