@@ -1,13 +1,17 @@
 """What the doctor says of machines of many kinds, from the answers that such machines give."""
 
+import importlib.util
 import json
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from opscope.documents.doctor import Check, Status
 from opscope.record.driver import Driver
 from opscope.record.probes import Computed, Probes, ToolProbe, TorchProbe
+from opscope.workbench.doctor import ask
 from opscope.workbench.doctor.diagnose import diagnose, has_code
 from tests import machines
 from tests.command import opscope
@@ -193,3 +197,19 @@ def test_the_command_tries_this_machine() -> None:
     assert result.returncode == (0 if document["works"] else 3)
     found = {check["name"]: check for check in document["checks"]}
     assert found["PyTorch"]["status"] in ("fine", "problem")
+
+
+def test_every_probe_of_a_machine_with_a_gpu_is_a_module_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+
+    def run_within(command: list[str | Path], *_: object, **__: object) -> "subprocess.CompletedProcess[bytes]":
+        words = [str(word) for word in command]
+        started.extend(words[words.index("-m") + 1 :][:1] if "-m" in words else [])
+        return subprocess.CompletedProcess(words, 1, b"", b"no GPU in this test")
+
+    monkeypatch.setattr(ask, "run_within", run_within)
+    monkeypatch.setattr(ask, "driver", lambda: machines.ONE)
+    probes = ask.ask()
+    assert probes.launched == (Computed(device=0, error="no GPU in this test"),)
+    assert "opscope.workbench.doctor.probes.driver_launch" in started
+    assert [module for module in started if importlib.util.find_spec(module) is None] == []

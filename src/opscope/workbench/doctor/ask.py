@@ -84,7 +84,7 @@ def _launched(drivers: "Future[Driver]") -> tuple[Computed, ...]:
     if not devices:
         return ()
     try:
-        return _probe("launch", tuple[Computed, ...])
+        return _probe("driver_launch", tuple[Computed, ...])
     except _ProbeFailedError as error:
         return tuple(Computed(device=device.index, error=str(error)) for device in devices)
 
@@ -172,7 +172,7 @@ def _run_failed(command: "list[Path | str]") -> str | None:
 
 
 def _ncu(drivers: "Future[Driver]") -> ToolProbe:
-    """Read a counter of the kernel that `probes.launch` runs."""
+    """Read a counter of the kernel that `probes.driver_launch` runs."""
     found = _program("ncu")
     if found.path is None or not drivers.result().devices:
         return found
