@@ -10,6 +10,7 @@ from opscope.analysis.analyzed import Analysis
 from opscope.analysis.rows import gaps_table, iterations_table, steps_table
 from opscope.analysis.structure.annotations import SEPARATOR
 from opscope.base.errors import UsageError
+from opscope.base.shapes import tensor_shapes
 from opscope.base.units import format_count, format_ns, format_share
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Name, Table
@@ -31,6 +32,10 @@ class _Column:
 
 def _plain(value: Any, _: Analysis) -> str:
     return "-" if value is None else Name(value)
+
+
+def _shapes(value: Any, _: Analysis) -> str:
+    return "-" if value is None else Name(tensor_shapes(value))
 
 
 def _kernel(value: Any, _: Analysis) -> str:
@@ -82,7 +87,7 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
     By.OPERATOR: {**_NAME, "category": _Column("Category", _plain, numeric=False, optional=True), **_OPERATOR_TIMES},
     By.SHAPE: {
         **_NAME,
-        "input_dims": _Column("Input shapes", _plain, numeric=False),
+        "input_dims": _Column("Input shapes", _shapes, numeric=False),
         "input_types": _Column("Input types", _plain, numeric=False, optional=True),
         **_OPERATOR_TIMES,
     },
@@ -160,7 +165,7 @@ _COLUMNS: Mapping[By, Mapping[str, _Column]] = {
     By.CAPTURED: {
         "launches": _Column("Launches", _count),
         "name": _Column("Operator", _plain, numeric=False),
-        "input_dims": _Column("Input shapes", _plain, numeric=False),
+        "input_dims": _Column("Input shapes", _shapes, numeric=False),
         "input_types": _Column("Types", _plain, numeric=False, optional=True),
     },
     By.BACKWARD: {

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
+from opscope.base.shapes import input_shapes
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.difference import DiffDocument, Matched, MemoryChange, PairDiff, StepChange, WorkChange
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.shapes import input_shapes
 from opscope.report.by import SHOWN_ROWS
 
 _REASONS: Final = {

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+from opscope.base.shapes import input_shapes
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.explain import ExplainDocument, LaunchRow, NativeFunctionEntry
 from opscope.documents.trust import Check
 from opscope.lookup.source_links import source_facts
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.shapes import input_shapes
 
 _LAUNCHES_SHOWN = 12
 _DECODED = {

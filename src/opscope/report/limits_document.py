@@ -1,6 +1,5 @@
 """A trace and its record -> `LimitsDocument`, and that as a table."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
@@ -9,6 +8,7 @@ from opscope.analysis.costs.limits import over_limit, peaks_of
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
 from opscope.base.errors import UsageError
+from opscope.base.shapes import tensor_shapes
 from opscope.base.units import format_ns, format_share
 from opscope.documents.limits import LimitRow, LimitsDocument, LimitsEntry, LimitTotal, PeaksEntry, Utilisation
 from opscope.knowledge.devices import Peaks
@@ -153,8 +153,7 @@ def _rows(limits: LimitsEntry, top: int | None) -> Table:
 def _inputs(row: LimitRow) -> str:
     if row.product is not None:
         return row.product.text
-    shapes = json.loads(row.input_dims) if row.input_dims else []
-    return ", ".join(str(shape).replace(" ", "") for shape in shapes if shape)
+    return tensor_shapes(row.input_dims)
 
 
 def _limited(row: LimitRow) -> str:

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterator
 
+from opscope.base.shapes import input_shapes
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.trace import KernelRow, OperatorDetail, OperatorRow, ShapeRow, TraceDocument
 from opscope.lookup.source_links import source_facts
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.figures import percent
-from opscope.render.shapes import input_shapes
 from opscope.report.findings_sections import findings_blocks
 
 _TOP = 10

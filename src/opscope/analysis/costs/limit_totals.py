@@ -1,6 +1,5 @@
 """Limits added up: by operator, category, module and step, and what a step makes of a device."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -16,6 +15,7 @@ from opscope.analysis.structure.modules import NO_MODULE, module_of_activities
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import step_table
+from opscope.base.shapes import tensor_shapes
 from opscope.base.units import NS_PER_S
 from opscope.documents.limits import LimitRow, LimitTotal, Utilisation
 from opscope.trace.model import Trace
@@ -26,19 +26,12 @@ _KEY: Final = ("operator", "input_dims", "input_types", "device")
 
 def totals_by_name(rows: Sequence[LimitRow], by: str) -> tuple[LimitTotal, ...]:
     """Add rows up by ``operator``, ``category`` or ``shape``; the most time lost first."""
-    groups: dict[str, list[LimitRow]] = {}
+    groups: dict[tuple[str, str | None], list[LimitRow]] = {}
     for row in rows:
-        operator = row.operator or NO_OPERATOR
-        shape = f"{operator} {_shapes(row.input_dims)}".rstrip()
-        names = {"operator": operator, "category": row.category, "shape": shape}
-        groups.setdefault(names[by], []).append(row)
-    return _sorted(_total(name, found) for name, found in groups.items())
-
-
-def _shapes(dims: str | None) -> str:
-    """Return the shapes of tensors alone."""
-    found = json.loads(dims) if dims else []
-    return ", ".join(str(shape).replace(" ", "") for shape in found if shape)
+        name = row.category if by == "category" else row.operator or NO_OPERATOR
+        # By what was recorded, not by its text: long lists of tensors that differ can be written alike.
+        groups.setdefault((name, row.input_dims if by == "shape" else None), []).append(row)
+    return _sorted(_total(f"{name} {tensor_shapes(dims)}".rstrip(), found) for (name, dims), found in groups.items())
 
 
 def _total(name: str, rows: Iterable[LimitRow]) -> LimitTotal:

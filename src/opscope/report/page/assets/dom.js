@@ -124,13 +124,18 @@ const tooltip = (() => {
     };
 })();
 
-// What of an operator's inputs is a shape, as text: [8,128,768], [768].
+// What of an operator's inputs is a shape, as text: [8,128,768], [768]. Of a long list of tensors, as optimizers have
+// them, the first ones and how many there are.
 function shapes(dims) {
+    const written = (shape) =>
+        Array.isArray(shape[0]) && shape.length > 3
+            ? `[${shape.slice(0, 3).map(written).join(",")}, ... ${shape.length.toLocaleString("en")} tensors]`
+            : JSON.stringify(shape);
     if (!dims) return "";
     try {
         return JSON.parse(dims)
             .filter((shape) => Array.isArray(shape) && shape.length)
-            .map((shape) => JSON.stringify(shape))
+            .map(written)
             .join(" ");
     } catch {
         return dims;
