@@ -52,7 +52,8 @@ wheel: setup  ## Build the wheel, install it into an empty environment, and run 
 release: setup  ## Build the wheels and the sources of a release into dist/, and try them; nothing is published
 	$(BIN)/python tools/release.py
 
-check: test static sanitize wheel  ## Everything that CI runs
+check: setup  ## Check what belongs to the files that changed since SINCE (HEAD unless told); .ci/run checks everything
+	$(BIN)/python tools/check_changed.py $(SINCE)
 
 format: setup  ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .

@@ -141,6 +141,7 @@ def test_a_step_that_only_makes_a_generator_or_coroutine_is_refused() -> None:
             opscope.profile(step, device="cpu")
 
 
+@pytest.mark.slow
 def test_one_profiler_at_a_time() -> None:
     left = torch.randn(8, 8)
     with opscope.profile(device="cpu") as session:

@@ -74,6 +74,7 @@ def small_traces() -> list[dict[str, Any]]:
     return [*recorded, *(json.loads(built.text()) for built in (tiny.inference(), tiny.training()))]
 
 
+@pytest.mark.slow
 def test_poisoned_traces_are_refused_or_add_up(tmp_path: Path) -> None:
     path, random_, traces = tmp_path / "trace.json", chance("traces"), small_traces()
     for _ in range(examples(120)):

@@ -120,6 +120,7 @@ def test_pages_that_point_to_one_child_are_refused(table: str, tmp_path: Path) -
     assert "is no export that Nsight Systems wrote" in done.stderr
 
 
+@pytest.mark.slow
 def test_rows_that_share_one_long_text_end(tmp_path: Path) -> None:
     long = f"insert into CUPTI_ACTIVITY_KIND_KERNEL(start, end) values ('{'x' * 900_000}', 2);"
     done = limited("analyze", tangled(database(tmp_path / "r.sqlite", long, 512), "CUPTI_ACTIVITY_KIND_KERNEL", 3, 512))

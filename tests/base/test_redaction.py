@@ -88,6 +88,7 @@ def test_any_words_are_taken_and_none_is_added(words: list[str]) -> None:
     assert redactor.arguments(shown) == shown  # what is hidden stays so
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_no_output_of_a_run_holds_a_secret(tmp_path: Path) -> None:
     pytest.importorskip("torch")

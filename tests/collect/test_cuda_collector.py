@@ -39,6 +39,7 @@ def _rows(table: pl.DataFrame, *columns: str) -> list[tuple[object, ...]]:
     return table.with_columns(text).select(columns).rows()
 
 
+@pytest.mark.slow
 def test_every_kind_of_record_becomes_its_row(cuda: FakeCuda, tmp_path: Path) -> None:
     played = cuda.play(tmp_path, "everything")
     assert (played.code, played.errors) == (0, "")

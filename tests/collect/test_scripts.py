@@ -19,6 +19,8 @@ from opscope.readers import read
 from opscope.record.configuration import CaptureOptions, Schedule
 from tests.command import ROOT, opscope
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = ROOT / "tests" / "workloads" / "scripts"
 
 

@@ -59,6 +59,7 @@ def test_what_is_made_from_the_code_is_up_to_date() -> None:
         assert done.returncode == 0, f"run tools/{tool}"
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("sphinx")
     options = ["-q", "-W", "--keep-going", "-b", "html", "-d", str(tmp_path / "trees")]

@@ -100,6 +100,7 @@ KERNEL = st.tuples(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(80), deadline=None)
 @given(st.lists(SLICE, max_size=25), st.lists(KERNEL, max_size=12))
 def test_of_slices_that_cross_on_threads_of_several_processes(

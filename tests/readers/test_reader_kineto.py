@@ -147,6 +147,7 @@ ODD_EVENT = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(ODD_EVENT, max_size=12))
 def test_whatever_the_events_hold_they_are_refused_or_add_up(

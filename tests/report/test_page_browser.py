@@ -16,6 +16,8 @@ from tests.command import opscope
 from tests.conftest import DATA, ROOT
 from tests.kineto import KinetoTrace
 
+pytestmark = pytest.mark.slow
+
 if reason := browser_is_missing():
     pytest.skip(reason, allow_module_level=True)
 

@@ -50,6 +50,7 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_headings_of_the_top_three_on_the_cpu(on_cpu: Path) -> None:
     result = shell(HEADINGS, on_cpu)

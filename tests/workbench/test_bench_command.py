@@ -16,7 +16,7 @@ from opscope.workbench.benchmarking.regression import changes, differences, wors
 from tests.command import PYTHONPATH, opscope
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 WAYS = """
 import torch

@@ -17,7 +17,7 @@ from opscope.workbench.toolchain.load_kernel import Requires, check_arguments, d
 from opscope.workbench.toolchain.nvcc import BuildFailedError  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 SOURCE = """
 torch::Tensor scaled(torch::Tensor x, double factor, int64_t times) {
     auto result = torch::empty_like(x);

@@ -13,6 +13,8 @@ from opscope.workbench.triton_check import interpreter as interpreted
 from opscope.workbench.triton_check.interpreter import check_kernel
 from tests.zygote import ROOT
 
+pytestmark = pytest.mark.slow
+
 CASES = ROOT / "tests" / "data" / "triton"
 SECONDS = 300
 

@@ -75,7 +75,7 @@ def print_stats(
     from opscope.cli.emit import Output, emit
     from opscope.cli.terminal import echo_lines, echo_table, on_terminal
     from opscope.render.blocks import Section
-    from opscope.report.stats_document import after_table, build_stats, plain, process_lines, table_of, title_of
+    from opscope.report.stats_document import after_table, build_stats, plain, process_lines, stats_table, title_of
 
     refuse_several_as_csv(reports, output_format)
     stats = build_stats(traces, reports)
@@ -87,7 +87,7 @@ def print_stats(
             say("", err=False)
             say(title_of(entry.name), err=False)
             if entry.rows:
-                echo_table(table_of(entry, shown, short_names=on_terminal() and not full_names))
+                echo_table(stats_table(entry, shown, short_names=on_terminal() and not full_names))
             else:
                 say(f"  {entry.empty}", err=False)
             echo_lines(after_table(entry, shown))
@@ -97,8 +97,8 @@ def print_stats(
 
     output = Output(
         document=lambda: stats,
-        values=lambda: plain(table_of(stats.reports[0], top or None)),
-        sections=lambda: [Section((title_of(entry.name),), (table_of(entry, shown),)) for entry in stats.reports],
+        values=lambda: plain(stats_table(stats.reports[0], top or None)),
+        sections=lambda: [Section((title_of(entry.name),), (stats_table(entry, shown),)) for entry in stats.reports],
         text=text,
     )
     emit(output, output_format)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import click
 
@@ -10,9 +11,8 @@ from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
 from opscope.documents.triton_check import KernelRun, MemoryProblem, ProblemKind, TritonCheckDocument
 from opscope.render.blocks import Block, Bullets, Name, Section, Table
+from opscope.render.columns import Column, table_of
 from opscope.workbench.triton_check.interpreter import check_kernel
-
-_COLUMNS = ("Problem", "Where", "Kernel", "Tensor", "Elements", "Programs", "First program", "Offset", "Beyond")
 
 
 @click.command("triton-check", context_settings={"help_option_names": ["-h", "--help"]})
@@ -87,25 +87,32 @@ def _lines(run: KernelRun) -> Iterator[str]:
 
 
 def _table(problems: Sequence[MemoryProblem]) -> Table:
-    return Table(_COLUMNS, tuple(map(_row, problems)), frozenset({4, 5}), frozenset({6}))
+    return table_of(_COLUMNS, problems)
 
 
-def _row(problem: MemoryProblem) -> tuple[str, ...]:
+def _offsets(problem: MemoryProblem) -> str:
     first, last = problem.first_offset, problem.last_offset
-    return (
-        str(problem.kind),
-        Name(problem.location or "-"),
-        Name(problem.kernel or "-"),
-        Name(f"{problem.tensor} ({problem.tensor_elements:,} elements)"),
-        f"{problem.elements:,}",
-        f"{problem.programs:,}" if problem.kernel else "-",
-        str(problem.first_program) if problem.first_program is not None else "-",
-        f"{first:,}" if first == last else f"{first:,} to {last:,}",
-        _beyond(problem),
-    )
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
 def _beyond(problem: MemoryProblem) -> str:
     if problem.kind in (ProblemKind.UNWRITTEN_READ, ProblemKind.UNWRITTEN_RESULT):
         return "-"
     return "the view, inside its memory" if problem.in_storage else "the memory"
+
+
+_COLUMNS: Final[tuple[Column[MemoryProblem], ...]] = (
+    Column("Problem", lambda problem: str(problem.kind)),
+    Column("Where", lambda problem: Name(problem.location or "-")),
+    Column("Kernel", lambda problem: Name(problem.kernel or "-")),
+    Column("Tensor", lambda problem: Name(f"{problem.tensor} ({problem.tensor_elements:,} elements)")),
+    Column("Elements", lambda problem: f"{problem.elements:,}", numeric=True),
+    Column("Programs", lambda problem: f"{problem.programs:,}" if problem.kernel else "-", numeric=True),
+    Column(
+        "First program",
+        lambda problem: "-" if problem.first_program is None else str(problem.first_program),
+        optional=True,
+    ),
+    Column("Offset", _offsets),
+    Column("Beyond", _beyond),
+)

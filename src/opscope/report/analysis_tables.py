@@ -14,11 +14,12 @@ from opscope.base.shapes import tensor_shapes
 from opscope.base.units import format_count, format_ns, format_share
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Name, Table
+from opscope.render.columns import Column, table_of
 from opscope.report.by import By
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _FrameColumn:
     """A column as people see it: heading, and how its values are written (given the value and the analysis).
 
     ``optional`` ones are left out where a terminal has no room.
@@ -73,130 +74,135 @@ def _yes(value: Any, _: Analysis) -> str:
     return "yes" if value else "no"
 
 
-_NAME = {"name": _Column("Name", _plain, numeric=False)}
+_NAME = {"name": _FrameColumn("Name", _plain, numeric=False)}
+_CATEGORY = {"category": _FrameColumn("Category", _plain, numeric=False, optional=True)}
 _OPERATOR_TIMES = {
-    "calls": _Column("Calls", _count),
-    "self_device_ns": _Column("Self device", _device_time),
-    "share": _Column("of device sum", _of_device_sum),
-    "total_device_ns": _Column("Total device", _device_time),
-    "self_cpu_ns": _Column("Self CPU", _time),
-    "total_cpu_ns": _Column("Total CPU", _time, optional=True),
-    "activities": _Column("Activities", _count, optional=True),
+    "calls": _FrameColumn("Calls", _count),
+    "self_device_ns": _FrameColumn("Self device", _device_time),
+    "share": _FrameColumn("of device sum", _of_device_sum),
+    "total_device_ns": _FrameColumn("Total device", _device_time),
+    "self_cpu_ns": _FrameColumn("Self CPU", _time),
+    "total_cpu_ns": _FrameColumn("Total CPU", _time, optional=True),
+    "activities": _FrameColumn("Activities", _count, optional=True),
 }
-_COLUMNS: Mapping[By, Mapping[str, _Column]] = {
-    By.OPERATOR: {**_NAME, "category": _Column("Category", _plain, numeric=False, optional=True), **_OPERATOR_TIMES},
+_COLUMNS: Mapping[By, Mapping[str, _FrameColumn]] = {
+    By.OPERATOR: {
+        **_NAME,
+        "category": _FrameColumn("Category", _plain, numeric=False, optional=True),
+        **_OPERATOR_TIMES,
+    },
     By.SHAPE: {
         **_NAME,
-        "input_dims": _Column("Input shapes", _shapes, numeric=False),
-        "input_types": _Column("Input types", _plain, numeric=False, optional=True),
+        "input_dims": _FrameColumn("Input shapes", _shapes, numeric=False),
+        "input_types": _FrameColumn("Input types", _plain, numeric=False, optional=True),
         **_OPERATOR_TIMES,
     },
     By.KERNEL: {
-        "kind": _Column("Kind", _plain, numeric=False, optional=True),
-        "device": _Column("Device", _count, optional=True),
-        "calls": _Column("Calls", _count),
-        "total_ns": _Column("Total", _time),
-        "share": _Column("of device sum", _of_device_sum),
-        "mean_ns": _Column("Mean", _time),
-        "min_ns": _Column("Min", _time, optional=True),
-        "max_ns": _Column("Max", _time, optional=True),
-        "std_ns": _Column("Std", _time, optional=True),
-        "name": _Column("Name", _plain, numeric=False),
+        "kind": _FrameColumn("Kind", _plain, numeric=False, optional=True),
+        "device": _FrameColumn("Device", _count, optional=True),
+        "calls": _FrameColumn("Calls", _count),
+        "total_ns": _FrameColumn("Total", _time),
+        "share": _FrameColumn("of device sum", _of_device_sum),
+        "mean_ns": _FrameColumn("Mean", _time),
+        "min_ns": _FrameColumn("Min", _time, optional=True),
+        "max_ns": _FrameColumn("Max", _time, optional=True),
+        "std_ns": _FrameColumn("Std", _time, optional=True),
+        "name": _FrameColumn("Name", _plain, numeric=False),
     },
     By.MODULE: {
-        "module": _Column("Module", _plain, numeric=False),
-        "calls": _Column("Calls", _count),
-        "self_device_ns": _Column("Self device", _device_time),
-        "share": _Column("of device sum", _of_device_sum),
-        "total_device_ns": _Column("Total device", _device_time),
+        "module": _FrameColumn("Module", _plain, numeric=False),
+        "calls": _FrameColumn("Calls", _count),
+        "self_device_ns": _FrameColumn("Self device", _device_time),
+        "share": _FrameColumn("of device sum", _of_device_sum),
+        "total_device_ns": _FrameColumn("Total device", _device_time),
     },
     By.CATEGORY: {
-        "category": _Column("Category", _plain, numeric=False, optional=True),
-        "calls": _Column("Calls", _count),
-        "activities": _Column("Activities", _count, optional=True),
-        "self_device_ns": _Column("Self device", _device_time),
-        "share": _Column("of device sum", _of_device_sum),
-        "self_cpu_ns": _Column("Self CPU", _time),
+        "category": _FrameColumn("Category", _plain, numeric=False, optional=True),
+        "calls": _FrameColumn("Calls", _count),
+        "activities": _FrameColumn("Activities", _count, optional=True),
+        "self_device_ns": _FrameColumn("Self device", _device_time),
+        "share": _FrameColumn("of device sum", _of_device_sum),
+        "self_cpu_ns": _FrameColumn("Self CPU", _time),
     },
     By.STEP: {
-        "number": _Column("Step", _count),
-        "device": _Column("Device", _count, optional=True),
-        "span_ns": _Column("Span", _time),
-        "activities": _Column("Activities", _count, optional=True),
-        "device_sum_ns": _Column("Device sum", _time),
-        "busy_ns": _Column("Busy", _time),
-        "idle_ns": _Column("Idle", _time),
-        "launch_bound_ns": _Column("of it launch-bound", _time),
-        "cold": _Column("Cold", _yes, numeric=False),
+        "number": _FrameColumn("Step", _count),
+        "device": _FrameColumn("Device", _count, optional=True),
+        "span_ns": _FrameColumn("Span", _time),
+        "activities": _FrameColumn("Activities", _count, optional=True),
+        "device_sum_ns": _FrameColumn("Device sum", _time),
+        "busy_ns": _FrameColumn("Busy", _time),
+        "idle_ns": _FrameColumn("Idle", _time),
+        "launch_bound_ns": _FrameColumn("of it launch-bound", _time),
+        "cold": _FrameColumn("Cold", _yes, numeric=False),
     },
     By.GAP: {
-        "duration_ns": _Column("Gap", _time),
-        "share": _Column("of window", _of_window),
-        "step": _Column("Step", _count),
-        "device": _Column("Device", _count, optional=True),
-        "cause": _Column("Cause", _plain, numeric=False),
-        "cause_ns": _Column("of it", _time),
-        "call": _Column("Call", _plain, numeric=False),
-        "where": _Column("Inside", _plain, numeric=False),
-        "before": _Column("After", _kernel, numeric=False, optional=True),
-        "after": _Column("Before", _kernel, numeric=False, optional=True),
+        "duration_ns": _FrameColumn("Gap", _time),
+        "share": _FrameColumn("of window", _of_window),
+        "step": _FrameColumn("Step", _count),
+        "device": _FrameColumn("Device", _count, optional=True),
+        "cause": _FrameColumn("Cause", _plain, numeric=False),
+        "cause_ns": _FrameColumn("of it", _time),
+        "call": _FrameColumn("Call", _plain, numeric=False),
+        "where": _FrameColumn("Inside", _plain, numeric=False),
+        "before": _FrameColumn("After", _kernel, numeric=False, optional=True),
+        "after": _FrameColumn("Before", _kernel, numeric=False, optional=True),
     },
     By.STREAM: {
-        "device": _Column("Device", _count, optional=True),
-        "stream": _Column("Stream", _count),
-        "activities": _Column("Activities", _count, optional=True),
-        "sum_ns": _Column("Sum", _time),
-        "share": _Column("of device sum", _of_device_sum),
-        "busy_ns": _Column("Busy", _time),
-        "first_ns": _Column("First start", _count),
-        "last_ns": _Column("Last end", _count),
+        "device": _FrameColumn("Device", _count, optional=True),
+        "stream": _FrameColumn("Stream", _count),
+        "activities": _FrameColumn("Activities", _count, optional=True),
+        "sum_ns": _FrameColumn("Sum", _time),
+        "share": _FrameColumn("of device sum", _of_device_sum),
+        "busy_ns": _FrameColumn("Busy", _time),
+        "first_ns": _FrameColumn("First start", _count),
+        "last_ns": _FrameColumn("Last end", _count),
     },
     By.GRAPH: {
-        "device": _Column("Device", _count, optional=True),
-        "graph": _Column("Graph", _count),
-        "node": _Column("Node", _count),
-        "replays": _Column("Replays", _count),
-        "total_ns": _Column("Total", _time),
-        "share": _Column("of device sum", _of_device_sum),
-        "mean_ns": _Column("Mean", _time),
-        "captured_operator": _Column("Captured operator", _plain, numeric=False),
-        "name": _Column("Name", _plain, numeric=False),
+        "device": _FrameColumn("Device", _count, optional=True),
+        "graph": _FrameColumn("Graph", _count),
+        "node": _FrameColumn("Node", _count),
+        "replays": _FrameColumn("Replays", _count),
+        "total_ns": _FrameColumn("Total", _time),
+        "share": _FrameColumn("of device sum", _of_device_sum),
+        "mean_ns": _FrameColumn("Mean", _time),
+        "captured_operator": _FrameColumn("Captured operator", _plain, numeric=False),
+        "name": _FrameColumn("Name", _plain, numeric=False),
     },
     By.CAPTURED: {
-        "launches": _Column("Launches", _count),
-        "name": _Column("Operator", _plain, numeric=False),
-        "input_dims": _Column("Input shapes", _shapes, numeric=False),
-        "input_types": _Column("Types", _plain, numeric=False, optional=True),
+        "launches": _FrameColumn("Launches", _count),
+        "name": _FrameColumn("Operator", _plain, numeric=False),
+        "input_dims": _FrameColumn("Input shapes", _shapes, numeric=False),
+        "input_types": _FrameColumn("Types", _plain, numeric=False, optional=True),
     },
     By.BACKWARD: {
-        "forward": _Column("Forward operator", _plain, numeric=False),
-        "backward": _Column("Backward node", _plain, numeric=False),
-        "calls": _Column("Calls", _count),
-        "forward_device_ns": _Column("Forward device", _device_time),
-        "backward_device_ns": _Column("Backward device", _device_time),
-        "share": _Column("of device sum", _of_device_sum),
+        "forward": _FrameColumn("Forward operator", _plain, numeric=False),
+        "backward": _FrameColumn("Backward node", _plain, numeric=False),
+        "calls": _FrameColumn("Calls", _count),
+        "forward_device_ns": _FrameColumn("Forward device", _device_time),
+        "backward_device_ns": _FrameColumn("Backward device", _device_time),
+        "share": _FrameColumn("of device sum", _of_device_sum),
     },
     By.ANNOTATION: {
-        "path": _Column("Range", _range, numeric=False),
-        "calls": _Column("Calls", _count),
-        "self_device_ns": _Column("Self device", _device_time),
-        "share": _Column("of device sum", _of_device_sum),
-        "total_device_ns": _Column("Total device", _device_time),
-        "span_ns": _Column("Span", _time),
-        "self_cpu_ns": _Column("Span without ranges inside", _time, optional=True),
+        "path": _FrameColumn("Range", _range, numeric=False),
+        "calls": _FrameColumn("Calls", _count),
+        "self_device_ns": _FrameColumn("Self device", _device_time),
+        "share": _FrameColumn("of device sum", _of_device_sum),
+        "total_device_ns": _FrameColumn("Total device", _device_time),
+        "span_ns": _FrameColumn("Span", _time),
+        "self_cpu_ns": _FrameColumn("Span without ranges inside", _time, optional=True),
     },
     By.ITERATION: {
-        "kind": _Column("Iteration", _plain, numeric=False),
-        "requests": _Column("Requests", _count),
-        "tokens": _Column("Tokens", _count),
-        "detail": _Column("Detail", _plain, numeric=False, optional=True),
-        "iterations": _Column("Iterations", _count),
-        "total_ns": _Column("Total", _time),
-        "share": _Column("of device sum", _of_device_sum),
-        "median_ns": _Column("Median", _time),
-        "host_ns": _Column("Host range", _time, optional=True),
-        "idle_ns": _Column("Idle", _time),
-        "bound": _Column("Bound", _plain, numeric=False),
+        "kind": _FrameColumn("Iteration", _plain, numeric=False),
+        "requests": _FrameColumn("Requests", _count),
+        "tokens": _FrameColumn("Tokens", _count),
+        "detail": _FrameColumn("Detail", _plain, numeric=False, optional=True),
+        "iterations": _FrameColumn("Iterations", _count),
+        "total_ns": _FrameColumn("Total", _time),
+        "share": _FrameColumn("of device sum", _of_device_sum),
+        "median_ns": _FrameColumn("Median", _time),
+        "host_ns": _FrameColumn("Host range", _time, optional=True),
+        "idle_ns": _FrameColumn("Idle", _time),
+        "bound": _FrameColumn("Bound", _plain, numeric=False),
     },
 }
 _SHARE_OF = {
@@ -286,24 +292,20 @@ def table_by(analysis: Analysis, by: By, *, sort: str | None, top: int | None, s
     rows = rows_by(analysis, by, sort)
     columns = _COLUMNS[by]
     weight = weight_of(by)
-    cells = tuple(
-        tuple(
-            _short(row) if short_names and key == "name" and by in _KERNEL_NAMES
-            else column.text(row.get(weight if key == "share" else key), analysis)
-            for key, column in columns.items()
-        )
-        for row in rows.head(rows.height if top is None else top).iter_rows(named=True)
-    )  # fmt: skip
-    numeric = frozenset(i for i, column in enumerate(columns.values()) if column.numeric)
-    optional = frozenset(i for i, column in enumerate(columns.values()) if column.optional)
-    return Table(tuple(column.heading for column in columns.values()), cells, numeric, optional)
+
+    def column_of(key: str, column: _FrameColumn) -> Column[Mapping[str, Any]]:
+        def text(row: Mapping[str, Any]) -> str:
+            if short_names and key == "name" and by in _KERNEL_NAMES:
+                return Name(short_name(row["name"]))
+            return column.text(row.get(weight if key == "share" else key), analysis)
+
+        return Column(column.heading, text, numeric=column.numeric, optional=column.optional)
+
+    shown = rows.head(rows.height if top is None else top).iter_rows(named=True)
+    return table_of([column_of(key, column) for key, column in columns.items()], shown)
 
 
 _KERNEL_NAMES = (By.KERNEL, By.GRAPH)  # tables whose names are those of kernels
-
-
-def _short(row: Mapping[str, Any]) -> str:
-    return Name(short_name(row["name"]))
 
 
 def values_by(analyses: Mapping[str, Analysis], by: By, *, sort: str | None, top: int | None) -> Table:

@@ -1,6 +1,7 @@
 """Benchmarks as people read them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from opscope.base.units import format_ns, format_share
@@ -15,6 +16,7 @@ from opscope.documents.bench import (
     headline,
 )
 from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table
+from opscope.render.columns import Column, table_of
 
 _TERA: Final = 1e12
 _BAR: Final = "\u2588"
@@ -50,19 +52,22 @@ def _where(document: BenchDocument) -> str:
 
 def bench_table(document: BenchDocument) -> Table:
     """One row per variant and choice of parameters; each kind of duration has a column of its own."""
-    rows = tuple(
-        (
-            Name(result.case if result.name == result.case else f"{result.case}: {result.name}"),
-            _inputs(result),
-            *(_shown(result, measure) for measure in Measure),
-            _rate(result),
-            _limit(result),
-            _right(result),
-        )
-        for result in document.results
+    durations = (
+        Column[BenchResult](heading, partial(_shown, measure=measure), numeric=True)
+        for measure, heading in _COLUMNS.items()
     )
-    columns = ("Variant", "Inputs", *_COLUMNS.values(), "Achieved", "of limit", "Result")
-    return Table(columns, rows, frozenset(range(2, 10)))
+    columns: tuple[Column[BenchResult], ...] = (
+        Column(
+            "Variant",
+            lambda result: Name(result.case if result.name == result.case else f"{result.case}: {result.name}"),
+        ),
+        Column("Inputs", _inputs),
+        *durations,
+        Column("Achieved", _rate, numeric=True),
+        Column("of limit", _limit, numeric=True),
+        Column("Result", _right, numeric=True),
+    )
+    return table_of(columns, document.results)
 
 
 def _shown(result: BenchResult, measure: Measure) -> str:
@@ -134,20 +139,21 @@ def bars_table(results: Sequence[BenchResult]) -> Table:
     measure = headline(results)
     timed = [(result, found) for result in results if (found := result.duration(measure)) is not None]
     longest = max((found.median for _, found in timed), default=0.0) or 1.0
-    rows = tuple(
-        (
-            Name(f"{result.case}: {result.name}"),
-            _inputs(result),
-            format_ns(found.median),
-            _BAR * max(1, round(_LONGEST_BAR * found.median / longest)),
-        )
-        for result, found in timed
+    columns: tuple[Column[tuple[BenchResult, Duration]], ...] = (
+        Column("Variant", lambda row: Name(f"{row[0].case}: {row[0].name}")),
+        Column("Inputs", lambda row: _inputs(row[0])),
+        Column(_COLUMNS[measure], lambda row: format_ns(row[1].median), numeric=True),
+        Column("", lambda row: _BAR * max(1, round(_LONGEST_BAR * row[1].median / longest))),
     )
-    return Table(("Variant", "Inputs", _COLUMNS[measure], ""), rows, frozenset({2}))
+    return table_of(columns, timed)
 
 
 def _inputs(result: BenchResult) -> str:
-    return ", ".join(f"{name}={value}" for name, value in result.parameters.items()) or "-"
+    return _written(result.parameters)
+
+
+def _written(parameters: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in parameters.items()) or "-"
 
 
 def ran_table(results: Sequence[BenchResult]) -> Table:
@@ -155,49 +161,43 @@ def ran_table(results: Sequence[BenchResult]) -> Table:
     first: dict[tuple[str, str], BenchResult] = {}
     for result in results:
         first.setdefault((result.case, result.name), result)
-    rows = tuple(
-        (
-            Name(f"{result.case}: {result.name}"),
-            Name(", ".join(result.operators) or "-"),
-            Name(", ".join(result.launched) or "-"),
-        )
-        for result in first.values()
+    columns: tuple[Column[BenchResult], ...] = (
+        Column("Variant", lambda result: Name(f"{result.case}: {result.name}")),
+        Column("Operators", lambda result: Name(", ".join(result.operators) or "-")),
+        Column("Kernels, copies, fills", lambda result: Name(", ".join(result.launched) or "-")),
     )
-    return Table(("Variant", "Operators", "Kernels, copies, fills"), rows)
+    return table_of(columns, first.values())
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """One row per variant beside its baseline."""
-    rows = tuple(
-        (
-            Name(found.variant),
-            Name(found.baseline),
-            ", ".join(f"{name}={value}" for name, value in found.parameters.items()) or "-",
-            "-" if found.measure is None else _COLUMNS[found.measure],
-            "-" if found.ratio is None else f"{found.ratio:.3f}",
-            "-" if found.ci_low is None or found.ci_high is None else f"{found.ci_low:.3f} to {found.ci_high:.3f}",
-            found.sentence,
-        )
-        for found in comparisons
+    columns: tuple[Column[Comparison], ...] = (
+        Column("Variant", lambda found: Name(found.variant)),
+        Column("Baseline", lambda found: Name(found.baseline)),
+        Column("Inputs", lambda found: _written(found.parameters)),
+        Column("By", lambda found: "-" if found.measure is None else _COLUMNS[found.measure]),
+        Column("Time ratio", lambda found: "-" if found.ratio is None else f"{found.ratio:.3f}", numeric=True),
+        Column("95 % interval", lambda found: _interval(found.ci_low, found.ci_high), numeric=True),
+        Column("Verdict", lambda found: found.sentence),
     )
-    columns = ("Variant", "Baseline", "Inputs", "By", "Time ratio", "95 % interval", "Verdict")
-    return Table(columns, rows, frozenset({4, 5}))
+    return table_of(columns, comparisons)
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{low:.3f} to {high:.3f}"
 
 
 def change_table(found: Sequence[Changed]) -> Table:
     """One row per saved benchmark."""
-    rows = tuple(
-        (
-            Name(one.name),
-            "-" if one.measure is None else _COLUMNS[one.measure],
-            format_ns(one.before_ns),
-            format_ns(one.now_ns),
-            "-" if one.ratio_low is None or one.ratio_high is None else f"{one.ratio_low:.3f} to {one.ratio_high:.3f}",
-            str(one.change),
-        )
-        for one in found
+    columns: tuple[Column[Changed], ...] = (
+        Column("Benchmark", lambda one: Name(one.name)),
+        Column("By", lambda one: "-" if one.measure is None else _COLUMNS[one.measure]),
+        Column("Before", lambda one: format_ns(one.before_ns), numeric=True),
+        Column("Now", lambda one: format_ns(one.now_ns), numeric=True),
+        Column("Times as long", lambda one: _interval(one.ratio_low, one.ratio_high), numeric=True),
+        Column("Verdict", lambda one: str(one.change)),
     )
-    return Table(("Benchmark", "By", "Before", "Now", "Times as long", "Verdict"), rows, frozenset({2, 3, 4}))
+    return table_of(columns, found)
 
 
 def _how(document: BenchDocument) -> str:

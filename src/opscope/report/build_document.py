@@ -2,32 +2,17 @@
 
 import linecache
 from collections.abc import Iterator
+from typing import Final
 
 from opscope.base.units import format_bytes
 from opscope.documents.build import BuildDocument, KernelListing, KernelResources
 from opscope.render.blocks import Name, Table
+from opscope.render.columns import Column, table_of
 
 
 def kernels_table(document: BuildDocument) -> Table:
     """One row per kernel and architecture; the occupancy is of blocks of the document's size."""
-    columns = (
-        *("Kernel", "Arch", "Registers", "Shared memory", "Stack", "Spill stores", "Barriers"),
-        *("Occupancy", "Limited by"),
-    )
-    return Table(columns, tuple(map(_row, document.kernels)), frozenset({2, 3, 4, 5, 6, 7}), frozenset({4, 6}))
-
-
-def _row(kernel: KernelResources) -> tuple[str, ...]:
-    return (
-        Name(kernel.name),
-        kernel.arch,
-        str(kernel.registers),
-        format_bytes(kernel.shared_memory_bytes),
-        format_bytes(kernel.stack_bytes),
-        format_bytes(kernel.spill_store_bytes),
-        str(kernel.barriers),
-        *_occupancy(kernel),
-    )
+    return table_of(_COLUMNS, document.kernels)
 
 
 def _occupancy(kernel: KernelResources) -> tuple[str, str]:
@@ -35,6 +20,19 @@ def _occupancy(kernel: KernelResources) -> tuple[str, str]:
         return "cannot be launched", kernel.problem
     found = kernel.occupancy
     return ("unknown", "-") if found is None else (f"{found.percent:.0f} %", found.limiter)
+
+
+_COLUMNS: Final[tuple[Column[KernelResources], ...]] = (
+    Column("Kernel", lambda kernel: Name(kernel.name)),
+    Column("Arch", lambda kernel: kernel.arch),
+    Column("Registers", lambda kernel: str(kernel.registers), numeric=True),
+    Column("Shared memory", lambda kernel: format_bytes(kernel.shared_memory_bytes), numeric=True),
+    Column("Stack", lambda kernel: format_bytes(kernel.stack_bytes), numeric=True, optional=True),
+    Column("Spill stores", lambda kernel: format_bytes(kernel.spill_store_bytes), numeric=True),
+    Column("Barriers", lambda kernel: str(kernel.barriers), numeric=True, optional=True),
+    Column("Occupancy", lambda kernel: _occupancy(kernel)[0], numeric=True),
+    Column("Limited by", lambda kernel: _occupancy(kernel)[1]),
+)
 
 
 def build_lines(document: BuildDocument) -> Iterator[str]:

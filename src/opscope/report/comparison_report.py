@@ -1,6 +1,6 @@
 """The comparison of a sweep as a table and as a report. Shows what `Comparison` holds and computes nothing."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
 from opscope.base.units import format_bytes, format_count, format_share
@@ -8,6 +8,7 @@ from opscope.documents.comparison import Comparison, ComparisonRow, ScalingRow
 from opscope.documents.trust import Verdict
 from opscope.record.settings import heading_of
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.columns import Column, field_values, table_of
 from opscope.render.figures import ms
 from opscope.report.comparison import IN_PROCESS, ON_DEVICE
 from opscope.report.finding_text import findings_section
@@ -22,20 +23,29 @@ _MEMORY_KINDS = {
 def comparison_table(comparison: Comparison) -> Table:
     """Build the table that people see: one row per configuration, without columns that do not apply to any."""
     rows = comparison.rows
-    columns: dict[str, Sequence[str]] = {"Config": [row.id for row in rows], "Wall/step": [ms(r.wall_ms) for r in rows]}
-    if comparison.measured_on == "device":
-        columns["Device sum"] = [ms(row.device_sum_ms) for row in rows]
-        columns["Busy share"] = [format_share(row.device_share, 1) for row in rows]
-    columns["CPU self"] = [ms(row.cpu_self_ms) for row in rows]
-    if any(row.sequences_per_second is not None for row in rows):
-        columns[f"{comparison.unit.capitalize()}/s"] = [format_count(row.sequences_per_second) for row in rows]
-    if any(row.tokens_per_second is not None for row in rows):
-        columns["Tokens/s"] = [format_count(row.tokens_per_second) for row in rows]
-    columns["Peak memory"] = [format_bytes(row.peak_memory_bytes) for row in rows]
-    numeric = frozenset(range(1, len(columns)))
-    columns["Bound"] = [row.bound for row in rows]
-    columns["Trust"] = [row.trust if row.trust is Verdict.PASS else row.trust.upper() for row in rows]
-    return Table(tuple(columns), tuple(zip(*columns.values(), strict=True)), numeric)
+    on_device = comparison.measured_on == "device"
+    counts_sequences = any(row.sequences_per_second is not None for row in rows)
+    counts_tokens = any(row.tokens_per_second is not None for row in rows)
+    columns: tuple[tuple[Column[ComparisonRow], bool], ...] = (
+        (Column("Config", lambda row: row.id), True),
+        (Column("Wall/step", lambda row: ms(row.wall_ms), numeric=True), True),
+        (Column("Device sum", lambda row: ms(row.device_sum_ms), numeric=True), on_device),
+        (Column("Busy share", lambda row: format_share(row.device_share, 1), numeric=True), on_device),
+        (Column("CPU self", lambda row: ms(row.cpu_self_ms), numeric=True), True),
+        (
+            Column(
+                f"{comparison.unit.capitalize()}/s",
+                lambda row: format_count(row.sequences_per_second),
+                numeric=True,
+            ),
+            counts_sequences,
+        ),
+        (Column("Tokens/s", lambda row: format_count(row.tokens_per_second), numeric=True), counts_tokens),
+        (Column("Peak memory", lambda row: format_bytes(row.peak_memory_bytes), numeric=True), True),
+        (Column("Bound", lambda row: row.bound), True),
+        (Column("Trust", lambda row: row.trust if row.trust is Verdict.PASS else row.trust.upper()), True),
+    )
+    return table_of([column for column, applies in columns if applies], rows)
 
 
 def comparison_values(comparisons: Mapping[str, Comparison]) -> Table:
@@ -45,11 +55,7 @@ def comparison_values(comparisons: Mapping[str, Comparison]) -> Table:
         comparisons: by the name of the sweep.
     """
     names = [field.name for field in fields(ComparisonRow) if field.name not in _NESTED]
-    rows = (
-        (sweep, *("" if (value := getattr(row, name)) is None else str(value) for name in names))
-        for sweep, comparison in comparisons.items()
-        for row in comparison.rows
-    )
+    rows = ((sweep, *field_values(row, names)) for sweep, comparison in comparisons.items() for row in comparison.rows)
     return Table(("sweep", *names), tuple(rows))
 
 
@@ -120,18 +126,16 @@ def _sections(comparison: Comparison) -> Iterator[Section]:
 def _category_table(comparison: Comparison) -> Table:
     categories = list(dict.fromkeys(name for row in comparison.rows for name in row.categories_ms))
     kind = "self device time" if comparison.measured_on == "device" else "self CPU time"
-    return Table(
-        ("Config", *(f"{name}" for name in categories), f"Sum ({kind})"),
-        tuple(
-            (
-                row.id,
-                *(ms(row.categories_ms.get(name)) for name in categories),
-                ms(sum(row.categories_ms.values())),
-            )
-            for row in comparison.rows
-        ),
-        frozenset(range(1, len(categories) + 2)),
+    columns: tuple[Column[ComparisonRow], ...] = (
+        Column("Config", lambda row: row.id),
+        *(_category_column(name) for name in categories),
+        Column(f"Sum ({kind})", lambda row: ms(sum(row.categories_ms.values())), numeric=True),
     )
+    return table_of(columns, comparison.rows)
+
+
+def _category_column(name: str) -> Column[ComparisonRow]:
+    return Column(name, lambda row: ms(row.categories_ms.get(name)), numeric=True)
 
 
 def _top_table(comparison: Comparison) -> Table:
@@ -140,17 +144,17 @@ def _top_table(comparison: Comparison) -> Table:
 
 
 def _scaling_table(comparison: Comparison) -> Table:
-    return Table(
-        ("Quantity", "Along", "At", "From", "To", "Ratio", "95 % interval", "Exponent"),
-        tuple(
-            (
-                *(row.quantity, heading_of(row.along).lower(), _fixed(row)),
-                *(str(row.smaller), str(row.larger), f"{row.ratio:.2f}", _interval(row), f"{row.exponent:.2f}"),
-            )
-            for row in comparison.scaling
-        ),
-        frozenset({3, 4, 5, 6, 7}),
+    columns: tuple[Column[ScalingRow], ...] = (
+        Column("Quantity", lambda row: row.quantity),
+        Column("Along", lambda row: heading_of(row.along).lower()),
+        Column("At", _fixed),
+        Column("From", lambda row: str(row.smaller), numeric=True),
+        Column("To", lambda row: str(row.larger), numeric=True),
+        Column("Ratio", lambda row: f"{row.ratio:.2f}", numeric=True),
+        Column("95 % interval", _interval, numeric=True),
+        Column("Exponent", lambda row: f"{row.exponent:.2f}", numeric=True),
     )
+    return table_of(columns, comparison.scaling)
 
 
 def _fixed(row: ScalingRow) -> str:

@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from opscope.analysis.costs.counters import counter_rows, joined_launches, kernels_without
 from opscope.base.units import format_bytes, format_count, format_ns
 from opscope.documents.counters import CounterRow, CountersDocument
 from opscope.record.counters import KernelCounters
 from opscope.render.blocks import Name, Table
+from opscope.render.columns import Column, field_values, table_of
 from opscope.render.figures import percent
 from opscope.trace.model import Trace
 
@@ -27,34 +29,35 @@ def build_counters(
     )
 
 
+_COLUMNS: Final[tuple[Column[CounterRow], ...]] = (
+    Column("Kernel", lambda row: Name(row.kernel)),
+    Column("Grid", lambda row: row.grid or "-", optional=True),
+    Column("Block", lambda row: row.block or "-", optional=True),
+    Column("Launches", lambda row: format_count(row.measured), numeric=True),
+    Column("In the run", lambda row: "-" if row.run_ns is None else format_ns(row.run_ns), numeric=True),
+    Column("Under ncu", lambda row: "-" if row.ncu_ns is None else format_ns(row.ncu_ns), numeric=True),
+    Column("SM %", lambda row: percent(row.sm_percent), numeric=True),
+    Column("Memory %", lambda row: percent(row.memory_percent), numeric=True),
+    Column("DRAM %", lambda row: percent(row.dram_percent), numeric=True),
+    Column(
+        "DRAM bytes",
+        lambda row: "-" if row.dram_bytes is None else format_bytes(row.dram_bytes),
+        numeric=True,
+        optional=True,
+    ),
+    Column("Occupancy %", lambda row: percent(row.occupancy_percent), numeric=True),
+)
+
+
 def counters_table(document: CountersDocument, top: int | None) -> Table:
     """Return the kernels, those of the largest time first."""
-    columns = ("Kernel", "Grid", "Block", "Launches", "In the run", "Under ncu", "SM %", "Memory %", "DRAM %",
-               "DRAM bytes", "Occupancy %")  # fmt: skip
-    rows = tuple(
-        (
-            Name(row.kernel),
-            row.grid or "-",
-            row.block or "-",
-            format_count(row.measured),
-            "-" if row.run_ns is None else format_ns(row.run_ns),
-            "-" if row.ncu_ns is None else format_ns(row.ncu_ns),
-            *(percent(share) for share in (row.sm_percent, row.memory_percent, row.dram_percent)),
-            "-" if row.dram_bytes is None else format_bytes(row.dram_bytes),
-            percent(row.occupancy_percent),
-        )
-        for row in document.kernels[:top]
-    )
-    return Table(columns, rows, frozenset(range(3, 11)), frozenset({1, 2, 9}))
+    return table_of(_COLUMNS, document.kernels[:top])
 
 
 def counters_values(document: CountersDocument, top: int | None) -> Table:
     """Return the kernels with the fields' own names and plain numbers, for programs."""
     names = tuple(field.name for field in dataclasses.fields(CounterRow))
-    rows = tuple(
-        tuple("" if (value := getattr(row, name)) is None else Name(value) for name in names)
-        for row in document.kernels[:top]
-    )
+    rows = tuple(field_values(row, names) for row in document.kernels[:top])
     return Table(names, rows, frozenset(range(3, len(names))))
 
 

@@ -6,9 +6,18 @@ from typing import Final
 
 from opscope.base.shapes import input_shapes
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
-from opscope.documents.difference import DiffDocument, Matched, MemoryChange, PairDiff, StepChange, WorkChange
+from opscope.documents.difference import (
+    DiffDocument,
+    Matched,
+    MemoryChange,
+    MemoryPart,
+    PairDiff,
+    StepChange,
+    WorkChange,
+)
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.columns import Column, field_values, table_of
 from opscope.report.by import SHOWN_ROWS
 
 _REASONS: Final = {
@@ -84,21 +93,17 @@ def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
 
 def work_table(step: StepChange, top: int | None = None) -> Table:
     """One row per group of work, the largest change first."""
-    rows = tuple(
-        (
-            Name(_called(row)),
-            Name(input_shapes(row.inputs_after or row.inputs_before)),
-            change(row.change_ns),
-            format_ns(row.before_ns),
-            format_ns(row.after_ns),
-            _calls(row),
-            ", ".join(_reasons(row)) or "-",
-            _matched(row),
-        )
-        for row in step.work[:top]
+    columns: tuple[Column[WorkChange], ...] = (
+        Column("Operator", lambda row: Name(_called(row))),
+        Column("Inputs", lambda row: Name(input_shapes(row.inputs_after or row.inputs_before)), optional=True),
+        Column("Change", lambda row: change(row.change_ns), numeric=True),
+        Column("Before", lambda row: format_ns(row.before_ns), numeric=True),
+        Column("After", lambda row: format_ns(row.after_ns), numeric=True),
+        Column("Calls", _calls),
+        Column("Because of", lambda row: ", ".join(_reasons(row)) or "-"),
+        Column("Matched by", _matched, optional=True),
     )
-    columns = ("Operator", "Inputs", "Change", "Before", "After", "Calls", "Because of", "Matched by")
-    return Table(columns, rows, frozenset({2, 3, 4}), frozenset({1, 7}))
+    return table_of(columns, step.work[:top])
 
 
 def work_values(document: DiffDocument) -> Table:
@@ -107,16 +112,8 @@ def work_values(document: DiffDocument) -> Table:
         "pair", "operator", "renamed_to", "category", "matched", "inputs_before", "inputs_after", "calls_before",
         "calls_after", "before_ns", "after_ns", "change_ns", *_REASONS,
     )  # fmt: skip
-    rows = tuple(
-        (pair.name, *(_value(getattr(row, column)) for column in columns[1:]))
-        for pair in document.pairs
-        for row in pair.step.work
-    )
+    rows = tuple((pair.name, *field_values(row, columns[1:])) for pair in document.pairs for row in pair.step.work)
     return Table(columns, rows)
-
-
-def _value(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 def _called(row: WorkChange) -> str:
@@ -172,14 +169,13 @@ def _memory(memory: MemoryChange) -> Iterator[Block]:
     ]
     yield Bullets(tuple(item for item in items if item is not None))
     if memory.parts:
-        yield Table(
-            ("Alive at the peak, by operator", "Before", "After", "Change"),
-            tuple(
-                (Name(p.name), format_bytes(p.before_bytes), format_bytes(p.after_bytes), _more(p.change_bytes))
-                for p in memory.parts
-            ),
-            frozenset({1, 2, 3}),
+        columns: tuple[Column[MemoryPart], ...] = (
+            Column("Alive at the peak, by operator", lambda part: Name(part.name)),
+            Column("Before", lambda part: format_bytes(part.before_bytes), numeric=True),
+            Column("After", lambda part: format_bytes(part.after_bytes), numeric=True),
+            Column("Change", lambda part: _more(part.change_bytes), numeric=True),
         )
+        yield table_of(columns, memory.parts)
 
 
 def _both(name: str, before: int | None, after: int | None) -> Inline | None:

@@ -8,6 +8,7 @@ from opscope.documents.explain import ExplainDocument, LaunchRow, NativeFunction
 from opscope.documents.trust import Check
 from opscope.lookup.source_links import source_facts
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.columns import Column, table_of
 
 _LAUNCHES_SHOWN = 12
 _DECODED = {
@@ -125,22 +126,23 @@ def _decoded(document: ExplainDocument) -> Iterator[Inline]:
 
 
 def _launches(rows: tuple[LaunchRow, ...]) -> Table:
-    columns = ("Operator", "Input shapes", "Kernel", "Calls", "Mean", "Total", "Grid", "Block", "Registers")
-    cells = tuple(
-        (
-            *(
-                Name(row.operator or "-"),
-                Name(input_shapes(row.input_dims)),
-                Name(row.summary),
-                format_count(row.calls),
-            ),
-            *(format_ns(row.mean_ns), format_ns(row.total_ns), row.grid or "-", row.block or "-"),
-            *(format_count(row.registers_per_thread), format_bytes(row.shared_memory_bytes), *_occupancy(row)),
-        )
-        for row in rows
+    columns: tuple[Column[LaunchRow], ...] = (
+        Column("Operator", lambda row: Name(row.operator or "-")),
+        Column("Input shapes", lambda row: Name(input_shapes(row.input_dims))),
+        Column("Kernel", lambda row: Name(row.summary)),
+        Column("Calls", lambda row: format_count(row.calls), numeric=True),
+        Column("Mean", lambda row: format_ns(row.mean_ns), numeric=True),
+        Column("Total", lambda row: format_ns(row.total_ns), numeric=True),
+        Column("Grid", lambda row: row.grid or "-"),
+        Column("Block", lambda row: row.block or "-"),
+        Column("Registers", lambda row: format_count(row.registers_per_thread), numeric=True),
+        Column("Shared memory", lambda row: format_bytes(row.shared_memory_bytes), numeric=True),
+        Column("Occupancy", lambda row: _occupancy(row)[0]),
+        Column("Limited by", lambda row: _occupancy(row)[1]),
+        Column("Waves", lambda row: _occupancy(row)[2], numeric=True),
+        Column("Tail", lambda row: _occupancy(row)[3], numeric=True),
     )
-    more = ("Shared memory", "Occupancy", "Limited by", "Waves", "Tail")
-    return Table((*columns, *more), cells, frozenset({3, 4, 5, 8, 9, 12, 13}))
+    return table_of(columns, rows)
 
 
 def _occupancy(row: LaunchRow) -> tuple[str, str, str, str]:

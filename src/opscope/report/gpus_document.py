@@ -10,10 +10,12 @@ from opscope.knowledge.compute_capabilities import capability_of, compute_capabi
 from opscope.knowledge.devices import Device, device_called, is_listed, known_devices
 from opscope.record.driver import Driver, DriverDevice
 from opscope.render.blocks import Name, Table
+from opscope.render.columns import Column, table_of
 
 _TERA: Final = 1e12
 _GIBI: Final = 1 << 30
 _SHOWN: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16/BF16", "fp8": "FP8", "int8": "INT8", "fp64": "FP64"}
+_RARELY_ASKED: Final = frozenset({"fp8", "int8", "fp64"})
 _DRIVER: Final = "the driver"
 _WORDS: Final = re.compile(r"[a-z]+[0-9][a-z0-9.]*|[a-z]+|[0-9][a-z0-9.]*")
 _SERIES: Final = re.compile(r"(?:geforce )?(?:(?P<line>gtx|rtx) )?(?P<number>16|20|30|40|50)(?: ?series| ?系列)?")
@@ -225,28 +227,8 @@ def gpus_table(document: GpusDocument, *, units: bool = True) -> Table:
         document: the GPUs.
         units: whether headings have them.
     """
-    columns = (
-        *("GPU", "For", "Architecture", "Capability", "Build with", "CUDA", "SMs", "Memory", "TB/s", "L2"),
-        *(f"{shown} TFLOP/s" if units else shown for shown in _SHOWN.values()),
-    )
-    rows = tuple(_row(gpu) for gpu in document.gpus)
-    return Table(columns, rows, frozenset(range(6, len(columns))), frozenset({1, 2, 3, 9, 13, 14, 15}))
-
-
-def _row(gpu: GpuFacts) -> tuple[str, ...]:
-    return (
-        Name(gpu.name),
-        gpu.kind or "-",
-        gpu.architecture or "unknown",
-        gpu.compute_capability,
-        gpu.flag,
-        _range(gpu),
-        "-" if gpu.sms is None else str(gpu.sms),
-        "-" if gpu.memory_bytes is None else f"{gpu.memory_bytes / _GIBI:,.0f} GiB",
-        "-" if gpu.memory_bytes_per_s is None else f"{gpu.memory_bytes_per_s / _TERA:.3f}",
-        "-" if gpu.l2_bytes is None else format_bytes(gpu.l2_bytes),
-        *(_rate(gpu, name) for name in _SHOWN),
-    )
+    columns = (*_FACTS, *(_rate_column(name, units=units) for name in _SHOWN))
+    return table_of(columns, document.gpus)
 
 
 def _rate(gpu: GpuFacts, name: str) -> str:
@@ -258,3 +240,30 @@ def _range(gpu: GpuFacts) -> str:
     if gpu.cuda_min is None:
         return "-"
     return f"{gpu.cuda_min} to {gpu.cuda_max}" if gpu.cuda_max else f"{gpu.cuda_min} on"
+
+
+def _rate_column(name: str, *, units: bool) -> Column[GpuFacts]:
+    heading = f"{_SHOWN[name]} TFLOP/s" if units else _SHOWN[name]
+    return Column(heading, lambda gpu: _rate(gpu, name), numeric=True, optional=name in _RARELY_ASKED)
+
+
+def _memory(gpu: GpuFacts) -> str:
+    return "-" if gpu.memory_bytes is None else f"{gpu.memory_bytes / _GIBI:,.0f} GiB"
+
+
+_FACTS: Final[tuple[Column[GpuFacts], ...]] = (
+    Column("GPU", lambda gpu: Name(gpu.name)),
+    Column("For", lambda gpu: gpu.kind or "-", optional=True),
+    Column("Architecture", lambda gpu: gpu.architecture or "unknown", optional=True),
+    Column("Capability", lambda gpu: gpu.compute_capability, optional=True),
+    Column("Build with", lambda gpu: gpu.flag),
+    Column("CUDA", _range),
+    Column("SMs", lambda gpu: "-" if gpu.sms is None else str(gpu.sms), numeric=True),
+    Column("Memory", _memory, numeric=True),
+    Column(
+        "TB/s",
+        lambda gpu: "-" if gpu.memory_bytes_per_s is None else f"{gpu.memory_bytes_per_s / _TERA:.3f}",
+        numeric=True,
+    ),
+    Column("L2", lambda gpu: "-" if gpu.l2_bytes is None else format_bytes(gpu.l2_bytes), numeric=True, optional=True),
+)

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
-from opscope.documents.trace import CaptureEntry, TraceDocument
+from opscope.documents.trace import CaptureEntry, CategoryRow, TraceDocument
 from opscope.record.capture import WorkloadInfo
 from opscope.record.configuration import Configuration, Schedule
 from opscope.record.machine import Framework, Machine
 from opscope.record.settings import SETTINGS, heading_of
 from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.columns import Column, table_of
 from opscope.report.limits_document import limits_blocks
 from opscope.report.operator_sections import operator_sections
 from opscope.report.overview import overview_section
@@ -140,17 +141,20 @@ def _framework(framework: Framework, machine: Machine) -> Iterator[tuple[str, st
 
 
 def _categories(document: TraceDocument) -> Section:
-    device_sum, cpu_sum = document.device_sum_ns, document.cpu_self_ns
-    rows = tuple(
-        (
-            *(row.category, format_ns(row.self_device_ns) if document.has_device_times else "-"),
-            *(format_share(row.self_device_ns, device_sum), format_ns(row.self_cpu_ns)),
-            *(format_share(row.self_cpu_ns, cpu_sum), format_count(row.calls), format_count(row.activities)),
-        )
-        for row in document.categories
+    columns: tuple[Column[CategoryRow], ...] = (
+        Column("Category", lambda row: row.category),
+        Column(
+            "Self device time",
+            lambda row: format_ns(row.self_device_ns) if document.has_device_times else "-",
+            numeric=True,
+        ),
+        Column("of device sum", lambda row: format_share(row.self_device_ns, document.device_sum_ns), numeric=True),
+        Column("Self CPU time", lambda row: format_ns(row.self_cpu_ns), numeric=True),
+        Column("of CPU self sum", lambda row: format_share(row.self_cpu_ns, document.cpu_self_ns), numeric=True),
+        Column("Calls", lambda row: format_count(row.calls), numeric=True),
+        Column("Kernels", lambda row: format_count(row.activities), numeric=True),
     )
-    columns = ("Category", "Self device time", "of device sum", "Self CPU time", "of CPU self sum", "Calls", "Kernels")
-    return Section(("Time by category",), (Table(columns, rows, frozenset(range(1, 7))),))
+    return Section(("Time by category",), (table_of(columns, document.categories),))
 
 
 def _limits(document: TraceDocument) -> Iterator[Section]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Final
 
 from opscope.analysis.costs.limit_totals import totals_by_module, totals_by_name, totals_by_step, utilisation
 from opscope.analysis.costs.limits import over_limit, peaks_of
@@ -14,6 +15,7 @@ from opscope.documents.limits import LimitRow, LimitsDocument, LimitsEntry, Limi
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table
+from opscope.render.columns import Column, field_values, table_of
 
 BY = ("shape", "operator", "category", "module", "step")
 _TERA = 1e12
@@ -99,20 +101,21 @@ def limits_table(document: LimitsDocument, top: int | None) -> Table:
     """Return the rows as people read them: of shapes the calls, else what is added up."""
     if document.by == "shape":
         return _rows(document.limits, top)
-    columns = (document.by.capitalize(), "Device time", "of device sum", "Ideal", "Lost", "of limit", "Modelled")
-    rows = tuple(
-        (
-            Name(total.name),
-            format_ns(total.device_ns),
-            format_share(total.device_ns, document.limits.device_sum_ns or None),
-            format_ns(total.ideal_ns) if total.modelled_ns else "-",
-            format_ns(total.lost_ns) if total.modelled_ns else "-",
-            "-" if total.share is None else format_share(total.share, 1),
-            format_share(total.modelled_ns, total.device_ns or None),
-        )
-        for total in document.totals[:top]
+    whole = document.limits.device_sum_ns or None
+    columns: tuple[Column[LimitTotal], ...] = (
+        Column(document.by.capitalize(), lambda total: Name(total.name)),
+        Column("Device time", lambda total: format_ns(total.device_ns), numeric=True),
+        Column("of device sum", lambda total: format_share(total.device_ns, whole), numeric=True),
+        Column("Ideal", lambda total: format_ns(total.ideal_ns) if total.modelled_ns else "-", numeric=True),
+        Column("Lost", lambda total: format_ns(total.lost_ns) if total.modelled_ns else "-", numeric=True),
+        Column("of limit", _of_limit, numeric=True),
+        Column("Modelled", lambda total: format_share(total.modelled_ns, total.device_ns or None), numeric=True),
     )
-    return Table(columns, rows, frozenset(range(1, 7)))
+    return table_of(columns, document.totals[:top])
+
+
+def _of_limit(row: LimitRow | LimitTotal) -> str:
+    return "-" if row.share is None else format_share(row.share, 1)
 
 
 def limits_values(documents: Sequence[LimitsDocument], top: int | None) -> Table:
@@ -120,34 +123,15 @@ def limits_values(documents: Sequence[LimitsDocument], top: int | None) -> Table
     kind = LimitRow if all(document.by == "shape" for document in documents) else LimitTotal
     names = [field.name for field in fields(kind) if field.name != "product"]
     rows = (
-        (Name(document.trace), *(_value(getattr(row, name)) for name in names))
+        (Name(document.trace), *field_values(row, names))
         for document in documents
         for row in (document.limits.rows if document.by == "shape" else document.totals)[:top]
     )
     return Table(("trace", *names), tuple(rows))
 
 
-def _value(value: object) -> Name:
-    return Name("" if value is None else str(value))
-
-
 def _rows(limits: LimitsEntry, top: int | None) -> Table:
-    columns = ("Operator", "Inputs", "Calls", "Call", "Ideal", "of limit", "Limited by", "Lost", "At a lower precision")
-    rows = tuple(
-        (
-            Name(row.operator or short_name(row.kernel)),
-            Name(_inputs(row)),
-            str(row.calls),
-            format_ns(row.call_ns),
-            format_ns(row.ideal_ns),
-            "-" if row.share is None else format_share(row.share, 1),
-            row.reason or _limited(row),
-            format_ns(row.lost_ns),
-            _lower(row),
-        )
-        for row in limits.rows[:top]
-    )
-    return Table(columns, rows, frozenset({2, 3, 4, 5, 7}))
+    return table_of(_COLUMNS, limits.rows[:top])
 
 
 def _inputs(row: LimitRow) -> str:
@@ -166,6 +150,19 @@ def _lower(row: LimitRow) -> str:
     if row.lower_precision is None or not row.lower_ideal_ns or not row.ideal_ns:
         return "-"
     return f"{row.lower_precision}: {row.ideal_ns / row.lower_ideal_ns:.1f} x"
+
+
+_COLUMNS: Final[tuple[Column[LimitRow], ...]] = (
+    Column("Operator", lambda row: Name(row.operator or short_name(row.kernel))),
+    Column("Inputs", lambda row: Name(_inputs(row))),
+    Column("Calls", lambda row: str(row.calls), numeric=True),
+    Column("Call", lambda row: format_ns(row.call_ns), numeric=True),
+    Column("Ideal", lambda row: format_ns(row.ideal_ns), numeric=True),
+    Column("of limit", _of_limit, numeric=True),
+    Column("Limited by", lambda row: row.reason or _limited(row)),
+    Column("Lost", lambda row: format_ns(row.lost_ns), numeric=True),
+    Column("At a lower precision", _lower),
+)
 
 
 def limits_section(document: LimitsDocument, top: int | None) -> Section:

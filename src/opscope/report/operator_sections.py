@@ -8,6 +8,7 @@ from opscope.base.units import format_bytes, format_count, format_ns, format_sha
 from opscope.documents.trace import KernelRow, OperatorDetail, OperatorRow, ShapeRow, TraceDocument
 from opscope.lookup.source_links import source_facts
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.columns import Column, table_of
 from opscope.render.figures import percent
 from opscope.report.findings_sections import findings_blocks
 
@@ -73,14 +74,18 @@ def _native_function(row: OperatorRow, operator: OperatorDetail) -> Iterator[Inl
 
 
 def _shape_table(shapes: tuple[ShapeRow, ...], document: TraceDocument) -> Table:
-    rows = tuple(
-        (
-            *(Name(input_shapes(shape.input_dims)), Name(_types(shape)), format_count(shape.calls)),
-            *(format_ns(shape.self_device_ns) if document.has_device_times else "-", format_ns(shape.self_cpu_ns)),
-        )
-        for shape in shapes
+    columns: tuple[Column[ShapeRow], ...] = (
+        Column("Input shapes", lambda shape: Name(input_shapes(shape.input_dims))),
+        Column("Types", lambda shape: Name(_types(shape))),
+        Column("Calls", lambda shape: format_count(shape.calls), numeric=True),
+        Column(
+            "Self device time",
+            lambda shape: format_ns(shape.self_device_ns) if document.has_device_times else "-",
+            numeric=True,
+        ),
+        Column("Self CPU time", lambda shape: format_ns(shape.self_cpu_ns), numeric=True),
     )
-    return Table(("Input shapes", "Types", "Calls", "Self device time", "Self CPU time"), rows, frozenset({2, 3, 4}))
+    return table_of(columns, shapes)
 
 
 def _types(shape: ShapeRow) -> str:
@@ -91,24 +96,20 @@ def _types(shape: ShapeRow) -> str:
 
 
 def _kernel_table(kernels: tuple[KernelRow, ...]) -> Table:
-    columns = ("Kernel", "What it is", "Source", "Calls", "Total", "Mean", "Grid", "Block", "Registers")
-    rows = tuple(
-        (
-            *(
-                Name(k.name),
-                Name(k.summary or "-"),
-                _source(k),
-                format_count(k.calls),
-                format_ns(k.total_ns),
-                format_ns(k.mean_ns),
-            ),
-            *(k.grid or "-", k.block or "-"),
-            *(format_count(k.registers_per_thread), format_bytes(k.shared_memory_bytes)),
-            percent(k.theoretical_occupancy_percent),
-        )
-        for k in kernels
+    columns: tuple[Column[KernelRow], ...] = (
+        Column("Kernel", lambda kernel: Name(kernel.name)),
+        Column("What it is", lambda kernel: Name(kernel.summary or "-")),
+        Column("Source", _source),
+        Column("Calls", lambda kernel: format_count(kernel.calls), numeric=True),
+        Column("Total", lambda kernel: format_ns(kernel.total_ns), numeric=True),
+        Column("Mean", lambda kernel: format_ns(kernel.mean_ns), numeric=True),
+        Column("Grid", lambda kernel: kernel.grid or "-"),
+        Column("Block", lambda kernel: kernel.block or "-"),
+        Column("Registers", lambda kernel: format_count(kernel.registers_per_thread), numeric=True),
+        Column("Shared memory", lambda kernel: format_bytes(kernel.shared_memory_bytes), numeric=True),
+        Column("Theoretical occupancy", lambda kernel: percent(kernel.theoretical_occupancy_percent), numeric=True),
     )
-    return Table((*columns, "Shared memory", "Theoretical occupancy"), rows, frozenset({3, 4, 5, 8, 9, 10}))
+    return table_of(columns, kernels)
 
 
 def _source(kernel: KernelRow) -> str:

@@ -1,13 +1,15 @@
 """Section 2 of the report: what a step takes, what bounds it, and how the device time adds up."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from opscope.base.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
-from opscope.documents.trace import Measurement, SampleSummary, TraceDocument
+from opscope.documents.trace import DeviceEntry, Measurement, SampleSummary, Step, TraceDocument
 from opscope.documents.trust import Verdict
 from opscope.record.capture import Clocks
 from opscope.record.step_kinds import OwnClock
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.columns import Column, table_of
 from opscope.report.finding_text import findings_section, first_things
 from opscope.report.gap_text import longest_gap
 
@@ -128,20 +130,7 @@ def _devices(document: TraceDocument) -> Iterator[Block]:
         return
     if document.light is not None:
         yield Paragraph.of(document.light.sentence)
-    columns = ("Device", "Device sum", "Busy", "Outside window", "Window", "Idle", "Busy of window")
-    rows = tuple(
-        (
-            *(f"{d.device} ({d.name})", format_ns(d.sum_ns), format_ns(d.busy_ns), format_ns(d.outside_window_ns)),
-            *(
-                f"{format_ns(d.window_ns)} ({d.window.kind})",
-                format_ns(d.idle_ns),
-                format_share(d.window_ns - d.idle_ns, d.window_ns),
-            ),
-            *(format_ns(d.exposed_communication_ns), format_ns(d.exposed_memcpy_ns)),
-        )
-        for d in document.timed_devices
-    )
-    yield Table((*columns, "Exposed communication", "Exposed memcpy"), rows, frozenset(range(1, 9)))
+    yield table_of(_DEVICE_COLUMNS, document.timed_devices)
     for device in document.timed_devices:
         causes = sorted(device.idle_by_cause_ns.items(), key=lambda item: -item[1])
         parts = (f"{cause} {format_ns(value)} ({format_share(value, device.idle_ns)})" for cause, value in causes)
@@ -186,21 +175,7 @@ def _phases(document: TraceDocument) -> Iterator[Block]:
 def _steps(document: TraceDocument) -> Iterator[Block]:
     if not document.timed_steps:
         return
-    columns = ("Step", "Device", "Span", "Activities", "Device sum", "Busy", "Idle", "of it launch-bound", "Cold")
-    rows = tuple(
-        (
-            *(str(s.number), "-" if s.device is None else str(s.device), format_ns(s.span_ns), str(s.activities)),
-            *(
-                format_ns(s.device_sum_ns),
-                format_ns(s.busy_ns),
-                format_ns(s.idle_ns),
-                format_ns(s.launch_bound_ns),
-                "yes" if s.cold else "no",
-            ),
-        )
-        for s in document.timed_steps
-    )
-    yield Table(columns, rows, frozenset(range(8)))
+    yield table_of(_STEP_COLUMNS, document.timed_steps)
 
 
 def _memory(document: TraceDocument) -> Iterator[Block]:
@@ -218,3 +193,27 @@ def _memory(document: TraceDocument) -> Iterator[Block]:
         yield Paragraph.of(f"Recorded allocations on the {where}: {total}, {most}. The operators that allocated most:")
         rows = tuple((Name(name), format_bytes(size)) for name, size in use.top_operators.items())
         yield Table(("Operator", "Allocated"), rows, frozenset({1}))
+
+
+_DEVICE_COLUMNS: Final[tuple[Column[DeviceEntry], ...]] = (
+    Column("Device", lambda row: f"{row.device} ({row.name})"),
+    Column("Device sum", lambda row: format_ns(row.sum_ns), numeric=True),
+    Column("Busy", lambda row: format_ns(row.busy_ns), numeric=True),
+    Column("Outside window", lambda row: format_ns(row.outside_window_ns), numeric=True),
+    Column("Window", lambda row: f"{format_ns(row.window_ns)} ({row.window.kind})", numeric=True),
+    Column("Idle", lambda row: format_ns(row.idle_ns), numeric=True),
+    Column("Busy of window", lambda row: format_share(row.window_ns - row.idle_ns, row.window_ns), numeric=True),
+    Column("Exposed communication", lambda row: format_ns(row.exposed_communication_ns), numeric=True),
+    Column("Exposed memcpy", lambda row: format_ns(row.exposed_memcpy_ns), numeric=True),
+)
+_STEP_COLUMNS: Final[tuple[Column[Step], ...]] = (
+    Column("Step", lambda step: str(step.number), numeric=True),
+    Column("Device", lambda step: "-" if step.device is None else str(step.device), numeric=True),
+    Column("Span", lambda step: format_ns(step.span_ns), numeric=True),
+    Column("Activities", lambda step: str(step.activities), numeric=True),
+    Column("Device sum", lambda step: format_ns(step.device_sum_ns), numeric=True),
+    Column("Busy", lambda step: format_ns(step.busy_ns), numeric=True),
+    Column("Idle", lambda step: format_ns(step.idle_ns), numeric=True),
+    Column("of it launch-bound", lambda step: format_ns(step.launch_bound_ns), numeric=True),
+    Column("Cold", lambda step: "yes" if step.cold else "no"),
+)

@@ -6,25 +6,20 @@ from datetime import datetime
 from opscope.base.units import format_ns
 from opscope.documents.runs import RunRow
 from opscope.render.blocks import Name, Table
+from opscope.render.columns import Column, table_of
 
 
 def runs_table(runs: Sequence[RunRow]) -> Table:
     """Return one row per run; dates are in the time of this machine."""
-    return Table(
-        ("Run", "Target", "Date", "Configuration", "Outcome", "Step"),
-        tuple(
-            (
-                Name(run.folder),
-                Name(run.target),
-                _date(run.created),
-                run.configuration or "-",
-                Name(run.outcome),
-                "-" if run.step_ns is None else format_ns(run.step_ns),
-            )
-            for run in runs
-        ),
-        numeric=frozenset({5}),
+    columns: tuple[Column[RunRow], ...] = (
+        Column("Run", lambda run: Name(run.folder)),
+        Column("Target", lambda run: Name(run.target)),
+        Column("Date", lambda run: _date(run.created)),
+        Column("Configuration", lambda run: run.configuration or "-"),
+        Column("Outcome", lambda run: Name(run.outcome)),
+        Column("Step", lambda run: "-" if run.step_ns is None else format_ns(run.step_ns), numeric=True),
     )
+    return table_of(columns, runs)
 
 
 def _date(created: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import polars as pl
 
@@ -23,9 +24,11 @@ from opscope.documents.stats import (
 from opscope.documents.trust import Verdict
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Name, Table
+from opscope.render.columns import Column, table_of
 from opscope.trace.columns import TABLES
 from opscope.trace.model import Trace
 
+T = TypeVar("T")
 _TITLES = {
     Report.API: "CUDA API",
     Report.KERNELS: "CUDA GPU kernels",
@@ -83,7 +86,7 @@ def title_of(report: Report) -> str:
     return f"{_TITLES[report]} ({report})"
 
 
-def table_of(entry: ReportEntry, top: int | None, *, short_names: bool = False) -> Table:
+def stats_table(entry: ReportEntry, top: int | None, *, short_names: bool = False) -> Table:
     """Return a table's first rows.
 
     Args:
@@ -108,50 +111,56 @@ def plain(table: Table) -> Table:
 
 
 def _times(report: Report, rows: Sequence[TimeRow], *, short_names: bool) -> Table:
-    further = [column for column, on in (("Category", Report.GPU), ("Style", Report.NVTX)) if report is on]
-    columns = (
-        *("Time (%)", "Total Time (ns)", _COUNTED.get(report, "Instances"), "Avg (ns)", "Med (ns)"),
-        *("Min (ns)", "Max (ns)", "StdDev (ns)", *further, _NAMED.get(report, "Name")),
+    def name(row: TimeRow) -> str:
+        return Name(short_name(row.name) if short_names and len(row.name) > _LONG else row.name)
+
+    further = {Report.GPU: "Category", Report.NVTX: "Style"}
+    columns: tuple[Column[TimeRow], ...] = (
+        Column("Time (%)", lambda row: f"{row.time_percent:.1f}", numeric=True),
+        *_distribution(
+            lambda row: row.duration_ns,
+            ("Total Time (ns)", _COUNTED.get(report, "Instances"), "(ns)"),
+            lambda value: f"{value:,.0f}",
+            lambda value: f"{value:,.1f}",
+        ),
+        *([Column[TimeRow](further[report], lambda row: row.category or row.style or "")] if report in further else ()),
+        Column(_NAMED.get(report, "Name"), name),
     )
-    cells = tuple(
-        (
-            f"{row.time_percent:.1f}",
-            *_cells(row.duration_ns, lambda value: f"{value:,.0f}", lambda value: f"{value:,.1f}"),
-            *((row.category or row.style or "",) if further else ()),
-            Name(short_name(row.name) if short_names and len(row.name) > _LONG else row.name),
-        )
-        for row in rows
-    )
-    return Table(columns, cells, frozenset(range(8)), frozenset({3, 5, 6, 7}))
+    return table_of(columns, rows)
 
 
 def _sizes(report: Report, rows: Sequence[SizeRow]) -> Table:
-    columns = (
-        *(
-            "Total (MB)",
-            _COUNTED[report],
-            "Avg (MB)",
-            "Med (MB)",
-            "Min (MB)",
-            "Max (MB)",
-            "StdDev (MB)",
-            _NAMED[report],
-        ),
+    headings = ("Total (MB)", _COUNTED[report], "(MB)")
+    columns: tuple[Column[SizeRow], ...] = (
+        *_distribution(lambda row: row.bytes, headings, _megabytes, _megabytes),
+        Column(_NAMED[report], lambda row: Name(row.name)),
     )
-    megabytes = _megabytes
-    cells = tuple((*_cells(row.bytes, megabytes, megabytes), Name(row.name)) for row in rows)
-    return Table(columns, cells, frozenset(range(7)), frozenset({2, 4, 5, 6}))
+    return table_of(columns, rows)
 
 
-def _cells(found: Distribution, whole: Callable[[float], str], fraction: Callable[[float], str]) -> tuple[str, ...]:
+def _distribution(
+    of: Callable[[T], Distribution],
+    headings: tuple[str, str, str],
+    whole: Callable[[float], str],
+    fraction: Callable[[float], str],
+) -> tuple[Column[T], ...]:
+    """Return the columns of a distribution, in the order of NVIDIA's ``nsys stats``.
+
+    Args:
+        of: the distribution of a row.
+        headings: of its sum, of its count, and the unit in the headings of the others.
+        whole: writes a value that was recorded.
+        fraction: writes a value between recorded ones.
+    """
+    total, count, unit = headings
     return (
-        whole(found.total),
-        format_count(found.count),
-        fraction(found.mean),
-        fraction(found.median),
-        whole(found.min),
-        whole(found.max),
-        fraction(found.stddev),
+        Column(total, lambda row: whole(of(row).total), numeric=True),
+        Column(count, lambda row: format_count(of(row).count), numeric=True),
+        Column(f"Avg {unit}", lambda row: fraction(of(row).mean), numeric=True, optional=True),
+        Column(f"Med {unit}", lambda row: fraction(of(row).median), numeric=True),
+        Column(f"Min {unit}", lambda row: whole(of(row).min), numeric=True, optional=True),
+        Column(f"Max {unit}", lambda row: whole(of(row).max), numeric=True, optional=True),
+        Column(f"StdDev {unit}", lambda row: fraction(of(row).stddev), numeric=True, optional=True),
     )
 
 
@@ -160,22 +169,19 @@ def _megabytes(value: float) -> str:
 
 
 def _unified_memory(rows: Sequence[UnifiedMemoryRow]) -> Table:
-    columns = (
-        *("Virtual Address", "HtoD Migration size (MB)", "DtoH Migration size (MB)", "CPU Page Faults"),
-        *("GPU Page Faults", "Migration Throughput (MBps)"),
+    columns: tuple[Column[UnifiedMemoryRow], ...] = (
+        Column("Virtual Address", lambda row: f"{row.address:#x}"),
+        Column("HtoD Migration size (MB)", lambda row: _megabytes(row.to_device_bytes), numeric=True),
+        Column("DtoH Migration size (MB)", lambda row: _megabytes(row.to_host_bytes), numeric=True),
+        Column("CPU Page Faults", lambda row: format_count(row.cpu_faults), numeric=True),
+        Column("GPU Page Faults", lambda row: format_count(row.gpu_faults), numeric=True),
+        Column("Migration Throughput (MBps)", _throughput, numeric=True, optional=True),
     )
-    cells = tuple(
-        (
-            f"{row.address:#x}",
-            _megabytes(row.to_device_bytes),
-            _megabytes(row.to_host_bytes),
-            format_count(row.cpu_faults),
-            format_count(row.gpu_faults),
-            "" if row.bytes_per_s is None else f"{row.bytes_per_s / _BYTES_PER_MB:,.0f}",
-        )
-        for row in rows
-    )
-    return Table(columns, cells, frozenset(range(1, 6)), frozenset({5}))
+    return table_of(columns, rows)
+
+
+def _throughput(row: UnifiedMemoryRow) -> str:
+    return "" if row.bytes_per_s is None else f"{row.bytes_per_s / _BYTES_PER_MB:,.0f}"
 
 
 def after_table(entry: ReportEntry, top: int | None) -> Iterator[str]:

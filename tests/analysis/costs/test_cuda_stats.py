@@ -14,7 +14,7 @@ from opscope.analysis.structure.producer import process_name
 from opscope.documents.stats import Report, TimeRow, UnifiedMemoryRow
 from opscope.readers import read
 from opscope.readers.table_rows import Rows, build, empty_trace
-from opscope.report.stats_document import build_stats, table_of
+from opscope.report.stats_document import build_stats, stats_table
 from opscope.trace.model import Migration, Trace
 from opscope.trace.schema import SCHEMAS
 from tests.command import fresh_opscope
@@ -58,7 +58,7 @@ def test_kernels_by_hand() -> None:
     assert (first.duration_ns.mean, first.duration_ns.median) == (30.0, 20.0)
     assert first.duration_ns.stddev == pytest.approx(math.sqrt(((10 - 30) ** 2 + (20 - 30) ** 2 + (60 - 30) ** 2) / 2))
     assert second.duration_ns.stddev == 0.0
-    cells = table_of(entry, None)
+    cells = stats_table(entry, None)
     assert cells.columns == (
         *("Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)"),
         "Name",
@@ -112,8 +112,8 @@ def test_kernels_and_memory_operations_in_one_table() -> None:
         "[CUDA memcpy Host-to-Device]", "[CUDA memset]", "[CUDA memcpy Unified Device-to-Host]"
     ]  # fmt: skip
     # As nsys prints 128 MiB and 8 MiB: in millions of bytes.
-    assert table_of(sizes, None).rows[0][:2] == ("142.606", "2")
-    assert table_of(sizes, None).rows[1][0] == "2.097"
+    assert stats_table(sizes, None).rows[0][:2] == ("142.606", "2")
+    assert stats_table(sizes, None).rows[1][0] == "2.097"
 
 
 def test_unified_memory_by_address() -> None:

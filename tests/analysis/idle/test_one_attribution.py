@@ -60,6 +60,7 @@ def trace_of(events: list[tuple[str, object, int, int, int]]) -> KinetoTrace:
     return trace
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(EVENT, min_size=1, max_size=25))
 def test_document_verdict_and_findings_name_one_cause(

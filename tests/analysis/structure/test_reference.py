@@ -80,6 +80,7 @@ def expected(roots: list[Slice]) -> dict[str, tuple[int, int, int]]:
     return {name: (row[0], row[1], row[2]) for name, row in found.items()}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(TREES, st.sampled_from([100, 200, 300])), min_size=1, max_size=6), st.randoms())
 def test_operator_rows_equal_a_walk_over_the_tree(

@@ -1,0 +1,45 @@
+"""Columns of tables: heading and content stand together, so that neither is counted by its position.
+
+`table_of` builds what people read, `field_values` what CSV has of the same rows.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from opscope.render.blocks import Name, Table
+
+T = TypeVar("T")
+
+
+# Without slots: on Python 3.11 a frozen generic class that has them cannot be built as ``Column[Row](...)``.
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """A column of a table for people.
+
+    Attributes:
+        heading: its heading.
+        text: writes the cell of a row; text from a trace or a user is a `Name`.
+        numeric: whether it is set flush right.
+        optional: whether it may be left out where there is no room.
+    """
+
+    heading: str
+    text: Callable[[T], str]
+    numeric: bool = False
+    optional: bool = False
+
+
+def table_of(columns: Sequence[Column[T]], rows: Iterable[T]) -> Table:
+    """Build the table that has these columns, with one line for each of ``rows``."""
+    return Table(
+        columns=tuple(column.heading for column in columns),
+        rows=tuple(tuple(column.text(row) for column in columns) for row in rows),
+        numeric=frozenset(at for at, column in enumerate(columns) if column.numeric),
+        optional=frozenset(at for at, column in enumerate(columns) if column.optional),
+    )
+
+
+def field_values(row: object, names: Iterable[str]) -> tuple[Name, ...]:
+    """Return fields of a record as CSV has them: bare figures, and nothing where a value is unknown."""
+    return tuple(Name("" if (value := getattr(row, name)) is None else str(value)) for name in names)
