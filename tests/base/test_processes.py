@@ -19,7 +19,7 @@ child.wait()
 
 
 def test_input_and_output() -> None:
-    done = run_within([sys.executable, "-c", "print(input().upper())"], 60, given=b"text\n")
+    done = run_within([sys.executable, "-c", "print(input().upper())"], 60, stdin=b"text\n")
     assert (done.returncode, done.stdout) == (0, b"TEXT\n")
 
 

@@ -34,7 +34,7 @@ def run_within(
     command: Sequence[str | Path],
     seconds: float,
     *,
-    given: bytes = b"",
+    stdin: bytes = b"",
     environment: Mapping[str, str] | None = None,
     errors: int | None = subprocess.PIPE,
 ) -> "subprocess.CompletedProcess[bytes]":
@@ -43,7 +43,7 @@ def run_within(
     Args:
         command: the program and its arguments.
         seconds: how long it may take.
-        given: its standard input.
+        stdin: its standard input.
         environment: its variables; None gives it those of this process.
         errors: where its standard error goes, as `subprocess.Popen` takes it: None leaves it where this one's goes.
 
@@ -55,9 +55,9 @@ def run_within(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, start_new_session=True
     )
     try:
-        out, said = process.communicate(given, timeout=seconds)
+        out, stderr = process.communicate(stdin, timeout=seconds)
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
-    return subprocess.CompletedProcess(command, process.returncode, out, said or b"")
+    return subprocess.CompletedProcess(command, process.returncode, out, stderr or b"")

@@ -91,8 +91,8 @@ def _model(name: str) -> GpuFacts:
     has_number = any(character.isdigit() for character in name)  # else it is a line of models: rtx
     exact = [model for model in found if has_number and f" {model.name}".lower().endswith(f" {name}".lower())]
     if len(exact or found) != 1:
-        said = ", ".join(printable(model.name) for model in found) or "no model of opscope gpus"
-        raise UsageError(f"{name!r} may be: {said}")
+        names = ", ".join(printable(model.name) for model in found) or "no model of opscope gpus"
+        raise UsageError(f"{name!r} may be: {names}")
     return (exact or list(found))[0]
 
 

@@ -141,11 +141,13 @@ def _last_lines(directory: RunDirectory, failure: Failure) -> Sequence[str]:
     try:
         with directory.inside(failure.log).open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-            said = file.read().decode("utf-8", "replace").splitlines()
+            lines = file.read().decode("utf-8", "replace").splitlines()
     except (OSError, BadInputError):
         return ()
-    ours = next((at for at, line in enumerate(said) if line.startswith("Traceback") and _is_ours(said[at + 1 :])), None)
-    told = [line for line in said[:ours] if line.strip() and not line.startswith(("USDT:", _CHAINED))]
+    ours = next(
+        (at for at, line in enumerate(lines) if line.startswith("Traceback") and _is_ours(lines[at + 1 :])), None
+    )
+    told = [line for line in lines[:ours] if line.strip() and not line.startswith(("USDT:", _CHAINED))]
     if told and told[-1].startswith("SystemExit"):  # the program said before why it ended
         told = told[: max((at for at, line in enumerate(told) if line.startswith("Traceback")), default=len(told))]
     return told[-_LAST_LINES:]

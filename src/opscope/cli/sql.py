@@ -188,6 +188,6 @@ def _run(query: str, frames: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         raise UsageError(f"the query cannot be run: polars gave up on it ({error})") from error
     except pl.exceptions.PolarsError as error:
         # polars adds its plan of the query; what is wrong stands before it.
-        said = " ".join(str(error).partition("Resolved plan until failure")[0].split())
-        said = said.partition(" This error occurred in the following expression")[0]
-        raise UsageError(f"the query cannot be run: {said}. 'opscope sql --schema' lists the columns") from error
+        message = " ".join(str(error).partition("Resolved plan until failure")[0].split())
+        message = message.partition(" This error occurred in the following expression")[0]
+        raise UsageError(f"the query cannot be run: {message}. 'opscope sql --schema' lists the columns") from error

@@ -289,8 +289,8 @@ def _streams(trace: Trace) -> tuple[Ints, Ints, list[str]]:
 
 def _with_given_name(name: str, trace: Trace) -> str:
     """Add the name that the program gave to a stream or a thread."""
-    given = trace.source.metadata.get(name)
-    return f"{name} ({given})" if given else name
+    value = trace.source.metadata.get(name)
+    return f"{name} ({value})" if value else name
 
 
 def _name(what: str, pid: int, tid: int, name: str) -> bytes:

@@ -62,8 +62,8 @@ def driver() -> Driver:
 def _how_ended(done: "subprocess.CompletedProcess[bytes]") -> str:
     if done.returncode < 0:
         return f"crashed ({signal.Signals(-done.returncode).name})"
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return f"ended the process that asked it, with exit code {done.returncode}{f': {said[-1]}' if said else ''}"
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return f"ended the process that asked it, with exit code {done.returncode}{f': {lines[-1]}' if lines else ''}"
 
 
 def _nothing(library: str | None, error: str) -> Driver:
@@ -130,8 +130,8 @@ class DriverLibrary:
         if code:
             text = ctypes.c_char_p()
             self._library.cuGetErrorString(code, ctypes.byref(text))
-            said = text.value.decode(errors="replace") if text.value else "unknown error"
-            raise DriverFailedError(f"{name} failed: {said} (CUDA error {code})")
+            message = text.value.decode(errors="replace") if text.value else "unknown error"
+            raise DriverFailedError(f"{name} failed: {message} (CUDA error {code})")
 
     def number(self, name: str, *arguments: object) -> int:
         """Call a function that gives a number by its first argument."""

@@ -36,7 +36,7 @@ def _plain(value: Any, _: Analysis) -> str:
 
 
 def _shapes(value: Any, _: Analysis) -> str:
-    return "-" if value is None else Name(tensor_shapes(value))
+    return "-" if value is None else Name(tensor_shapes(value) or "-")
 
 
 def _kernel(value: Any, _: Analysis) -> str:

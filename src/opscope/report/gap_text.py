@@ -37,8 +37,8 @@ def longest_gap(
     time, share = format_ns(gap.duration_ns), format_share(gap.duration_ns, window_ns)
     mostly = f"{format_ns(gap.causes[gap.cause])} of it {gap.cause}"
     window = f"the {format_ns(window_ns)} of the pass with names" if with_names else "the window"
-    said = f"Longest gap{device}: {time} ({share} of {window}){step}, {gap.position}; {mostly}"
-    return (said, *_where(gap, may_have_stacks=may_have_stacks), ".")
+    sentence = f"Longest gap{device}: {time} ({share} of {window}){step}, {gap.position}; {mostly}"
+    return (sentence, *_where(gap, may_have_stacks=may_have_stacks), ".")
 
 
 def _where(gap: GapRow, *, may_have_stacks: bool) -> Iterator[str]:

@@ -235,8 +235,8 @@ def _scrub_log(plan: Plan, entry: Entry) -> None:
     path = plan.directory.inside(entry.files.log)
     if not plan.redactor.secrets or not path.is_file():
         return
-    said = path.read_text(encoding="utf-8", errors="surrogateescape")
-    if (scrubbed := plan.redactor.scrubbed(said)) != said:
+    log = path.read_text(encoding="utf-8", errors="surrogateescape")
+    if (scrubbed := plan.redactor.scrubbed(log)) != log:
         plan.directory.write(entry.files.log, scrubbed.encode("utf-8", "surrogateescape"))
 
 

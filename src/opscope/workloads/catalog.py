@@ -95,14 +95,14 @@ def check(configuration: Configuration) -> None:
         UsageError: the target does not exist, or a setting does not apply to it.
     """
     target, named = configuration.target, {name for name, _ in configuration.items()}
-    given = named - _EVERYWHERE
+    particular = named - _EVERYWHERE
     if not is_built_in(target):
-        _check_own(target, named if is_script(target) else given)
+        _check_own(target, named if is_script(target) else particular)
         return
-    foreign = sorted(given - BUILT_IN[target].settings)
+    foreign = sorted(particular - BUILT_IN[target].settings)
     if foreign:
         raise UsageError(f"{option_of(foreign[0])} does not apply to the target {target}")
-    fixed = sorted(given & {"hidden_size", "layers", "simplified"})
+    fixed = sorted(particular & {"hidden_size", "layers", "simplified"})
     if configuration.get("pretrained") is not None and fixed:
         raise UsageError(f"{option_of(fixed[0])} cannot be combined with --use-real-bert: the weights fix the model")
 

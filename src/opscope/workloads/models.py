@@ -149,10 +149,10 @@ def _load_pretrained_bert(model_class: Any, configuration: Configuration) -> tup
     Returns:
         The model, and notes on where its weights come from.
     """
-    given = str(configuration.get("pretrained") or "")
-    wanted = given or _BERT_HUB_NAME
+    directory_name = str(configuration.get("pretrained") or "")
+    wanted = directory_name or _BERT_HUB_NAME
     directory = Path(wanted)
-    if given and not directory.is_dir():
+    if directory_name and not directory.is_dir():
         raise EnvironmentLacksError(f"--use-real-bert {wanted}: there is no such directory")
     attempts = ({"local_files_only": True},) if directory.is_dir() else ({"local_files_only": True}, {})
     problem = ""

@@ -57,12 +57,12 @@ class Case:
         unknown = [name for name in parameters if not self.accepts(name)]
         if unknown:
             raise UsageError(f"the inputs of {self.name} take no parameter {unknown[0]!r}")
-        given = {**self.parameters, **parameters}
+        arguments = {**self.parameters, **parameters}
         if self.accepts("device"):
-            given["device"] = device
-        given = {name: value for name, value in given.items() if self.accepts(name)}
+            arguments["device"] = device
+        arguments = {name: value for name, value in arguments.items() if self.accepts(name)}
         try:
-            made = self.inputs(**given)
+            made = self.inputs(**arguments)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:

@@ -107,8 +107,8 @@ def _probe(name: str, kind: type[T]) -> T:
     except subprocess.TimeoutExpired as error:
         raise _ProbeFailedError(f"it did not answer within {_SECONDS} s") from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise _ProbeFailedError(f"{said[-1][:300]}" if said else f"it ended with exit code {done.returncode}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise _ProbeFailedError(f"{lines[-1][:300]}" if lines else f"it ended with exit code {done.returncode}")
     try:
         return msgspec.json.decode(done.stdout, type=kind)
     except msgspec.MsgspecError as error:
@@ -167,8 +167,8 @@ def _run_failed(command: "list[Path | str]") -> str | None:
         return str(error)
     if done.returncode == 0:
         return None
-    said = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
-    return said[-1][:300] if said else f"it ended with exit code {done.returncode}"
+    lines = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else f"it ended with exit code {done.returncode}"
 
 
 def _ncu(drivers: "Future[Driver]") -> ToolProbe:
@@ -198,10 +198,10 @@ def _program(name: str) -> ToolProbe:
     if path is None:
         return ToolProbe()
     try:
-        said = _VERSION.search(version_text(path))
+        version = _VERSION.search(version_text(path))
     except (OSError, subprocess.SubprocessError) as error:
         return ToolProbe(path=str(path), error=f"it does not run: {error}")
-    return ToolProbe(path=str(path), version=said[1] if said else None)
+    return ToolProbe(path=str(path), version=version[1] if version else None)
 
 
 def _host() -> ToolProbe:

@@ -46,14 +46,14 @@ def _driver(probes: Probes) -> Iterator[Check]:
 
 
 def _driver_fix(probes: Probes) -> str:
-    driver, said = probes.driver, probes.driver.error or ""
-    if driver.visible is not None and (not said or "error 100" in said):
+    driver, error = probes.driver, probes.driver.error or ""
+    if driver.visible is not None and (not error or "error 100" in error):
         return f"CUDA_VISIBLE_DEVICES is {driver.visible!r}: unset it"
-    if "error 803" in said:
+    if "error 803" in error:
         return "the library and the kernel's module are of different drivers: restart after installing a driver"
-    if "error 100" in said:
+    if "error 100" in error:
         return "no GPU is visible: nvidia-smi lists those that the module sees; CUDA_VISIBLE_DEVICES may hide them"
-    if "error 802" in said:
+    if "error 802" in error:
         return "the NVLink fabric is not ready: start nvidia-fabricmanager"
     return "nvidia-smi and the kernel's log (dmesg) say more"
 
@@ -152,8 +152,8 @@ def _without_code(probes: Probes, torch: TorchProbe, found: str) -> Iterator[Che
 
 
 def _of_failed(name: str, what: str, failed: Sequence[Computed]) -> Check:
-    said = "; ".join(f"{one.device}: {one.error}" for one in failed)
-    return _problem(name, f"{what} {said}", "nvidia-smi and dmesg say more")
+    failures = "; ".join(f"{one.device}: {one.error}" for one in failed)
+    return _problem(name, f"{what} {failures}", "nvidia-smi and dmesg say more")
 
 
 def _other_build(number: str) -> str:

@@ -128,13 +128,13 @@ def _followed(process: "subprocess.Popen[str]", request: str, timeout_s: float, 
     Raises:
         OpscopeError: it did not return in time.
     """
-    said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     errors: list[str] = []
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     threads = [
-        threading.Thread(target=_read, args=(process.stdout, said.put), daemon=True),
+        threading.Thread(target=_read, args=(process.stdout, lines.put), daemon=True),
         threading.Thread(target=_read, args=(process.stderr, lambda line: errors.append(line or "")), daemon=True),
     ]
     for thread in threads:
@@ -144,7 +144,7 @@ def _followed(process: "subprocess.Popen[str]", request: str, timeout_s: float, 
     last, until = "starting", time.monotonic() + timeout_s
     while True:
         try:
-            line = said.get(timeout=max(until - time.monotonic(), 0.0))
+            line = lines.get(timeout=max(until - time.monotonic(), 0.0))
         except queue.Empty:
             process.kill()
             process.wait()

@@ -34,12 +34,12 @@ def compiled_kernels(request: ListingRequest, kind: str, timeout_s: float) -> Li
         command = own_process("opscope.workbench.jobs.listing_worker")
         try:
             environment = own_environment(**own, TORCHINDUCTOR_COMPILE_THREADS="1")
-            done = run_within(command, timeout_s, given=encode(request), environment=environment)
+            done = run_within(command, timeout_s, stdin=encode(request), environment=environment)
         except subprocess.TimeoutExpired as error:
             raise OpscopeError(f"{request.target} was not compiled within {timeout_s:g} s") from error
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            raise _ERRORS.get(done.returncode, OpscopeError)(said[-1] if said else f"{request.target} failed")
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            raise _ERRORS.get(done.returncode, OpscopeError)(lines[-1] if lines else f"{request.target} failed")
         return ListingDocument(kind=kind, origin=request.target, kernels=tuple(_kernels(cache, kind)))
 
 

@@ -53,8 +53,8 @@ def _without_gpu_faults(function: Callable[..., object], inputs: Sequence[object
         function(*inputs)
         torch.cuda.synchronize()
     except Exception as error:
-        said = (str(error).splitlines() or [""])[0][:200]
-        raise UsageError(f"the function fails: {type(error).__name__}: {said}") from error
+        message = (str(error).splitlines() or [""])[0][:200]
+        raise UsageError(f"the function fails: {type(error).__name__}: {message}") from error
 
 
 def _compile_ahead(request: ListingRequest) -> None:
@@ -78,8 +78,8 @@ def _compile_ahead(request: ListingRequest) -> None:
     try:
         triton.compile(source, target=target)
     except Exception as error:  # Triton's own errors have no common base
-        said = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-        why = " ... ".join(dict.fromkeys(said[:1] + said[-1:]))[:400]
+        lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+        why = " ... ".join(dict.fromkeys(lines[:1] + lines[-1:]))[:400]
         raise OpscopeError(f"{request.target} cannot be compiled: {type(error).__name__}: {why}") from error
 
 
@@ -101,13 +101,13 @@ def _types(names: Sequence[str], request: ListingRequest) -> tuple[dict[str, str
     unknown = [name for name in request.constants if name not in names]
     if unknown:
         raise UsageError(f"the kernel has no argument {unknown[0]!r}; it has {', '.join(names)}")
-    given = list(request.signature or ())
-    if len(given) + len(request.constants) != len(names):
+    types_in_order = list(request.signature or ())
+    if len(types_in_order) + len(request.constants) != len(names):
         raise UsageError(
             f"the kernel has the arguments {', '.join(names)}: --constant NAME=VALUE for each constexpr, --signature "
-            f"for the types of the others, in order; {len(given)} and {len(request.constants)} were given"
+            f"for the types of the others, in order; {len(types_in_order)} and {len(request.constants)} were given"
         )
-    types = {name: "constexpr" if name in request.constants else given.pop(0) for name in names}
+    types = {name: "constexpr" if name in request.constants else types_in_order.pop(0) for name in names}
     values: dict[tuple[int, ...], object] = {
         (at,): _value(request.constants[name]) for at, name in enumerate(names) if name in request.constants
     }

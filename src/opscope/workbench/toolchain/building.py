@@ -125,8 +125,8 @@ def disassembled(cubin: Path) -> Iterator[KernelListing]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentLacksError(f"{command[0]} does not run: {error}") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines()
-        raise OpscopeError(f"nvdisasm cannot read {cubin.name}: {said[0] if said else 'it failed without a word'}")
+        lines = done.stderr.strip().splitlines()
+        raise OpscopeError(f"nvdisasm cannot read {cubin.name}: {lines[0] if lines else 'it failed without a word'}")
     yield from sass_kernels(done.stdout)
 
 

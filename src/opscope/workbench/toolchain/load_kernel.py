@@ -125,31 +125,31 @@ def load_kernel(
         raise UsageError(
             f"requires names {unknown[0]!r}, which no function takes; there are {', '.join(sorted(known))}"
         )
-    text, given = _text(source)
-    is_cuda = "__global__" in text or (given is not None and given.suffix == ".cu")
-    _refuse_taken(name, functions, given, text)
-    module = _built(name, text, given, declarations, flags, is_cuda=is_cuda)
+    text, file = _text(source)
+    is_cuda = "__global__" in text or (file is not None and file.suffix == ".cu")
+    _refuse_taken(name, functions, file, text)
+    module = _built(name, text, file, declarations, flags, is_cuda=is_cuda)
     for function in functions:
         if not hasattr(module, function):
             bound = ", ".join(one for one in vars(module) if not one.startswith("_")) or "none"
-            raise UsageError(f"the module of {given or 'the source'} has no function {function}; it has: {bound}")
+            raise UsageError(f"the module of {file or 'the source'} has no function {function}; it has: {bound}")
     operators = {
         function: _registered(f"{name}::{function}", getattr(module, function), fake, requires or {}, is_cuda=is_cuda)
         for function, fake in functions.items()
     }
     for function in functions:
-        _taken[f"{name}::{function}"] = _origin(given, text)
-    return Operators(name, given or Path(f"{name}.{'cu' if is_cuda else 'cpp'}"), operators)
+        _taken[f"{name}::{function}"] = _origin(file, text)
+    return Operators(name, file or Path(f"{name}.{'cu' if is_cuda else 'cpp'}"), operators)
 
 
 _taken: dict[str, str] = {}  # operator -> what it was built from, in this process
 
 
-def _origin(given: Path | None, text: str) -> str:
-    return str(given) if given is not None else hashlib.sha256(text.encode()).hexdigest()
+def _origin(file: Path | None, text: str) -> str:
+    return str(file) if file is not None else hashlib.sha256(text.encode()).hexdigest()
 
 
-def _refuse_taken(name: str, functions: Mapping[str, Function], given: Path | None, text: str) -> None:
+def _refuse_taken(name: str, functions: Mapping[str, Function], file: Path | None, text: str) -> None:
     """Refuse to replace an operator of another source: what holds the earlier one would call the later one.
 
     Raises:
@@ -157,7 +157,7 @@ def _refuse_taken(name: str, functions: Mapping[str, Function], given: Path | No
     """
     for function in functions:
         before = _taken.get(f"{name}::{function}")
-        if before is not None and before != _origin(given, text):
+        if before is not None and before != _origin(file, text):
             raise UsageError(
                 f"{name}::{function} is there already, of another source: name= gives this one another name"
             )
@@ -204,19 +204,19 @@ def _result_type(hint: object) -> str | None:
 
 
 def _built(
-    name: str, text: str, given: Path | None, declarations: Mapping[str, str], flags: tuple[str, ...], *, is_cuda: bool
+    name: str, text: str, file: Path | None, declarations: Mapping[str, str], flags: tuple[str, ...], *, is_cuda: bool
 ) -> ModuleType:
     if is_cuda and torch.version.cuda is None:
         raise EnvironmentLacksError("a CUDA source needs a PyTorch with CUDA; this one is built for the CPU")
     capability = torch.cuda.get_device_capability() if is_cuda and torch.cuda.is_available() else None
     parts = [text, *declarations.values(), *flags, torch.__version__, str(capability)]
     parts.append(installed().version if is_cuda else "")
-    if given is not None:  # the same text beside other headers is another program
-        parts += [str(given), *_included(given, text)]
+    if file is not None:  # the same text beside other headers is another program
+        parts += [str(file), *_included(file, text)]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     folder = private_folder(f"operators/{name}-{key}")
-    own = given or folder / f"{name}.{'cu' if is_cuda else 'cpp'}"
-    if given is None:
+    own = file or folder / f"{name}.{'cu' if is_cuda else 'cpp'}"
+    if file is None:
         _keep(own, text)
     bound = _MODULE.search(text)
     sources, called = [own], f"{name}_{key}"
@@ -307,10 +307,10 @@ def _compiled(
             "there, float double"
         ) from error
     except (RuntimeError, OSError) as error:
-        said = str(error)
-        if "Ninja is required" in said or "CUDA_HOME" in said or "No such file or directory: 'which'" in said:
-            raise EnvironmentLacksError(f"operators cannot be built here: {said.splitlines()[0]}") from error
-        raise BuildFailedError(f"{sources[0].name} cannot be built: {first_error(said)}") from error
+        message = str(error)
+        if "Ninja is required" in message or "CUDA_HOME" in message or "No such file or directory: 'which'" in message:
+            raise EnvironmentLacksError(f"operators cannot be built here: {message.splitlines()[0]}") from error
+        raise BuildFailedError(f"{sources[0].name} cannot be built: {first_error(message)}") from error
     return module
 
 

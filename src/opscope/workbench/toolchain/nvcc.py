@@ -109,8 +109,8 @@ def _described(path: Path) -> Nvcc:
             [path, "--list-gpu-arch"], capture_output=True, text=True, check=True, timeout=60
         ).stdout
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or "").strip().splitlines()
-        raise EnvironmentLacksError(f"{path} does not run: {said[-1] if said else error}") from error
+        lines = (error.stderr or "").strip().splitlines()
+        raise EnvironmentLacksError(f"{path} does not run: {lines[-1] if lines else error}") from error
     except (OSError, subprocess.SubprocessError) as error:
         raise EnvironmentLacksError(f"{path} does not run: {error}") from error
     numbers = {number for word in listed.split() if (number := capability_of(word)) is not None}

@@ -145,10 +145,10 @@ def _of_finite(difference: torch.Tensor, values: torch.Tensor, dtype: torch.dtyp
         return _Found("there are no numbers to compare", right=True)
     far, element = errors_of(difference, values, dtype)
     allowed = _tolerance(dtype)
-    said = f"relative error {far:.1e}, {allowed:.0e} allowed for {_name(dtype)}"
+    sentence = f"relative error {far:.1e}, {allowed:.0e} allowed for {_name(dtype)}"
     right = far <= allowed
     if not right and tf32 and dtype is torch.float32 and far <= TF32_ERROR:
-        right, said = True, f"{said}, but no more than TF32 products have, the default of tl.dot"
+        right, sentence = True, f"{sentence}, but no more than TF32 products have, the default of tl.dot"
     if right and element > element_tolerance(dtype):
-        right, said = False, f"{said}, but an element is off by {element:.1e} of its size"
-    return _Found(said, right=right, relative_error=far, element_error=element)
+        right, sentence = False, f"{sentence}, but an element is off by {element:.1e} of its size"
+    return _Found(sentence, right=right, relative_error=far, element_error=element)

@@ -116,7 +116,7 @@ def _asked(request: CheckRequest, device: str, timeout_s: float) -> CheckAnswer:
         environment[INTERPRET] = "1"
     command = own_process("opscope.workbench.triton_check.probe")
     try:
-        done = run_within(command, timeout_s, given=encode(request), environment=environment, errors=None)
+        done = run_within(command, timeout_s, stdin=encode(request), environment=environment, errors=None)
     except subprocess.TimeoutExpired:
         return _failed(device, f"it did not end within {timeout_s:g} s")
     if done.returncode:

@@ -92,13 +92,13 @@ class WatchedMemory(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not 
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run an operator, and note what it did."""
-        given = kwargs or {}
-        result = func(*args, **given)
+        keywords = kwargs or {}
+        result = func(*args, **keywords)
         if self._paused:
             return result
         if func._schema.name in _EMPTY:
             self._poison(result)
-        for tensor in _written_by(func._schema, args, given):
+        for tensor in _written_by(func._schema, args, keywords):
             if (memory := self.of(tensor)) is not None:
                 memory.write_view(tensor)
         return result

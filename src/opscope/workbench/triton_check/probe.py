@@ -170,8 +170,8 @@ def _seed() -> None:
 
 
 def _said(error: BaseException) -> str:
-    said = f"it raises {type(error).__name__}: {' '.join(str(error).split())}"
-    return said[:_LONGEST] + _where(error)
+    sentence = f"it raises {type(error).__name__}: {' '.join(str(error).split())}"
+    return sentence[:_LONGEST] + _where(error)
 
 
 def _where(error: BaseException) -> str:
@@ -268,11 +268,11 @@ def _inputs(module: ModuleType, words: Mapping[str, str]) -> tuple[Any, ...]:
     for name in words:
         if name not in parameters and not takes_all:
             raise UsageError(f"inputs takes no parameter {name!r}")
-    given = {name: _value(word) for name, word in words.items()}
+    arguments = {name: _value(word) for name, word in words.items()}
     if "device" in parameters or takes_all:
-        given["device"] = torch.device("cpu")
+        arguments["device"] = torch.device("cpu")
     try:
-        made = make(**given)
+        made = make(**arguments)
     except Exception as error:
         raise UsageError(f"the inputs cannot be made: {type(error).__name__}: {error}{_where(error)}") from error
     return made if isinstance(made, tuple) else (made,)
