@@ -6,23 +6,22 @@ import pytest
 
 from opscope.knowledge.api_calls import API_RULES, api_call
 from opscope.knowledge.categories import COLLECTIVE_RANGES, COMPILED_NAMES, Category, Classifier
-from opscope.knowledge.kernels.collective_kernels import COMMUNICATION_RULES
+from opscope.knowledge.kernels.collective_kernels import collective_rules
 from opscope.knowledge.kernels.kinds import communicates, kind_of
-from opscope.knowledge.kernels.libraries import library_of
-from opscope.knowledge.kernels.library_rules import LIBRARY_RULES, PARAMETER_RULES
+from opscope.knowledge.kernels.libraries import library_of, library_rules
 from opscope.knowledge.kernels.names import base_name
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.knowledge.rules import NameRule
 
-LIBRARIES = [(library, rule) for library, rules in (*LIBRARY_RULES, *PARAMETER_RULES) for rule in rules]
-EVERY = [*(rule for _, rule in LIBRARIES), *COMMUNICATION_RULES, *COLLECTIVE_RANGES, *COMPILED_NAMES]
+LIBRARIES = [*library_rules("names"), *library_rules("parameters")]
+EVERY = [*(rule for _, rule in LIBRARIES), *collective_rules(), *COLLECTIVE_RANGES, *COMPILED_NAMES]
 
 
 @pytest.mark.parametrize("rule", EVERY, ids=lambda rule: rule.pattern)
 def test_every_rule_has_an_example_that_it_finds_and_an_origin(rule: NameRule) -> None:
     assert len(rule.origin.split()) >= 2
     name = rule.example.removeprefix("void ")
-    flags = re.IGNORECASE if rule in COMMUNICATION_RULES else re.NOFLAG
+    flags = re.IGNORECASE if rule in collective_rules() else re.NOFLAG
     # A function's name stands at the beginning, after its return type, or within a wrapper's brackets.
     places = [0, *(match.end() for match in re.finditer(r"::type |Kernel2?<", name))]
     candidates = [base_name(name), *(name[place:] for place in places)]
@@ -44,7 +43,7 @@ def test_no_rule_has_alternatives_without_an_example_of_their_own() -> None:
         assert not any(top), rule.pattern
 
 
-@pytest.mark.parametrize("rule", COMMUNICATION_RULES, ids=lambda rule: rule.pattern)
+@pytest.mark.parametrize("rule", collective_rules(), ids=lambda rule: rule.pattern)
 def test_kernels_between_devices_are_known_by_name(rule: NameRule) -> None:
     assert communicates(rule.example)
     kind = kind_of(rule.example)

@@ -1,8 +1,12 @@
 """Rules on the names of kernels and operators: each is there for a real name, and says where that was seen."""
 
 import re
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
+
+Entry = Mapping[str, str | list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,26 @@ class NameRule:
     pattern: str
     example: str
     origin: str
+
+    @classmethod
+    def of_entry(cls, entry: Entry) -> "NameRule":
+        """Make a rule of an entry in a file of rules; a list as its pattern is a list of alternatives."""
+        pattern = entry["pattern"]
+        alternatives = [pattern] if isinstance(pattern, str) else pattern
+        return cls("|".join(alternatives), str(entry["example"]), str(entry["origin"]))
+
+
+def entries_of(file: str) -> Mapping[str, Sequence[Entry]]:
+    """Read a file of rules on the names of kernels.
+
+    Args:
+        file: its name in ``data/kernel_names``.
+
+    Returns:
+        The entries of each of its tables, in the order in which they are tried.
+    """
+    text = resources.files("opscope.knowledge").joinpath("data", "kernel_names", file).read_text("utf-8")
+    return tomllib.loads(text)
 
 
 def compiled(rules: Iterable[NameRule], flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:

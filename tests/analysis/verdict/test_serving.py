@@ -6,7 +6,7 @@ import pytest
 
 from opscope.analysis.analyzed import Analysis
 from opscope.knowledge.categories import Category
-from opscope.knowledge.kernels.kinds import WORD_RULES, kind_of, short_name
+from opscope.knowledge.kernels.kinds import kind_of, short_name, word_rules
 from opscope.knowledge.serving import FORMATS, Iteration, iteration_of
 from tests.command import opscope
 from tests.kineto import KinetoTrace
@@ -98,7 +98,7 @@ def test_iterations_stand_in_a_table_and_other_ranges_in_none(analyzed: Analyze,
     assert analyzed(plain).iterations == ()
 
 
-@pytest.mark.parametrize("rule", WORD_RULES, ids=lambda rule: rule.words)
+@pytest.mark.parametrize("rule", word_rules(), ids=lambda rule: rule.words)
 def test_every_rule_on_words_has_a_real_name(rule: object) -> None:
     found = kind_of(rule.rule.example)  # type: ignore[attr-defined]
     assert found is not None

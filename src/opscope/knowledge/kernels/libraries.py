@@ -1,15 +1,35 @@
-"""Which library a kernel belongs to, by its name: for libraries whose source is closed, or not ATen's."""
+"""Which library a kernel belongs to, by its name: for libraries whose source is closed, or not ATen's.
+
+The rules are in ``data/kernel_names/libraries.toml``.
+"""
 
 import re
+from functools import cache
+from itertools import groupby
 from typing import Final
 
-from opscope.knowledge.kernels.library_rules import LIBRARY_RULES, PARAMETER_RULES
 from opscope.knowledge.kernels.names import base_name
-from opscope.knowledge.rules import compiled
+from opscope.knowledge.rules import NameRule, compiled, entries_of
 
-_BY_NAME: Final = tuple((library, compiled(rules)) for library, rules in LIBRARY_RULES)
-_BY_PARAMETERS: Final = tuple((library, compiled(rules)) for library, rules in PARAMETER_RULES)
-_WRAPPED = re.compile(r"cutlass\w*::Kernel2?<(?P<inner>cutlass_\w+)>")
+_WRAPPED: Final = re.compile(r"cutlass\w*::Kernel2?<(?P<inner>cutlass_\w+)>")
+
+
+@cache
+def library_rules(subject: str) -> tuple[tuple[str, NameRule], ...]:
+    """Return libraries with a rule on the names of their kernels, in the order in which the rules are tried.
+
+    Args:
+        subject: what the rule looks at: ``names`` of functions, or types of ``parameters``.
+    """
+    entries = entries_of("libraries.toml")[subject]
+    return tuple((str(entry["library"]), NameRule.of_entry(entry)) for entry in entries)
+
+
+@cache
+def _patterns(subject: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Return one pattern for each run of rules that lead to the same library: fewer searches for every name."""
+    runs = groupby(library_rules(subject), key=lambda rule: rule[0])
+    return tuple((library, compiled(rule for _, rule in rules)) for library, rules in runs)
 
 
 def library_of(name: str) -> str | None:
@@ -22,12 +42,12 @@ def library_of(name: str) -> str | None:
     base = base_name(plain)
     if "::" not in base and (place := plain.find(base)) >= 0:
         rest = plain[place + len(base) :]
-        for library, rule in _BY_PARAMETERS:
-            if rest and rule.search(rest):
+        for library, pattern in _patterns("parameters"):
+            if rest and pattern.search(rest):
                 return library
     wrapped = _WRAPPED.match(plain)
     names = (wrapped["inner"], base) if wrapped else (base,)
-    for library, rule in _BY_NAME:
-        if any(rule.search(candidate) for candidate in names):
+    for library, pattern in _patterns("names"):
+        if any(pattern.search(candidate) for candidate in names):
             return library
     return None
