@@ -29,7 +29,7 @@ demo: setup  ## Profile BERT on the GPU if there is one, else on the CPU, and sa
 	$(BIN)/opscope profile bert --batch-sizes 1 8 --seq-lens 128
 
 test: setup  ## Run all tests; those that need a GPU are skipped where there is none
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 static: setup  ## Check format, lint, types and import rules
 	$(BIN)/ruff format --check .

@@ -23,9 +23,15 @@ def opscope(
     stdin: bytes | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``opscope`` with arguments in a process forked from a warm one; ``code`` replaces what it runs."""
-    runs_script = any(word.endswith(".py") for word in args)  # a script imports PyTorch itself
-    torch = args[:1] == ("profile",) and not runs_script and code is None and importlib.util.find_spec("torch")
-    return zygote("torch" if torch else "plain").run(args, code, cwd, env or {}, stdin)
+    kind = _kind_of(args) if code is None and importlib.util.find_spec("torch") else "plain"
+    return zygote(kind).run(args, code, cwd, env or {}, stdin)
+
+
+def _kind_of(args: tuple[str, ...]) -> str:
+    """Return which warm process a command is forked from."""
+    if args[:1] == ("profile",) and not any(word.endswith(".py") for word in args):  # a script imports PyTorch itself
+        return "torch"
+    return "jobs" if args[:1] in (("bench",), ("triton-check",)) else "plain"
 
 
 def started(

@@ -56,6 +56,9 @@ def is_golden(pytestconfig: pytest.Config) -> Callable[[str, str], bool]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Files go to the processes one by one, in this order: a long one must not begin when all others are done.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = gpu_is_missing() if marked else None
     for item in marked if reason else ():

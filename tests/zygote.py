@@ -1,6 +1,7 @@
 """Runs the command line in processes that are forked from a warm one: as separate as users' own, without the imports.
 
-``python -m tests.zygote plain`` has imported what an analysis needs, ``... torch`` PyTorch and the operator table too.
+``python -m tests.zygote plain`` has imported what an analysis needs, ``... torch`` PyTorch and the operator table too,
+``... jobs`` PyTorch; the processes that its commands start are forked from them.
 Each request is a JSON line on standard input; each answer is one on standard output. Sweeps fork their workers as well.
 """
 
@@ -9,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -149,6 +151,60 @@ def fork_worker(request: Any, log: Path) -> _Forked:
         os._exit(1)
 
 
+class _ForkingPopen(subprocess.Popen):  # type: ignore[type-arg]
+    """Starts opscope's own modules (see `opscope.base.processes.own_process`) by forking this process, not anew."""
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any,
+                       env: Any, startupinfo: Any, creationflags: Any, shell: Any, p2cread: int, p2cwrite: int,
+                       c2pread: int, c2pwrite: int, errread: int, errwrite: int, *rest: Any) -> None:  # fmt: skip
+        if shell or list(args[:3]) != [sys.executable, "-P", "-m"]:
+            super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
+                                   creationflags, shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite,
+                                   *rest)  # fmt: skip
+            return
+        self.pid = os.fork()
+        if not self.pid:
+            _become_module(args[3:], (p2cread, c2pwrite, errwrite), pass_fds, cwd, env)
+        self._child_created = True
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+
+
+def _become_module(words: list[str], streams: tuple[int, ...], kept: Any, cwd: Any, env: Any) -> None:
+    """Run a module of opscope in this forked process, which ends with it."""
+    code = 1
+    atexit._clear()  # what the parent would clean up is still needed
+    try:
+        os.setsid()
+        for target, source in enumerate(streams):
+            if source not in (-1, target):
+                os.dup2(source, target)
+        last = 3
+        for descriptor in (*sorted(kept), 1024):
+            os.closerange(last, descriptor)
+            last = descriptor + 1
+        _reopen_streams()
+        if cwd is not None:
+            os.chdir(cwd)
+        if env is not None:
+            os.environ.clear()
+            os.environ.update(env)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        sys.argv = [str(word) for word in words]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    with contextlib.suppress(Exception):
+        atexit._run_exitfuncs()
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
 def _reopen_streams() -> None:
     # The old ones must not close what they refer to when they are forgotten.
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(fd, mode, closefd=False) for fd, mode in enumerate("rww"))
@@ -217,6 +273,13 @@ def main() -> None:
     import opscope.cli.sql
     import opscope.runs.pipeline
 
+    if sys.argv[1] == "jobs":
+        import torch  # noqa: F401
+
+        import opscope.cli.bench
+        import opscope.cli.triton_check
+
+        subprocess.Popen = _ForkingPopen  # type: ignore[misc]
     if sys.argv[1] == "torch":
         import opscope.cli.profile
         import opscope.sweep.measure

@@ -73,9 +73,18 @@ def assert_clean(page: Opened) -> None:
 # ---------------------------------------------------------------- every view
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 700])
-@pytest.mark.parametrize("name", ["gpt2_train_amp_stacks", "cudagraph_replay", "bert4_bf16_compiled"])
+# Each trace at both widths and in both schemes, and each width in each scheme.
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"),
+    [
+        ("gpt2_train_amp_stacks", 1400, "light"),
+        ("gpt2_train_amp_stacks", 700, "dark"),
+        ("cudagraph_replay", 1400, "dark"),
+        ("cudagraph_replay", 700, "light"),
+        ("bert4_bf16_compiled", 1400, "light"),
+        ("bert4_bf16_compiled", 700, "dark"),
+    ],
+)
 def test_every_view_of_a_trace_opens(
     browser: Any, made: Callable[..., Path], name: str, width: int, scheme: str
 ) -> None:

@@ -144,7 +144,8 @@ def test_what_cannot_be_built_says_why(tmp_path: Path) -> None:
 
 
 OWN_BINDING = """
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/types.h>
 torch::Tensor twice(torch::Tensor x) { return x * 2; }
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("doubled", &twice, "Twice as much"); }
 """
@@ -161,7 +162,7 @@ def test_a_source_with_a_binding_of_its_own_is_built_as_it_is(tmp_path: Path, mo
     run = load_kernel(tmp_path / "own.cpp", {"doubled": doubled}, name="tests_own")
     assert torch.equal(run.doubled(torch.ones(3)), 2 * torch.ones(3))
     with pytest.raises(UsageError, match="has no function twice; it has: doubled"):
-        load_kernel(tmp_path / "own.cpp", {"twice": doubled}, name="tests_other")
+        load_kernel(tmp_path / "own.cpp", {"twice": doubled}, name="tests_own")
 
 
 @needs_compiler
@@ -179,8 +180,7 @@ def test_the_headers_of_a_source_belong_to_it_and_killed_builds_hinder_nobody(
             (folder / "factor.h").write_text('#include "inner.h"\n')
             (folder / "inner.h").write_text(f"#define FACTOR {factor}\n")
             (folder / "s.cpp").write_text(
-                '#include "factor.h"\n#include <torch/extension.h>\n'
-                "torch::Tensor doubled(torch::Tensor x) { return x * FACTOR; }\n"
+                '#include "factor.h"\ntorch::Tensor doubled(torch::Tensor x) { return x * FACTOR; }\n'
             )
             run = load_kernel(folder / "s.cpp", {"doubled": doubled}, name=f"tests_header{factor}")
             found.append(float(run.doubled(torch.ones(1))))

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from opscope.cli import triton_check
 from opscope.documents.triton_check import MemoryProblem, ProblemKind, TritonCheckDocument
 from opscope.workbench.triton_check import interpreter as interpreted
 from opscope.workbench.triton_check.interpreter import check_kernel
+from tests.command import opscope
 from tests.zygote import ROOT
 
 pytestmark = pytest.mark.slow
@@ -27,9 +29,12 @@ needs_triton = pytest.mark.skipif(
 @functools.cache
 def checked(case: str, **words: str) -> TritonCheckDocument:
     """Run a case in the interpreter alone: some are made for the CPU; tests of the GPU are elsewhere."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        return check_kernel(f"{CASES}/{case}", words, SECONDS)
+    settings = [word for name, value in words.items() for word in ("--set", f"{name}={value}")]
+    target = case if Path(case).is_absolute() else f"{CASES}/{case}"
+    done = opscope("triton-check", target, *settings, "--format", "json", env={"CUDA_VISIBLE_DEVICES": ""})
+    if done.returncode == UsageError.exit_code:
+        raise UsageError(done.stderr)
+    return msgspec.json.decode(done.stdout, type=TritonCheckDocument)
 
 
 def only(document: TritonCheckDocument) -> MemoryProblem:
@@ -235,7 +240,7 @@ def test_a_run_that_does_not_end() -> None:
 
 @needs_triton
 def test_the_example() -> None:
-    document = check_kernel(f"{ROOT}/examples/triton_check.py:softmax", {"columns": "77"}, SECONDS)
+    document = checked(f"{ROOT}/examples/triton_check.py:softmax", columns="77")
     assert document.passed, document
 
 

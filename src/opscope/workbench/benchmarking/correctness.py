@@ -4,6 +4,7 @@ Checked as well: that the inputs stay as they are, that the result follows from 
 which tensors they are, and that all of the result is written.
 """
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -125,6 +126,11 @@ def _work_of(case: Case, inputs: Inputs) -> frozenset[Category]:
     called: set[str] = set()
 
     class Listening(TorchDispatchMode):  # type: ignore[misc]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # Where nothing was compiled there is nothing to skip, and importing Dynamo takes a second or more.
+            return "torch._dynamo" in sys.modules
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             called.add(func._schema.name)
             return func(*args, **(kwargs or {}))

@@ -209,7 +209,9 @@ def _built(
     if is_cuda and torch.version.cuda is None:
         raise EnvironmentLacksError("a CUDA source needs a PyTorch with CUDA; this one is built for the CPU")
     capability = torch.cuda.get_device_capability() if is_cuda and torch.cuda.is_available() else None
-    parts = [text, *declarations.values(), *flags, torch.__version__, str(capability)]
+    bound = _MODULE.search(text)
+    binding = None if bound is not None else _binding(declarations)
+    parts = [text, binding or "", *flags, torch.__version__, str(capability)]
     parts.append(installed().version if is_cuda else "")
     if file is not None:  # the same text beside other headers is another program
         parts += [str(file), *_included(file, text)]
@@ -218,12 +220,11 @@ def _built(
     own = file or folder / f"{name}.{'cu' if is_cuda else 'cpp'}"
     if file is None:
         _keep(own, text)
-    bound = _MODULE.search(text)
     sources, called = [own], f"{name}_{key}"
-    if bound is None:
+    if binding is not None:
         sources.append(folder / f"opscope_binding_{key}.cpp")
-        _keep(sources[-1], _binding(declarations))
-    elif bound[1] != _ANY_NAME:
+        _keep(sources[-1], binding)
+    elif bound is not None and bound[1] != _ANY_NAME:
         called = bound[1]  # what its initialisation is called after
     with alone_in(folder, lambda: _say_waiting(folder)):
         _clear(folder, called)
@@ -282,7 +283,9 @@ def _keep(path: Path, text: str) -> None:
 def _binding(declarations: Mapping[str, str]) -> str:
     names = "\n".join(f'    module.def("{name}", &{name});' for name in declarations)
     lines = "\n".join(declarations.values())
-    return f"#include <torch/extension.h>\n\n{lines}\n\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {{\n{names}\n}}\n"
+    # Not torch/extension.h: it has all of PyTorch's C++ interface, which takes twice as long to compile.
+    headers = "#include <torch/csrc/utils/pybind.h>\n#include <torch/types.h>"
+    return f"{headers}\n\n{lines}\n\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {{\n{names}\n}}\n"
 
 
 def _compiled(
