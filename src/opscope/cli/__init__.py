@@ -57,7 +57,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; of one that there is not, say which may be meant."""
+        """Find a command; for an unknown one, say which may be meant."""
         if args and args[0] not in COMMANDS:
             import difflib
 
@@ -80,7 +80,10 @@ def cli(debug: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 something is missing, 4 bad input."""
+    """Run the command line.
+
+    Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 something is missing, 4 bad input, 5 inconclusive.
+    """
     # polars' allocator keeps freed memory for ten seconds, longer than most commands run; it reads this when loaded.
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
     try:
@@ -91,7 +94,7 @@ def main() -> None:
         say(f"opscope: {printable(str(error))}")
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
+        # Whoever read our output has seen enough. What is still buffered goes nowhere: Python flushes it at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:

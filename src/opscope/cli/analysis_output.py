@@ -1,4 +1,4 @@
-"""What ``opscope analyze`` prints of its traces. Apart from its options, because this imports what takes a while."""
+"""What ``opscope analyze`` prints of its traces. Apart from its options, because this takes a while to import."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,13 @@ from opscope.report.trace_document import build_trace_document, device_entry
 
 @dataclass(frozen=True, slots=True)
 class Analysed:
-    """One of the command's traces: its path as text, what it says, and the operators of the PyTorch that ran."""
+    """One of the command's traces.
+
+    Attributes:
+        path: as text.
+        measured: what the trace says.
+        functions: the operators of the PyTorch that ran.
+    """
 
     path: str
     measured: Measured
@@ -47,7 +53,7 @@ class Rows:
 
     Attributes:
         by: what a row stands for; None for what all traces record.
-        sort: a column to sort by.
+        sort: a column to sort by; None for the table's own order.
         top: how many; 0 means all, None those that fit a table for people.
         full_names: whether kernels have their whole names on a terminal too.
     """
@@ -59,7 +65,16 @@ class Rows:
 
 
 def print_analyses(analysed: Sequence[Analysed], output_format: str, rows: Rows) -> None:
-    """Print the analyses of one or more traces."""
+    """Print the analyses of one or more traces.
+
+    Args:
+        analysed: the traces.
+        output_format: ``table``, ``json``, ``csv`` or ``md``.
+        rows: which rows tables have.
+
+    Raises:
+        UsageError: a table has no column to sort by that name, or the traces do not record what rows stand for.
+    """
     by = rows.by or _default(analysed)
     analyses = {one.path: one.analysis for one in analysed}
 
@@ -74,6 +89,7 @@ def print_analyses(analysed: Sequence[Analysed], output_format: str, rows: Rows)
 
     output = Output(
         document=document,
+        # CSV has all rows, unless --top asks for some.
         values=lambda: values_by(analyses, by, sort=rows.sort, top=rows.top or None),
         sections=lambda: [_section(one, by, _table(one, by, rows, short_names=False)) for one in analysed],
         text=text,
@@ -100,7 +116,7 @@ def _print_one(one: Analysed, by: By, table: Table) -> None:
 
 
 def _default(analysed: Sequence[Analysed]) -> By:
-    """Return what rows stand for unless the user says: the same in every trace, so that one table holds them all."""
+    """Return what rows stand for by default: the same in every trace, so that one table can hold them all."""
     if all(one.measured.bound.kind == BoundKind.CAPTURE for one in analysed):
         return By.CAPTURED
     known = all(one.analysis.operators.height and not one.analysis.mostly_unlinked for one in analysed)
@@ -145,6 +161,7 @@ def _summary(one: Analysed) -> Iterator[Inline]:
             f"({accounting.unlinked_activities:,} activities) = device sum {accounting.activities_ns:,} ns",
         )
     if (unknown := analysis.graph_nodes.filter(pl.col("captured_operator").is_null())).height:
+        # Of reasons that are equally frequent the first by name, so that the same trace gives the same text.
         most = unknown["captured_how"].mode().sort()[0]
         yield (
             f"Graphs: {unknown.height:,} of {analysis.graph_nodes.height:,} nodes have no operator: {most} "

@@ -98,6 +98,7 @@ def command(
     )
     rows = Rows(None if by is None else By(by), sort, top, full_names)
     print_analyses(analysed, output_format, rows)
+    # Damage (exit code 4) comes before what --strict says of the other checks.
     doubted = tuple(Doubted.of(one.path, one.measured.trust) for one in analysed)
     end_with(doubted, unreadable, told=output_format in ("table", "md"), allow_damaged=allow_damaged)
     if strict and any(one.measured.trust.verdict is Verdict.FAIL for one in analysed):

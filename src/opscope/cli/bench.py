@@ -135,6 +135,7 @@ def command(
     if calibrate == bool(targets):
         raise UsageError("name what to benchmark, or --calibrate" if not targets else "--calibrate takes no targets")
     redactor = redactor_of(redact, keep_arguments=keep_arguments)
+    # What is read must not be overwritten: the files that the words of the command line name.
     sources = [Path(word.partition(":")[0]) for word in (*targets, inputs, reference) if word]
     refuse_outputs((output, plot, pytest_benchmark_json), sources, overwrite=overwrite)
     if plot is not None:

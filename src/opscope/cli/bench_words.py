@@ -12,6 +12,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def words_options(function: F) -> F:
     """Add ``--size``, ``--dtype``, ``--set``, ``--inputs`` and ``--reference``."""
+    # click lists options in the reverse order: what is added last stands first in the help.
     for option in (
         click.option(
             "--reference",
@@ -46,7 +47,12 @@ def words_options(function: F) -> F:
 
 
 def axes_of(size: str | None, dtype: str | None, settings: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the values of each parameter, as text.
+    """Return the values of each parameter of the inputs function, as text; only those that were given.
+
+    Args:
+        size: what follows ``--size``: values with commas between them; None if it was not given.
+        dtype: what follows ``--dtype``, in the same form.
+        settings: what follows each ``--set``: ``NAME=VALUE,VALUE``.
 
     Raises:
         UsageError: a setting is not written NAME=VALUE,VALUE.

@@ -1,4 +1,4 @@
-"""Ends a command whose computation takes too long or too much memory, with a sentence."""
+"""Ends a command whose computation takes too long or too much memory, and says so."""
 
 import os
 import sys
@@ -19,6 +19,7 @@ _STATM: Final = Path("/proc/self/statm")
 def _resident_bytes() -> int:
     """Return how much memory the process has; 0 where the system does not tell."""
     try:
+        # The second number: resident pages.
         return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
@@ -26,17 +27,18 @@ def _resident_bytes() -> int:
 
 @contextmanager
 def limited(what: str, seconds: float, more_bytes: int) -> Iterator[None]:
-    """End the process with the exit code of wrong usage where what runs within passes a limit.
+    """End the process, with the exit code of wrong usage, if the block passes a limit.
 
-    It cannot be interrupted otherwise: it computes outside of Python.
+    A thread watches the limits. It can only end the whole process: what computes outside of Python is not interrupted.
 
     Args:
-        what: what runs, for the sentence.
+        what: what runs in the block, as the message calls it.
         seconds: how long it may take.
         more_bytes: how much more memory than now it may take.
     """
     sys.stderr.flush()
-    over, errors = threading.Event(), os.dup(2)  # what runs within may have put something else in its place
+    # A copy of standard error: the block may put something else in its place.
+    over, errors = threading.Event(), os.dup(2)
     end, most = time.monotonic() + seconds, _resident_bytes() + more_bytes
 
     def watch() -> None:

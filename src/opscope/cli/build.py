@@ -83,6 +83,7 @@ def command(
         raise UsageError("a build is written to a file: name it with -o; --emit shows code")
     made = Kind(kind)
     target = output or source.with_suffix(SUFFIXES[made])
+    # An earlier build gives way without --overwrite.
     refuse_output(target, [source], overwrite=overwrite or is_elf(target))
     _show(build_file(source, target, made, numbers, block, flags), kernel, output_format)
 

@@ -16,8 +16,8 @@ from opscope.record.bench import BenchRequest
 from opscope.report.bench_document import change_table
 from opscope.workbench.benchmarking.regression import changes, differences, worst
 
-_CLOSER = 4  # times as narrow, and as long, when it is measured again
-_MOST_PROCESSES = 64
+_CLOSER = 4  # times: measured again, the interval is to be that much narrower, and may take that much longer
+_MOST_PROCESSES = 64  # whatever a file says
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -136,7 +136,7 @@ def _again(
         say(f"opscope: again: {text}")
 
     measured = benchmark(request, min(second.processes, _MOST_PROCESSES), 3600.0, told)
-    if differences(second, measured):
+    if differences(second, measured):  # measured in another environment, it says nothing of NOW
         return None
     return changes(first, measured, fail_over)
 

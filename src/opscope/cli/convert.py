@@ -28,6 +28,7 @@ def command(inputs: tuple[Path, ...], output_dir: Path, overwrite: bool, max_inp
     """
     files = [file.path for file in files_of(inputs)]
     targets = [output_dir] if len(files) == 1 else [output_dir / name for name in _names(files)]
+    # All targets are checked before anything is read or written.
     for path, target in zip(files, targets, strict=True):
         parquet.refuse_target(target, path, overwrite=overwrite)
     doubted = []
@@ -41,7 +42,7 @@ def command(inputs: tuple[Path, ...], output_dir: Path, overwrite: bool, max_inp
 
 
 def _names(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield a name for each trace; those of one name get that of their folder before it, and a number where need be."""
+    """Yield a distinct name for each trace: its own, else with its folder's before it, else with a number."""
     taken: set[str] = set()
     for path in paths:
         name = path.name.removesuffix(".gz").removesuffix(".json")

@@ -14,9 +14,9 @@ from opscope.readers.formats import TRACE_ENDINGS
 if TYPE_CHECKING:
     from opscope.record.counters import KernelCounters
 
-_BEGINNING = 1 << 16
+_BEGINNING = 1 << 16  # bytes at the beginning of a file that tell what it is
 _OTHERS = (*TRACE_ENDINGS, ".gz", ".xz", ".zst")  # packed files, and those that are large as a rule
-_MOST = 1 << 30
+_MOST = 1 << 30  # bytes of a table
 
 
 def is_counters_file(path: Path) -> bool:
@@ -24,6 +24,7 @@ def is_counters_file(path: Path) -> bool:
     if path.name.endswith(_OTHERS):
         return False
     try:
+        # To look into a pipe would take its beginning away from whoever reads it.
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False
         with path.open("rb") as file:
@@ -44,7 +45,15 @@ def print_counters(
     *,
     allow_damaged: bool,
 ) -> None:
-    """Print counters, joined to the run that is given beside them.
+    """Print counters, joined to the launches of a run.
+
+    Args:
+        files: tables of Nsight Compute.
+        inputs: the traces of the run; empty prints the counters alone.
+        max_input: refuse a trace that unpacks to more bytes.
+        top: how many rows; None or 0 for all.
+        output_format: ``table``, ``json``, ``csv`` or ``md``.
+        allow_damaged: whether a damaged trace is no failure.
 
     Raises:
         UsageError: the run has another number of processes.
@@ -72,7 +81,7 @@ def print_counters(
         counters.extend(found)
     unreadable: list[str] = []
     read = list(traces_of(inputs, max_input, unreadable)) if inputs else []
-    traces = [trace for _, trace in read if trace.activities.height]
+    traces = [trace for _, trace in read if trace.activities.height]  # others have no kernel that was counted
     measured = len(processes_of(counters))
     if len(traces) > 1 and len(traces) != measured:
         raise UsageError(

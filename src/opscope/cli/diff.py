@@ -109,6 +109,7 @@ def command(
         for name, measured in side.items()
     ]
     _tell(diff)
+    # A damaged file ends the command here, with its own exit code, before the gate does.
     end_with(doubted, unreadable, allow_damaged=allow_damaged)
     gate = diff.document.gate
     if gate is not None and gate is not Gate.FINE:
@@ -116,7 +117,11 @@ def command(
 
 
 def _sides(before: Path | None, after: Path | None, runs: Path) -> tuple[Path, Path]:
-    """Return what is compared; what was found and not named is told."""
+    """Return the two sides to compare; runs that the user did not name are looked for, and said.
+
+    Raises:
+        UsageError: only one side is named.
+    """
     if before is not None and after is not None:
         return before, after
     if before is not None:

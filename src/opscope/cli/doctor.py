@@ -14,7 +14,7 @@ from opscope.render.blocks import Name, Table
 from opscope.workbench.doctor.ask import ask
 from opscope.workbench.doctor.diagnose import diagnose
 
-_PROBLEM = 3
+_PROBLEM = 3  # exit code
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -44,6 +44,7 @@ def _show(document: DoctorDocument, output_format: str) -> None:
 
 
 def _table(document: DoctorDocument, *, fixes: bool = True) -> Table:
+    # In the text for people, what to do stands below the table.
     rows = [
         (check.name, str(check.status), Name(check.found), Name(check.fix) if check.fix else "-")
         for check in document.checks

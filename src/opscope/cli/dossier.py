@@ -58,6 +58,7 @@ def _measure() -> Measure:
     """Return what reads hardware counters; it is imported only for this."""
     from opscope.collect.nsight_compute import counters_of, find_ncu
 
+    # Where ncu is missing, this is an error of the command; later it would be a reason at every operator.
     find_ncu()
     return counters_of
 

@@ -64,7 +64,7 @@ def command(
     from opscope.collect.cuda.command import Command, CudaCollector
 
     wanted = Command(arguments)
-    wanted.found()
+    wanted.found()  # a missing program is refused before anything is made
     refuse_several_as_csv(reports, output_format)
     redactor = redactor_of(redact, keep_arguments=keep_arguments)
     replaced = None if output_dir is None else _replaceable(named_folder(output_dir), overwrite=overwrite)
@@ -78,6 +78,7 @@ def command(
         raise EnvironmentLacksError(f"cannot write to {folder}: {error.strerror or error}") from error
 
     def begun(record: Execution) -> None:
+        # Called just before the program starts: if the collector fails earlier, an earlier recording stays.
         if replaced is not None:
             _remove(folder, replaced)
         _keep(folder, record, redactor)
@@ -106,7 +107,7 @@ def _replaceable(folder: Path, *, overwrite: bool) -> Execution | None:
     """Return the record of an earlier run in a folder, which may be replaced; None where the folder is free.
 
     Raises:
-        UsageError: something is there, and its user did not say ``--overwrite``, or it is no recording as it was left.
+        UsageError: something is there, and the user did not say ``--overwrite``, or it is not a recording.
     """
     from opscope.base.errors import BadInputError
     from opscope.record.codec import decode
@@ -123,6 +124,7 @@ def _replaceable(folder: Path, *, overwrite: bool) -> Execution | None:
 
 def _remove(folder: Path, record: Execution) -> None:
     """Remove the recordings of an earlier run that still are what was written; links are not followed."""
+    # The record may have been changed: a name in it must not lead out of the folder, or to a file of another kind.
     for name, digest in record.digests.items():
         path = folder / RAW / name
         ours = Path(name).name == name and name.endswith(RECORDING_ENDING)
@@ -132,7 +134,7 @@ def _remove(folder: Path, record: Execution) -> None:
 
 
 def _discard(folder: Path, *, unnamed: bool) -> None:
-    """Remove the folder of a run that left nothing, if it was made for it."""
+    """Remove the folder of a run that left nothing, unless the user named it."""
     if not unnamed:
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -178,7 +180,7 @@ def _shown(folder: Path) -> Path:
 
 
 def _said(record: Execution) -> Iterator[str]:
-    """Yield what is to be said of the command, beside its recordings."""
+    """Yield what users must know of the run beside its recordings."""
     for tool in record.other_tools:
         when = "" if tool.after_seconds is None else f" after {tool.after_seconds:.1f} s"
         yield (

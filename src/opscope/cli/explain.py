@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def lookup_options(function: F) -> F:
-    """Add the options that say what names are looked up in."""
+    """Add ``--library``, ``--torch`` and ``--configuration``, which say what names are looked up in."""
     for option in (
         click.option(
             "--configuration",

@@ -89,7 +89,7 @@ def command(
     for number, part in itertools.groupby(pieces, key=lambda piece: piece.part):
         target = _target(output, number)
         events, size = _write(target, part)
-        told = output == STANDARD_OUTPUT
+        told = output == STANDARD_OUTPUT  # which holds the trace, so what is said goes to standard error
         say(f"{target}: {events:,} events, {size:,} bytes unpacked", err=told)
     for earlier, left_over in stale.items():
         if earlier > number and _is_export(left_over):
@@ -106,7 +106,7 @@ def _doubted(file: TraceFile, trace: "Trace", functions: "NativeFunctions") -> D
 
 
 def _further_parts(output: Path) -> dict[int, Path]:
-    """Return what is there under the names of further parts, by their numbers."""
+    """Return the files that are already there under the names of further parts, by part number."""
     if output == STANDARD_OUTPUT:
         return {}
     name, ending = map(re.escape, _name_and_ending(output))
@@ -140,7 +140,7 @@ def _write(target: Path, pieces: "Iterable[Piece]") -> tuple[int, int]:
 @contextmanager
 def _opened(file: BinaryIO, *, packed: bool) -> Iterator[BinaryIO | gzip.GzipFile]:
     if packed:
-        # Without a name, which would be the temporary one.
+        # The header holds no file name, which would be that of the temporary file.
         with gzip.GzipFile("", "wb", _LEVEL, file) as content:
             yield content
     else:

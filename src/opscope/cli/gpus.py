@@ -15,7 +15,7 @@ from opscope.machine.driver import driver
 from opscope.render.blocks import Paragraph, Section
 from opscope.report.gpus_document import chosen, gpus_here, gpus_table, known_gpus
 
-_MISSING = 3
+_MISSING = 3  # exit code
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,6 +54,7 @@ def _show(document: GpusDocument, output_format: str) -> None:
     notes = tuple(_notes(document))
 
     def text() -> None:
+        # The unit stands below the table, once, and not in every heading.
         echo_table(gpus_table(document, units=False))
         echo_lines(["Rates in TFLOP/s, dense; on Tensor Cores with 32-bit accumulation.", *notes])
 

@@ -1,4 +1,4 @@
-"""``opscope launch``: whether a kernel can be launched so, and how it fills the device."""
+"""``opscope launch``: check a launch configuration, and how it fills the device."""
 
 import sys
 
@@ -29,6 +29,7 @@ class _Dimensions(click.ParamType[tuple[int, int, int]]):
         parts = str(value).lower().replace("x", ",").split(",")
         if not 1 <= len(parts) <= 3 or not all(part.strip().isdecimal() for part in parts):
             self.fail(f"{value!r} are no dimensions", param, ctx)
+        # Sides that are not named are 1.
         x, y, z = (int(part) for part in (*parts, "1", "1")[:3])
         return (x, y, z)
 
@@ -88,7 +89,9 @@ def _checked(launch: Launch, gpu: str | None, arch: str | None) -> LaunchDocumen
 
 def _model(name: str) -> GpuFacts:
     found = chosen(known_gpus(), [name], None) if name.strip() else ()
-    has_number = any(character.isdigit() for character in name)  # else it is a line of models: rtx
+    # A name that a model ends with is that model, although others contain it too. A name without a number is a line of
+    # models: rtx.
+    has_number = any(character.isdigit() for character in name)
     exact = [model for model in found if has_number and f" {model.name}".lower().endswith(f" {name}".lower())]
     if len(exact or found) != 1:
         names = ", ".join(printable(model.name) for model in found) or "no model of opscope gpus"

@@ -60,7 +60,7 @@ def command(
     documents, doubted = [], []
     for file, trace in traces_of(inputs, max_input, unreadable):
         measured, _ = measured_of(file, trace, shipped, None, step_time_ms=step_time, gpu=gpu)
-        with _asking_pytorch(measured) as asked:
+        with _asking_pytorch(measured) as asked:  # the answers come while the document is built
             documents.append(build_limits(asked, by))
         doubted.append(Doubted.of(str(file), measured.trust))
     shown = shown_rows(top)

@@ -22,7 +22,8 @@ def echo_listing(document: ListingDocument, kernel: str | None, output: Path | N
         output_format: ``json``, or anything else for text.
 
     Raises:
-        UsageError: no kernel is called so.
+        UsageError: no kernel has such a name, or there are no kernels.
+        EnvironmentLacksError: the file cannot be written.
     """
     found = tuple(one for one in document.kernels if kernel is None or kernel in one.name or kernel == one.symbol)
     if not found:

@@ -44,8 +44,8 @@ class LookupOptions:
     """What the user asked for.
 
     Attributes:
-        input_path: a trace, a converted trace or a run directory; None for none.
-        configuration: of a run directory; None for its first.
+        input_path: a trace, a converted trace or a run directory; None to look names up without one.
+        configuration: the id of one of a run directory; None for its first.
         torch: a version of PyTorch to look up in; None for the one of the input, or the installed one.
         libraries: further libraries with CUDA kernels.
         max_bytes: limit on what a trace may unpack to.
@@ -62,9 +62,11 @@ def build_lookup(options: LookupOptions) -> Lookup:
     """Read the input and choose the indexes.
 
     Raises:
-        UsageError: the version is none, or the run has no such configuration.
+        UsageError: no index of the version is shipped, or the run has no such configuration.
         BadInputError: an input or a library cannot be read.
+        EnvironmentLacksError: C++ names in a library cannot be read on this system.
     """
+    # What the user named is asked before what is installed.
     named = [_named(path) for path in options.libraries]
     torch = next((found for found, _ in named if found is not None), None)
     lookup = _of_input(options) if options.input_path else _without_input(options, torch)
@@ -80,7 +82,7 @@ def _named(path: Path) -> tuple[InstalledTorch | None, list[SourceIndex]]:
             raise BadInputError(f"{path} holds no PyTorch: torch/version.py is not there, or does not say its version")
         return found, torch_index(found)
     if path.suffix == ".whl":
-        with torch_in_wheel(path) as found:
+        with torch_in_wheel(path) as found:  # its libraries are there only as long as this block
             return found, torch_index(found)
     return None, [_library(path)]
 
@@ -175,7 +177,7 @@ def _asked(text: str) -> TorchVersion:
 
 
 def _doubt(options: LookupOptions, producer: Producer) -> str | None:
-    """Say why answers on the version that was asked for may not hold for the trace."""
+    """Say why answers about the version that the user named may not hold for the trace; None if they do."""
     recorded = TorchVersion.parse(producer.torch) if producer.torch else None
     if options.torch is None or recorded is None:
         return None
@@ -185,5 +187,6 @@ def _doubt(options: LookupOptions, producer: Producer) -> str | None:
 
 
 def _host_index(version: TorchVersion | None) -> SourceIndex:
+    # Only shipped indexes know the files of C++ functions: that of the same release, else of the nearest one.
     name = (same_release(version) if version else None) or by_nearness(version)[0]
     return shipped_index(name)

@@ -1,4 +1,4 @@
-"""What several commands share: options that take lists, and ``--format``."""
+"""What several commands share: types of options, among them lists, and options such as ``--format`` and ``--top``."""
 
 import math
 import re
@@ -41,7 +41,8 @@ class ListOf(click.ParamType[tuple[Any, ...]]):
         return f"{inner} [{inner} ...]"
 
     def accepts(self, token: str) -> bool:
-        """Tell whether a word of the command line reads as (a part of) such a list; numbers also out of range."""
+        """Tell whether a word of the command line reads as values of the list."""
+        # A number out of range is a value too: the option then refuses it, with a message on the range.
         try:
             (ListOf(click.INT) if isinstance(self.element, click.IntRange) else self).convert(token, None, None)
         except click.UsageError:
@@ -50,7 +51,7 @@ class ListOf(click.ParamType[tuple[Any, ...]]):
 
 
 class Percent(click.ParamType[float]):
-    """A share: ``5%``, ``5``."""
+    """A percentage, ``5%`` or ``5``, as a share: 0.05."""
 
     name = "percent"
 
@@ -60,7 +61,7 @@ class Percent(click.ParamType[float]):
             share = float(str(value).removesuffix("%")) / 100
         except ValueError:
             share = -1.0
-        if not 0 <= share < math.inf:
+        if not 0 <= share < math.inf:  # so that nan, which compares as false, is refused too
             self.fail(f"{value!r} is no percentage from 0 on", param, ctx)
         return share
 
@@ -71,7 +72,7 @@ class StepRange(click.ParamType[tuple[int, int]]):
     name = "steps"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Return the first and the last one."""
+        """Return the first and the last step."""
         match = _STEPS.fullmatch(str(value).strip())
         if match is None:
             self.fail(f"takes a number or a range such as 2..3, not {value!r}", param, ctx)
@@ -104,7 +105,7 @@ class ListCommand(click.Command):
         return super().parse_args(ctx, self.joined(args))
 
     def joined(self, args: list[str]) -> list[str]:
-        """Return the words with the values of each list option joined to one."""
+        """Return the words of a command line with the values of each list option joined to one word."""
         lists = {
             name: option.type
             for option in self.params
@@ -121,7 +122,7 @@ def _joined(args: Sequence[str], lists: dict[str, ListOf]) -> list[str]:
         word = args[position]
         position += 1
         joined.append(word)
-        if word == "--":
+        if word == "--":  # no options follow
             return [*joined, *args[position:]]
         kind = lists.get(word)
         values = []
@@ -146,7 +147,7 @@ def format_option(function: F) -> F:
 
 
 def top_option(what: str = "rows", default: int = SHOWN_ROWS) -> Callable[[F], F]:
-    """Add ``--top``: how much of a ranking people are shown. It means the same wherever it stands.
+    """Add ``--top``: how much of a ranking people are shown. It means the same in every command.
 
     Args:
         what: what is ranked, in the plural.
@@ -161,12 +162,17 @@ def top_option(what: str = "rows", default: int = SHOWN_ROWS) -> Callable[[F], F
 
 
 def shown_rows(top: int | None, default: int = SHOWN_ROWS) -> int | None:
-    """Return how many rows people are shown by ``--top``; None for all."""
+    """Return how many rows people are shown; None for all.
+
+    Args:
+        top: what follows ``--top``: 0 means all; None if it was not given.
+        default: how many, unless the user says.
+    """
     return default if top is None else top or None
 
 
 def overwrite_option(what: str) -> Callable[[F], F]:
-    """Add ``--overwrite``, without which nothing that is there is replaced.
+    """Add ``--overwrite``, without which no existing file is replaced.
 
     Args:
         what: what may be replaced, in words.
@@ -223,7 +229,7 @@ def redaction_options(function: F) -> F:
 
 
 def redactor_of(redact: Sequence[str], *, keep_arguments: bool) -> Redactor:
-    """Return what takes secrets out of what is written down, by the options."""
+    """Return the redactor that `redaction_options` ask for: it takes secrets out of what is written down."""
     return Redactor(frozenset(name.lstrip("-") for name in redact), keep_arguments)
 
 

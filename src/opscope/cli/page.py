@@ -59,6 +59,7 @@ def command(
     if opened and target == STANDARD_OUTPUT:
         raise UsageError("--open opens a file: name one with -o")
     benchmarks = [read_bench(path) for path in benches]
+    # How many traces there are decides how much of each the page can show, so they are counted before any is read.
     count, unreadable, libraries_imported = sum(1 for _ in files_of(others)), list[str](), Event()
     traces = traces_of(others, max_input, unreadable, libraries_imported) if others else ()
     import_libraries(libraries_imported)

@@ -30,6 +30,7 @@ def command(device: str, output_format: str) -> None:
     limit uses them from then on instead of the datasheet's. Run it while nothing else uses the device.
     """
     measured = tuple(_measured(device))
+    # Shown first: a result that cannot be kept is printed all the same.
     _show(measured, output_format)
     for one in measured:
         _keep(one)

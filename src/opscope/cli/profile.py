@@ -39,6 +39,7 @@ from opscope.sweep.warm import warm_process
 from opscope.workloads.catalog import BUILT_IN, is_script, short_name
 
 _DTYPES = {short: name for name, short in SHORT_DTYPES.items()}
+# Failures that would hit every configuration alike, by their kind: the command ends with the exit code of their cause.
 _FATAL_EXIT_CODES = {"usage": 2, "environment": 3}
 if TYPE_CHECKING:
     from opscope.sweep.runner import Measurer, Plan
@@ -82,12 +83,14 @@ class _ProfileCommand(ListCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find the target, and keep click from reading what belongs to a script."""
         joined = self.joined(args)
+        # A first pass that ends at the first word which is no option's finds the target; click's own follows.
         ctx.allow_interspersed_args = False
         given, _, _ = self.make_parser(ctx).parse_args(args=list(joined))
         ctx.allow_interspersed_args = True
         target, arguments = given.get("target"), given.get("arguments")
         if isinstance(target, str) and is_script(target):
             rest = [target, *(arguments if isinstance(arguments, Sequence) else ())]
+            # Behind -- click reads no options, so those of the script reach the script.
             before = len(joined) - len(rest)
             joined = [*(word for word in joined[:before] if word != "--"), "--", *rest]
         return super().parse_args(ctx, joined)
@@ -218,8 +221,10 @@ def command(
     _check_script(target, arguments, run_on=run_on, in_process=in_process)
     redactor = redactor_of(redact, keep_arguments=keep_arguments)
     written = _written(values, redactor)
+    # Values that are written down as *** reach the workload apart from what is written.
     actual = {name: found[0] for name, found in values.items() if found != written[name]}
     if is_script(target):
+        # The arguments count as one setting, so runs with other arguments are told apart.
         written["arguments"], actual["arguments"] = (shlex.join(redactor.arguments(arguments)),), shlex.join(arguments)
         written |= {"run_on": (True,)} if run_on else {}
     if resume and overwrite:
@@ -246,6 +251,7 @@ def command(
         )
         for sweep in sweeps
     ]
+    # Made only now: a command that is refused above leaves no folder behind.
     root = new_folder(short_name(target)) if output_dir is None else None
     finished = []
     try:
@@ -266,7 +272,7 @@ def command(
 
 
 def _measurer(target: str, timeout: float | None, actual: Mapping[str, Value], *, in_process: bool) -> "Measurer":
-    """Return what measures; a process of workers starts to import at once, while this one goes on importing itself."""
+    """Return what measures. The process that workers are forked from starts to import at once, while this one does."""
     if in_process:
         from opscope.sweep.runner import Here
 
@@ -302,6 +308,7 @@ def _written(values: Mapping[str, tuple[Value, ...]], redactor: Redactor) -> dic
     return written
 
 
+# Options that scripts decide themselves, and those that only scripts take.
 _NOT_OF_SCRIPTS: Final = ("device", "mode", "wait", "warmup", "repeat", "preset")
 
 
@@ -319,7 +326,7 @@ def _check_script(target: str, arguments: tuple[str, ...], *, run_on: bool, in_p
             if context.params[name.replace("-", "_")]:
                 raise UsageError(f"--{name} is for scripts: the steps of other targets are known")
         return
-    for name in _NOT_OF_SCRIPTS:
+    for name in _NOT_OF_SCRIPTS:  # a default is not refused, only what the command line says
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"--{name} cannot be applied to a script: it chooses for itself, and is run as it is")
     if in_process:
@@ -353,7 +360,7 @@ def _stopped_like_ctrl_c() -> Iterator[None]:
 
 
 def _values(target: str, settings: Mapping[str, Any], own: Sequence[str]) -> dict[str, tuple[Value, ...]]:
-    """Return what was asked for, by setting; a setting with several values is swept over."""
+    """Return the values of each setting that was asked for; a setting with several values is swept over."""
     values: dict[str, tuple[Value, ...]] = {}
     for name, setting in SETTINGS.items():
         given = settings[name]
@@ -416,7 +423,7 @@ def _directory(output_dir: Path | None, folder: str, *, resume: bool, overwrite:
     """Return the directory that the user named, and what of it may be replaced; nothing is made or removed yet.
 
     Raises:
-        UsageError: it holds something, and its user said neither --resume nor --overwrite.
+        UsageError: it holds something, and the user said neither --resume nor --overwrite.
     """
     if output_dir is None:
         return _Place(RunDirectory(Path()), None)

@@ -69,7 +69,12 @@ class SweepProgress:
             self._bar.stop()
 
     def configuration(self, number: int, entry: Entry) -> None:
-        """A configuration begins."""
+        """Show that a configuration begins.
+
+        Args:
+            number: which one of the sweep, from 1.
+            entry: its entry in the manifest.
+        """
         self._number, self._began = number, time.monotonic()
         self._spoke = self._began
         self._shares = _SCRIPT_SHARES if is_script(entry.configuration.target) else _PHASE_SHARES
@@ -79,10 +84,16 @@ class SweepProgress:
             self.progress("starting", 0.0)
 
     def progress(self, phase: str, fraction: float) -> None:
-        """The current configuration has come further."""
+        """Show how far the current configuration is.
+
+        Args:
+            phase: what it does now.
+            fraction: how much of the phase is done, from 0 to 1.
+        """
         if self._bar is None or self._task is None:
             self._beat(phase)
             return
+        # Earlier phases count whole, and the current one by its fraction.
         before = 0.0
         for name, share in self._shares.items():
             if name == phase:
@@ -105,7 +116,12 @@ class SweepProgress:
             say(f"{where}: {phase}, {now - self._began:.0f} s so far")
 
     def finished(self, number: int, entry: Entry) -> None:
-        """A configuration has ended."""
+        """Show that a configuration has ended, and how.
+
+        Args:
+            number: which one of the sweep, from 1.
+            entry: its entry in the manifest, with the outcome.
+        """
         self._seconds.append(time.monotonic() - self._began)
         result = "done" if entry.failure is None else f"FAILED ({entry.failure.kind}): {entry.failure.message}"
         line = printable(

@@ -73,6 +73,7 @@ def _gpu_called(name: str) -> "Device":
 
     names = [gpu.name for gpu in chosen(known_gpus(), (name,), None)]
     found = [device for device in known_devices() if device.name in names and device.peaks]
+    # A name that models end with means those, although others contain it too; models with the same peaks are as one.
     found = [device for device in found if device.name.lower().endswith(f" {name.lower()}")] or found
     rates = {(tuple(sorted(device.peaks.items())), device.memory_bytes_per_s) for device in found}
     if not found:
@@ -91,11 +92,16 @@ def traces_of(
 ) -> Iterator[tuple[TraceFile, "Trace"]]:
     """Yield every trace of the inputs with its file, one after the other; none is read twice.
 
-    A file of a folder that is no trace stops nothing: it is told on standard error, and goes to ``unreadable``. With
-    ``skipped``, a file that is whole and something else than a trace goes there, also where it was named, as by a glob.
+    A file in a folder that is no trace stops nothing: it is reported on standard error. The first trace is being read
+    from this call on, so call it before importing what the analysis needs.
 
-    The first one is being read from this call on, so call it before importing what the analysis needs; for
-    ``libraries_imported`` see `Reading`.
+    Args:
+        paths: traces, run directories and folders.
+        max_bytes: refuse a trace that unpacks to more.
+        unreadable: gets the names of files in folders that cannot be read.
+        libraries_imported: see `Reading`.
+        skipped: gets the names of files that are whole and no traces, also of those that were named, as by a glob;
+            None treats them as files that cannot be read.
 
     Raises:
         BadInputError: a run directory is damaged, a file that was named cannot be read, or there is no trace at all.
@@ -139,7 +145,7 @@ def read_bench(path: Path) -> "BenchDocument":
     """Read what ``opscope bench --save`` wrote.
 
     Raises:
-        BadInputError: it is something else, or says what cannot have been measured.
+        BadInputError: it is something else, or holds figures that no benchmark measures.
     """
     import msgspec
 

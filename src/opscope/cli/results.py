@@ -23,10 +23,10 @@ from opscope.runs.pipeline import read_documents
 from opscope.runs.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
 from opscope.sweep.runner import failed_entries, worthless_entries
 
-_SHOWN = 3
+_SHOWN = 3  # operators
 _QUOTE = "  | "
 _CHAINED = "The above exception was the direct cause of"  # as Python joins tracebacks
-_LAST_LINES = 8  # of what a process printed that failed
+_LAST_LINES = 8  # of what a failed process printed
 _TAIL = 1 << 14  # bytes at the end of a log that are looked at
 
 
@@ -135,7 +135,7 @@ def _print_problems(directory: RunDirectory, manifest: Manifest) -> None:
 
 
 def _last_lines(directory: RunDirectory, failure: Failure) -> Sequence[str]:
-    """Return the end of what a process printed that failed; a traceback through opscope's own worker helps nobody."""
+    """Return the last lines that a failed process printed, without a traceback through opscope's own worker."""
     if failure.log is None:
         return ()
     try:

@@ -1,4 +1,4 @@
-"""The one way of any text to a terminal: what may steer it, or hide, never gets there."""
+"""The one way by which text reaches a terminal: characters that steer it, or hide text, never get there."""
 
 import click
 
@@ -9,8 +9,8 @@ def say(text: str, *, err: bool = True) -> None:
     """Print a line, made safe to show.
 
     Args:
-        text: whatever may stand in it: names from traces, words of a user, reasons of an error.
-        err: to standard error, where everything goes that is no result.
+        text: any text: names from traces, words of a user, reasons of an error.
+        err: whether it goes to standard error, as everything does that is no result.
     """
     click.echo(printable(text), err=err)
 

@@ -32,7 +32,15 @@ from opscope.trace.columns import TABLES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
-    """The answer to a query: the schema ``opscope.sql/1``. ``failed_checks``: those that a trace fails, by trace."""
+    """The answer to a query.
+
+    Attributes:
+        schema: of this document.
+        query: as the user wrote it.
+        columns: the names of the result's columns.
+        rows: one tuple per row, as long as ``columns``.
+        failed_checks: the trust checks that traces fail, by trace; traces that fail none are left out.
+    """
 
     schema: Literal["opscope.sql/1"] = "opscope.sql/1"
     query: str
@@ -95,6 +103,7 @@ def command(
     if query is None or not inputs:
         raise UsageError("a query and a trace are needed: opscope sql 'select ...' trace.json (--schema lists tables)")
     _refuse_swapped(query, inputs)
+    # Only the tables that the query names are made.
     runnable, wanted = checked(query, table_names())
     tables = _read(inputs, wanted, max_input, strict=strict)
     with limited("the query", timeout, max_memory):
@@ -130,6 +139,7 @@ def _is_there(text: str) -> bool:
 
 
 def _print_schema(output_format: str) -> None:
+    # Even a trace without events has all tables, with all columns.
     table = schema_table(frames_of(analyze(empty_trace()), table_names()))
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     emit(Output.of_table(rows, table, "Tables"), output_format)
@@ -167,7 +177,8 @@ def _table(result: pl.DataFrame) -> Table:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what polars' own threads print when they give up from standard error."""
+    """Keep standard error free of what polars' own threads print when they give up."""
+    # They write to the descriptor itself, so replacing sys.stderr would not do.
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

@@ -1,4 +1,4 @@
-"""What makes a command that reads a trace and ends start and end sooner. Not for commands that measure anything."""
+"""Makes commands that read a trace start and end sooner. Not for commands that measure anything."""
 
 import atexit
 import ctypes
@@ -18,7 +18,7 @@ _M_ARENA_MAX: Final = -8  # malloc.h
 
 
 def tune_for_one_analysis() -> None:
-    """Spare this process what a short life does not need: rare changes between threads, and looking for garbage."""
+    """Tune this process for a short life: frequent changes between threads, and hardly any garbage collection."""
     # Modules and tables live until the command ends, and at the very end Python would look through them twice more.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     atexit.register(gc.freeze)
@@ -26,7 +26,8 @@ def tune_for_one_analysis() -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     if cores() <= _FEW_CORES:
         _one_heap()
-    # More threads wait for each other: 1 GB took a seventh less with 4 of them than with 16, on 16 cores.
+    # More threads wait for each other: 1 GB took a seventh less with 4 of them than with 16, on 16 cores. polars looks
+    # at this once, when it is imported.
     os.environ.setdefault("POLARS_MAX_THREADS", str(min(cores(), _POLARS_THREADS)))
 
 

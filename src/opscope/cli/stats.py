@@ -34,6 +34,7 @@ def command(
     INPUT is a run of opscope exec, a trace of torch.profiler, an SQLite export of Nsight Systems, or a folder of these;
     the sums are over all of them. Shares are of the table's own rows.
     """
+    # Written with a space instead of a comma, the name of a second table becomes an input.
     if mistaken := [path for path in inputs if str(path) in set(Report) and not path.exists()]:
         raise UsageError(f"--stats takes names with commas between them, as cuda_api_sum,{mistaken[0]}")
     libraries_imported = Event()

@@ -58,7 +58,7 @@ def refuse_several_as_csv(reports: Sequence[Report], output_format: str) -> None
     """Refuse several tables as CSV, which holds one.
 
     Raises:
-        UsageError: they are wanted so.
+        UsageError: the format is CSV, and there are several.
     """
     if output_format == "csv" and len(reports) > 1:
         raise UsageError("--format csv writes one table: name it with --stats")
@@ -68,6 +68,13 @@ def print_stats(
     traces: "Sequence[Trace]", reports: Sequence[Report], top: int | None, output_format: str, *, full_names: bool
 ) -> None:
     """Print tables over all traces together.
+
+    Args:
+        traces: at least one.
+        reports: which tables.
+        top: how many rows of each: 0 for all; None for the default, and for all in CSV.
+        output_format: ``table``, ``json``, ``csv`` or ``md``.
+        full_names: whether kernels have their whole names on a terminal too.
 
     Raises:
         UsageError: several tables are wanted as CSV, which holds one.

@@ -1,4 +1,4 @@
-"""What goes to standard output: as wide as it is into pipes and files, fitted to the width of a terminal."""
+"""Writes to standard output: at full width into pipes and files, fitted to the width of a terminal."""
 
 import shutil
 import sys
@@ -14,8 +14,8 @@ from opscope.render.table_formats import as_text
 if TYPE_CHECKING:
     from rich.text import Text
 
-_LEAST_TEXT = 24  # characters that a column of text shall have before optional columns are left out
-_GAP = 2
+_LEAST_TEXT = 24  # characters that a column of text is to keep: before it gets fewer, optional columns are left out
+_GAP = 2  # characters between columns
 
 
 def on_terminal() -> bool:
@@ -24,7 +24,7 @@ def on_terminal() -> bool:
 
 
 def echo_lines(lines: Iterable[str]) -> None:
-    """Print lines; on a terminal, long ones are wrapped between words, indented under their beginning."""
+    """Print lines; on a terminal, long ones are wrapped between words, and what follows is indented."""
     width = shutil.get_terminal_size().columns
     for line in lines:
         text = printable(line)
@@ -52,7 +52,7 @@ def echo_table(table: Table) -> None:
     if _width_needed(fitting) <= width:
         _print_fitted(fitting, width)
     else:
-        fitting, hidden = table, []
+        fitting, hidden = table, []  # one below the other, there is room for every column
         _print_rows_below_each_other(fitting)
     if hidden:
         echo_lines([f"(not shown for want of room: {', '.join(hidden)}; --format csv has all)"])

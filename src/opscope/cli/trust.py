@@ -1,4 +1,4 @@
-"""What every command says of the trust in a trace, and how it ends where a file is damaged."""
+"""What every command says about the trust in a trace, and how it ends if a file is damaged."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -35,12 +35,12 @@ class Doubted:
 
     @classmethod
     def of(cls, trace: str, trust: Trust) -> "Doubted":
-        """Take the failed ones of all checks."""
+        """Keep the checks that fail."""
         return cls(trace, trust.failures())
 
     @classmethod
     def of_file(cls, trace: str, source: "TraceSource") -> "Doubted":
-        """Take what can be told of a file that was read and not analysed."""
+        """Check a file that was read but not analysed: whether it is whole."""
         from opscope.analysis.trust.checks import check_file  # needs polars, which commands import while they read
 
         return cls.of(trace, Trust.of((check_file(source),)))
@@ -49,12 +49,14 @@ class Doubted:
 def end_with(
     doubted: Iterable[Doubted], unreadable: Sequence[str] = (), *, told: bool = False, allow_damaged: bool
 ) -> None:
-    """Print the failed checks to standard error, and end the command, whose result is printed, if a file is damaged.
+    """Print the failed checks to standard error, and end the command if a file is damaged.
+
+    The command's result is printed before.
 
     Args:
-        doubted: the traces that were read.
-        unreadable: files that could not be, which were told already.
-        told: whether the result shows the failed checks.
+        doubted: the traces that were read, with the checks that they fail.
+        unreadable: files that could not be read, which was said already.
+        told: whether the result shows the failed checks, so that they are not printed again.
         allow_damaged: whether damage is no failure.
 
     Raises:

@@ -35,7 +35,7 @@ class ApiCall:
 
     Attributes:
         kind: what it is for.
-        enqueues: whether it hands work to a stream and returns: a device activity follows it.
+        enqueues: whether it hands work to a stream, so that a device activity follows it.
         blocks: whether the host waits in it until a device has done its work.
     """
 
@@ -46,7 +46,13 @@ class ApiCall:
 
 @dataclass(frozen=True, slots=True)
 class ApiRule:
-    """How the names of some calls look, with recorded names that do; the first rule that fits decides."""
+    """A rule that recognises calls by their names; the first rule of `API_RULES` that fits decides.
+
+    Attributes:
+        pattern: a regular expression that is searched for in the name.
+        call: what calls of these names do.
+        examples: recorded names that the pattern fits.
+    """
 
     pattern: str
     call: ApiCall
@@ -66,6 +72,7 @@ API_RULES: Final[tuple[ApiRule, ...]] = (
     ),
     # hipMemcpyWithStream enqueues on its stream, and waits for it.
     ApiRule(r"^hipMemcpyWithStream", ApiCall(ApiKind.COPY, enqueues=True, blocks=True), ("hipMemcpyWithStream",)),
+    # Asynchronous copies and fills stand before the general rules, whose patterns fit them too.
     ApiRule(
         _PREFIX + r"Memcpy\w*Async",
         ApiCall(ApiKind.COPY, enqueues=True),
@@ -122,7 +129,7 @@ _PROFILER_RECORD: Final = re.compile(r"Activity Buffer Request|Buffer Flush|Inst
 
 @functools.cache
 def api_call(name: str) -> ApiCall:
-    """Return what a call does."""
+    """Return what a call does; of the kind `ApiKind.OTHER` if no rule fits its name."""
     return next((call for pattern, call in _COMPILED if pattern.search(name)), _OTHER)
 
 
@@ -131,15 +138,22 @@ _NOT_READY: Final = 600  # cudaErrorNotReady, CUDA_ERROR_NOT_READY: what a query
 
 
 def returns_earlier_error(name: str, status: int) -> bool:
-    """Tell whether a call that returned an error did not fail itself: it reports another's, or that work goes on."""
+    """Tell whether a call that returned an error did not fail itself.
+
+    It may report the error of an earlier call, or that the work that it asks about still goes on.
+
+    Args:
+        name: the call's.
+        status: the error number that it returned, of the CUDA runtime or driver.
+    """
     return _EARLIER_ERROR.search(name) is not None or status == _NOT_READY
 
 
 def loads_code(name: str) -> bool:
-    """Tell whether a call, or one of the profiler's own records, is of code being loaded to a device."""
+    """Tell whether a call, or one of the profiler's own records, is about loading code onto a device."""
     return api_call(name).kind is ApiKind.MODULE_LOAD or _LOADING_RECORD.search(name) is not None
 
 
 def is_profilers_own(name: str) -> bool:
-    """Tell whether a record is of what the profiler does for itself."""
+    """Tell whether a record is about the profiler's own work."""
     return _PROFILER_RECORD.search(name) is not None

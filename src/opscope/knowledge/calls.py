@@ -19,12 +19,12 @@ class RecordedCall:
     """The inputs of one call as recorded, one entry per argument of the schema.
 
     Attributes:
-        dims: shapes; None for what is no tensor.
+        dims: shapes of tensors; None for other arguments.
         types: as the profiler writes them (``float``, ``Scalar``).
-        values: of what is no tensor, as text.
-        strides: of the tensors.
+        values: of arguments that are no tensors, as text; empty where they were not recorded.
+        strides: of tensors, in elements; None for other arguments, empty where they were not recorded.
         names: of the arguments in the schema; None where the schema in question is not certain.
-        lists: shapes of what is a list of tensors.
+        lists: shapes of the tensors of a list; None for other arguments.
     """
 
     dims: tuple[Shape | None, ...]
@@ -43,7 +43,15 @@ class RecordedCall:
         strides: str | None = None,
         names: Sequence[str | None] = (),
     ) -> "RecordedCall | None":
-        """Read what the tables hold as JSON text; None where shapes were not recorded or are not plain."""
+        """Read what the tables hold as JSON text; None where shapes were not recorded or are not plain.
+
+        Args:
+            dims: JSON list of shapes, one per argument; None if not recorded, as with the other texts.
+            types: JSON list of types.
+            values: JSON list of values.
+            strides: JSON list of strides.
+            names: the arguments' names in the schema; None for uncertain ones.
+        """
         try:
             read_dims = json.loads(dims or "null")
             read_types, read_values = json.loads(types or "null"), json.loads(values or "null")
@@ -66,7 +74,7 @@ class RecordedCall:
         )
 
     def named(self, names: Sequence[str | None]) -> "RecordedCall":
-        """Return the call with the names of its arguments."""
+        """Return the call with these names of its arguments."""
         return replace(self, names=tuple(names))
 
     def shape(self, name: str) -> Shape | None:
@@ -80,7 +88,7 @@ class RecordedCall:
         return None if position is None or position >= len(self.lists) else self.lists[position]
 
     def booleans(self, name: str) -> tuple[bool, ...] | None:
-        """Return an argument that is a list of truth values."""
+        """Return an argument that is a list of truth values; None if it is something else, or was not recorded."""
         text = (self._value(name) or "").strip("[]")
         parts = [part.strip() for part in text.split(",")]
         return tuple(part == "True" for part in parts) if set(parts) <= {"True", "False"} else None
@@ -94,26 +102,27 @@ class RecordedCall:
         return self._value(name) in ("True", "1")
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """Return an argument that is an integer or a list of them."""
+        """Return an argument that is an integer or a list of them; None if it is neither, or was not recorded."""
         try:
             value = json.loads(self._value(name) or "null")
         except (ValueError, RecursionError):
             return None
         values = value if isinstance(value, list) else [value]
+        # Not isinstance, which true and false would pass.
         return tuple(values) if all(type(item) is int and abs(item) < _LARGEST for item in values) else None
 
     def dtype(self, name: str) -> DataType | None:
-        """Return the data type of a tensor argument."""
+        """Return the data type of a tensor argument; None if it is no tensor, or of a type that is not known."""
         position = self._position(name)
         return None if position is None or position >= len(self.types) else recorded_dtype(self.types[position])
 
     def bytes_of(self, name: str) -> int | None:
-        """Return how many bytes a tensor argument takes in memory."""
+        """Return how many bytes a tensor argument takes in memory; None without dimensions, or of unknown type."""
         position = self._position(name)
         return None if position is None else self._bytes_at(position)
 
     def tensors(self) -> list[tuple[Shape, DataType | None, int | None]]:
-        """Return shape, data type and bytes of every argument that is a tensor with dimensions, but ``out``."""
+        """Return shape, data type and bytes of every tensor argument with dimensions, except ``out``."""
         out = self._position("out")
         return [
             (shape, recorded_dtype(self.types[at]) if at < len(self.types) else None, self._bytes_at(at))
@@ -132,7 +141,7 @@ class RecordedCall:
         )
 
     def number(self, name: str) -> int | None:
-        """Return an argument that is a whole number."""
+        """Return an argument that is a whole number; None if it is something else, or was not recorded."""
         text = (self._value(name) or "").strip()
         digits = text.removeprefix("-")
         return int(text) if digits.isdecimal() and len(digits) <= _LONGEST_NUMBER else None
@@ -146,7 +155,7 @@ class RecordedCall:
         return tensor or (self._value(name) or "None") not in ("", "None")
 
     def _bytes_at(self, position: int) -> int | None:
-        """An expanded side takes no more than one element."""
+        """Return the bytes that an argument takes in memory: an expanded side (stride 0) takes one element."""
         shape = self.dims[position] if position < len(self.dims) else None
         dtype = recorded_dtype(self.types[position]) if position < len(self.types) else None
         if not shape or dtype is None:

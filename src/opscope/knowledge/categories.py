@@ -1,11 +1,12 @@
 """What kind of work an operator does.
 
-The seven that statistics files had from the first version on, and named others where none of them fits. A category
-follows from what PyTorch says of the operator (tags, schema, aliasing, dispatch) wherever that decides it; a name
-decides only where the facts are silent, and `Classification.by_fact` says which it was. Rules are tried in order: first
-hit wins.
+Statistics files had seven categories from the first version on; the others are for operators that none of those fits. A
+category follows from what PyTorch says of the operator (tags, schema, aliasing, dispatch) wherever that decides it; a
+name decides only where the facts are silent, and `Classification.by_fact` says which it was. Rules are tried in order:
+the first hit wins.
 
-A backward operator is what its forward is, an in-place, ``out`` or ``_foreach_`` variant what its functional form is.
+A backward operator has the category of its forward operator; an in-place, ``out`` or ``_foreach_`` variant that of its
+functional form.
 """
 
 import enum
@@ -114,10 +115,13 @@ def _only_dispatched_to(pattern: str) -> Callable[[_Family], bool]:
 
 
 def _only_answers(family: _Family) -> bool:
+    # The schema writes Tensor(a!) for an argument that the operator changes.
     changes = any("!" in kind for _, kind in family.argument_types)
     return not changes and not any("Tensor" in item for item in family.returns)
 
 
+# The order matters, since the first rule that applies decides: aten::embedding has an index tensor too, and is before
+# the rule of indexing.
 _RULES: tuple[_Rule, ...] = (
     _fact(
         Category.OPTIMIZER,
@@ -306,7 +310,7 @@ _NAMESPACES = {
     "record_param_comms": Category.COMMUNICATION,
 }
 _PYTORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "inductor", "mkldnn", "onednn", "quantized", "sparse"})
-# What the names of other libraries' operators may be trusted in: their "pool" or "index" can be anything.
+# Categories for which the names of other libraries' operators are trusted: their "pool" or "index" can be anything.
 _SAME_WORDS_EVERYWHERE = frozenset({Category.ATTENTION, Category.NORMALIZATION, Category.ACTIVATION, Category.MATRIX})
 COLLECTIVE_RANGES: Final = (
     NameRule(r"^nccl:", "nccl:all_reduce", "recorded on two H200 with PyTorch 2.11.0"),
@@ -341,11 +345,13 @@ _FRAMEWORK_NAME = re.compile(
     r"|^CompiledFunction|^AOTDispatcher|^Pregraph|^nn\.Module|^Optimizer\.|^DataParallel|^DistributedDataParallel"
     r"|^enumerate\(|^ProfilerStep"
 )
+# For a quick answer: what no pattern fits and no table lists, no rule can apply to.
 _ANY_PATTERN: Final = re.compile("|".join(f"(?:{rule.pattern})" for rule in _RULES if rule.pattern is not None))
 _UNKNOWN_OPERATOR: Final = "not an operator that PyTorch's tables know"
-_LONGEST_NAME: Final = 4_096  # of what is looked at
+_LONGEST_NAME: Final = 4_096  # characters of a name that are looked at
 _VARIANT_PREFIX = re.compile(r"^(_foreach_|_fused_moving_avg_obs_)")
 _BACKWARD = re.compile(r"^(?P<forward>\w+?)_(?:double_)?backward(?:_\w+)?$")
+# What the forward operator's name may have before and after the word that stands before ``_backward``.
 _FORWARD_PREFIXES = ("", "_")
 _FORWARD_SUFFIXES = ("", "_forward", "_with_indices", "2d", "_dense")
 
@@ -404,6 +410,7 @@ class Classifier:
 
     def _family(self, namespace: str, base: str) -> _Family:
         """Join the facts of an operator's variants: tags stand mostly on one of them."""
+        # Names such as __and__ end in underscores, and are no in-place variants.
         functional = base.rstrip("_") if not base.endswith("__") else base
         variants: dict[str, NativeFunction] = {}
         for name in (base, functional, f"{functional}_"):

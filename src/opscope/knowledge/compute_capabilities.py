@@ -36,7 +36,7 @@ class ComputeCapability:
         cuda_min: the first CUDA toolkit that builds for it.
         cuda_max: the last one; None where the newest does.
         fp32_cores: ordinary cores of a multiprocessor.
-        block_shared_memory_bytes: the most that a thread block can ask for.
+        block_shared_memory_bytes: the most that a thread block can ask for (opt-in).
         multiprocessor: the limits of one.
     """
 
@@ -67,28 +67,35 @@ def _capability(number: str, values: Mapping[str, Any]) -> ComputeCapability:
 
 
 def sm_of(number: str) -> str:
-    """Return what compilers call a compute capability: ``sm_90`` for ``9.0``, with a letter behind it if it has one.
+    """Return what compilers call a compute capability: ``sm_90`` for ``9.0``, ``sm_90a`` for ``9.0a``.
 
-    A gfx name stays as it is.
+    The gfx name of an AMD device stays as it is.
     """
     return number if not number[:1].isdecimal() else f"sm_{number.replace('.', '')}"
 
 
 def gencode(number: str, *, ptx: bool = True, sass: bool = True) -> tuple[str, ...]:
-    """Return nvcc's flags to build for a compute capability: machine code, and PTX that newer devices translate."""
+    """Return nvcc's flags to build for a compute capability.
+
+    Args:
+        number: ``9.0``.
+        ptx: whether to include PTX, which newer devices translate.
+        sass: whether to include machine code.
+    """
     virtual = sm_of(number).replace("sm_", "compute_")
     codes = ((sm_of(number),) if sass else ()) + ((virtual,) if ptx else ())
     return tuple(f"-gencode=arch={virtual},code={code}" for code in codes)
 
 
 def capability_of(sm: str) -> str | None:
-    """Return the compute capability of ``sm_90``, ``compute_90``, ``sm_90a`` or ``9.0``; None if it is none."""
+    """Return the compute capability of ``sm_90``, ``compute_90``, ``sm_90a`` or ``9.0``; None for any other text."""
+    # The last digit is the minor version: sm_90 is 9.0, sm_120 is 12.0.
     digits = sm.removeprefix("sm_").removeprefix("compute_").rstrip("af").replace(".", "")
     return f"{digits[:-1]}.{digits[-1]}" if digits.isdecimal() and len(digits) >= 2 else None
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """Return a version as numbers, to be compared: (12, 8) of ``12.8``; what is no number ends it."""
+    """Return a version as numbers to compare: (12, 8) for ``12.8``; the first part that is no number ends it."""
     numbers = []
     for part in text.split("."):
         if not part.isdecimal():

@@ -6,7 +6,7 @@ from typing import Final
 
 
 class Direction(StrEnum):
-    """From where to where."""
+    """Which way a copy goes."""
 
     TO_DEVICE = "host to device"
     TO_HOST = "device to host"
@@ -15,6 +15,7 @@ class Direction(StrEnum):
 
 
 # CUDA: ``Memcpy HtoD (Pageable -> Device)``; HIP: ``CopyHostToDevice``, ``Memcpy HtoD``.
+# In order: copies between devices before those within one, whose pattern fits DeviceToDevicePeer too.
 _NAMES: Final = (
     (Direction.TO_DEVICE, re.compile(r"HtoD|HostToDevice")),
     (Direction.TO_HOST, re.compile(r"DtoH|DeviceToHost")),
@@ -24,12 +25,12 @@ _NAMES: Final = (
 
 
 def direction_of(name: str) -> Direction | None:
-    """Return which way a copy goes; None for what is no copy, or does not say."""
+    """Return which way a copy goes; None if the name is not that of a copy, or does not say."""
     if not name.startswith(("Memcpy", "Copy")):
         return None
     return next((direction for direction, pattern in _NAMES if pattern.search(name)), None)
 
 
 def is_pageable(name: str) -> bool:
-    """Tell whether a copy is from or to memory of the host that is not pinned, as far as its name says."""
+    """Tell whether a copy's name says that its memory on the host is not pinned."""
     return "Pageable" in name

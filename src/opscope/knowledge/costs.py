@@ -2,7 +2,7 @@
 
 FLOPs count a multiplication and an addition as two, and equal those of ``torch.utils.flop_counter`` where that knows
 the operator. Least bytes count each element of an input that is read once and each of the result once, so they are a
-lower bound: what is read again is not counted, gathers count what they touch.
+lower bound: repeated reads are not counted, and gathers count only what they touch.
 """
 
 import math
@@ -22,13 +22,14 @@ class Cost:
 
     Attributes:
         least_bytes: bytes to be read and written; None if unknown.
-        shared_bytes: the same if inputs of equal shape, type and strides are one tensor, as in ``x * x``, which nothing
-            records; None where there are none.
+        shared_bytes: the least bytes if inputs that look alike are one tensor, as in ``x * x``: profilers do not record
+            whether they are. None where no two inputs look alike.
         flop: floating-point operations of matrix products, convolutions and attention; 0 for what makes none, None if
             unknown.
-        least_flop: those that must really be done: a causal mask leaves half of them out.
-        product: of a matrix product its rows, columns, depth and batch.
-        dtype: of the operands of products.
+        least_flop: those that must really be done: a causal mask leaves half of them out. 0 where it is not known how
+            many a mask leaves out.
+        product: the sizes of a matrix product; None for other work.
+        dtype: the data type of the operands of products, convolutions and attention; None if unknown.
     """
 
     least_bytes: int | None
@@ -61,7 +62,7 @@ class Product:
 
     @property
     def flop(self) -> int:
-        """A multiplication and an addition per term."""
+        """Floating-point operations: a multiplication and an addition per term."""
         return 2 * self.batch * self.rows * self.columns * self.depth
 
 
@@ -86,13 +87,13 @@ def cost_of(operator: str, category: Category, call: RecordedCall) -> Cost | Non
             rule = _elementwise_in_place
     if rule is None or not call.is_strided():
         return None
-    # Tensors without dimensions are single numbers.
+    # Tensors without dimensions are single numbers: they move a byte at least.
     single = all(shape in (None, ()) for shape in call.dims) and not any(call.lists)
     return Cost(1) if single and any(recorded_dtype(name) for name in call.types) else rule(call)
 
 
 def _other_result(name: str) -> bool:
-    """Tell whether the result has another size than the elementwise rule, or that of reductions, says."""
+    """Tell whether the rules for categories do not hold for an operator: its result is of another size than theirs."""
     return name.startswith("_foreach_") or any(
         part in name for part in ("glu", "prelu", "softmax", "cross", "cum", "trace")
     )
@@ -118,10 +119,11 @@ def _product(first: str, second: str, added: str | None = None) -> Rule:
         dtype = call.dtype(first)
         written = product.batch * product.rows * product.columns
         parts = [call.bytes_of(first), call.bytes_of(second), _moved(dtype, written)]
+        # With a beta of 0 the third matrix is not read.
         if added is not None and call.shape(added) is not None and call.number("beta") != 0:
             parts.append(call.bytes_of(added))
         total = _total(parts)
-        # x.T @ x
+        # Both may be one tensor, as in x.T @ x, where its sides come in another order.
         same = sorted(a) == sorted(b) and call.dtype(second) == dtype and parts[0] == parts[1]
         shared = total - (parts[1] or 0) if same and total is not None else None
         return Cost(total, product.flop, product.flop, product, dtype, shared)
@@ -153,7 +155,7 @@ def _matrix_vector(matrix: str, vector: str) -> Rule:
 
 
 def _scaled_product(call: RecordedCall) -> Cost | None:
-    """8-bit operands; the result may be of any type, so the least it can be is counted."""
+    """Return the cost of a product of 8-bit operands: its result may be of any type, so one byte each is counted."""
     a, b = call.shape("self"), call.shape("mat2")
     if a is None or b is None or len(a) != 2 or len(b) != 2 or a[1] != b[0]:
         return None
@@ -178,6 +180,7 @@ def _convolution(call: RecordedCall) -> Cost | None:
     if transposed:
         return _convolution_transpose(call)
     sides = output_sides(image, weight, stride, padding, dilation)
+    # Shapes of the weight: output channels, input channels of one group, then the sides of the filter.
     # Where steps are longer than the filter, not all of the image is read.
     read = math.prod(map(min, image[2:], [out * filter_ for out, filter_ in zip(sides, weight[2:], strict=True)]))
     image_bytes = call.bytes_of("input") or call.bytes_of("self")
@@ -199,7 +202,8 @@ def _is_transposed(call: RecordedCall) -> bool | None:
 
 
 def _convolution_transpose(call: RecordedCall) -> Cost | None:
-    """Each element of the image is multiplied with all of its filters; what is read of it does not depend on steps."""
+    """Return the cost of a transposed convolution: each element of the image meets every filter, at any stride."""
+    # Shapes of the weight: input channels, output channels of one group, then the sides of the filter.
     image, weight = call.shape("input") or call.shape("self"), call.shape("weight")
     stride, padding, dilation, added = (
         call.integers(name) for name in ("stride", "padding", "dilation", "output_padding")
@@ -222,7 +226,15 @@ def _convolution_transpose(call: RecordedCall) -> Cost | None:
 
 
 def output_sides(image: Shape, weight: Shape, stride: Shape, padding: Shape, dilation: Shape) -> list[int]:
-    """Return the sides of what a convolution writes, without batch and channels."""
+    """Return the sides of what a convolution writes, without batch and channels.
+
+    Args:
+        image: the input's shape: batch, channels, sides.
+        weight: the weight's shape, its last dimensions the sides of the filter.
+        stride: per side; the last number holds for further sides, here and in the next two.
+        padding: on both ends of each side.
+        dilation: per side.
+    """
     return [
         (image[2 + i] + 2 * _at(padding, i) - _at(dilation, i) * (weight[2 + i] - 1) - 1) // _at(stride, i) + 1
         for i in range(len(image) - 2)
@@ -230,6 +242,7 @@ def output_sides(image: Shape, weight: Shape, stride: Shape, padding: Shape, dil
 
 
 def _at(values: Sequence[int], position: int) -> int:
+    # One number may stand for all sides.
     return values[position] if position < len(values) else values[-1]
 
 
@@ -241,6 +254,7 @@ def _convolution_backward(call: RecordedCall) -> Cost | None:
     transposed = _is_transposed(call)
     if transposed is None:
         return None
+    # Each of the two gradients takes as many operations as the forward pass. The mask: input, weight, bias.
     once = 2 * grad[0] * math.prod((image if transposed else grad)[2:]) * math.prod(weight)
     # PyTorch counts the gradient of the weight as if there were no groups.
     flop = once * (wanted[0] + wanted[1] * (call.number("groups") or 1))
@@ -255,12 +269,20 @@ def _convolution_backward(call: RecordedCall) -> Cost | None:
 # ---------------------------------------------------------------- attention
 
 
+# Arguments of calls on sequences of several lengths, and of calls that look at a part of the keys only.
 _VARIABLE: Final = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "seqlen_k")
 _WINDOWS: Final = ("window_size_left", "window_size_right", "window_size")
 
 
 def _attention(queries: int = 2, heads: int = 1, *, products: int = 2, causal: str = "is_causal") -> Rule:
-    """Attention with its dimensions in some order; the backward passes make five products instead of two."""
+    """Return the rule for attention.
+
+    Args:
+        queries: which dimension of query, key and value is the length of the sequence.
+        heads: which one is the number of heads.
+        products: how many matrix products it makes: two, or five in the backward pass.
+        causal: the argument that says whether the mask is causal.
+    """
 
     def rule(call: RecordedCall) -> Cost | None:
         query, key, value = (call.shape(name) for name in ("query", "key", "value"))
@@ -273,9 +295,11 @@ def _attention(queries: int = 2, heads: int = 1, *, products: int = 2, causal: s
         read = [call.bytes_of(name) for name in ("query", "key", "value")]
         dtype = call.dtype("query")
         written = _moved(dtype, query[0] * query[heads] * query[queries] * value[3])
+        # Backward: the inputs are read and their gradients written; the result and its gradient are read.
         moved = [*read, written] if products == 2 else [*read, *read, written, written]
         if any(call.gives(name) for name in _VARIABLE) or any((call.number(n) or -1) >= 0 for n in _WINDOWS):
             return Cost(_total(moved), None, 0, dtype=dtype)  # sequences of several lengths, or part of the keys
+        # A query sees the keys up to its own place: (n + 1) / 2 of n on average.
         masked = not call.says_no(causal) and causal in call.names
         least = flop * (query[queries] + 1) // (2 * max(query[queries], 1)) if masked else flop
         if masked and query[queries] != key[queries]:
@@ -289,7 +313,7 @@ def _attention(queries: int = 2, heads: int = 1, *, products: int = 2, causal: s
 
 
 def _read_and_written(first: str, *, reads: int = 1, writes: int = 1) -> Rule:
-    """As many tensors of one size are read and written."""
+    """Return the rule for work that reads and writes tensors of the size of one argument."""
 
     def rule(call: RecordedCall) -> Cost | None:
         size = call.bytes_of(first)
@@ -299,7 +323,7 @@ def _read_and_written(first: str, *, reads: int = 1, writes: int = 1) -> Rule:
 
 
 def _softmax_backward(call: RecordedCall) -> Cost | None:
-    """Two tensors are read; what is written may be of 16 bits."""
+    """Return the cost: two tensors are read, and one is written whose elements may have 16 bits only."""
     shape, size = call.shape("grad_output"), call.bytes_of("grad_output")
     if shape is None or size is None:
         return None
@@ -316,7 +340,7 @@ def _written(call: RecordedCall) -> Cost | None:
 
 
 def _of_all(names: Sequence[str], written: str | None = None) -> Rule:
-    """Some tensors are read or written, and one of the size of a named one is written."""
+    """Return the rule for work that moves each of these arguments once, and writes a tensor of the size of another."""
 
     def rule(call: RecordedCall) -> Cost | None:
         parts = [call.bytes_of(name) for name in names]
@@ -334,6 +358,7 @@ def _elementwise(call: RecordedCall) -> Cost | None:
     dtype = promoted([dtype for _, dtype, _ in tensors])
     if result is None or read is None or dtype is None:
         return None
+    # The type of the result is not recorded: where inputs have several, the smallest is counted.
     # A condition, or a mask, says nothing of the result.
     kinds = {d for _, d, _ in tensors if d is not None and (d.torch != "bool" or dtype.torch == "bool")}
     each = min(dtype.size_bytes, *(d.size_bytes for d in kinds))
@@ -347,7 +372,7 @@ def _elementwise(call: RecordedCall) -> Cost | None:
 
 
 def _elementwise_in_place(call: RecordedCall) -> Cost | None:
-    """What is written has the type of the first tensor."""
+    """Return the cost of an in-place operator: what it writes has shape and type of the first tensor."""
     tensors = call.tensors()
     read = _total([size for _, _, size in tensors])
     if read is None or not tensors or tensors[0][2] is None:
@@ -358,7 +383,7 @@ def _elementwise_in_place(call: RecordedCall) -> Cost | None:
 
 
 def _compared(call: RecordedCall) -> Cost | None:
-    """The result is of one byte an element."""
+    """Return the cost of a comparison: its result has one byte an element."""
     tensors = call.tensors()
     result, read = broadcast([shape for shape, _, _ in tensors]), _total([size for _, _, size in tensors])
     if result is None or read is None:
@@ -369,9 +394,10 @@ def _compared(call: RecordedCall) -> Cost | None:
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:
-    """Return the shape that tensors of these shapes are computed in; None where they do not fit."""
+    """Return the shape that tensors of these shapes broadcast to; None where they do not fit, or there are none."""
     if not shapes:
         return None
+    # Shapes are aligned at their last sides, so they are walked from the end.
     sides = []
     for place in range(1, max(map(len, shapes)) + 1):
         found = {shape[-place] for shape in shapes if len(shape) >= place} - {1}
@@ -382,7 +408,7 @@ def broadcast(shapes: Sequence[Shape]) -> Shape | None:
 
 
 def _dropout(call: RecordedCall) -> Cost | None:
-    """The result and a mask of one byte an element are written."""
+    """Return the cost: the result and a mask of one byte an element are written."""
     shape, size = call.shape("input"), call.bytes_of("input")
     return None if shape is None or size is None else Cost(2 * size + math.prod(shape))
 
@@ -397,7 +423,7 @@ def _embedding(call: RecordedCall) -> Cost | None:
 
 
 def _selected(call: RecordedCall) -> Cost | None:
-    """Return the cost of ``index_select``: as many slices as there are indices are written; they may be read once."""
+    """Return the cost of ``index_select``: one slice per index is written; all indices may read the same one."""
     shape, index, dtype, dim = call.shape("self"), call.shape("index"), call.dtype("self"), call.number("dim")
     if shape is None or index is None or dtype is None or dim is None or not -len(shape) <= dim < len(shape):
         return None
@@ -407,7 +433,7 @@ def _selected(call: RecordedCall) -> Cost | None:
 
 
 def _embedding_backward(call: RecordedCall) -> Cost | None:
-    """The gradient of all rows is written, zeros where no index asked for one."""
+    """Return the cost: a gradient is written for every row, zeros where no index asked for one."""
     grad, rows, dtype = call.shape("grad_output"), call.number("num_weights"), call.dtype("grad_output")
     read = _total([call.bytes_of("grad_output"), call.bytes_of("indices")])
     if grad is None or rows is None or dtype is None or read is None:
@@ -416,7 +442,7 @@ def _embedding_backward(call: RecordedCall) -> Cost | None:
 
 
 def _gathered(call: RecordedCall) -> Cost | None:
-    """As many elements as there are indices are written; what is read may be the same element."""
+    """Return the cost of ``gather``: one element per index is written; all indices may read the same one."""
     index, dtype, size = call.shape("index"), call.dtype("self"), call.bytes_of("index")
     if index is None or dtype is None or size is None:
         return None
@@ -424,7 +450,7 @@ def _gathered(call: RecordedCall) -> Cost | None:
 
 
 def _loss_of_classes(call: RecordedCall) -> Cost | None:
-    """One element a row is read or written, where its target says."""
+    """Return the cost: in each row, the one element that the target names is read or written."""
     target, dtype, size = call.shape("target"), call.dtype("self"), call.bytes_of("target")
     return (
         None if target is None or dtype is None or size is None else Cost(size + math.prod(target) * dtype.size_bytes)
@@ -432,7 +458,7 @@ def _loss_of_classes(call: RecordedCall) -> Cost | None:
 
 
 def _pooling(call: RecordedCall) -> Cost | None:
-    """What is read; without overlap of the windows less may be."""
+    """Return the cost of pooling: what it reads; None where windows lie apart, so that it does not read everything."""
     size = call.bytes_of("self")
     kernel, stride = call.integers("kernel_size"), call.integers("stride")
     if size is None or not kernel:
@@ -442,7 +468,7 @@ def _pooling(call: RecordedCall) -> Cost | None:
 
 
 def _joined(call: RecordedCall) -> Cost | None:
-    """A list of tensors is read and written; their type is not recorded, one byte an element is certain."""
+    """Return the cost of joining tensors: their type is not recorded, so one byte an element is counted."""
     shapes = call.shapes("tensors")
     return None if shapes is None else Cost(2 * sum(math.prod(shape) for shape in shapes))
 
@@ -455,7 +481,7 @@ def _normalized_backward(call: RecordedCall) -> Cost | None:
 
 
 def _triton(call: RecordedCall) -> Cost | None:
-    """Inductor's kernels: each tensor among the arguments once, but no more of it than the kernel has elements.
+    """Return the cost of Inductor's kernels: each tensor argument once, but no more of it than the kernel has elements.
 
     The last arguments are the sizes of its loops; a tensor that is larger is gathered from.
     """
@@ -580,7 +606,7 @@ _FUSED: Final = re.compile(r"Fused(?:Adam|Adagrad|Sgd)MathFunctor<(?P<type>[\w:]
 
 
 def multi_tensor_cost(kernel: str, blocks: int) -> Cost | None:
-    """Return what one launch of a ``_foreach_`` or fused optimiser's kernel moves at least.
+    """Return what one launch of a ``_foreach_`` or fused optimiser's kernel moves at least; None for other kernels.
 
     Profilers record no shapes of long lists of tensors. Each thread block works on a chunk of one tensor, and only the
     last chunk of a tensor can be less than full.
@@ -592,6 +618,8 @@ def multi_tensor_cost(kernel: str, blocks: int) -> Cost | None:
     found = _MULTI_TENSOR.search(kernel)
     if found is None:
         return None
+    # The depth is the number of lists. Each of the launch's tensors may have one chunk that is not full, so as many
+    # thread blocks as it takes tensors are left out.
     depth = int(found["depth"])
     full = max(blocks - _MOST_TENSORS.get(depth, 0), 0)
     by_functor, fused = _READ_LISTS.search(found["rest"]), _FUSED.search(found["rest"])

@@ -20,19 +20,20 @@ class Device:
     Attributes:
         name: what it is sold as.
         matches: the names that drivers give it, whole.
-        vendor, architecture: as named.
-        compute_capability: of AMD's devices the gfx name.
+        vendor: ``nvidia`` or ``amd``.
+        architecture: its name: ``Hopper``.
+        compute_capability: ``9.0``; for AMD's devices the gfx name.
         kind: ``data centre``, ``workstation``, ``consumer`` or ``embedded``.
         multiprocessors: streaming multiprocessors, compute units; None where that is not known.
         source: where the figures are from.
-        memory_bytes: of its own memory.
-        memory_bytes_per_s: to and from that.
-        l2_bytes: of the cache that all multiprocessors share.
+        memory_bytes: the nominal size of its own memory; None if not known, as with the next three.
+        memory_bytes_per_s: to and from that memory.
+        l2_bytes: the size of the cache that all multiprocessors share.
         boost_clock_mhz: the highest clock that its maker promises.
         peaks: dense operations per second by the type of the operands, a multiplication and an addition counted as
             two: ``fp32`` on the ordinary cores, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``int8``, ``fp64_tensor`` on
             Tensor Cores with 32-bit accumulation; ``_acc16`` with 16-bit accumulation. Empty where they are not known.
-        note: what to know before using the figures; None where nothing.
+        note: what to know before using the figures; None if there is nothing to know.
     """
 
     name: str
@@ -63,16 +64,16 @@ def _device(entry: Mapping[str, Any]) -> Device:
 
 
 def is_listed(name: str) -> bool:
-    """Tell whether any device of the table has this name with a driver."""
+    """Tell whether drivers give this name to any device of the table."""
     return any(name in device.matches for device in known_devices())
 
 
 def device_called(name: str, multiprocessors: int | None = None, memory_bytes: int | None = None) -> Device | None:
-    """Return the device that a driver calls so; None if it is not known, or a part of one.
+    """Return the device that drivers give a name; None if no device or several have it, or it is a part of one.
 
     Args:
         name: as the driver gives it, compared whole: "NVIDIA H20" is no H200.
-        multiprocessors: how many it has, where that was recorded; a device with another number is another one.
+        multiprocessors: how many it has; None if not recorded. A device with another number is another one.
         memory_bytes: how much it has, as the driver says; decides between devices of one name and size.
     """
     found = [device for device in known_devices() if name in device.matches]
@@ -90,7 +91,7 @@ def device_like(
 
     Args:
         vendor: ``amd``, or None for NVIDIA's.
-        compute_capability: of NVIDIA's; not asked for of AMD's, whose numbers mean something else.
+        compute_capability: ``9.0``; ignored for AMD's devices, whose numbers mean something else.
         multiprocessors: how many it has.
         memory_bytes: how much memory, as the driver says.
     """
@@ -103,15 +104,16 @@ def device_like(
         and _LEAST_MEMORY <= memory_bytes / (device.memory_bytes or 1) <= 1
         and (device.vendor == "amd" if vendor == "amd" else device.compute_capability == compute_capability)
     ]
+    # Several models with the same peaks are as good as one: only the peaks are of interest.
     rates = {(tuple(sorted(device.peaks.items())), device.memory_bytes_per_s) for device in found}
     return found[0] if len(rates) == 1 else None
 
 
 def estimated_peaks(name: str, compute_capability: str | None, multiprocessors: int | None) -> "Peaks | None":
-    """Return what a device of unknown name can do at most, by its multiprocessors; None where none is like it.
+    """Estimate the peaks of a device of unknown name from its multiprocessors; None if no known device is like it.
 
     Only those rates are estimated in which all devices of this compute capability agree, per multiprocessor and cycle:
-    some models are made slower. What its memory moves, multiprocessors do not tell.
+    some models are made slower. The bandwidth of its memory stays unknown: multiprocessors do not tell it.
 
     Args:
         name: of the device; a part of one (MIG) is not estimated, because drivers give it the whole one's size.
@@ -155,9 +157,9 @@ class Peaks:
     Attributes:
         device: its name.
         origin: how that is known: ``datasheet``, ``measured`` with the date, or ``estimated`` with what from.
-        rates: operations per second by precision, as in `Device`.
-        memory_bytes_per_s: to and from its memory, together.
-        l2_bytes: of its cache; what fits into that may be faster than memory.
+        rates: operations per second by precision, as `Device.peaks` names them.
+        memory_bytes_per_s: to and from its memory, together; None if not known.
+        l2_bytes: the size of its cache, None if not known; what fits into that may be faster than memory.
         measured: which of the rates were measured; others are the datasheet's.
     """
 
@@ -170,5 +172,5 @@ class Peaks:
 
 
 def datasheet_peaks(device: Device) -> Peaks:
-    """Return what a device's maker says."""
+    """Return the peaks that a device's maker states."""
     return Peaks(device.name, "datasheet", device.peaks, device.memory_bytes_per_s, device.l2_bytes)

@@ -48,12 +48,12 @@ _BY_CPP: Final[Mapping[str, DataType]] = {name: dtype for dtype in DATA_TYPES fo
 
 
 def recorded_dtype(text: str) -> DataType | None:
-    """Return the type that a profiler wrote in ``Input type``; None for what is no tensor, or not known."""
+    """Return the type that a profiler wrote in ``Input type``; None if it is no tensor's, or is not known."""
     return _BY_RECORDED.get(text)
 
 
 def cpp_dtype(text: str | None) -> str | None:
-    """Return the short name of a C++ type in a kernel's name; None for what is no element type."""
+    """Return the short name (``bf16``) of a C++ type in a kernel's name; None if it is no element type."""
     dtype = _BY_CPP.get(text or "")
     return dtype.short if dtype else None
 
@@ -63,6 +63,7 @@ def promoted(dtypes: Sequence[DataType | None]) -> DataType | None:
     known = [dtype for dtype in dtypes if dtype is not None]
     if not known or len(known) != len(dtypes):
         return None
+    # Floating-point types win over whole numbers of any size. Neither of the two 16-bit ones holds the other's numbers.
     floating = [dtype for dtype in known if dtype.is_floating_point or dtype.torch.startswith("complex")]
     widest = max(floating or known, key=lambda dtype: dtype.size_bytes)
     halves = {dtype.torch for dtype in floating if dtype.size_bytes == widest.size_bytes == _HALF_BYTES}

@@ -10,6 +10,7 @@ from opscope.base.files import cache_folder
 from opscope.knowledge.devices import Peaks, datasheet_peaks, device_called
 from opscope.record.peaks import MeasuredPeaks
 
+# Operations or bytes per second; a kept rate outside of these cannot have been measured.
 _LEAST: Final = 1e9
 _MOST: Final = 1e18
 
@@ -20,17 +21,18 @@ def peaks_file(device: str) -> Path:
 
 
 def peaks_called(name: str, multiprocessors: int | None) -> Peaks | None:
-    """Return what a device can do at most; None for one of which nothing is known.
+    """Return the peaks of a device: measured ones, else the datasheet's; None if neither are known.
 
-    Precisions that were not measured, and the size of the cache where it has one, are the datasheet's.
+    Precisions that were not measured are the datasheet's, and so is the size of the cache, if the datasheet has it.
 
     Args:
         name: as the driver gives it.
-        multiprocessors: how many it has, where that was recorded.
+        multiprocessors: how many it has; None if not recorded.
     """
     device = device_called(name, multiprocessors)
     sheet = None if device is None else datasheet_peaks(device)
     measured = _kept(name)
+    # With another number of multiprocessors it is another device, or a part of one.
     if measured is None or (multiprocessors and measured.multiprocessors not in (None, multiprocessors)):
         return sheet
     return Peaks(
@@ -50,4 +52,5 @@ def _kept(name: str) -> MeasuredPeaks | None:
         return None
     rates = (*found.flop_per_s.values(), found.memory_bytes_per_s)
     plausible = all(_LEAST < rate < _MOST for rate in rates)
+    # Names of files are shortened, so two devices may share one: the name in the file decides.
     return found if found.device == name and plausible else None

@@ -145,6 +145,7 @@ def matching_overloads(functions: Iterable[NativeFunction], input_types: Sequenc
     ``ScalarList``, ``TensorList``, or nothing.
     """
     functions = list(functions)
+    # What requires an argument that was recorded as nothing is taken only where nothing else fits.
     found = [function for function in functions if _fits(function.arguments, input_types, undefined=False)]
     return found or [function for function in functions if _fits(function.arguments, input_types, undefined=True)]
 
@@ -196,7 +197,12 @@ class NativeFunctions:
     """A table, indexed for look-ups."""
 
     def __init__(self, torch_version: str, functions: Iterable[tuple[str, NativeFunction | msgspec.Raw]]) -> None:
-        """Index functions by name; those that are given as JSON are decoded when they are asked for."""
+        """Index functions by name.
+
+        Args:
+            torch_version: of the PyTorch whose operators these are.
+            functions: pairs of name and function; a function in JSON is decoded when it is first asked for.
+        """
         self.torch_version = torch_version
         self._by_name: dict[str, list[NativeFunction | msgspec.Raw]] = {}
         for name, function in functions:
@@ -328,7 +334,8 @@ class NativeFunctions:
 
     @functools.cached_property
     def _forward_names(self) -> dict[str, str]:
-        """Return the operators by what autograd's nodes are called after them, as torchgen names these."""
+        """Return operators by the names that torchgen gives their autograd nodes: ``NativeLayerNorm``."""
+        # From the last to the first, so that of operators whose nodes are named alike the one listed first stays.
         return {
             "".join(part.title() for part in name.removeprefix("aten::").split("_")): name
             for name in reversed(self._by_name)
@@ -336,7 +343,12 @@ class NativeFunctions:
         }
 
     def on_device(self, function: NativeFunction, device_key: str) -> Resolution:
-        """Find what serves one overload on a device; see `resolve`."""
+        """Find what serves one overload on a device.
+
+        Args:
+            function: the overload.
+            device_key: the dispatch key of the device, ``CUDA`` or ``CPU``.
+        """
         registered = function.registrations.get(device_key)
         known_by = f"dispatcher: {registered}" if registered else "native_functions.yaml"
         keys: Sequence[str] = (device_key, *_COMPOSITE_KEYS)
@@ -344,7 +356,7 @@ class NativeFunctions:
             generated = _GENERATED_REGISTRATION.match(registered)
             if generated is None:
                 return Resolution(function, None, device_key, f"registered outside ATen: {registered}")
-            keys = (generated["key"],)
+            keys = (generated["key"],)  # the dispatcher itself says what serves the device: no other key is tried
         delegate = self._by_yaml_name(function.delegate) if function.delegate else None
         for key in keys:
             if kernel := function.dispatch.get(key):

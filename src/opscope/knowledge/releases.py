@@ -28,7 +28,7 @@ class TorchVersion:
 
     @classmethod
     def parse(cls, text: str) -> "TorchVersion | None":
-        """Read a version; None for what is none."""
+        """Read a version; None if the text is none."""
         match = _VERSION.fullmatch(text.strip().removeprefix("v"))
         if match is None:
             return None
@@ -43,7 +43,7 @@ DEFAULT = TorchVersion((2, 13, 0), None, final=True)
 
 
 def data_files(ending: str) -> list[Traversable]:
-    """Return the shipped files with a name's ending."""
+    """Return the shipped data files whose names have an ending, sorted by name."""
     folder = resources.files("opscope.knowledge").joinpath("data")
     return sorted((file for file in folder.iterdir() if file.name.endswith(ending)), key=lambda file: file.name)
 
@@ -51,7 +51,13 @@ def data_files(ending: str) -> list[Traversable]:
 def nearest_first(
     candidates: Iterable[T], version_of: Callable[[T], TorchVersion], wanted: TorchVersion | None
 ) -> list[T]:
-    """Sort things by how near their version is to a wanted one; to `DEFAULT` where none is wanted."""
+    """Sort things by how near their version is to a wanted one; of two that are equally near, the newer is first.
+
+    Args:
+        candidates: the things.
+        version_of: returns the version of one.
+        wanted: the wanted version; None stands for `DEFAULT`.
+    """
 
     def distance(candidate: T) -> tuple[int, ...]:
         release = version_of(candidate).release
@@ -67,7 +73,11 @@ def _position(release: tuple[int, ...]) -> int:
 
 @cache
 def version_in(name: str) -> TorchVersion:
-    """Return the version in a shipped file's name: ``native_functions-2.11.0.json.gz``."""
+    """Return the version in a shipped file's name: ``native_functions-2.11.0.json.gz``.
+
+    Raises:
+        ValueError: the name has none.
+    """
     match = re.search(r"-(\d[^-]*?)\.json\.gz$", name)
     version = TorchVersion.parse(match[1]) if match else None
     if version is None:

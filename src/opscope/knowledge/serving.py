@@ -60,11 +60,12 @@ def _diffusion(found: re.Match[str]) -> Iteration:
 
 
 def _capture(found: re.Match[str]) -> Iteration:
-    """``capture_64_FULL``: a graph is captured for so many requests (or tokens)."""
+    """``capture_64_FULL``: a graph is captured for that many requests (or tokens)."""
     return Iteration("capture", int(found["size"]), None, found["mode"].lower())
 
 
 _N: Final = r"[0-9]{1,9}"
+# The pattern of a whole name, what reads it, and an example.
 FORMATS: Final[tuple[tuple[str, Callable[[re.Match[str]], Iteration], str], ...]] = (
     (
         rf"execute_context_(?P<context>{_N})\((?P<context_tokens>{_N})(?:_{_N})?\)"

@@ -19,7 +19,7 @@ class Toolkit:
 
     Attributes:
         version: ``12.8``.
-        gcc: the newest that its nvcc accepts.
+        gcc: the newest GCC that its nvcc accepts, by major version.
     """
 
     version: str
@@ -34,16 +34,19 @@ def toolkits() -> Mapping[str, Toolkit]:
 
 
 def toolkit_of(version: str) -> Toolkit | None:
-    """Return the toolkit of a version with or without its last part: ``12.8``, ``12.8.93``."""
+    """Return the toolkit of a version with or without its last part (``12.8``, ``12.8.93``); None if not known."""
     return toolkits().get(".".join(map(str, version_of(version)[:2])))
 
 
 def runs_on(cuda: str, driver_cuda: str) -> bool:
-    """Tell whether programs built with a CUDA run on a driver that supports another one: the major version decides."""
+    """Tell whether programs built with one version of CUDA run on a driver that supports another.
+
+    The major version decides.
+    """
     return version_of(cuda)[:1] <= version_of(driver_cuda)[:1]
 
 
 def first_driver(cuda: str) -> str | None:
-    """Return the first Linux driver on which programs built with a CUDA run; None where it is not known."""
+    """Return the first Linux driver that runs programs built with a version of CUDA; None where it is not known."""
     major = version_of(cuda)[:1]
     return _FIRST_DRIVER.get(major[0]) if major else None

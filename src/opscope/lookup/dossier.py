@@ -27,12 +27,13 @@ from opscope.render.sentences import worded
 
 _NOT_ASKED = "hardware counters were not asked for"
 _UNNAMED = re.compile(r"^(?:\w+ )?[\w:<]*unnamed>::")  # anonymous namespaces, as Nsight Compute writes (and cuts) them
+# Replays a call and returns the hardware counters of its kernels.
 Measure = Callable[[OperatorCall], tuple[Counters, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What a call was given, as JSON text; the fields are columns of `Analysis.launch_shapes`."""
+    """The inputs of a call as JSON text; the fields are columns of `Analysis.launch_shapes`."""
 
     input_dims: str | None = None
     input_types: str | None = None
@@ -65,7 +66,7 @@ def build_dossier(lookup: Lookup, top: int | None, measure: Measure | None = Non
 
 
 def findings_of(lookup: Lookup, operator: str, measure: Measure | None = None) -> Findings:
-    """Collect what is known of an operator's inputs that took most of its time.
+    """Collect what is known of an operator with those inputs that took most of its time.
 
     Args:
         lookup: with a trace.
@@ -74,9 +75,11 @@ def findings_of(lookup: Lookup, operator: str, measure: Measure | None = None) -
     """
     rows = lookup.sources.launches_of(operator)
     inputs = _most_expensive_inputs(rows)
+    # What was not recorded is null, and equals null here.
     same = (pl.col(name).eq_missing(pl.lit(getattr(inputs, name))) for name in _columns())
     kernels = rows.filter(pl.all_horizontal(same)).filter(pl.col("kind") == "kernel")
     counters, reason = _counters(lookup, operator, inputs, measure)
+    # The rows of `Analysis.launch_shapes` begin with the most expensive one.
     first = kernels["name"][0] if kernels.height else None
     evidence = _evidence(lookup, operator, inputs, kernels, _of_kernel(counters, first))
     if counters and not evidence.counters:
@@ -158,7 +161,7 @@ def _evidence(
 def _counters(
     lookup: Lookup, operator: str, inputs: _Inputs, measure: Measure | None
 ) -> tuple[tuple[Counters, ...], str | None]:
-    """Replay the operator with these inputs. What does not work is a reason, not an error."""
+    """Replay the operator with these inputs; return its counters, or none and the reason. No error leaves this."""
     if measure is None:
         return (), _NOT_ASKED
     if inputs.input_dims is None or inputs.input_types is None:

@@ -97,13 +97,18 @@ class Lookup:
         return self.measured.bound
 
     def argument_names(self, operator: str, input_types: str | None) -> tuple[str | None, ...]:
-        """Return the schema's names of the arguments of a recorded call, given its ``Input type`` list as JSON text."""
+        """Return the names that the schema gives the arguments of a recorded call; None for uncertain ones.
+
+        Args:
+            operator: its name.
+            input_types: the call's ``Input type`` list as JSON text; None if it was not recorded.
+        """
         types = json.loads(input_types) if input_types else []
         return self.functions.argument_names(operator, types)
 
     @cached_property
     def sources(self) -> OperatorSources:
-        """Says where operators and kernels are."""
+        """Finds the source of operators and kernels."""
         return OperatorSources(self.resolver, self.analysis, lambda name: self._resolved(name)[0])
 
     @cached_property
@@ -128,6 +133,7 @@ class Lookup:
 
     def _operator_name(self, name: str) -> str | None:
         """Return the operator that is meant, with its namespace; None for a kernel."""
+        # What the trace recorded decides before the table of operators does.
         if self.analysis is not None:
             recorded = set(self.analysis.operators["name"])
             for candidate in (name, f"aten::{name}"):
@@ -210,11 +216,11 @@ class Lookup:
         )
 
     def _device_kernels(self, name: str) -> DeviceKernelsEntry | None:
-        """Return where the kernels of an operator may be of which none is recorded; None without an index."""
+        """Return where an operator's kernels may be, none of which was recorded; None without an index."""
         if self.index is None:
             return None
         found, of = self._candidates(name, self.index), ""
-        if found.decomposes:
+        if found.decomposes:  # the operator that does its work is often named like it
             for namesake in namesakes(name):
                 if (other := self._candidates(namesake, self.index)).files:
                     found, of = other, f"of {namesake}, which is named like it: "
@@ -252,6 +258,7 @@ class Lookup:
         shapes = self._shapes(name)
         if not shapes.height:
             return detail_of(self._usual(overloads), self.functions)
+        # The overload that took most time counts: on the device, or on the host where no device was recorded.
         weight = "self_device_ns" if self.analysis and self.analysis.has_device_times else "self_cpu_ns"
         return native_function_of(name, shapes, self.functions, self.device_key, weight)
 

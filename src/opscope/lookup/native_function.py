@@ -34,7 +34,7 @@ def native_function_of(
 
 
 def detail_of(resolution: Resolution, functions: NativeFunctions) -> tuple[NativeFunctionDetail, str | None]:
-    """Return what documents say of a resolution, and the name in ``native_functions.yaml``, if it stands there."""
+    """Return what documents say of a resolution, and the name in ``native_functions.yaml``; None if not listed."""
     function = resolution.function
     detail = NativeFunctionDetail(
         schema=function.schema if function else None,

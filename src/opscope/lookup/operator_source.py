@@ -32,15 +32,20 @@ class OperatorSources:
     def of_operator(self, name: str) -> SourceEntry:
         """Return where an operator's source is.
 
-        First the kernel of its own that took most of its time; where that is a library's, or none was launched, the
-        file of its C++ function; and else what the operator answers that it calls.
+        It is the file of the operator's kernel that took most time. If that is a library's, or none was launched, it is
+        the file of its C++ function; if that is not known, the library, or the answer of an operator that it calls.
         """
         if name not in self._answers:
             self._answers[name] = source_entry(self._of(name, frozenset()))
         return self._answers[name]
 
     def of_kernel(self, name: str, rows: pl.DataFrame | None) -> SourceEntry:
-        """Return where a kernel is; ``rows`` are its launches, which know the files of generated kernels."""
+        """Return where a kernel's source is.
+
+        Args:
+            name: the kernel's.
+            rows: its rows of `Analysis.launch_shapes`, which know the files of generated kernels; None without a trace.
+        """
         return source_entry(self._kernel(name, rows))
 
     def launches_of(self, operator: str) -> pl.DataFrame:
@@ -52,6 +57,7 @@ class OperatorSources:
     def _kernel(self, name: str, rows: pl.DataFrame | None) -> KernelSource:
         source = self.resolver.resolve(name)
         files = set() if rows is None else set(rows["kernel_file"].drop_nulls())
+        # Kernels of one name may be generated into several files: only a single one is certain.
         if source.library == _GENERATED and len(files) == 1:
             return KernelSource(
                 How.VERIFIED,
@@ -62,6 +68,7 @@ class OperatorSources:
         return source
 
     def _of(self, name: str, seen: frozenset[str]) -> KernelSource:
+        # ``seen`` are the operators on the way here: where operators call each other, the search ends.
         rows = self.launches_of(name)
         kernel = self._dearest_kernel(rows)
         if kernel is not None and (kernel.file or kernel.candidates or kernel.library == _GENERATED):
@@ -89,7 +96,7 @@ class OperatorSources:
         return self._kernel(name, kernels.filter(pl.col("name") == name))
 
     def _called(self, name: str) -> Iterator[str]:
-        """Yield the operators that an operator calls: PyTorch's own first, of these what takes most of the device."""
+        """Yield the operators that an operator calls: PyTorch's own first, and those that take most device time."""
         if self.analysis is None:
             return
         calls = self._calls.get(name, [])
@@ -124,7 +131,7 @@ class OperatorSources:
 
     @cached_property
     def _device_ns(self) -> Mapping[str, float]:
-        """Per operator the device time of a call, with what it calls."""
+        """Operator -> mean device time of one call in nanoseconds, with all that it calls."""
         if self.analysis is None:
             return {}
         table = self.analysis.operators.select("name", "total_device_ns", "calls")
@@ -143,9 +150,9 @@ def _why_host(kernel: KernelSource | None, rows: pl.DataFrame, host: KernelSourc
 
 
 def file_text(source: SourceEntry, native: NativeFunctionDetail) -> str:
-    """Return where an operator's source is in a word or a few, for people; never empty.
+    """Return where an operator's source is, in a few words for people; never empty.
 
-    A file, with the library that it calls; the library alone; the files that are possible; or the C++ function.
+    That is a file, with the library that it calls; a library alone; the possible files; or the C++ function.
     """
     if source.file:
         calls = source.library if source.library not in (None, _GENERATED) else None

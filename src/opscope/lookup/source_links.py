@@ -37,7 +37,7 @@ def source_entry(source: KernelSource) -> SourceEntry:
 
 
 def source_facts(source: SourceEntry) -> Iterator[Inline]:
-    """Yield what is known of a kernel's source, the three meanings of "file" apart."""
+    """Yield what is known of a kernel's source: what instantiates it, what defines it, and what launches it."""
     if source.file:
         line = f" line {source.line}" if source.line else ""
         calls = f", which calls {source.library}" if source.library not in (None, "Triton") else ""

@@ -27,7 +27,7 @@ class Cupti:
     Attributes:
         headers: the folders to include.
         library: the shared library.
-        api_version: as its header says: 130001; below 13.0 a count.
+        api_version: ``CUPTI_API_VERSION`` of its header: 130001 since CUDA 13; before that a small number.
     """
 
     headers: tuple[Path, ...]
@@ -36,7 +36,7 @@ class Cupti:
 
     @property
     def cuda(self) -> str:
-        """The major version of CUDA that it is of."""
+        """The major version of CUDA that it belongs to."""
         return str(self.api_version // 10_000) if self.api_version >= _FIRST_WITH_RELEASE else "12"
 
 
@@ -77,6 +77,7 @@ def _all() -> Iterator[Cupti]:
         if home is None or library is None or not any((folder / "cuda.h").is_file() for folder in folders):
             continue
         version = _DEFINED.search((home / "cupti_version.h").read_text(encoding="utf-8", errors="replace"))
+        # Several places may be links to one library.
         if version and int(version[1]) >= _OLDEST_API and (real := library.resolve()) not in seen:
             seen.add(real)
             yield Cupti((home, *(folder for folder in folders if folder != home)), real, int(version[1]))

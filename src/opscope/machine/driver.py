@@ -40,12 +40,13 @@ _ATTRIBUTES: Final = {
     "registers_per_multiprocessor": 82,
     "shared_memory_per_multiprocessor_bytes": 81,
 }
+# More of them: the sides of a block and of a grid, both parts of the compute capability; ECC, managed memory.
 _BLOCK, _GRID, _CAPABILITY = (2, 3, 4), (5, 6, 7), (75, 76)
 _ECC, _MANAGED = 32, 89
 
 
 def driver() -> Driver:
-    """Ask the driver, in a process of its own."""
+    """Ask the driver, in a process of its own. What goes wrong is said in `Driver.error`, and raises nothing."""
     with scratch() as folder:
         answer = folder / "answer.json"  # what the driver prints is not mixed with it
         try:
@@ -91,7 +92,11 @@ def driver_release() -> str | None:
 
 
 def module_release(text: str) -> str | None:
-    """Return the version in what the kernel's module says of itself (``/proc/driver/nvidia/version``)."""
+    """Return the version in what the kernel's module says of itself; None if it says none.
+
+    Args:
+        text: the content of ``/proc/driver/nvidia/version``.
+    """
     found = _RELEASE.search(text)
     return None if found is None else found[1]
 
@@ -102,6 +107,7 @@ def _place() -> str | None:
         ctypes.CDLL(name)
     except OSError:
         return None
+    # The loader was asked for a name; which file it took stands in the memory map of this process.
     with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
         return next((line.split()[-1] for line in maps if "libcuda.so" in line), name)
 
@@ -134,7 +140,15 @@ class DriverLibrary:
             raise DriverFailedError(f"{name} failed: {message} (CUDA error {code})")
 
     def number(self, name: str, *arguments: object) -> int:
-        """Call a function that gives a number by its first argument."""
+        """Call a function that writes a number to where its first argument points; return the number.
+
+        Args:
+            name: the function's.
+            arguments: those after the first.
+
+        Raises:
+            DriverFailedError: it fails.
+        """
         found = ctypes.c_int()
         self.call(name, ctypes.byref(found), *arguments)
         return found.value
@@ -159,6 +173,7 @@ def _asked() -> Driver:
         devices = tuple(_device(library, at) for at in range(library.number("cuDeviceGetCount")))
     except DriverFailedError as error:
         return _nothing(place, str(error))
+    # 13020 stands for CUDA 13.2.
     cuda = f"{version // 1000}.{version % 1000 // 10}"
     return Driver(library=place, cuda=cuda, release=driver_release(), devices=devices, visible=_visible())
 

@@ -33,13 +33,17 @@ def folders() -> Iterator[Path]:
 
 
 def package_folders(name: str) -> list[Path]:
-    """Return where an installed package lies, in which there may be several folders; none where it is not installed."""
+    """Return the folders of an installed package, which may have several; empty if it is not installed."""
     found = importlib.util.find_spec(name)
     return [Path(place) for place in (found.submodule_search_locations or ())] if found else []
 
 
 def wheel_headers(name: str) -> list[str]:
-    """Return the folders of NVIDIA's wheels that hold a header: PyTorch's need those of libraries."""
+    """Return the folders of NVIDIA's wheels that hold a header: PyTorch's headers include those of libraries.
+
+    Args:
+        name: the header's file name.
+    """
     return [
         str(folder)
         for package in package_folders("nvidia")
@@ -49,15 +53,15 @@ def wheel_headers(name: str) -> list[str]:
 
 
 def find_program(name: str) -> Path | None:
-    """Return a program; None where it is nowhere."""
+    """Return the path of a program of CUDA; None if it is not installed."""
     return next((found for folder in folders() if (found := folder / name).is_file()), None)
 
 
 def program(name: str) -> Path:
-    """Return a program.
+    """Return the path of a program of CUDA.
 
     Raises:
-        EnvironmentLacksError: it is nowhere.
+        EnvironmentLacksError: it is not installed.
     """
     found = find_program(name)
     if found is None:
@@ -67,14 +71,18 @@ def program(name: str) -> Path:
 
 @cache
 def version_text(path: Path) -> str:
-    """Return what a program says of its version."""
+    """Return what a program prints when it is asked for its version.
+
+    Raises:
+        subprocess.SubprocessError: it fails, or takes too long.
+    """
     return subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=_SECONDS).stdout
 
 
 def host_compiler() -> str | None:
-    """Return the C++ compiler that nvcc uses; None where there is none.
+    """Return the C++ compiler that nvcc uses; None if it is not installed.
 
-    It is that of ``$NVCC_CCBIN``, a program or its folder, else ``g++``.
+    It is the one that ``$NVCC_CCBIN`` names, as a program or its folder, else ``g++``.
     """
     named = os.environ.get("NVCC_CCBIN") or "g++"
     return shutil.which(str(Path(named) / "g++") if Path(named).is_dir() else named)

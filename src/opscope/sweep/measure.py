@@ -62,7 +62,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a measurement has besides what was asked for; see `CaptureRecord`."""
+    """What a measurement found, beside what was asked for; the fields are those of `CaptureRecord`."""
 
     cold_step_ns: int | None
     benchmark: Benchmark | None
@@ -82,13 +82,19 @@ def measure(task: Task, report: Report) -> CaptureRecord:
     """
     report(Progress("building", 0.0))
     device = resolve_device(task.options.device)
-    collected_activities(task.options.activities, device)
+    collected_activities(task.options.activities, device)  # refuses what cannot be collected before anything is built
     with current(device):
         return measure_workload(build(task.actual or task.configuration, device), task, report)
 
 
 def measure_workload(workload: Workload, task: Task, report: Report) -> CaptureRecord:
-    """Measure a workload that is already built. The cold step comes first, the profile last."""
+    """Measure a workload that is already built, and write its trace and its record.
+
+    The cold step comes first, the profile last.
+
+    Raises:
+        OpscopeError: it cannot be measured.
+    """
     step, device = workload.step, workload.device
     with current(device):
         reset_peak_memory(device)
@@ -114,7 +120,11 @@ def measure_workload(workload: Workload, task: Task, report: Report) -> CaptureR
 
 
 def write_record(task: Task, device: torch.device, info: WorkloadInfo, outcome: Outcome) -> CaptureRecord:
-    """Write down what was measured, where and of what, and the operators of this PyTorch."""
+    """Write down what was measured, where and of what, and the operators of this PyTorch.
+
+    Raises:
+        EnvironmentLacksError: the run directory cannot be written to.
+    """
     functions, functions_reason = _write_functions(task.directory, device)
     record = CaptureRecord(
         configuration=task.configuration,

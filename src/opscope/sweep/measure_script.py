@@ -36,7 +36,7 @@ class ScriptTask:
         options: what is collected; ``schedule.active`` is the number of steps.
         directory: the run directory.
         files: the names of its files there.
-        run: which run of the script it is, and what it is to make up.
+        run: which run of the script it is, and what it makes up for.
     """
 
     configuration: Configuration
@@ -82,9 +82,11 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
     light = None if files.light is None or not options.benchmark else directory.inside(files.light).absolute()
     run_on = bool(configuration.get("run_on"))
     watcher = Watcher(options, trace, keep, run=task.run, light=light, run_on=run_on, progress=phase)
+    # Processes that the script forks inherit the watcher, and are not measured.
     os.register_at_fork(after_in_child=lambda: setattr(watcher, "active", False))
 
     def torch_imported() -> None:
+        # The watcher hooks into PyTorch, which is not there before the script imports it.
         install(watcher, ranges=task.run.wanted.annotation is not None)
         watcher.torch_imported()
         start_watchdog(watcher)
@@ -101,6 +103,7 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
         traceback.print_exc()
         failures.append(failure)
     _run_exit_functions()
+    # What was measured counts, however the script ended; then opscope's own failures, if the script has none.
     if written:
         return None
     if failures and not failed:
@@ -116,7 +119,9 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
 
 
 def check_clock(task: ScriptTask) -> None:
-    """Run a script with nothing but a clock at the boundaries of the steps that its record names; keep the times there.
+    """Run a script with only a clock at the boundaries of the steps that its record names; keep the times there.
+
+    Does nothing if the record has no timed steps.
 
     Raises:
         BadInputError: there is no record.

@@ -32,7 +32,7 @@ PRESETS = {"quick": (_QUICK,), "comprehensive": (_QUICK, _FULL)}
 
 
 def default_sizes(target: str) -> Values:
-    """Return the sizes that a built-in target is swept over when none are given."""
+    """Return the sizes that a built-in target is swept over by default; empty for other targets."""
     entry = BUILT_IN.get(target)
     return {} if entry is None else entry.sizes
 
@@ -56,6 +56,7 @@ def expand(target: str, values: Values) -> tuple[Configuration, ...]:
     )
     for configuration in configurations:
         check(configuration)
+    # An id becomes part of file names, and different values may be written alike there.
     if len({configuration.id for configuration in configurations}) < len(configurations):
         raise UsageError("two configurations would have the same file names: choose values that differ as file names")
     return configurations
@@ -73,7 +74,13 @@ def _check_counts(name: str, values: Sequence[Value]) -> None:
 
 
 def new_manifest(configurations: Sequence[Configuration], options: CaptureOptions, command: Sequence[str]) -> Manifest:
-    """Return the manifest of a sweep that has not begun."""
+    """Return the manifest of a sweep that has not begun.
+
+    Args:
+        configurations: at least one, all of one target.
+        options: how each is measured.
+        command: the words of the command line, as they may be written down.
+    """
     cycles = options.schedule.repeat if options.schedule else 1
     return Manifest(
         command=tuple(command),
@@ -118,7 +125,7 @@ def resumed(manifest: Manifest, directory: RunDirectory) -> Manifest:
         )
     done = {entry.configuration: entry for entry in before.entries if _is_whole(directory, entry)}
     entries = tuple(done.get(entry.configuration, entry) for entry in manifest.entries)
-    if before.digests:
+    if before.digests:  # earlier versions kept none
         directory.refuse_foreign(before, (entry for entry in entries if entry.status != "done"))
     kept = tuple(entry for configuration, entry in done.items() if configuration not in asked)
     return replace(

@@ -24,9 +24,9 @@ from opscope.sweep.warm import WarmProcess
 from opscope.sweep.worker import Message, Request, Sender
 from opscope.workloads.catalog import is_script
 
-_POLL_SECONDS = 0.5
-_AFTER_END_SECONDS = 0.02
-_GRACE_SECONDS = 5
+_POLL_SECONDS = 0.5  # without a message, until the time limit is looked at
+_AFTER_END_SECONDS = 0.02  # between looks at a process that has closed its pipe
+_GRACE_SECONDS = 5  # between asking a process to end and killing it
 _HINTS = {
     "SIGKILL": "; the system does this when memory runs out",
     "SIGSEGV": "; native code crashed",
@@ -53,6 +53,10 @@ class Worker(Protocol):
 
 def start_worker(request: Request, log: Path) -> "Worker":
     """Start ``python -m opscope.sweep.worker`` and send it its request.
+
+    Args:
+        request: what it measures; it inherits the descriptor ``messages``.
+        log: the file that gets what it prints, at its end.
 
     Raises:
         EnvironmentLacksError: the log cannot be written.
@@ -86,8 +90,8 @@ class InProcess:
     """Measures each configuration in a process of its own.
 
     Attributes:
-        timeout_s: ends one that takes longer.
-        actual: the true values of settings whose written ones are redacted.
+        timeout_s: ends a configuration that takes longer, all its runs together; None for no limit.
+        actual: the true values of settings that are redacted where they are written.
         start: starts the worker of a request, with its output in a log.
         warm: the process that workers are forked from; None where each is started.
     """
@@ -108,6 +112,7 @@ class InProcess:
         path = str(directory.path.resolve())
         request = Request(entry.configuration, options, path, entry.files, -1, self.actual, first_run(options))
         if self.timeout_s is not None:
+            # Half of the time is for the steps that are wanted most; then others are taken, and can still be measured.
             request = replace(request, script=replace(request.script, patience_s=self.timeout_s / 2))
         until = _Until(self.timeout_s)
         while True:
@@ -119,6 +124,7 @@ class InProcess:
         if ended.failure is not None:
             return replace(ended.failure, log=entry.files.log)
         if options.check_clock and is_script(entry.configuration.target):
+            # Whatever becomes of this run, the measurement stands.
             progress(Message(phase="checking the clock"))
             self._run(
                 replace(request, script=ScriptRun(first_run(options).wanted, clock=True)), directory, progress, until
@@ -134,7 +140,7 @@ class InProcess:
                 log = directory.inside(request.files.log)
                 process = (self.warm and self.warm.fork(request, log)) or self.start(request, log)
             finally:
-                os.close(writing)
+                os.close(writing)  # the worker has the other copy, so the pipe closes when it ends
             try:
                 last = _follow(process, messages, progress, until)
                 code = process.wait()
@@ -150,7 +156,7 @@ class InProcess:
 
 
 def first_run(options: CaptureOptions) -> ScriptRun:
-    """Return how a script is run at first, by what its user asked for."""
+    """Return how a script is run at first, as the options ask for it."""
     kind, _, name = (options.steps or "").partition(":")
     wanted = WantedSteps(StepKind(kind) if kind else None, name or None)
     return ScriptRun(wanted, records=wanted.kind is StepKind.OPERATORS, may_repeat=not options.once)

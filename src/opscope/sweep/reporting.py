@@ -1,4 +1,4 @@
-"""Reports of configurations that were measured, and their parts of the page: made beside the next measurement.
+"""Makes reports of measured configurations, and their parts of the page, beside the next measurement.
 
 On a GPU the next configuration first builds and warms up, for longer than a report takes; on a CPU, or with few
 cores, a report would take from what is measured, and comes before it.
@@ -35,17 +35,22 @@ class Reports:
     _pending: list[tuple[int, "Future[Entry]"]] = field(default_factory=list)
 
     def begin(self, number: int, entry: Entry) -> None:
-        """Begin to report a configuration."""
+        """Begin to report a configuration.
+
+        Args:
+            number: which one of the sweep, from 1; `ended` gives it back.
+            entry: its entry in the manifest.
+        """
         self._pending.append((number, self._thread.submit(self._reported, entry)))
 
     def ended(self) -> Iterator[tuple[int, Entry]]:
-        """Wait for what was begun, and yield it: the configuration's number, and its entry as it then stands."""
+        """Wait for the reports that were begun; yield each configuration's number, and its entry as it then stands."""
         pending, self._pending = self._pending, []
         for number, report in pending:
             yield number, report.result()
 
     def may_run_beside(self, entry: Entry) -> bool:
-        """Tell whether a report leaves the next measurement alone."""
+        """Tell whether a report does not disturb the next measurement."""
         try:
             return cores() >= _CORES and self.directory.read_record(entry).ran_on_gpu
         except OpscopeError:  # the report says it
@@ -72,7 +77,12 @@ class Reports:
 def report(directory: RunDirectory, entry: Entry, *, allow_damaged: bool = False) -> tuple[Entry, tuple[Result, ...]]:
     """Write the statistics and the report of a configuration that was measured.
 
-    Whatever goes wrong with one trace is a result of that configuration alone.
+    Whatever goes wrong is a failure of that configuration alone, and raises nothing.
+
+    Args:
+        directory: of the run.
+        entry: the configuration's.
+        allow_damaged: whether a trace that ends before its end is reported.
 
     Returns:
         Its entry as it then stands, and what its cycles say; none where that failed.

@@ -28,13 +28,13 @@ class Observer(Protocol):
     """Whoever shows how a sweep goes."""
 
     def configuration(self, number: int, entry: Entry) -> None:
-        """Configuration ``number`` (from 1) begins."""
+        """Show that configuration ``number`` (from 1) begins."""
 
     def progress(self, phase: str, fraction: float) -> None:
-        """The current configuration is in ``phase``, of which ``fraction`` is done."""
+        """Show that the current configuration is in ``phase``, of which ``fraction`` (0 to 1) is done."""
 
     def finished(self, number: int, entry: Entry) -> None:
-        """Configuration ``number`` has ended, for better or worse."""
+        """Show that configuration ``number`` has ended, with a result or without."""
 
 
 class Measurer(Protocol):
@@ -43,7 +43,7 @@ class Measurer(Protocol):
     def measure(
         self, entry: Entry, options: CaptureOptions, directory: RunDirectory, progress: Sender
     ) -> Failure | None:
-        """Leave the raw files that the entry names; return why that failed, if it did."""
+        """Write the raw files that the entry names; return why that failed, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Here:
     """Measures in this process. What the workload prints goes to standard error: standard output is for results.
 
     Attributes:
-        actual: the true values of settings whose written ones are redacted.
+        actual: the true values of settings that are redacted where they are written.
     """
 
     actual: Mapping[str, Value] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Here:
     def measure(
         self, entry: Entry, options: CaptureOptions, directory: RunDirectory, progress: Sender
     ) -> Failure | None:
-        """Measure a configuration; return why it failed, if it did."""
+        """Measure a configuration; return why it failed, or None."""
         request = Request(entry.configuration, options, str(directory.path), entry.files, -1, self.actual)
         with contextlib.redirect_stdout(sys.stderr):
             return run(request, progress, isolated=False).failure
@@ -73,7 +73,7 @@ class Plan:
         manifest: the sweep as it stands; entries that are done are not run again.
         directory: where everything goes.
         measurer: measures one configuration.
-        replaced: the manifest of results that stand in the directory and give way to the first new one.
+        replaced: the manifest of results in the directory that give way to the first new one; None if there are none.
         redactor: knows the secrets that logs and reasons of failures may hold.
     """
 
@@ -110,6 +110,7 @@ class _Sweep:
         self._plan, self._observer = plan, observer
         self._directory, self._replaced = plan.directory, plan.replaced
         self._manifest = plan.manifest
+        # As long as earlier results may come to stay, their manifest is not touched.
         if self._replaced is None:
             self._directory.write_manifest(self._manifest)
         self._staged = self._directory.staging()
@@ -123,7 +124,7 @@ class _Sweep:
         previous: Failure | None = None
         for place, (number, entry) in enumerate(open_, 1):
             measured = _measured(replace(self._plan, directory=self._staged), number, entry, self._observer)
-            failed = self._keep_reported()
+            failed = self._keep_reported()  # the report of the one before was made meanwhile
             self._take(measured)
             if measured.failure is not None:
                 self._keep(number, measured)
@@ -138,7 +139,7 @@ class _Sweep:
         self._keep_reported()
 
     def interrupted(self) -> None:
-        """The user stopped it."""
+        """Keep what is done after the user stopped the sweep."""
         self._keep_reported()
         self._staged.discard()
         if self._replaced is None:
@@ -147,6 +148,7 @@ class _Sweep:
 
     def finished(self) -> Manifest:
         """Write what is of the sweep as a whole; return the manifest as it then stands."""
+        # Nothing was measured, so the earlier results stayed, and the logs lie where they were written.
         if self._replaced is not None:
             return _with_logs_in(self._staged.path.name, self._manifest)
         self._staged.discard()
@@ -196,7 +198,7 @@ def written_sweep(
     Args:
         directory: of the run.
         manifest: the sweep.
-        allow_damaged: whether traces that end before their end count.
+        allow_damaged: whether traces that are cut off count.
         parts: what the page is made of, where that was gathered already.
 
     Returns:
@@ -255,7 +257,7 @@ def _with_environment(manifest: Manifest, directory: RunDirectory, entry: Entry)
 
 
 def described(manifest: Manifest, record: CaptureRecord) -> Manifest:
-    """Return the manifest with where its first configuration was measured."""
+    """Return the manifest with the environment that its first configuration was measured in."""
     return replace(
         manifest,
         machine=record.machine,
@@ -281,7 +283,7 @@ def _differences(first: T, other: T) -> Sequence[str]:
 
 
 def failed_entries(manifest: Manifest) -> Sequence[Entry]:
-    """Return the configurations that have no result although they were tried."""
+    """Return the configurations that were tried and have no result."""
     return [entry for entry in manifest.entries if entry.status == "failed"]
 
 

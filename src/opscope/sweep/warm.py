@@ -31,7 +31,7 @@ _POLL_SECONDS: Final = 0.02
 
 
 def warm_process(target: str) -> "WarmProcess":
-    """Start a process that imports what measuring a target takes; scripts choose for themselves what they import."""
+    """Start a process that imports what measuring a target takes. Not for scripts, which choose their own imports."""
     more = BUILT_IN[target].modules if is_built_in(target) else ()
     return WarmProcess(("torch", "torch.profiler", "opscope.sweep.measure", *more))
 
@@ -58,11 +58,16 @@ class WarmProcess:
     def fork(self, request: Request, log: Path) -> "Forked | None":
         """Fork a worker; None where that cannot be done.
 
+        Args:
+            request: what it measures; it gets the descriptor ``messages`` under the same number.
+            log: the file that gets what it prints, at its end.
+
         Raises:
             OSError: the log cannot be written.
         """
         reading, writing = os.pipe()
         with log.open("ab") as output, contextlib.suppress(OSError):
+            # The worker reads its request from this pipe, as one that is started reads it from standard input.
             try:
                 fds = [reading, output.fileno(), request.messages]
                 socket.send_fds(self._socket, [NUMBER.pack(request.messages)], fds)

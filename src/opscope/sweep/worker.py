@@ -25,8 +25,8 @@ from opscope.record.sweep import EntryFiles, Failure, FailureKind
 from opscope.runs.store import RunDirectory
 from opscope.workloads.catalog import is_script
 
-_LONGEST = 300  # characters of a message that shall be one line
-_PR_SET_PDEATHSIG = 1
+_LONGEST = 300  # characters of a message, which is to be one line
+_PR_SET_PDEATHSIG = 1  # prctl: the signal that this process gets when its parent ends
 _OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory", re.IGNORECASE)
 
 
@@ -40,7 +40,7 @@ class Request:
         directory: of the run.
         files: their names, relative to ``directory``.
         messages: the descriptor that messages go to.
-        actual: the true values of settings whose written ones are redacted; they are kept nowhere.
+        actual: the true values of settings that are redacted where they are written; they are stored nowhere.
         script: which run of a script it is; of other targets there is one.
     """
 
@@ -63,7 +63,12 @@ class Request:
 class Message:
     """One line to the parent: progress, that the measurement is complete, or why it failed.
 
-    ``again`` asks for another run of the script, which makes up for this one.
+    Attributes:
+        phase: what goes on.
+        fraction: how much of the phase is done, from 0 to 1.
+        failure: why there is no result; None where nothing failed.
+        complete: whether everything is measured and written.
+        again: another run of the script that makes up for this one; None where none is needed.
     """
 
     phase: str = ""
@@ -153,7 +158,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception as one line."""
+    """Return an exception as one line of at most about `_LONGEST` characters."""
     text = " ".join(str(error).split())
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST].rsplit('. ', 1)[0]} ... (the log has all of it)"

@@ -44,7 +44,7 @@ def main() -> None:
 def _serve(parent: socket.socket, messages: int, descriptors: list[int]) -> None:
     if _has_touched_a_device():
         parent.sendall(NUMBER.pack(REFUSED))
-    elif pid := os.fork():
+    elif pid := os.fork():  # one worker at a time: the next request waits until this one has ended
         parent.sendall(NUMBER.pack(pid))
         parent.sendall(NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
     else:
@@ -67,6 +67,7 @@ def _work(parent: socket.socket, messages: int, descriptors: list[int]) -> None:
     try:
         parent.close()
         request, log, told = descriptors
+        # The request becomes standard input, the log both outputs; messages keep the number that the request names.
         for target, source in ((messages, told), (0, request), (1, log), (2, log)):
             os.dup2(source, target, inheritable=target != messages)
         for descriptor in descriptors:
@@ -77,7 +78,7 @@ def _work(parent: socket.socket, messages: int, descriptors: list[int]) -> None:
         if os.environ.pop(OURS, None):
             os.environ.pop(ASKS_MANAGEMENT, None)
         sys.argv = [str(worker.__file__)]
-        random.seed()
+        random.seed()  # else all workers would draw the same numbers
         if (numpy := sys.modules.get("numpy")) is not None:
             numpy.random.seed()
         worker.main()

@@ -19,9 +19,9 @@ class CatalogEntry:
 
     Attributes:
         summary: one line for ``--help``.
-        settings: what it takes, beyond mode, dtype and compile.
+        settings: the settings that it takes, beside mode, dtype and compile.
         sizes: the default sweep.
-        modules: what building it imports, and takes long.
+        modules: what building it imports, as far as that takes long.
     """
 
     summary: str
@@ -58,12 +58,15 @@ _OF_SCRIPTS = frozenset({"arguments", "run_on"})
 
 
 def is_built_in(target: str) -> bool:
-    """Tell whether a target is a built-in workload; anything else names a function."""
+    """Tell whether a target is a built-in workload; anything else names a function or a script."""
     return target in BUILT_IN
 
 
 def target_file(target: str) -> Path | None:
-    """Return the file that defines a target of the user's, without importing it; None for a built-in or a lost one."""
+    """Return the file that defines a target of the user's, without importing it.
+
+    None for a built-in target, and where the module is not found.
+    """
     if is_script(target):
         return Path(target)
     place, _, _ = target.rpartition(":")
@@ -73,6 +76,7 @@ def target_file(target: str) -> Path | None:
         return Path(place)
     path: Sequence[str] | None = [str(Path.cwd()), *sys.path]
     spec = None
+    # From package to package: importlib's own search imports the packages on the way.
     for end, _ in enumerate(place.split("."), 1):
         spec = PathFinder.find_spec(".".join(place.split(".")[:end]), path)
         path = None if spec is None else spec.submodule_search_locations
@@ -82,7 +86,7 @@ def target_file(target: str) -> Path | None:
 
 
 def short_name(target: str) -> str:
-    """Return a target's name for file names: the function's, or the file's where the function has a common name."""
+    """Return a target's name for file names: the script's, the function's, or that of the built-in workload."""
     place, _, function = target.rpartition(":")
     name = Path(target).stem if is_script(target) else function or Path(place).stem
     return re.sub(r"\W+", "_", name).strip("_") or "workload"

@@ -108,7 +108,7 @@ def load_function(target: str) -> Callable[..., object]:
     """Import a function: ``path/to/file.py:function`` or ``package.module:function``.
 
     Raises:
-        UsageError: it is not there, or no function.
+        UsageError: it is not there, or cannot be called.
     """
     place, _, name = target.rpartition(":")
     module = load_module(place)
@@ -129,6 +129,7 @@ def _load_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} cannot be imported as a Python file")
     module = importlib.util.module_from_spec(spec)
+    # As when Python runs the file: it can import what lies beside it.
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
@@ -140,13 +141,14 @@ def _load_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        # Another module that is missing is one that this module imports: that error is for the log.
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise UsageError(f"there is no module {name!r} on the Python path or in {Path.cwd()}") from error
         raise
 
 
 def _settings(configuration: Configuration, device: torch.device) -> Mapping[str, Any]:
-    """Return what parameters of a function may be called, with the values that they get; None where nothing is set."""
+    """Return the values that a function's parameters may get, by their names; None for settings that are not set."""
     offered = [name for name, setting in SETTINGS.items() if not setting.built_in_only and setting.kind != "flag"]
     values: dict[str, Any] = {name: configuration.get(name) for name in offered}
     values |= {name: value for name, value in configuration.items() if name not in SETTINGS}
@@ -160,7 +162,11 @@ def _settings(configuration: Configuration, device: torch.device) -> Mapping[str
 
 
 def _accepted(function: Callable[..., object], settings: Mapping[str, Any], target: str) -> frozenset[str]:
-    """Return the settings to pass: those the function names, and of them only those that are set or required."""
+    """Return the settings to pass: those that the function has parameters for, and that are set.
+
+    Raises:
+        UsageError: a required parameter has no value.
+    """
     parameters = inspect.signature(function).parameters
     accepts_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name, parameter in parameters.items():
@@ -239,6 +245,7 @@ def _as_call(inputs: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[s
 
 
 def _any_loss(output: Any) -> torch.Tensor:
+    # The module is the user's and may return anything: its own loss, else a number, else the square of a tensor.
     loss = getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):
         return loss

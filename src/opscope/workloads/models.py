@@ -19,11 +19,16 @@ _BERT_HUB_NAME = "google-bert/bert-base-uncased"
 _HEAD_SIZE = 64
 # What a checkpoint of BERT may lack, depending on what it was saved from: a few layers after the encoder.
 _HEADS = ("cls.", "pooler.", "bert.pooler.")
-_SEED = 0
+_SEED = 0  # random weights are the same in every process
 
 
 def build_bert(configuration: Configuration, device: torch.device) -> Workload:
-    """Build BERT, simplified or with transformers, random or pretrained."""
+    """Build BERT, simplified or with transformers, random or pretrained.
+
+    Raises:
+        UsageError: a size does not fit the model.
+        EnvironmentLacksError: transformers or pretrained weights are missing.
+    """
     have_transformers = importlib.util.find_spec("transformers") is not None
     if configuration.get("simplified") or (not have_transformers and configuration.get("pretrained") is None):
         return _build_simplified(configuration, device, because_absent=not configuration.get("simplified"))
@@ -58,7 +63,12 @@ def build_bert(configuration: Configuration, device: torch.device) -> Workload:
 
 
 def build_gpt2(configuration: Configuration, device: torch.device) -> Workload:
-    """Build GPT-2 with its language-model head."""
+    """Build GPT-2 with its language-model head.
+
+    Raises:
+        UsageError: the hidden size is not a multiple of the head size.
+        EnvironmentLacksError: transformers is missing.
+    """
     _require_transformers()
     import transformers
 
@@ -78,7 +88,11 @@ def build_gpt2(configuration: Configuration, device: torch.device) -> Workload:
 
 
 def build_resnet50(configuration: Configuration, device: torch.device) -> Workload:
-    """Build the ResNet-50 image classifier."""
+    """Build the ResNet-50 image classifier.
+
+    Raises:
+        EnvironmentLacksError: transformers is missing.
+    """
     _require_transformers()
     import transformers
 
@@ -154,6 +168,7 @@ def _load_pretrained_bert(model_class: Any, configuration: Configuration) -> tup
     directory = Path(wanted)
     if directory_name and not directory.is_dir():
         raise EnvironmentLacksError(f"--use-real-bert {wanted}: there is no such directory")
+    # The hub is asked only for what the local cache does not have.
     attempts = ({"local_files_only": True},) if directory.is_dir() else ({"local_files_only": True}, {})
     problem = ""
     for attempt in attempts:

@@ -24,9 +24,14 @@ TORCH_DTYPES: Mapping[Dtype, torch.dtype] = {
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Something to measure: ``step()`` does the work once, on ``device``; nothing in it waits for the device.
+    """Something to measure.
 
-    ``first_step_ns`` is the wall time of the very first step, where that was run to find out what the target is.
+    Attributes:
+        info: what it is, for reports.
+        step: does the work once, on ``device``; nothing in it waits for the device.
+        device: where it runs.
+        first_step_ns: the wall time of the very first step, where that was run to find out what the target is; else
+            None.
     """
 
     info: WorkloadInfo
@@ -81,7 +86,7 @@ def make_step(model: Model, configuration: Configuration, device: torch.device) 
     """Make the step of a model for the configuration's mode, data type and ``torch.compile`` setting.
 
     Raises:
-        UsageError: there is nothing to train.
+        UsageError: there is nothing to train, or autocast is asked for and the parameters are not float32.
     """
     dtype = None if configuration.dtype is None else TORCH_DTYPES[configuration.dtype]
     if configuration.mode == "training":
@@ -116,6 +121,7 @@ def _training_step(model: Model, dtype: torch.dtype | None, device: torch.device
     optimizer = model.optimizer(parameters)
     run = torch.compile(module) if compiled else module
     reduced = dtype not in (None, torch.float32)
+    # Only float16 needs its gradients scaled; otherwise the scaler passes everything on as it is.
     scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
 
     def step() -> object:
@@ -125,7 +131,7 @@ def _training_step(model: Model, dtype: torch.dtype | None, device: torch.device
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        return loss.detach()
+        return loss.detach()  # without the graph that led to it
 
     return step
 

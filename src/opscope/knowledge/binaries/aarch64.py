@@ -19,12 +19,13 @@ _HOST_FUNCTION, _DEVICE_NAME = 1, 3  # registers of the second and fourth argume
 
 def _page(word: int, address: int) -> int:
     """Return what adrp puts into its register."""
+    # A signed number of 21 bits: to flip its highest bit and subtract that bit again extends the sign. It counts pages.
     offset = (word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3
     return (address & ~0xFFF) + ((offset ^ 1 << 20) - (1 << 20) << 12)
 
 
 def _near(word: int, address: int) -> int:
-    """Return what adr puts into its register."""
+    """Return what adr puts into its register: as `_page`, but counted in bytes."""
     offset = (word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3
     return address + (offset ^ 1 << 20) - (1 << 20)
 
@@ -69,6 +70,7 @@ def jumps(content: bytes, base: int) -> Iterator[tuple[int, int]]:
     words = _words(content)
     for number in range(len(words) - 1):
         first, second = words[number], words[number + 1]
+        # The low ten bits of ldr are its registers: from x16 into x17.
         if _is_adrp(first) and first & 31 == 16 and _is_load(second) and second & 0x3FF == 16 << 5 | 17:
             place = base + 4 * number
             begin = place - 4 if number and words[number - 1] == _BTI else place
@@ -76,10 +78,11 @@ def jumps(content: bytes, base: int) -> Iterator[tuple[int, int]]:
 
 
 def veneer(code: bytes, address: int) -> int | None:
-    """Return where a linker's stub for far calls leads: adrp x16, add x16, br x16."""
+    """Return where a linker's stub for far calls leads (adrp x16, add x16, br x16); None if the code is none."""
     words = _words(code[:16])
     words = words[1:] if words[:1] == (_BTI,) else words
     start = address + 4 * (len(_words(code[:16])) - len(words))
+    # 0xD61F0200 is br x16.
     if len(words) >= 3 and _is_adrp(words[0]) and words[0] & 31 == 16 and _is_add(words[1]) and words[2] == 0xD61F0200:
         return _page(words[0], start) + _added(words[1])
     return None
@@ -94,9 +97,10 @@ def calls(code: bytes, start: int, slot: Callable[[int], int | None]) -> Iterato
         slot: what a slot of the global offset table holds; None where the address is no slot.
 
     Yields:
-        the address that is called (of a slot, where the call goes through one that leads out of the library), and what
-        is known of the registers then. Their numbers are the keys.
+        The called address, or that of the slot through which the call leaves the library, and the values of registers
+        that are known then, by number. The mapping changes as the walk goes on: read it before the next item.
     """
+    # Branches are not followed. A register whose value is not certain is left out.
     known: dict[int, int] = {}
     for number, word in enumerate(_words(code)):
         address = start + 4 * number
@@ -153,5 +157,5 @@ def _forget(known: dict[int, int]) -> None:
 
 
 def registered(known: dict[int, int]) -> tuple[int | None, int | None]:
-    """Return the device name and the host function that a call was given."""
+    """Return the addresses of the device name and the host function that a call passes; None for unknown ones."""
     return known.get(_DEVICE_NAME), known.get(_HOST_FUNCTION)

@@ -11,7 +11,7 @@ _RUNTIME = "libstdc++.so.6"
 
 @functools.cache
 def demangler() -> Callable[[str], str]:
-    """Return a function from a mangled to a readable name; what it cannot read it returns as it is.
+    """Return a function that makes mangled names readable; it returns names that it cannot read unchanged.
 
     Raises:
         EnvironmentLacksError: the C++ runtime is missing.
@@ -21,6 +21,7 @@ def demangler() -> Callable[[str], str]:
         free = ctypes.CDLL(None).free
     except (OSError, AttributeError) as error:
         raise EnvironmentLacksError(f"C++ names cannot be read: {_RUNTIME} is missing ({error})") from error
+    # Not c_char_p: ctypes would turn that into bytes, and the pointer that has to be freed would be lost.
     demangle.restype = ctypes.c_void_p
     demangle.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
     free.argtypes = (ctypes.c_void_p,)

@@ -20,7 +20,7 @@ from opscope.base.files import regular
 _MAGIC = b"\x7fELF"
 X86_64, AARCH64 = 62, 183
 _LONGEST_NAME = 1 << 20
-_NAMES_PER_BYTE = 4  # names may share their ends; that they fill the file several times over is no library
+_NAMES_PER_BYTE = 4  # names may share their ends, but those of a real library do not add up to several times its size
 _FILE, _FUNCTION = 4, 2  # symbol types
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -40,7 +40,12 @@ class ElfSection:
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """A symbol table, and where its strings begin in the file."""
+    """A symbol table.
+
+    Attributes:
+        table: one row per symbol, with the fields of an ELF symbol; its positions are what `Elf` calls an index.
+        strings: the section that holds the names.
+    """
 
     table: npt.NDArray[Any]
     strings: ElfSection
@@ -48,6 +53,7 @@ class Symbols:
     @property
     def types(self) -> npt.NDArray[np.uint8]:
         """The type of every symbol."""
+        # The low four bits; the high ones say how the symbol is bound.
         kinds: npt.NDArray[np.uint8] = (self.table["info"] & 15).astype(np.uint8)
         return kinds
 
@@ -67,6 +73,7 @@ class Elf:
             raise BadInputError(f"{path} is no ELF library")
         if len(data) < 64 or data[4:6] != b"\x02\x01":
             raise BadInputError(f"{path} is no 64-bit little-endian ELF library, or is cut off")
+        # Offsets in the ELF header: e_machine at 18, e_shoff at 40, e_shentsize, e_shnum and e_shstrndx from 58 on.
         (machine,) = struct.unpack_from("<H", data, 18)
         if machine not in (X86_64, AARCH64):
             known = "x86-64 and aarch64"
@@ -91,7 +98,11 @@ class Elf:
         return BadInputError(f"{self.path} is damaged: {what}")
 
     def string(self, offset: int) -> str:
-        """Return the zero-terminated text at a file offset."""
+        """Return the zero-terminated text at a file offset.
+
+        Raises:
+            BadInputError: it lies outside the file or does not end, or all that was read adds up to too much.
+        """
         end = self.data.find(b"\0", offset, offset + _LONGEST_NAME)
         if not 0 <= offset <= end:
             raise self.damaged("a name lies outside the file, or never ends")
@@ -101,7 +112,11 @@ class Elf:
         return self.data[offset:end].decode("latin-1")
 
     def section(self, name: str) -> ElfSection:
-        """Return a section that the file must have."""
+        """Return a section that the file must have.
+
+        Raises:
+            BadInputError: the file has no such section.
+        """
         if name not in self.sections:
             raise self.damaged(f"it has no section {name}")
         return self.sections[name]
@@ -115,12 +130,17 @@ class Elf:
         note = self.sections.get(".note.gnu.build-id")
         if note is None or note.size < 16:
             return None
+        # A note: sizes of name and id, and a type, of four bytes each; the name, filled up to four bytes; then the id.
         name_size, id_size = struct.unpack_from("<II", self.data, note.offset)
         start = note.offset + 12 + (name_size + 3) // 4 * 4
         return self.data[start : start + id_size].hex() if id_size <= 64 else None
 
     def symbols(self, table: str = ".symtab", strings: str = ".strtab") -> Symbols:
         """Return a symbol table.
+
+        Args:
+            table: its section: ``.symtab``, or ``.dynsym`` for the symbols that the dynamic linker needs.
+            strings: the section with the names that belong to it: ``.strtab`` or ``.dynstr``.
 
         Raises:
             BadInputError: there is none; ``.symtab`` is missing where a library was stripped.
@@ -132,11 +152,16 @@ class Elf:
         return Symbols(entries, self.sections[strings])
 
     def name_of(self, symbols: Symbols, index: int) -> str:
-        """Return a symbol's name."""
+        """Return a symbol's name, by its position in the table.
+
+        Raises:
+            BadInputError: the name lies outside the file, or does not end.
+        """
         return self.string(symbols.strings.offset + int(symbols.table["name"][index]))
 
     def named(self, symbols: Symbols, name: str) -> npt.NDArray[np.intp]:
-        """Return the symbols of a name."""
+        """Return the positions of all symbols with a name."""
+        # Names may share their ends, so a hit may begin within a longer name: only offsets that a symbol uses count.
         strings, wanted = symbols.strings, name.encode() + b"\0"
         offsets = []
         place = self.data.find(wanted, strings.offset, strings.offset + strings.size)
@@ -154,12 +179,12 @@ class Elf:
 
     @staticmethod
     def source_files(symbols: Symbols) -> npt.NDArray[np.intp]:
-        """Return the symbols that name source files; the local symbols after each belong to it."""
+        """Return the positions of symbols that name source files; the local symbols after each belong to it."""
         return np.flatnonzero(symbols.types == _FILE)
 
     @staticmethod
     def functions(symbols: Symbols) -> npt.NDArray[np.intp]:
-        """Return the symbols of functions that the file defines."""
+        """Return the positions of the symbols of functions that the file defines."""
         return np.flatnonzero((symbols.types == _FUNCTION) & (symbols.table["value"] > 0))
 
 
@@ -176,7 +201,7 @@ def open_elf(path: Path) -> Iterator[Elf]:
     """Open a library for the time of a block.
 
     Raises:
-        BadInputError: it is missing, no x86-64 ELF file, or damaged.
+        BadInputError: it is missing, no ELF file of x86-64 or aarch64, or damaged.
     """
     try:
         with regular(path).open("rb") as file:
@@ -184,6 +209,7 @@ def open_elf(path: Path) -> Iterator[Elf]:
     except (OSError, ValueError) as error:
         raise BadInputError(f"cannot read the library {path}: {error}") from error
     # The map is closed with the last array that looks into it: an error may still hold some.
+    # Numbers in a damaged file lead outside of it: what struct and numpy then raise, in the block too, means that.
     try:
         yield Elf(path, data)
     except (struct.error, IndexError, ValueError, OverflowError) as error:

@@ -50,7 +50,7 @@ class Image:
         size: bytes that it takes.
         unpacked_size: bytes when unpacked; the same where it is not compressed.
         compression: ``lz4``, ``zstd`` or None.
-        debug: compiled with -G.
+        debug: whether it was compiled with -G.
     """
 
     kind: Kind
@@ -69,8 +69,8 @@ class FatBinary:
 
     Attributes:
         address: its place in memory.
-        relocatable: it was linked into another one, which is what runs.
-        images: what is in it.
+        relocatable: whether it was linked into another fat binary, which is the one that runs.
+        images: its entries.
     """
 
     address: int

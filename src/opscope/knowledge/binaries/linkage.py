@@ -31,7 +31,7 @@ class Linkage:
         return self.elf.section(".rodata")
 
     def code(self, start: int, size: int) -> bytes:
-        """Return the instructions at an address."""
+        """Return ``size`` bytes of instructions at an address."""
         begin = self.text.offset + start - self.text.address
         return bytes(self.elf.data[begin : begin + size])
 
@@ -40,7 +40,7 @@ class Linkage:
         return self.text.address <= address < self.text.address + self.text.size
 
     def constant(self, address: int) -> str | None:
-        """Return the text at an address, if it lies among the constants."""
+        """Return the zero-terminated text at an address; None if that does not lie among the constants."""
         if not self.constants.address <= address < self.constants.address + self.constants.size:
             return None
         return self.elf.string(self.constants.offset + address - self.constants.address)
@@ -59,6 +59,7 @@ class Linkage:
         packed = ".relr.dyn" in self.elf.sections
         found = {table.address + 8 * int(i): int(content[i]) for i in np.flatnonzero(content)} if packed else {}
         for entry in entries[inside]:
+            # The low half of ``info`` is the type, the high one the symbol. Without one, the addend is the address.
             kind, symbol = int(entry["info"]) & 0xFFFFFFFF, int(entry["info"]) >> 32
             base = int(values[symbol]) if kind in _WITH_SYMBOL[self.elf.machine] else 0
             found[int(entry["offset"])] = base + int(entry["addend"])
@@ -88,7 +89,10 @@ class Linkage:
         return {address: target for address, target in targets.items() if target}
 
     def slot(self, address: int) -> int | None:
-        """Return what a slot of the global offset table points to: its own address if that is outside the library."""
+        """Return what a slot of the global offset table points to; None if the address is no slot.
+
+        A slot that leads out of the library stands for its target: its own address is returned.
+        """
         if address not in self._slots:
             return None
         return self.pointers.get(address) or address
@@ -105,7 +109,7 @@ class Linkage:
         kinds, numbers = entries["info"] & 0xFFFFFFFF, entries["info"] >> np.uint64(32)
         fitting = np.isin(kinds, _WITH_SYMBOL[self.elf.machine]) & (numbers < len(symbols.table))
         entries, numbers = entries[fitting], numbers[fitting]
-        outside = symbols.table["value"][numbers] == 0
+        outside = symbols.table["value"][numbers] == 0  # symbols that another library defines have no address here
         return {
             int(entry["offset"])
             for entry, number in zip(entries[outside], numbers[outside].tolist(), strict=True)

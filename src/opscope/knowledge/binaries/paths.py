@@ -23,7 +23,7 @@ def source_paths(elf: Elf) -> list[str]:
         while place >= 0:
             begin = elf.data.rfind(b"\0", max(first, place - _LONGEST), place) + 1
             path = elf.data[begin : place + len(ending) - 1]
-            if begin and _PATH.fullmatch(path):
+            if begin and _PATH.fullmatch(path):  # 0: no text begins so near
                 found.add(path.decode("latin-1"))
             place = elf.data.find(ending, place + 1, last)
     return sorted(found)

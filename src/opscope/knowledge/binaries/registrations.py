@@ -36,8 +36,8 @@ class Registration:
 
     Attributes:
         name: the kernel's mangled name.
-        unit: which of the library's translation units compiled it.
-        stub: address of the host function that launches it; None where the library does not tell.
+        unit: the translation unit that compiled it, as a position in `CudaLibrary.units`.
+        stub: the address of the host function that launches it; None where the library does not tell.
     """
 
     name: str
@@ -47,7 +47,13 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class CudaLibrary:
-    """The kernels of one library. ``units`` are base names of source files (``SoftMax.cu``), which may repeat."""
+    """The kernels of one library.
+
+    Attributes:
+        build_id: in hexadecimal; None if the linker gave it none.
+        units: base names of the translation units' source files (``SoftMax.cu``), which may repeat.
+        kernels: those that it registers.
+    """
 
     build_id: str | None
     units: tuple[str, ...]
@@ -58,14 +64,14 @@ def read_cuda_library(path: Path) -> CudaLibrary:
     """Read which kernels a library holds and which translation units they come from.
 
     Raises:
-        BadInputError: it is no x86-64 ELF library, stripped, or damaged.
+        BadInputError: it is missing, no ELF library of x86-64 or aarch64, stripped, or damaged.
     """
     with open_elf(path) as elf:
         return cuda_library(elf)
 
 
 def cuda_library(elf: Elf) -> CudaLibrary:
-    """The same for a library that is open.
+    """Read the same from a library that is already open.
 
     Raises:
         BadInputError: it is stripped or damaged.
@@ -92,9 +98,11 @@ def _registrations(elf: Elf, symbols: Symbols, files: npt.NDArray[np.intp]) -> I
     followed = 0
     for name in _REGISTERING:
         for index in elf.named(symbols, name):
+            # The function is a local symbol, so the last file entry before it names its unit.
             unit = int(np.searchsorted(files, index)) - 1
             entry = symbols.table[index]
             if unit >= 0 and linkage.in_code(int(entry["value"])):
+                # A damaged file may claim the same code for many functions, which would be followed again and again.
                 followed += int(entry["size"])
                 if followed > len(elf.data):
                     raise BadInputError(f"{elf.path} is damaged: its registering functions overlap")
@@ -134,6 +142,7 @@ def _followed_on_aarch64(
 ) -> Iterator[tuple[str, int | None]]:
     """Follow a registering function by what its registers hold at each call."""
     for called, registers in aarch64.calls(linkage.code(start, size), start, linkage.slot):
+        # In large libraries the call leads to a stub, and only that to the linkage table.
         far = aarch64.veneer(linkage.code(called, 16), called) if linkage.in_code(called) else None
         if called not in targets and far not in targets:
             continue

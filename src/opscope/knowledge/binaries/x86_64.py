@@ -16,4 +16,5 @@ def jumps(content: bytes, base: int) -> Iterator[tuple[int, int]]:
         if place < 0 or place + 6 > len(content):
             continue
         (displacement,) = struct.unpack_from("<i", content, place + 2)
+        # The displacement counts from the end of the jump, which has six bytes.
         yield base + start, base + place + 6 + displacement

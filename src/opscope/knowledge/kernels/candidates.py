@@ -34,7 +34,13 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A file that may instantiate an operator's kernels; ``named`` is the identifier that is named like it."""
+    """A file that may instantiate an operator's kernels.
+
+    Attributes:
+        file: its path.
+        basis: why it is one.
+        named: the identifier that is named like the operator; empty where the basis is not an identifier.
+    """
 
     file: str
     basis: Basis
@@ -43,7 +49,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class KernelCandidates:
-    """The candidates, or why there are none. ``decomposes``: other operators do its work."""
+    """The candidates of an operator, or why there are none.
+
+    Attributes:
+        files: the candidates; empty where there are none.
+        reason: why there are none; empty where there are some.
+        decomposes: whether other operators do its work.
+    """
 
     files: tuple[Candidate, ...]
     reason: str = ""
@@ -52,6 +64,7 @@ class KernelCandidates:
 
 # ------------------------------------------------------------ names
 
+# A word: capitals that another word follows (CUDA in CUDAKernel), a word with or without a capital, or capitals alone.
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+[0-9]*")
 # Words that do not tell operators apart.
 _EMPTY = frozenset(
@@ -60,10 +73,10 @@ _EMPTY = frozenset(
 _FUNCTOR = frozenset({"functor", "ops"})
 # Families of operators, with which file names begin (``UnaryGeometricTanhKernel.cu``).
 _FAMILIES = ("activation", "binary", "unary", "geometric", "compare", "distribution", "reduce", "tensor")
-_FOLDERS = ("linalg_", "special_", "native_")  # with which operators' names begin
+_FOLDERS = ("linalg_", "special_", "native_")  # operators' names may begin with one of these
 # Files whose functions launch kernels of other files (of libraries built into PyTorch), and hold helpers alone.
 _CALLERS = ("transformers/cuda/attention.cu",)
-# Files of these kernels serve operators, or tensors, of their own.
+# Files with one of these words in their path serve operators, or tensors, of that kind alone.
 _WORLDS = ("foreach", "sparse", "nested", "quantized", "fused")
 
 
@@ -84,7 +97,7 @@ class _Operator:
     Attributes:
         names: what its kernels may be named (without separators): after the operator, or after its C++ functions.
         functions: its C++ functions on the device.
-        worlds: the special worlds that it belongs to.
+        worlds: those of `_WORLDS` that it belongs to.
     """
 
     names: frozenset[str]
@@ -104,7 +117,7 @@ class _Operator:
         )
 
     def has(self, file: str) -> bool:
-        """Tell whether a file is not of another world."""
+        """Tell whether a file may serve the operator: it is of no world that the operator does not belong to."""
         lowered = file.lower()
         return all(world in self.worlds for world in _WORLDS if world in lowered)
 
@@ -115,7 +128,7 @@ def _own_name(cpp_function: str) -> str:
 
 
 def namesakes(operator: str) -> tuple[str, ...]:
-    """Return what the operator may be called that does the work of one that decomposes: ``aten::_softmax``."""
+    """Return likely names of the operator that does the work of a decomposing one: ``aten::_softmax``."""
     base = operator.removeprefix("aten::")
     return tuple(f"aten::{before}{base}" for before in ("_", "native_"))
 
@@ -143,6 +156,7 @@ def kernel_candidates(
     assert own[0].function is not None
     functions = list(dict.fromkeys(resolved.cpp_function for resolved in own if resolved.cpp_function))
     operator = _Operator.of(own[0].function.base, functions)
+    # The surest rule with an answer decides. One that finds too many files says nothing, and the next is asked.
     for rule in RULES:
         found = tuple({candidate.file: candidate for candidate in rule(operator, index)}.values())
         if found and len(found) <= MOST:
@@ -179,13 +193,14 @@ def by_host(operator: _Operator, index: SourceIndex) -> Iterator[Candidate]:
         if host is None or not host.file.endswith(".cu"):
             continue
         for file in index.kernel_files:
+            # The host file may be known by its name alone, without a folder.
             same = file == host.file or ("/" not in host.file and file.endswith("/" + host.file))
             if same and operator.has(file) and not file.endswith(_CALLERS):
                 yield Candidate(file, Basis.HOST)
 
 
 def by_file(operator: _Operator, index: SourceIndex) -> Iterator[Candidate]:
-    """Take the files that are named like it; with their family left out only if none is otherwise."""
+    """Take the files that are named like it; if there are none, those that are without the name of their family."""
     return (Candidate(file, Basis.FILE) for file in _named(operator, index))
 
 
@@ -222,7 +237,7 @@ def by_functor(operator: _Operator, index: SourceIndex) -> Iterator[Candidate]:
 
 
 def by_beginning(operator: _Operator, index: SourceIndex) -> Iterator[Candidate]:
-    """Take the file of kernels whose names begin with the operator's, of two words and more."""
+    """Take the files of kernels whose names begin with the operator's, if that has two words or more."""
     for word, files in _own_identifiers(operator, index):
         words = telling(word)
         backward = "backward" in words or "grad" in words
@@ -245,7 +260,7 @@ _NAMESPACES = frozenset({"at", "native", "{anonymous}", "cuda"})
 
 
 def _is_helper(base: str) -> bool:
-    """Tell whether a kernel is in a namespace of its own, of which its name says nothing."""
+    """Tell whether a kernel stands outside of ATen's namespaces: its name says nothing of an operator then."""
     return not _NAMESPACES.issuperset(base.split("::")[:-1]) or "::" not in base
 
 

@@ -33,7 +33,10 @@ _FAMILIES: Final[tuple[Callable[[str], DecodedKernel | None], ...]] = (
 
 @lru_cache(maxsize=1 << 14)
 def decode(name: str) -> DecodedKernel:
-    """Decode a kernel's name, as profilers record it."""
+    """Decode a kernel's name, as profilers record it.
+
+    A name that no family understands gets a summary, and is listed whole in ``unknown``.
+    """
     plain = name.strip().removeprefix("void ")
     for family in _FAMILIES:
         if (decoded := family(plain)) is not None:

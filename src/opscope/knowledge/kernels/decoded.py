@@ -103,12 +103,12 @@ def shown(dtype: str) -> str:
 
 
 def plain_unit(dtype: str) -> str:
-    """Return what multiplies numbers of a type without Tensor Cores."""
+    """Return the unit that does the arithmetic of a type (``f64``) without Tensor Cores."""
     return FP64_CORES if dtype == "f64" else FP32_CORES
 
 
 def template_arguments(name: str) -> list[str]:
-    """Return the template arguments of a kernel function, split at the outermost commas."""
+    """Return the template arguments of a kernel function, split at the outermost commas; empty if there are none."""
     start = name.find("<")
     if start < 0:
         return []
@@ -117,7 +117,7 @@ def template_arguments(name: str) -> list[str]:
         character = name[place]
         if character in "<({[":
             depth += 1
-        elif character == ">" and name[place - 1] == "-":
+        elif character == ">" and name[place - 1] == "-":  # an arrow closes nothing
             continue
         elif character in ">)}]":
             depth -= 1

@@ -31,9 +31,12 @@ _COMMON_WORD = 60  # an identifier in more files than this tells them apart badl
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A line of a source file, 0 where only the file is known.
+    """A line of a source file.
 
-    ``function`` is what the compiler calls the function around it, where it is known.
+    Attributes:
+        file: its path.
+        line: its number from 1; 0 where only the file is known.
+        function: what the compiler calls the function around it; empty where that is not known.
     """
 
     file: str
@@ -66,7 +69,8 @@ class HostFile:
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
     """The form on disk. Numbers are positions in ``files``, ``sites``, ``file_sets`` and ``site_sets``.
 
-    ``keys`` are grouped by runs of ``(file set, site set, count)``.
+    ``keys`` holds `_KEY_BYTES` for each kernel, one after the other. Kernels with the same file set and site set are
+    neighbours, and ``runs`` says how many there are of each: ``(file set, site set, count)``.
     """
 
     format: int
@@ -75,14 +79,14 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
     build_ids: dict[str, str]
     files: list[str]
     file_sets: list[list[int]]
-    sites: list[tuple[int, int, str]]
+    sites: list[tuple[int, int, str]]  # file, line, function around it
     site_sets: list[list[int]]
     runs: list[tuple[int, int, int]]
     keys: bytes
-    bases: dict[str, list[int]]
-    words: dict[str, list[int]]
-    definitions: dict[str, tuple[int, int]]
-    functions: dict[str, tuple[int, bool]]
+    bases: dict[str, list[int]]  # base name of a kernel -> files
+    words: dict[str, list[int]]  # identifier in kernels' names -> files
+    definitions: dict[str, tuple[int, int]]  # kernel function without namespaces -> file, line
+    functions: dict[str, tuple[int, bool]]  # C++ function -> file, whether its own code names that
 
 
 @functools.lru_cache(maxsize=8)  # one name is looked up in the indexes of all releases
@@ -122,7 +126,13 @@ class SourceIndex:
         return gzip.compress(msgspec.msgpack.encode(self._stored), mtime=0)
 
     def described(self, *, torch: str, git: str | None, library: str) -> "SourceIndex":
-        """Return the index of one library with another description; kernels are the same whoever asks."""
+        """Return the index of one library under another description: its kernels are the same for every caller.
+
+        Args:
+            torch: the PyTorch that it belongs to.
+            git: the commit of that; None if unknown.
+            library: the library's file name.
+        """
         (build_id,) = self.build_ids.values()
         return self.of_build(torch=torch, git=git, build_ids={library: build_id})
 
@@ -137,7 +147,7 @@ class SourceIndex:
         return len(self._stored.keys) // _KEY_BYTES
 
     def exact(self, name: str) -> KernelPlaces | None:
-        """Return what is known of the kernel with exactly this (readable) name.
+        """Return what is known of the kernel with exactly this (readable) name; None if the index does not hold it.
 
         CUB and Thrust put the architectures that a build is made for into a namespace: builds for another platform or
         CUDA differ in that alone.
@@ -156,11 +166,13 @@ class SourceIndex:
 
     def _exact(self, name: str) -> KernelPlaces | None:
         key = _key_of(name)
+        # Keys stand side by side: a hit that does not begin at a multiple of their length is made of two of them.
         place = self._stored.keys.find(key)
         while place >= 0 and place % _KEY_BYTES:
             place = self._stored.keys.find(key, place + 1)
         if place < 0:
             return None
+        # The run of the key is the first one that ends after it.
         run = int(np.searchsorted(self._run_ends, place // _KEY_BYTES, side="right"))
         file_set, site_set, _ = self._stored.runs[run]
         return KernelPlaces(
@@ -175,7 +187,7 @@ class SourceIndex:
             (word for word in identifiers(canonical(name)) if word in self._stored.words),
             key=lambda word: (len(self._stored.words[word]), word),
         )
-        for word in words:
+        for word in words:  # the rarest first; one that would leave no file at all is passed over
             if len(files) > 1 and (left := files & set(self._stored.words[word])):
                 files = left
         return tuple(sorted(self._stored.files[number] for number in files))
@@ -186,7 +198,7 @@ class SourceIndex:
         return None if found is None else Place(self._stored.files[found[0]], found[1])
 
     def host_file(self, cpp_function: str) -> HostFile | None:
-        """Return the file of a C++ function, ``at::native::layer_norm_cuda``."""
+        """Return the file of a C++ function, ``at::native::layer_norm_cuda``; None if the index does not hold it."""
         found = self._stored.functions.get(cpp_function)
         return None if found is None else HostFile(self._stored.files[found[0]], found[1])
 
@@ -210,7 +222,7 @@ class SourceIndex:
         return {name: [self._stored.files[number] for number in found] for name, found in numbers.items()}
 
     def path_of(self, file_name: str) -> str | None:
-        """Return the one path that ends in a file name."""
+        """Return the one path that ends in a file name; None if there is none, or more than one."""
         return self._paths.get(file_name)
 
     @cached_property
@@ -233,7 +245,13 @@ class SourceIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexedKernel:
-    """One kernel as a builder hands it over; ``name`` is readable."""
+    """One kernel as a builder hands it over.
+
+    Attributes:
+        name: its readable name, in any spelling.
+        files: the translation units that compiled it.
+        launch_sites: lines that launch it.
+    """
 
     name: str
     files: frozenset[str]
@@ -282,6 +300,7 @@ def build_index(
         functions: C++ function -> its file.
     """
     numbering = _Numbering()
+    # Sorted, so that the same kernels give the same bytes, and those with the same files and launches are neighbours.
     rows = sorted(numbering.add(kernel) for kernel in sorted(kernels, key=lambda kernel: kernel.name))
     files, words = numbering.files, numbering.words
     sites = [(_number(files, site.file), site.line, site.function) for site in numbering.sites]

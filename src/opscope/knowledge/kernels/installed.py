@@ -55,7 +55,11 @@ def installed_torch() -> InstalledTorch | None:
 
 
 def torch_in(folder: Path) -> InstalledTorch | None:
-    """Describe the PyTorch of a folder: the package itself, or what holds it, of whatever platform; None if none."""
+    """Describe the PyTorch in a folder, of any platform; None if there is none.
+
+    Args:
+        folder: the package itself, or the folder that it lies in.
+    """
     package = next((place for place in (folder / "torch", folder) if (place / "version.py").is_file()), None)
     if package is None:
         return None
@@ -75,7 +79,7 @@ def _described(text: str, libraries: tuple[Path, ...]) -> InstalledTorch | None:
 
 @contextmanager
 def torch_in_wheel(wheel: Path) -> Iterator[InstalledTorch]:
-    """Describe the PyTorch of a wheel, of whatever platform; its libraries are unpacked for the time of the block.
+    """Describe the PyTorch of a wheel, of any platform; its libraries are unpacked for the time of the block.
 
     Raises:
         BadInputError: the file is no wheel of PyTorch, or is damaged.
@@ -107,6 +111,7 @@ def _unpacked(archive: zipfile.ZipFile, folder: Path) -> Iterator[Path]:
             member = archive.getinfo(f"torch/lib/{name}")
         except KeyError:
             continue
+        # The size is what the archive claims, and is checked before anything is unpacked.
         if member.file_size > min(_LARGEST, _MOST_PACKED * max(member.compress_size, 1)):
             raise BadInputError(
                 f"{name} in the wheel says that it takes {member.file_size:,} bytes: more than a library"

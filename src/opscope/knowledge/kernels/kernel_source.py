@@ -78,7 +78,13 @@ class KernelSource:
 
 
 def link(file: str, line: int | None, git: str | None) -> str | None:
-    """Return a link to a file of PyTorch's repository; None where it is not there under this path."""
+    """Return a link to a file of PyTorch's repository; None where it is not there under this path.
+
+    Args:
+        file: its path in the repository.
+        line: the line to link to; None or 0 for the file.
+        git: the commit; without one there is no link.
+    """
     if git is None or "/" not in file or file.startswith((_GENERATED, "third_party/", "/")):
         return None
     return f"{_REPOSITORY}/{git}/{file}" + (f"#L{line}" if line else "")

@@ -8,11 +8,11 @@ _SPELLINGS = (
     ("std::array<", "at::detail::Array<"),  # c10's own array was replaced by the standard one in PyTorch 2.6
     ("'lambda'", "{lambda"),
 )
-_TRAILING_INT = re.compile(r"\b(unsigned )?(long|short) int\b")
-_SUFFIXED = re.compile(r"(\d)(?:ull|ul|ll|u|l)\b")
+_TRAILING_INT = re.compile(r"\b(unsigned )?(long|short) int\b")  # long int is long
+_SUFFIXED = re.compile(r"(\d)(?:ull|ul|ll|u|l)\b")  # 4ul is 4
 _CLONE = re.compile(r"\[clone [^\]]*\]")
-_BOOL = re.compile(r"\(bool\)([01])")
-_CAST = re.compile(r"\((?:unsigned |signed )?(?:int|long|short|char|long long)\)(-?\d)")
+_BOOL = re.compile(r"\(bool\)([01])")  # (bool)1 is true
+_CAST = re.compile(r"\((?:unsigned |signed )?(?:int|long|short|char|long long)\)(-?\d)")  # (int)4 is 4
 _SPACE = re.compile(r"\s+")
 _QUALIFIED = re.compile(r"(?:[A-Za-z_~]\w*|\{anonymous\})(?:::(?:[A-Za-z_~]\w*|\{anonymous\}))*")
 _RETURN_TYPE = re.compile(r"^(?:static )?(?:void|int|float|bool) ")
@@ -44,6 +44,7 @@ def base_name(name: str) -> str:
     name = name.strip()
     if name.startswith("_ZN"):
         return _base_of_mangled(name)
+    # The type of the result stands first, and may be a template of its own.
     if name.startswith("std::enable_if") and ">::type " in name:
         name = name[name.rindex(">::type ") + len(">::type ") :]
     name = _RETURN_TYPE.sub("", name).replace("(anonymous namespace)", "{anonymous}")

@@ -9,7 +9,13 @@ from opscope.knowledge.kernels.decoded import Operation
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """How kernels of a kind usually work; ``gain`` is what usually makes them faster."""
+    """How kernels of a kind usually work, in sentences.
+
+    Attributes:
+        memory: how they read and write.
+        synchronisation: what waits for what.
+        gain: what usually makes them faster.
+    """
 
     memory: str
     synchronisation: str

@@ -55,7 +55,7 @@ class ShippedBuild(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def all_build_ids(self) -> frozenset[str]:
-        """Those of its libraries on all platforms."""
+        """The build ids of its libraries on all platforms."""
         return frozenset(self.build_ids.values()).union(*(other.build_ids.values() for other in self.others))
 
 
@@ -116,7 +116,7 @@ def parse_version(text: str) -> TorchVersion:
     """Read a version that a user gave.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a version of PyTorch.
     """
     version = TorchVersion.parse(text)
     if version is None:

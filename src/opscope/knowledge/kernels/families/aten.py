@@ -14,7 +14,15 @@ _INPUT, _OUTPUT, _ACC = "input_dtype", "output_dtype", "accumulate_dtype"
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """A kernel template of ATen: what it does, and which template arguments mean what (by position)."""
+    """A kernel template of ATen. Numbers are positions of template arguments, from 0.
+
+    Attributes:
+        what: what it does, for people.
+        operation: the same as a kind.
+        dtypes: field of `DecodedKernel` -> the argument that is its type.
+        numbers: name of a detail -> the argument that is its value.
+        vector_width: the argument that says how many elements a load takes; None where none does.
+    """
 
     what: str
     operation: Operation
@@ -168,7 +176,7 @@ def _elementwise(name: str, function: str) -> DecodedKernel:
 
 def _functor(arguments: Sequence[str]) -> str | None:
     for argument in arguments:
-        for match in _QUALIFIED.finditer(argument):
+        for match in _QUALIFIED.finditer(argument):  # wrappers stand around the functor, so before it
             if match[2] not in _WRAPPERS:
                 return match[2]
     return None

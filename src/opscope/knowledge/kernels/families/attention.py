@@ -94,6 +94,7 @@ def cudnn_attention(name: str) -> DecodedKernel | None:
     )
 
 
+# How the function's name begins, what it does, and as what kind of operation.
 _CUDNN_KERNELS: Final[tuple[tuple[str, str, Operation], ...]] = (
     ("bn_fw_tr", "batch norm forward (training)", Operation.NORMALIZATION),
     ("bn_fw_inf", "batch norm forward (inference)", Operation.NORMALIZATION),

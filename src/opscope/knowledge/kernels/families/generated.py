@@ -71,7 +71,7 @@ def inductor(name: str) -> DecodedKernel | None:
     )
 
 
-# What the name of a function of CUB's contains -> what it does; the first that fits.
+# A word in the name of one of CUB's functions -> what that does. The first word that fits decides.
 _ALGORITHMS: Final[Mapping[str, Operation]] = {
     "scan": Operation.SCAN,
     "sort": Operation.SORT,

@@ -86,6 +86,7 @@ def nvjet(name: str) -> DecodedKernel | None:
     return replace(decoded, summary=_product_summary(decoded))
 
 
+# Types: of both operands, of the multiplication and the sum, of the result.
 _XMMA = re.compile(
     rf"(?P<arch>sm\d+)_xmma_(?P<op>gemm|fprop|dgrad|wgrad)_(?:(?P<algorithm>[a-z_]*implicit_gemm[a-z_]*?)_)?"
     rf"(?P<a>{_DTYPE})(?P<b>{_DTYPE})_(?P<compute>{_DTYPE})(?P<accumulate>{_DTYPE})_(?P<out>{_DTYPE})_"
@@ -112,6 +113,7 @@ def xmma(name: str) -> DecodedKernel | None:
     if found := re.search(r"segment_k_(on|off)", rest):
         details.append(("segment K", found[1]))
     stages = re.search(r"stage(\d+)", rest)
+    # ffma and simt are instructions of the ordinary cores.
     tensor = "_tensor" in f"_{rest}" or "warpgroupsize" in rest
     plain = re.search(r"(?:^|_)(ffma|simt)", rest) is not None
     on_tensor_cores = TENSOR_CORES if tensor else None
@@ -205,6 +207,7 @@ def codenamed(name: str) -> DecodedKernel | None:
     if match is None or match["accumulate"] not in _ACCUMULATE:
         return None
     accumulate = _ACCUMULATE[match["accumulate"]]
+    # Only Tensor Cores have instructions of a shape: 16816 is 16x8x16.
     tensor = match["instruction"] is not None
     inputs = _FP_NAMES.get(match["input"] or "", accumulate)
     if tensor and match["input"] is None:
@@ -265,6 +268,7 @@ def tensile(name: str) -> DecodedKernel | None:
         input_dtype=inputs,
         accumulate_dtype=accumulate,
         output_dtype=output,
+        # i and j count the result's sides, and l what is summed over: Ailk and Bljk are as they are, not transposed.
         layout=("t" if match["a"] == "Alik" else "n") + ("t" if match["b"] == "Bjlk" else "n"),
         tile=(int(match["m"]), int(match["n"]), int(match["k"])),
         details=(("instruction", match["instruction"]),) if match["instruction"] else (),
@@ -307,7 +311,7 @@ _SGEMM = re.compile(r"(?P<type>[sdhcz])gemm_(?P<variant>\w*?)<(?P<arguments>[^>]
 
 
 def plain_gemm(name: str) -> DecodedKernel | None:
-    """CuBLAS' kernels without an architecture: ``sgemm_largek_lds64<true, false, ...>`` (transposes first)."""
+    """Read cuBLAS' kernels without an architecture: ``sgemm_largek_lds64<true, false, ...>`` (transposes first)."""
     match = _SGEMM.match(name)
     if match is None:
         return None
