@@ -68,10 +68,11 @@ from opscope.trace.model import Trace, TraceSource
 _SHOWN = 5  # operators in a summary
 
 
-# A rate or a number of steps that warms up is no warm-up of the device.
+# Names such as lr_warmup and warmup_steps are about a schedule, not about warming up the device.
 WARM_UP: Final = re.compile(
     r"(?<![a-z])(?<!lr[-_ ])warm[-_ ]?up(?![-_ ]?(?:steps|ratio|lr|iters|schedul))", re.IGNORECASE
 )
+# Operators and ranges that only a program with a GPU has.
 _OF_GPUS: Final = re.compile(r"^nccl:|^nccl\w*::|pin_memory$|^aten::cudnn_|^aten::miopen_")
 
 
@@ -96,10 +97,10 @@ class Analysis(Summarised):
 
     Attributes:
         source: the trace's file.
-        trace: the records that it rests on; those that cannot be true are left out.
+        trace: the records that the analysis rests on; those that cannot be true are left out.
         functions: the operators of the PyTorch that ran, or of a release.
         links: from activity to launch to operator, as row numbers into the trace's tables.
-        window: the window of the host's figures.
+        window: the window that the host's figures refer to.
         operator_time_ns: time in that window in which any operator ran on the host (union over threads).
         host: what the threads of the host did.
         devices: one timeline per device that worked, by device number.
@@ -111,11 +112,11 @@ class Analysis(Summarised):
         categories: ``category``, ``calls``, ``activities``, ``self_device_ns``, ``self_cpu_ns``.
         launches: how the host fed the devices.
         steps: the recorded steps, per device.
-        phases: device sum per training phase, or None.
+        phases: device sum per training phase; None where the trace shows no training step.
         accounting: the identity of the device times.
         trust: all checks.
-        graph_capture: another trace, in which the graphs were captured; None where that is this one, or unknown.
-        rebuild: asked for the costs of calls that no rule knows; None where PyTorch is not asked.
+        graph_capture: another trace, in which the graphs were captured; None where that is this trace, or unknown.
+        rebuild: gives the costs of calls that no rule knows, by asking PyTorch; None to leave them unknown.
     """
 
     source: TraceSource
@@ -154,7 +155,13 @@ class Analysis(Summarised):
         return bound_of(self.evidence_with(steps=steps, wall_ns=wall_ns, ran_on_gpu=ran_on_gpu))
 
     def evidence_with(self, *, steps: int, wall_ns: float | None, ran_on_gpu: bool | None) -> StepEvidence:
-        """Return what the verdict rests on, with what is known beside the trace."""
+        """Return what the verdict rests on, with what is known beside the trace.
+
+        Args:
+            steps: how many steps the trace holds; 0 if unknown.
+            wall_ns: median time of an unprofiled step in nanoseconds; None if not measured.
+            ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
+        """
         return StepEvidence(
             trust=self.trust,
             devices=self.devices,
@@ -174,7 +181,7 @@ class Analysis(Summarised):
 
     @property
     def _host_elsewhere_ns(self) -> int:
-        """How long the host runs operators, or calls that do not wait, outside of the busiest device's window."""
+        """How long the host runs operators, or calls that do not wait, outside the busiest device's window."""
         if not self.devices:
             return 0
         works = np.flatnonzero(~self.host.waits)
@@ -185,12 +192,13 @@ class Analysis(Summarised):
         )
         waits = Intervals.union_of(self.host.start[self.host.waits], self.host.end[self.host.waits])
         if len(spans):
+            # An operator in which the host waits for the device is no work of the host's.
             spans = spans.within(waits.gaps(int(spans.start[0]), int(spans.end[-1])))
         return spans.length - spans.within(busiest(self.devices).window.spans).length
 
     @property
     def _warm_up(self) -> float:
-        """The share of the busiest device's window that lies in ranges which call themselves a warm-up."""
+        """The share of the busiest device's window in ranges that call themselves a warm-up."""
         ranges = self.trace.annotations
         rows = np.flatnonzero(names_that(ranges["name"], lambda name: WARM_UP.search(name) is not None))
         if not self.devices or not len(rows):
@@ -201,7 +209,7 @@ class Analysis(Summarised):
 
     @property
     def _gpu_sign(self) -> str | None:
-        """An operator that only a program with a GPU runs."""
+        """An operator that only a program with a GPU runs; None where none was recorded."""
         names = self.trace.operators["name"]
         rows = np.flatnonzero(names_that(names, lambda name: _OF_GPUS.search(name) is not None))
         return str(names[int(rows[0])]) if len(rows) else None
@@ -210,8 +218,8 @@ class Analysis(Summarised):
     def _host_covered(self) -> float | None:
         """The share of the busiest device's window in which any operator, call or frame is recorded on the host.
 
-        None where that says nothing: the host was recorded where the thread of each of several marked steps issues
-        operators in it, however little of its time these take.
+        None where nothing of the host was recorded, and where the share says nothing: if several steps are marked and
+        each issues operators on its thread, the host was recorded, however little time the operators take.
         """
         tables = [t for t in (self.trace.operators, self.trace.launches, self.trace.frames) if t.height]
         if not self.devices or not tables or self._issues_in_each_step:
@@ -227,6 +235,7 @@ class Analysis(Summarised):
     def _issues_in_each_step(self) -> bool:
         steps = step_table(self.trace)
         issued = self.trace.operators.select("start_ns", "thread").sort("start_ns")
+        # Joins each operator to the last step begun before it on its thread; it lies in the step if that still runs.
         within = issued.join_asof(steps.sort("start_ns"), on="start_ns", by="thread", check_sortedness=False)
         busy = within.filter(pl.col("start_ns") < pl.col("end_ns"))["step"].n_unique()
         return steps.height > 1 and busy == steps["step"].n_unique()
@@ -238,7 +247,7 @@ class Analysis(Summarised):
 
     @property
     def profiler_cost(self) -> ProfilerCost:
-        """What recording this trace cost the host at most."""
+        """By how much recording this trace may have slowed the host down."""
         if self.trace.frames.height:
             return STACKS
         if not self.trace.operators.height:
@@ -247,7 +256,8 @@ class Analysis(Summarised):
         return OPERATORS if recorded.null_count() == len(recorded) else SHAPES
 
     def compute_for_documents(self) -> None:
-        """Compute what every document needs beside the attributes, in two lanes where there is much of it."""
+        """Compute the properties that every document needs, on two threads for a large trace."""
+        # Nothing that both threads need is computed here: it would be computed twice.
         together(
             (lambda: (self.backward, self.annotations), lambda: (self.memory, self.graph_nodes, self.gaps)),
             events=self.source.event_count,
@@ -260,7 +270,7 @@ class Analysis(Summarised):
 
     @functools.cached_property
     def callers(self) -> pl.DataFrame | None:
-        """Python places that operators were called from; None where no stacks were recorded."""
+        """The Python lines that operators were called from; None where no stacks were recorded."""
         return callers(self.trace, self.links, self.origins.frame)
 
     @functools.cached_property
@@ -305,7 +315,7 @@ class Analysis(Summarised):
 
     @functools.cached_property
     def gaps(self) -> tuple[GapRow, ...]:
-        """The longest gaps of all devices, with their causes and what the host was at."""
+        """The longest gaps of all devices, with their causes and what the host was doing."""
         return longest_gaps(self.trace, self.places, self.devices)
 
     @functools.cached_property
@@ -335,7 +345,7 @@ class Analysis(Summarised):
         return mostly_modelled(self.limits_of_steps)
 
     def _limits_of(self, work: Ints) -> tuple[LimitRow, ...]:
-        """Return the limits of some activities, given as rows."""
+        """Return the limits of some activities, by their rows."""
         if len(work) == self.trace.activities.height:
             return self.limits
         return limit_rows(self._shapes_of(work), self.functions, peaks_of(self.trace.devices), self.rebuild)
@@ -368,7 +378,7 @@ class Analysis(Summarised):
 
         Args:
             evidence: what the verdict rests on.
-            target: what was profiled, where opscope did that.
+            target: what opscope profiled; None for a trace that it did not record.
         """
         recording = Recording(
             trace=self.trace,
@@ -391,16 +401,15 @@ class Analysis(Summarised):
 
     @functools.cached_property
     def operators_and_unlinked(self) -> pl.DataFrame:
-        """`operators` with rows for what no operator launched: ``self_device_ns`` adds up to the device sum.
+        """`operators` and rows for what no operator launched, so that ``self_device_ns`` adds up to the device sum.
 
-        Replays of CUDA graphs are charged to the operators that were captured, where those are known, in rows of their
-        own.
+        Replays of CUDA graphs have rows of their own: of the captured operators, where those are known.
         """
         return with_unlinked(self.operators, self._unlinked)
 
     @functools.cached_property
     def _unlinked(self) -> pl.DataFrame:
-        """The activities that no operator launched, with what a replayed graph is charged to."""
+        """The activities that no operator launched; ``charged_to`` says which operator a replay is charged to."""
         charged = replayed_operators(self.trace, self.links, self.graph_nodes)
         unlinked = pl.Series(self.links.activity_operator, dtype=pl.Int64) < 0
         return self.trace.activities.with_columns(charged_to=charged).filter(unlinked)
@@ -412,7 +421,7 @@ class Analysis(Summarised):
 
     @property
     def shapes_and_unlinked(self) -> pl.DataFrame:
-        """`shapes` with such a row."""
+        """`shapes` and rows for what no operator launched."""
         return with_unlinked(self.shapes, self._unlinked)
 
     @functools.cached_property
@@ -426,12 +435,12 @@ class Analysis(Summarised):
 
     @functools.cached_property
     def called_operators(self) -> pl.DataFrame:
-        """Which operators call which, as recorded."""
+        """Which operators call which directly, as recorded."""
         return called_operators(self.trace, self.links)
 
     @property
     def has_device_times(self) -> bool:
-        """Whether any device activity was recorded; without, device times are unknown and not 0."""
+        """Whether any device activity was recorded; without any, device times are unknown, not 0."""
         return self.kernels.height > 0
 
     def summary(self) -> Summary:
@@ -475,17 +484,19 @@ def analyze(
 
     Args:
         trace: what `opscope.read` returned, or a file that it reads.
-        functions: the operators of the PyTorch that ran; without, those of the release opscope ships.
-        graph_capture: another trace, in which CUDA graphs were captured that this one replays.
+        functions: the operators of the PyTorch that ran; None for those of the release that opscope ships.
         expect_device_work: whether the workload ran on a GPU and its activities were collected; None if unknown.
-        gpu: what its devices are, whatever the trace says.
+        graph_capture: another trace, or its file, in which CUDA graphs were captured that this one replays.
+        gpu: what the devices are, whatever the trace says; None to believe the trace.
 
     Raises:
-        BadInputError, EnvironmentLacksError: as `opscope.read`, where a file was named.
+        BadInputError: a file cannot be read, or durations add up to more than 64 bits of nanoseconds hold.
+        EnvironmentLacksError: as `opscope.read`, where a file was named.
     """
     trace = trace if isinstance(trace, Trace) else read(trace)
     if graph_capture is not None and not isinstance(graph_capture, Trace):
         graph_capture = read(graph_capture)
+    # Before anything is computed, so that no figure includes a record that cannot be true.
     trace, implausible = plausible(with_named_devices(trace, gpu))
     links = link(trace)
     functions = functions or NativeFunctions.shipped()

@@ -1,7 +1,7 @@
-"""Joins a light pass (device activities only, which costs the host the least) with the pass that has the names.
+"""Joins a light pass (device activities only, which costs the host least) with the pass that has the names.
 
-Both ran the same steps. Launch order, names and grids tell which activity is which; so the steps of the light pass are
-known, though a profiler that records no host ranges marks none.
+Both ran the same steps. Launch order, names and grids tell which activity is which. So the steps of the light pass are
+known, although a profiler that records no ranges of the host marks none.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class LightPass:
     """What a light pass says.
 
     Attributes:
-        analysis: of it, with the steps of the other pass; None where the two did not run the same.
+        analysis: of the light pass, with the steps of the other pass; None where the two did not run the same.
         sentence: how they were joined, or why they could not be.
     """
 
@@ -39,8 +39,11 @@ def light_pass(light: Trace, full: Analysis) -> LightPass:
     """Join a light pass with the analysis of the pass that has the names.
 
     Args:
-        light: its trace.
-        full: the other one's analysis; it marks steps.
+        light: the trace of the light pass.
+        full: the analysis of the other pass, whose trace marks steps.
+
+    Raises:
+        BadInputError: durations of the light pass add up to more than 64 bits of nanoseconds hold.
     """
     if light.source.damage is not None:
         return LightPass(None, f"The light pass is not whole: {light.source.damage}.")
@@ -50,7 +53,7 @@ def light_pass(light: Trace, full: Analysis) -> LightPass:
     table = step_table(full.trace)
     step = step_of_activities(full.trace, full.links, table)[theirs]
     theirs, step = theirs[step >= 0], step[step >= 0]
-    # What comes before the steps is of one more, which tells where the first of them begins.
+    # The light pass runs one more step in front, which tells where the first of the others begins.
     before, mine = np.split(mine, [max(len(mine) - len(theirs), 0)])
     if not len(mine) or not len(theirs):
         return LightPass(None, "The light pass could not be joined with the one with names: nothing was launched.")
@@ -67,7 +70,7 @@ def light_pass(light: Trace, full: Analysis) -> LightPass:
 
 
 def _in_order(trace: Trace, links: Links) -> Ints:
-    """Return the activities with a recorded launch, in the order in which they were launched (graphs: and ran)."""
+    """Return the activities with a recorded launch, in launch order; those of one graph launch as they ran."""
     rows = np.flatnonzero(links.activity_launch >= 0)
     launched = column(trace.launches, "start_ns")[links.activity_launch[rows]]
     order: Ints = rows[np.lexsort((column(trace.activities, "start_ns")[rows], launched))]
@@ -75,10 +78,11 @@ def _in_order(trace: Trace, links: Links) -> Ints:
 
 
 def _difference(one: Trace, first: Ints, other: Trace, second: Ints) -> str | None:
-    """Say where two sequences of activities differ; None where they do not."""
+    """Return where two sequences of activities differ, in words; None where they do not."""
     if len(first) != len(second):
         return f"{len(first):,} activities were launched, not {len(second):,}."
     names = [trace.activities.select(pl.col(_IDENTITY).cast(pl.String)) for trace in (one, other)]
+    # A null on either side, such as the grid of a copy, counts as equal.
     same = (names[0][first] == names[1][second]).select(pl.all_horizontal(pl.all().fill_null(True))).to_series()
     if same.all():
         return None
@@ -90,7 +94,8 @@ def _difference(one: Trace, first: Ints, other: Trace, second: Ints) -> str | No
 def _with_steps(trace: Trace, links: Links, before: Ints, rows: Ints, step: Ints, numbers: list[int]) -> Trace:
     """Return the trace with ranges of its steps, and without what was launched before them.
 
-    Each ends where the host waited for it, else with its last launch; what the host does then is of the next one.
+    A step ends where the host has waited for it, else with its last launch. What the host does after that belongs to
+    the next step.
     """
     host = HostTime(trace, links)
     call = links.activity_launch[rows]
@@ -101,9 +106,11 @@ def _with_steps(trace: Trace, links: Links, before: Ints, rows: Ints, step: Ints
     np.maximum.at(last, place, host.end[call])
     following = np.append(first[1:], int(end_of(trace.launches).max()))
     earlier = host.end[links.activity_launch[before]]
+    # One entry more in front, for the step before the first: where that ends, the first one begins.
     last, following = np.append(earlier.max(initial=0), last), np.append(first[0], following)
     waited = np.sort(host.end[host.drains])
     position = np.searchsorted(waited, following, side="right") - 1
+    # The last wait before the next step launches anything, if it comes after this step's last launch.
     waits = (position >= 0) & (np.append(waited, 0)[position] > last)
     ends = np.where(waits, np.append(waited, 0)[position], last)
     begin, end = ends[:-1], ends[1:]

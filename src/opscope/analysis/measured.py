@@ -1,4 +1,4 @@
-"""A trace joined with what was recorded beside it: the one place that decides steps, bound, throughput and trust."""
+"""A trace joined with its capture's record: the one place that decides steps, bound, throughput and trust."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,13 +23,13 @@ NO_RULE_FOR_CPUS = "No rule is for work on a CPU: the table says where its time 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one trace and its record say together. Without a record it says what the trace alone does.
+    """What one trace and its record say together; without a record, what the trace alone says.
 
     Attributes:
         analysis: of the trace.
         record: what the capture left beside it; None for a trace that opscope did not capture.
-        step_time_ns: how long a step takes without a profiler, where somebody else measured that.
-        light: the light pass, where the capture has one.
+        step_time_ns: how long a step takes without a profiler, if the user says so; used where the record has no time.
+        light: the light pass; None where the capture has none.
     """
 
     analysis: Analysis
@@ -39,7 +39,7 @@ class Measured:
 
     @property
     def timed(self) -> Analysis:
-        """The analysis whose busy and idle time count: of the light pass where that ran the same."""
+        """The analysis whose busy and idle time count: that of the light pass, if it ran the same."""
         return self.analysis if self.light is None or self.light.analysis is None else self.light.analysis
 
     @property
@@ -57,7 +57,7 @@ class Measured:
     def step_count(self) -> int:
         """How many steps the trace holds; 0 if unknown.
 
-        Without CPU activities the profiler marks none, but the schedule knows; of a script only the marks tell.
+        Without CPU activities the profiler marks none, but the schedule knows; for a script only the marks tell.
         """
         by_schedule = self.record is not None and self.record.steady_state is None
         schedule = self.record.options.schedule if self.record and by_schedule else None
@@ -65,7 +65,7 @@ class Measured:
 
     @property
     def window(self) -> Window:
-        """What idle time refers to: the first device's window, or that of the host where no device worked."""
+        """What idle time refers to: the first device's window, or the host's where no device worked."""
         return self.analysis.devices[0].window if self.analysis.devices else self.analysis.window
 
     @cached_property
@@ -125,6 +125,7 @@ class Measured:
         if not operators.height or operators["input_dims"].null_count() == operators.height:
             missing = "shapes" if operators.height else "operators and shapes"
             return f"record {missing} (record_shapes=True; opscope profile does)"
+        # Of all reasons the one that concerns most device time is told.
         lacking: dict[str, int] = {}
         for row in self.analysis.limits_of_steps:
             if row.ideal_ns is None and row.reason:
@@ -134,7 +135,7 @@ class Measured:
 
     @property
     def unprofiled_step_ns(self) -> float | None:
-        """How long a step takes without a profiler, where that was measured."""
+        """How long a step takes without a profiler; None where that was not measured."""
         return self.step_time_ns if self._wall is None else self._wall.median_ns
 
     @property
@@ -192,6 +193,7 @@ class Measured:
         found = summarise(self._benchmark.wall_ns)
         if found is None or not self.interval_is_of_any_run:
             return found
+        # The interval of a script's own steps is widened, so that another run agrees with it (docs/metrics.md).
         return of_any_run(found, steadiness_of(self._benchmark.wall_ns), self.run_to_run)
 
     @property
@@ -201,16 +203,17 @@ class Measured:
 
     @property
     def run_to_run(self) -> float:
-        """By what share the unprofiled steps of two runs of one program differ."""
+        """The share by which the unprofiled steps of two runs of one program differ."""
         return RUN_TO_RUN if self.analysis.has_device_times else RUN_TO_RUN_ON_CPU
 
     @property
     def _busy_of_a_step(self) -> float | None:
-        """How long the device works in a step."""
+        """How long the busiest device works per step, in nanoseconds; None where that is not known."""
         devices, steps = self.timed.devices, self.step_count
         return busiest(devices).busy_in_window_ns / steps if devices and steps else None
 
     def _step_spans(self) -> list[int]:
+        # A step has an entry per device, but counts once.
         return list({step.index: step.span_ns for step in self.analysis.steps}.values())
 
     def _benchmark_reason(self) -> str | None:
@@ -225,7 +228,7 @@ class Measured:
         return "they were not run (--skip-benchmark, or a with block)"
 
     def _throughput(self) -> tuple[float | None, float | None]:
-        """Return sequences and tokens per second."""
+        """Return sequences and tokens per second; None where not known."""
         if self.record is None or self._wall is None:
             return None, None
         per_second = NS_PER_S / self._wall.median_ns

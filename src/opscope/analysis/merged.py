@@ -1,7 +1,7 @@
-"""Several processes of one run as one trace, on the clock that they share.
+"""Makes several processes of one run one trace, on the clock that they share.
 
-Numbers that are unique within a process only are made unique: of calls and their activities, of streams, of graphs. A
-device is one wherever it was used, by its UUID: processes may see others under the same number (CUDA_VISIBLE_DEVICES).
+Numbers that are unique only within a process are made unique: those of calls and activities, streams, and graphs.
+Devices are told apart by their UUIDs, as processes may see different ones under the same number (CUDA_VISIBLE_DEVICES).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,17 @@ from opscope.readers.table_rows import sorted_by_start
 from opscope.trace.columns import TABLES
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 
-_STREAMS: Final = 1_000_000  # streams of a process are numbered below; the second one's begin here
+_STREAMS: Final = 1_000_000  # a process's streams are numbered below this; the second process's begin here
 _CORRELATION: Final = ("correlation", "external_id")
 _BITS: Final = 48  # for numbers within a process: those of a graph's nodes have the graph's above 32 bits
-_MOST: Final = 1 << (62 - _BITS)
+_MOST: Final = 1 << (62 - _BITS)  # traces: so many shifted numbers still fit into 62 bits
 
 
 def merged(traces: Sequence[Trace]) -> Trace:
-    """Return one trace of all processes; of a single one, itself.
+    """Return one trace of all processes; a single trace is returned as it is.
 
     Raises:
-        ValueError: there is no trace, or there are more than any run has.
+        ValueError: there is no trace, or there are more than can be numbered.
     """
     if not 0 < len(traces) < _MOST:
         raise ValueError(f"{len(traces)} traces cannot be made one")
@@ -51,6 +51,7 @@ def _own(
         numbers = pl.Series([places[pair] for pair in trace.threads], dtype=pl.Int32)
         table = table.with_columns(thread=numbers.gather(table["thread"]))
     of_process = [column for column in (*_CORRELATION, "graph_id", "graph_node_id") if column in table.columns]
+    # The number of the process goes above the bits that its own numbers use.
     shifted = [(pl.col(column) + (number << _BITS)).alias(column) for column in of_process]
     if "stream" in table.columns:
         shifted.append(pl.col("stream") + number * _STREAMS)
@@ -60,10 +61,10 @@ def _own(
 
 
 class _Devices:
-    """The devices of all processes, each under one number: its own, or where that is another's, the next that is free.
+    """The devices of all processes under common numbers: a device's own, or the next free one where that is taken.
 
     Attributes:
-        numbers: per process, its number of a device -> the common one.
+        numbers: per process a mapping of its numbers of devices to the common ones.
     """
 
     def __init__(self, traces: Sequence[Trace]) -> None:
@@ -72,6 +73,7 @@ class _Devices:
 
     def _number(self, device: DeviceProperties) -> int:
         for number, known in self._known.items():
+            # Without a UUID, devices that look the same are one only if their numbers agree as well.
             if replace(known, index=device.index) == device and (device.uuid or number == device.index):
                 return number
         taken = self._known.keys()
@@ -80,12 +82,12 @@ class _Devices:
         return number
 
     def all(self) -> tuple[DeviceProperties, ...]:
-        """Return them in the order of their numbers."""
+        """Return the devices in the order of their common numbers."""
         return tuple(self._known[number] for number in sorted(self._known))
 
 
 def _names(traces: Sequence[Trace]) -> dict[str, str]:
-    """Return the names of threads, and of streams by their common numbers: whose each is, and what it was called."""
+    """Return the names of threads, and of streams by their common numbers: with their process and own name."""
     names: dict[str, str] = {}
     for at, trace in enumerate(traces):
         given = trace.source.metadata

@@ -1,4 +1,4 @@
-"""What an analysis holds as rows, as tables with fixed columns and types: steps, the longest gaps, iterations."""
+"""The rows of an analysis as tables with fixed columns and types: steps, the longest gaps, iterations."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -19,7 +19,7 @@ _ITERATIONS: Final[Mapping[str, Any]] = {
 
 
 def steps_table(analysis: Analysis) -> pl.DataFrame:
-    """Return the recorded steps, a row for each step and device, in order."""
+    """Return the recorded steps in order, one row per step and device."""
     names = [name for name in Step.__slots__ if name != "launch_bound_share"]
     return _frame(analysis.steps, names, _STEPS, pl.Int64)
 
@@ -33,7 +33,7 @@ def gaps_table(analysis: Analysis) -> pl.DataFrame:
 
 
 def iterations_table(analysis: Analysis) -> pl.DataFrame:
-    """Return the iterations of a server, a row for each kind and size."""
+    """Return the iterations of a server, one row per kind and size."""
     return _frame(analysis.iterations, list(IterationRow.__slots__), _ITERATIONS, pl.Int64)
 
 
@@ -42,9 +42,9 @@ def _frame(rows: Sequence[object], names: Sequence[str], types: Mapping[str, Any
 
     Args:
         rows: the rows.
-        names: of the attributes.
-        types: those of some columns.
-        other: the type of all others.
+        names: the attributes, which name the columns.
+        types: the types of some columns.
+        other: the type of all other columns.
     """
     values = {name: [getattr(row, name) for row in rows] for name in names}
     return pl.DataFrame(values, schema={name: types.get(name, other) for name in names})

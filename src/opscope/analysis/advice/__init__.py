@@ -59,9 +59,9 @@ RULES: Final[tuple[AdviceRule, ...]] = (
     repeated.duplicate_work,
 )
 FIRST: Final = 3  # findings on the first screen
-# From this share of a step on a saving counts: a step without any is near its limit.
+# Savings from this share of a step on count; a step without any is near its limit.
 _CHEAP: Final = 0.05
-_NEAR: Final = 0.4  # of the limit: below, there is something to gain that no rule knows
+_NEAR: Final = 0.4  # of the limit: below it there is something to gain that no rule knows
 _NEAR_LIMIT: Final = Statement(
     Rule.NEAR_LIMIT,
     f"nothing likely saves {percent(_CHEAP)} of a step, the device is busy {percent(BUSY_SHARE)} of it, "
@@ -78,7 +78,10 @@ _OF_THE_HOST: Final = frozenset(statement.rule for statement in STATEMENTS if st
 
 
 def findings_of(recording: Recording) -> tuple[Finding, ...]:
-    """Return what could make a step faster, the largest likely saving first."""
+    """Return what could make a step faster, the largest likely saving first.
+
+    Empty where no device worked, the file is damaged, mostly a capture was recorded, or no activity has a duration.
+    """
     evidence = recording.evidence
     if not evidence.devices or evidence.waits is None or evidence.trust.failed(CheckName.FILE_IS_VALID) is not None:
         return ()
@@ -89,9 +92,10 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
         return _named(context, list(cold_start(context)) or [_warm_up(context)])
     drafts = [context.beside_others(draft) for rule in RULES for draft in rule(context)]
     if evidence.host_unknown is not None:
-        drafts = [draft for draft in drafts if draft.rule not in _OF_THE_HOST]  # nobody knows what it did
+        drafts = [draft for draft in drafts if draft.rule not in _OF_THE_HOST]  # what the host did is unknown
     drafts = [draft for draft in drafts if draft.saving.high >= LEAST_SHARE * context.step_ns]
     if context.busy_ns >= BUSY_SHARE * context.step_ns:
+        # After all other rules: far_from_limit leaves out the work that their findings claim.
         drafts += [context.beside_others(draft) for draft in far_from_limit(context, drafts)]
     drafts.sort(key=lambda draft: -draft.saving.likely)
     if sum(draft.saving.likely for draft in drafts) < _CHEAP * context.step_ns:
@@ -101,7 +105,7 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
 
 
 def _warm_up(context: Context) -> Draft:
-    """Say that a warm-up was recorded, whatever it took."""
+    """Return the finding that a warm-up was recorded, whatever it took."""
     return Draft(
         rule=Rule.COLD_START,
         title=f"{format_share(context.evidence.warm_up, 1)} of the recording is in ranges that call themselves warm-up",
@@ -115,11 +119,11 @@ def _warm_up(context: Context) -> Draft:
 
 
 def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
-    """Say that nothing is cheap to gain, of a device that is busy nearly all the time.
+    """Yield the finding that nothing is cheap to gain, where the device is busy nearly all the time.
 
     Args:
         context: what rules look at.
-        possible: whether other findings may save something after all.
+        possible: whether the most that another finding may save is worth it after all.
     """
     if context.busy_ns < BUSY_SHARE * context.step_ns or not context.knows_shapes:
         return
@@ -178,7 +182,7 @@ def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
 
 
 def _ids(drafts: Sequence[Draft]) -> list[str]:
-    """Return a name for each: its rule, with a number from the second of a rule on."""
+    """Return an id for each draft: its rule, with a number from the second draft of a rule on."""
     counts: dict[Rule, int] = {}
     ids = []
     for draft in drafts:
@@ -188,11 +192,15 @@ def _ids(drafts: Sequence[Draft]) -> list[str]:
 
 
 def first_of(drafts: Sequence[Draft]) -> frozenset[int]:
-    """Return which findings to begin with, by their places in the ranking.
+    """Return which findings the first screen shows, as positions in ``drafts``.
 
-    Those are chosen first that save no time of one before; what is merely possible, where nothing else is left.
+    Findings that claim no time of an earlier one come first; duplicate work, which is merely possible, comes last.
+
+    Args:
+        drafts: in the order of the ranking.
     """
     apart: list[int] = []
+    # Duplicate work goes last, so that it keeps no finding with evidence out of `apart`.
     order = sorted(range(len(drafts)), key=lambda place: drafts[place].rule is Rule.DUPLICATE_WORK)
     for place in order:
         if not any(drafts[place].claims & drafts[other].claims for other in apart):

@@ -24,7 +24,7 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
 from opscope.knowledge.api_calls import ApiKind
 
-_CERTAIN: Final = 0.7  # of the idle time in such calls
+_CERTAIN: Final = 0.7  # of the idle time in calls that allocate or free memory
 
 
 @states(
@@ -41,7 +41,9 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
     launches = context.trace.launches
     manages = calls_of(launches, ApiKind.ALLOCATE, ApiKind.FREE)
     inside = context.device.window.spans.holds(column(launches, "start_ns"), end_of(launches))
+    # Calls that create a context or load code belong to the rule on cold starts.
     calls = np.flatnonzero(manages & inside & ~context.host.cold)
+    # Freeing waits for the device, so idle time after such a call is due to it as well.
     pieces = context.waits.kinds[BoundKind.ALLOCATION] | np.isin(context.waits.after, calls)
     time = context.idle_in(pieces)
     if not len(calls) or time < LEAST_SHARE * context.step_ns:
@@ -73,7 +75,8 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
 
 
 def _keep_memory(context: Context, call: str) -> str:
-    """Say how memory is kept instead of being allocated again."""
+    """Return advice on how to keep memory instead of allocating it again."""
+    # cudaHostAlloc, cudaFreeHost: pinned memory of the host.
     if "Host" in call:
         return (
             "pin memory once and copy into it: buffer = torch.empty(shape, pin_memory=True) before the loop"

@@ -56,12 +56,14 @@ def eager_attention(context: Context) -> Iterator[Draft]:
             continue
         products = _of_scores(batched, scores)
         made, taken = ([_matrices(row)[place] for row in products] for place in (0, 1))
+        # One product makes the scores and another one takes them; a softmax without both is over something else.
         if scores not in made or scores not in taken:
             continue
         softmaxes.append(softmax)
         passes = [row for row in context.rows if row.category not in _NO_PASSES and _scores(row.input_dims) == scores]
         if any(len(set(_matrices(row))) == 1 for row in products):
-            passes = [softmax]  # heads as wide as the sequence is long: what else has these sizes may be anything
+            passes = [softmax]  # heads are as wide as the sequence is long: other work of this size may be anything
+        # By identity: a product may belong to several softmaxes, and counts once.
         rows |= {id(row): row for row in (*products, *passes)}
     if not rows:
         return
@@ -93,7 +95,7 @@ def eager_attention(context: Context) -> Iterator[Draft]:
 
 
 def _attention_by_names(context: Context) -> Iterator[Draft]:
-    """Where no shapes were recorded: two batched products per softmax (with the backward pass: six)."""
+    """Find attention in a trace without shapes: two batched products per softmax, six with the backward pass."""
     if not context.trace.operators["input_dims"].is_null().all():
         return
     rows = [row for row in context.rows if row.operator in _OF_ATTENTION]
@@ -125,26 +127,27 @@ _OF_ATTENTION: Final = ("aten::bmm", "aten::_softmax", "aten::_softmax_backward_
 _BATCHED: Final = ("aten::bmm", "aten::baddbmm", "aten::mm")
 _SOFTMAX: Final = ("aten::_softmax", "aten::_safe_softmax")
 _NO_PASSES: Final = (UNLINKED, str(Category.MATRIX), str(Category.CONVOLUTION))
-_Matrices = tuple[int, int, int]  # how many, their rows and columns
+_Matrices = tuple[int, int, int]  # number of matrices, their rows and columns
 
 
 @lru_cache(maxsize=1 << 14)
 def _scores(input_dims: str | None) -> _Matrices | None:
-    """Return the matrices of a call's first input, if it has three or four dimensions as the scores of attention do."""
+    """Return the matrices of a call's first input; None unless it has three or four dimensions, as scores do."""
+    # Types are not needed, but a call without any is not read.
     call = RecordedCall.read(input_dims, "[]", None)
     shape = (call.dims[0] if call and call.dims else None) or ()
     return (math.prod(shape[:-2]), shape[-2], shape[-1]) if len(shape) in (3, 4) else None
 
 
 def _matrices(row: LimitRow) -> tuple[_Matrices, _Matrices, _Matrices]:
-    """Return what a product makes, and its two operands."""
+    """Return the sizes of a product's result and of its two operands."""
     made = row.product or Product(0, 0, 0, 0)
     batch = made.batch
     return (batch, made.rows, made.columns), (batch, made.rows, made.depth), (batch, made.depth, made.columns)
 
 
 def _by_matrices(products: Iterable[LimitRow]) -> dict[_Matrices, list[LimitRow]]:
-    """Return products by the matrices that they make or take."""
+    """Return products by the sizes of the matrices that they make or take."""
     found: dict[_Matrices, list[LimitRow]] = {}
     for row in products:
         for matrices in set(_matrices(row)) if row.product is not None else ():
@@ -153,12 +156,12 @@ def _by_matrices(products: Iterable[LimitRow]) -> dict[_Matrices, list[LimitRow]
 
 
 def _of_scores(products: Mapping[_Matrices, list[LimitRow]], scores: _Matrices) -> list[LimitRow]:
-    """Return products that make or take matrices of these sizes, or transposed ones as the backward pass does."""
+    """Return products that make or take matrices of these sizes, or transposed ones, as the backward pass does."""
     count, rows, columns = scores
     both = (*products.get(scores, ()), *products.get((count, columns, rows), ()))
     return list({id(row): row for row in both}.values())
 
 
 def _fused_ns(row: LimitRow) -> float:
-    """Return the least time of a product whose operands and result need not go through the memory: its operations."""
+    """Return the least time of a fused product: that of its operations, as its matrices stay out of memory."""
     return row.compute_ns or 0.0

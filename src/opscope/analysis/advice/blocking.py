@@ -28,7 +28,7 @@ from opscope.documents.findings import Rule
 from opscope.knowledge.api_calls import ApiKind, api_call
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
 
-# Operators that hand a value of the device to Python, or need one to know how large their result is.
+# Operators that return a value of the device to Python, or need one to size their result.
 _READS: Final = frozenset(
     {
         *("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal"),
@@ -40,7 +40,14 @@ _READS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Why the host waits for the device, and what to do about it: in PyTorch, and in CUDA without it."""
+    """Why the host waits for the device, and what to do about it.
+
+    Attributes:
+        why: ends the title of the finding.
+        action: what to do in PyTorch.
+        of_cuda: what to do in a CUDA program without PyTorch.
+        wrong_if: what would make the finding wrong.
+    """
 
     why: str
     action: str
@@ -99,9 +106,10 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
     calls = _waits_within_steps(context)
     for rule, chosen in _by_reason(context, calls).items():
         waited = _found_work(context, chosen)
+        # Idle time after these calls, and idle time inside those that really waited.
         pieces = np.isin(context.waits.after, chosen) | np.isin(context.waits.idle.call, chosen[waited])
         pieces &= ~context.waits.kinds[BoundKind.UNKNOWN]
-        # A call that found the device idle did not keep the host from working: its other work has another cause.
+        # A call that found the device idle did not keep the host from working: other work after it has another cause.
         idly = np.isin(context.waits.after, chosen[~waited])
         pieces &= ~(idly & (context.waits.kinds[BoundKind.HOST_WORK] | context.waits.kinds[BoundKind.INPUT]))
         if not pieces.any():
@@ -109,6 +117,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         saving = context.of_waiting(pieces)
         after = context.waits.after[pieces]
         lengths = context.waits.lengths[pieces]
+        # The finding points at the call before the longest piece; if no piece follows a call, at the first call.
         mine = np.isin(after, chosen)
         worst = int(after[np.argmax(np.where(mine, lengths, -1))]) if mine.any() else int(chosen[0])
         where = context.where_of_call(worst)
@@ -146,6 +155,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
 )
 def blocking_calls(context: Context) -> Iterator[Draft]:
     """Find calls of the API that take long while the device has nothing to do, and that no other rule explains."""
+    # `waits_for_the_device` explains calls that really waited; the others are left for this rule.
     others = _by_reason(context, _waits_within_steps(context)).values()
     known = np.concatenate([np.empty(0, np.int64), *(calls[_found_work(context, calls)] for calls in others)])
     idle = context.waits.idle
@@ -175,7 +185,7 @@ def blocking_calls(context: Context) -> Iterator[Draft]:
 
 
 def _other_than_sitting(call: str | None) -> str:
-    """Say what to do about a call that takes long."""
+    """Return advice on a call that takes long."""
     if call is not None and "GraphLaunch" in call:
         return (
             "upload the graph before (cudaGraphUpload), replay it once before the steps, or launch it while an earlier "
@@ -187,19 +197,23 @@ def _other_than_sitting(call: str | None) -> str:
 
 
 def _times_waited(context: Context, calls: Ints) -> int:
-    """Return how often the host waited: an operator that copies and then waits for the copy does so once."""
+    """Return how often the host waited; an operator that copies and then waits for the copy counts once."""
     operator = context.links.launch_operator[calls]
     return len(np.unique(operator[operator >= 0])) + int((operator < 0).sum())
 
 
 def _waits_within_steps(context: Context) -> Ints:
-    """Return the calls that wait for the device, but for the last one of each step: that one ends the step."""
+    """Return the calls that wait for the device and have a launch after them in the same step.
+
+    The last wait of a step ends the step and does not count.
+    """
     launches, host = context.trace.launches, context.host
     waits = np.flatnonzero(host.drains & ~calls_of(launches, ApiKind.FREE))
     enqueues = np.sort(host.start[calls_that(launches, lambda call: call.enqueues)])
     steps = context.device.steps
     waits = waits[np.argsort(host.start[waits], kind="stable")]
     step = np.searchsorted(steps.start, host.start[waits], side="right") - 1
+    # A call before the first step (-1) has no end of a step to come before: any later launch will do.
     none = np.iinfo(np.int64).max
     end = np.where(step >= 0, np.append(steps.end, none)[step], none)
     following = np.append(enqueues, none)[np.searchsorted(enqueues, host.end[waits])]
@@ -207,20 +221,22 @@ def _waits_within_steps(context: Context) -> Ints:
 
 
 def _by_reason(context: Context, calls: Ints) -> dict[Rule, Ints]:
-    """Divide calls that wait by why they do. How long copies of pageable memory take is another rule's matter."""
+    """Divide calls that wait by their reason, without those that are left to the rules on copies."""
     copies, frees = _pageable_launches(context), _followed_by_free(context)
     calls = calls[~copies[calls]]
     small = context.links.activity_launch[small_copies_of(context)]
-    many = context.links.launch_operator[small]  # another rule's matter, waits and all
+    many = context.links.launch_operator[small]  # left to the rule on small copies, waits included
     calls = calls[~np.isin(context.links.launch_operator[calls], many[many >= 0])]
     of_launches = context.links.launch_operator
     operator = of_launches[calls]
-    # Such a copy waits once more, in a call of its own.
+    # An operator that copies pageable memory waits once more, in a call of its own.
     copying = np.isin(operator, of_launches[copies]) & (operator >= 0)
     reads = names_that(context.trace.operators["name"], lambda name: name in _READS)
+    # Whatever runs inside such an operator counts as reading too.
     reads = nearest(context.links.operators.parent, reads) >= 0
+    # -1, no operator, picks the appended False.
     within = np.append(reads, False)[operator]
-    # The allocator waits for the device before it frees memory.
+    # Before it frees memory the allocator waits for the device: that is no wait of the program's own.
     explicit = (operator < 0) & ~frees[calls]
     by_reason = {
         Rule.BLOCKING_READ: calls[within & ~copying],
@@ -234,12 +250,14 @@ _WAITED: Final = 0.2  # of a call: the rest is the way into the driver and back
 
 
 def _found_work(context: Context, calls: Ints) -> Bools:
-    """Tell per call whether the device worked meanwhile, so that it was waited for."""
+    """Tell per call whether the device worked for at least `_WAITED` of it, so that the host really waited."""
     start, end = context.host.start[calls], context.host.end[calls]
     activities = context.trace.activities
     busy = Intervals.union_of(column(activities, "start_ns"), end_of(activities))
     first = np.searchsorted(busy.end, start, side="right")
     last = np.searchsorted(busy.start, end, side="left")
+    # Differences of running sums give the busy intervals that a call touches; what of the first and the last of them
+    # lies outside of the call is taken off again.
     total = np.append(0, np.cumsum(busy.end - busy.start))
     within = total[np.maximum(last, first)] - total[first]
     inside = first < last

@@ -1,4 +1,4 @@
-"""Rules on data that move between devices: exposed, in many small messages, or that nobody need send."""
+"""Rules on data that move between devices: exposed, in many small messages, or needlessly."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from opscope.knowledge.kernels.kinds import communicates
 _STEPS_THAT_TELL: Final = 3
 _MANY: Final = 16  # messages a step
 _SMALL_BYTES: Final = 1 << 20  # nccl-tests: from a few MiB on, messages reach the speed of the links
-_SHORT_NS: Final = 30_000  # in which the slowest links in use, 200 Gbit/s or 16 lanes of PCIe 4, move less than that
-_SLOW: Final = 3.0  # times as long as usual: no message varies so much by itself
+_SHORT_NS: Final = 30_000  # the slowest links in use, 200 Gbit/s or 16 lanes of PCIe 4, move less than 1 MiB in it
+_SLOW: Final = 3.0  # times as long as usual: no message varies that much by itself
 _CLAIM: Final = frozenset({"communication"})
 
 
@@ -42,6 +42,7 @@ class _Messages:
         rows = context.work[names_that(activities["name"], communicates)[context.work]]
         operators = context.links.activity_operator[rows]
         sizes = activities["bytes"].gather(rows).fill_null(-1).to_numpy().copy()
+        # -1, no operator, picks the appended -1: an unknown size.
         of_operator = np.append(context.trace.operators["message_bytes"].fill_null(-1).to_numpy(), -1)
         # One operator with several kernels sends its message once, in parts.
         used, count = np.unique(operators, return_counts=True)
@@ -60,11 +61,12 @@ class _Messages:
         return max(time, key=lambda kind: time[kind], default=None)
 
     def largest(self) -> Iterator[Fact]:
-        """State how fast the largest messages move."""
+        """Yield how fast the largest messages move; nothing where no size is known."""
         if not (self.size > 0).any():
             return
         most = int(self.size.max())
         took = float(np.median(self.duration[self.size == most]))
+        # Bytes per nanosecond are GB/s.
         speed = f"{most / max(took, 1.0):,.1f} GB/s"
         yield measured(
             f"the largest messages hold {format_bytes(most)} and take {format_ns(took)} in the median, {speed}"
@@ -72,7 +74,7 @@ class _Messages:
 
 
 def _ranges_of(context: Context, rows: Ints) -> list[str | None]:
-    """Return the innermost named range around the launch of each activity: PyTorch's are called nccl:all_reduce."""
+    """Return the innermost named range around each activity's launch; PyTorch names its own like nccl:all_reduce."""
     launch, launches = context.links.activity_launch[rows], context.trace.launches
     ranges = context.trace.annotations
     if not launches.height or not ranges.height:
@@ -97,6 +99,7 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
     if time < LEAST_SHARE * context.step_ns:
         return
     rows = [row for row in context.rows if row.reason == BETWEEN_DEVICES]
+    # Waiting for late ranks may lie beside other work; only the exposed time can be subtracted.
     late = min(_late(context) / context.steps, time)
     waiting = f" ({format_ns(late)} of it waiting for other ranks)" if late >= LEAST_SHARE * context.step_ns else ""
     messages = _Messages.of(context)
@@ -128,7 +131,7 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
     ),
 )
 def late_rank(context: Context) -> Iterator[Draft]:
-    """Find collectives that take far longer than such ones usually do: they begin when the last rank has come."""
+    """Find collectives that take far longer than similar ones: data move only once the last rank has joined."""
     exposed = context.device.exposed_communication_ns / context.steps
     late = min(_late(context) / context.steps, exposed)
     if late < LEAST_SHARE * context.step_ns:
@@ -174,7 +177,7 @@ _TENSOR_PARALLEL: Final = (
 
 
 def _overlap(context: Context, kind: Collective | None) -> str:
-    """Say how such communication is hidden, or made less, as far as the program tells which it is."""
+    """Return advice on how to hide or reduce communication, as far as names show which parallelism is used."""
     trains = _has_backward(context)
     if kind in _ACTIONS:
         return _ACTIONS[kind]
@@ -188,7 +191,7 @@ def _overlap(context: Context, kind: Collective | None) -> str:
 
 
 def _names(context: Context, part: str) -> bool:
-    """Tell whether any operator or range has a part of a name."""
+    """Tell whether the name of any operator or range contains a text."""
     tables = (context.trace.operators["name"], context.trace.annotations["name"])
     return any(bool(names_that(names, lambda text: part in text).any()) for names in tables)
 
@@ -208,7 +211,7 @@ def _has_backward(context: Context) -> bool:
     ),
 )
 def small_collectives(context: Context) -> Iterator[Draft]:
-    """Find many messages that are too small for the links: each takes as long as its start, whatever it holds."""
+    """Find many messages that are too small for the links: each takes as long as its start, whatever its size."""
     messages = _Messages.of(context)
     names = context.trace.activities["name"]
     small = np.where(messages.size >= 0, messages.size < _SMALL_BYTES, messages.duration < _SHORT_NS)
@@ -228,6 +231,7 @@ def small_collectives(context: Context) -> Iterator[Draft]:
         "and nothing is "
         "computed meanwhile",
         where=Where(kernel=str(names[int(messages.rows[small][0])])),
+        # All in one message still cost one message.
         saving=Range(0.0, (exposed - late) * (1 - 1 / count)).within(context.step_ns),
         derivation="that time but for one message's share, if all went in one (high), less waiting for late ranks",
         evidence=(
@@ -281,12 +285,13 @@ def _within_ddp_forward(context: Context, rows: Ints) -> Bools:
     spans = Intervals.union_of(column(ranges, "start_ns")[mine], end_of(ranges)[mine])
     launch = context.links.activity_launch[rows]
     start = np.append(column(context.trace.launches, "start_ns"), 0)[launch]
+    # `holds` takes intervals: a launch stands for the nanosecond in which it begins.
     found: Bools = (launch >= 0) & spans.holds(start, start + 1)
     return found
 
 
 def _exposed(context: Context, rows: Ints) -> float:
-    """Return how long some activities run a step while no other work of their device does."""
+    """Return how long some activities run per step while no other work of the device does, in nanoseconds."""
     activities = context.trace.activities
     start, end = column(activities, "start_ns"), end_of(activities)
     others = np.setdiff1d(context.work, rows)
@@ -296,16 +301,17 @@ def _exposed(context: Context, rows: Ints) -> float:
 
 
 def _late(context: Context) -> float:
-    """Return how long communication takes beyond three times what calls of the same kind usually take."""
+    """Return how long communication takes beyond `_SLOW` times the usual, in nanoseconds of the whole recording."""
     beyond = (pl.col("duration_ns") - _SLOW * pl.col("usual")).clip(0).sum()
     return float(_usual(context).select(beyond).item() or 0.0)
 
 
 def _usual(context: Context) -> pl.DataFrame:
-    """Return per kernel that communicates its ``name``, ``duration_ns`` and what is ``usual``; null where unknown.
+    """Return ``name``, ``duration_ns`` and the ``usual`` duration of each kernel that communicates.
 
-    Calls are compared with those of as large messages, or of the same inputs; where neither is known, with those at the
-    same place of other steps: a large one that repeats is no wait for a late rank.
+    ``usual`` is the median of calls with messages of the same size, or with the same inputs; where neither is known or
+    too few are alike, of those at the same place in other steps: a large message that repeats is no wait for a late
+    rank. Null where nothing tells.
     """
     messages = _Messages.of(context)
     found = context.trace.activities.select("name", "start_ns", "duration_ns")[messages.rows].with_columns(
@@ -314,6 +320,7 @@ def _usual(context: Context) -> pl.DataFrame:
     known = pl.when(pl.col("bytes") >= 0).then(pl.col("bytes").cast(pl.String))
     count, number = pl.len().over("name"), pl.int_range(pl.len()).over("name")
     several = context.steps >= _STEPS_THAT_TELL
+    # The place of a call in its step is only known where every step has as many calls of the name.
     place = pl.when((count % context.steps == 0) & several).then(number % (count // context.steps))
     found = found.sort("start_ns").with_columns(size=pl.coalesce(known, pl.col("inputs")), place=place)
     alike = pl.len().over("name", "size") >= _STEPS_THAT_TELL

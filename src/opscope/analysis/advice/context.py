@@ -30,16 +30,22 @@ from opscope.knowledge.kernels.kinds import communicates
 from opscope.readers.formats import format_named
 from opscope.trace.model import DeviceProperties, Trace
 
-LEAST_SHARE: Final = 0.02  # of the step: what could save less is not worth a line
-_SIDE_BY_SIDE: Final = 1.02  # of the time in which anything runs: from here on streams run at once
-# What a device waits for while the host sits in a call.
+LEAST_SHARE: Final = 0.02  # of the step: a smaller saving is not worth a line
+_SIDE_BY_SIDE: Final = 1.02  # summed durations over busy time: from here on, streams count as running at once
+# The kinds of waiting in which the host sits in a call.
 _SITTING: Final = (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.COLD_START)
 _LOOKED_AT: Final = 32  # calls of an operator, to tell where it is called from
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Nanoseconds a step: what is nearly certain, the most, and what is likely (halfway, where nothing says more)."""
+    """A time or saving in nanoseconds per step.
+
+    Attributes:
+        low: what is nearly certain.
+        high: the most.
+        middle: what is likely; None for halfway between the two.
+    """
 
     low: float
     high: float
@@ -47,18 +53,18 @@ class Range:
 
     @property
     def likely(self) -> float:
-        """What decides the order of findings."""
+        """The likely value, which decides the order of findings."""
         return (self.low + self.high) / 2 if self.middle is None else self.middle
 
     def __add__(self, other: "Range") -> "Range":
         return Range(self.low + other.low, self.high + other.high, self.likely + other.likely)
 
     def times(self, low: float, high: float) -> "Range":
-        """Return the range with its ends scaled."""
+        """Return the range with each end scaled by its own factor, and what is likely by their mean."""
         return Range(low * self.low, high * self.high, (low + high) / 2 * self.likely)
 
     def within(self, most: float) -> "Range":
-        """Return the range with nothing below 0 or above a limit."""
+        """Return the range clipped to 0 and ``most``."""
         high = min(max(self.high, 0.0), most)
         return Range(min(max(self.low, 0.0), high), high, min(max(self.likely, 0.0), high))
 
@@ -68,8 +74,9 @@ class Draft:
     """What a rule found, before findings are compared with each other.
 
     Attributes:
-        claims: which time it would save: rows of work, or kinds of idle time. Findings that share one overlap.
-        alone: whether it would save nothing while other work runs.
+        claims: the time that it would save, as names of rows of work or of kinds of idle time. Findings that share a
+            claim overlap.
+        alone: whether it saves nothing while other work runs.
     """
 
     rule: Rule
@@ -90,18 +97,18 @@ def measured(text: str) -> Fact:
 
 
 def derived(text: str) -> Fact:
-    """State what follows from such figures, or from schema and shapes."""
+    """State what follows from figures of the trace, or from schema and shapes."""
     return Fact(text, Basis.DERIVED)
 
 
 def general(text: str) -> Fact:
-    """State what is known of such cases, and was not checked on this one."""
+    """State what is known in general and was not checked on this trace."""
     return Fact(text, Basis.GENERAL)
 
 
 @dataclass(frozen=True, slots=True)
 class StepWords:
-    """How findings speak of a step; of a recording, where nobody marked how many it holds."""
+    """The words for a step, or for the whole recording where no steps are marked."""
 
     each: str = "a step"
     of: str = "of a step"
@@ -133,9 +140,9 @@ class Recording:
         work: rows of the activities that the steps launched; of all of them where no steps are marked.
         rows: that work with its limits.
         evidence: what the verdict on a step rests on.
-        inputs: per activity its operator and the inputs of that.
-        places, backward: these and the inputs are computed only where they are asked for.
-        target: what was profiled, where opscope did that.
+        inputs: computes per activity its operator and that operator's inputs.
+        places, backward: computed on demand, as ``inputs`` is.
+        target: what opscope profiled; None for a trace that it did not record.
     """
 
     trace: Trace
@@ -158,8 +165,8 @@ class Context:
         work: rows of the activities of the busiest device that the steps launched.
         device: the timeline of the busiest device.
         rows: its work with its limits.
-        waits: what it waited for.
-        cost: what recording cost the host.
+        waits: what that device waited for.
+        cost: by how much recording slowed the host down.
         steps: how many steps the trace holds; 1 where it marks none.
     """
 
@@ -180,7 +187,7 @@ class Context:
 
     @cached_property
     def properties(self) -> DeviceProperties | None:
-        """What the trace records of the device."""
+        """What the trace records of the busiest device; None where it lists no properties."""
         return next((item for item in self.trace.devices if item.index == self.device.device), None)
 
     @property
@@ -197,7 +204,7 @@ class Context:
 
     @property
     def unprofiled_ns(self) -> float | None:
-        """The time of an unprofiled step, where it is known."""
+        """The time of an unprofiled step in nanoseconds; None where it is not known."""
         return self.evidence.unprofiled_ns
 
     @property
@@ -207,12 +214,12 @@ class Context:
 
     @property
     def words(self) -> StepWords:
-        """How to speak of what savings are of."""
+        """The words for what savings refer to: a step, or the recording."""
         return _OF_STEPS if self.evidence.steps else _OF_A_RECORDING
 
     @property
     def step_kind(self) -> StepBasis:
-        """Of what savings are."""
+        """The kind of step that savings refer to."""
         if self.unprofiled_ns is not None:
             return StepBasis.UNPROFILED
         return StepBasis.RECORDED if self.evidence.steps else StepBasis.RECORDING
@@ -235,22 +242,25 @@ class Context:
 
     @cached_property
     def host_ns(self) -> Range:
-        """How long the host has something to do in a step, without waiting for the device."""
+        """How long the host itself works per step, without its waits for the device: without a profiler, a range."""
         whole, waits, cost = self._profiled_ns, self.waits, self.cost
         if (light := self.evidence.light) is not None:
+            # A light pass slows the host down least, so its figures narrow the range.
             whole, waits, cost = (light.window_ns - light.waits.profiler_ns) / self.steps, light.waits, DEVICE_ONLY
         own = max(whole - waits.host_waits_ns / self.steps, 0.0)
+        # By which factor the profiler slowed the host is known within limits only: likely is their geometric mean.
         return Range(own / cost.most, own / cost.least, own / math.sqrt(cost.least * cost.most)).within(self.step_ns)
 
     @cached_property
     def idle(self) -> dict[BoundKind, Range]:
-        """How long the device waits in a step, by what for."""
+        """How long the device waits per step, by what it waits for."""
         if self.unprofiled_ns:
             parts = waiting_per_step(self.evidence, self.device, self.waits)
             return {kind: Range(time, time) for kind, time in parts.items()}
         found = {}
         for kind, time in self.waits.by_kind.items():
             high = time / self.steps
+            # Recording stacks slows Python itself down, so its other work may be shorter without the profiler.
             slowed = kind in (BoundKind.HOST_WORK, BoundKind.INPUT) and self.cost is STACKS
             found[kind] = Range(high / self.cost.most, high, 0.8 * high) if slowed else Range(high, high)
         if BoundKind.DISPATCH in found:
@@ -258,12 +268,13 @@ class Context:
         return found
 
     def _dispatch(self, recorded: float, others: Mapping[BoundKind, Range]) -> Range:
-        """Return how much of the time for which the device waited for launches is left without the profiler.
+        """Return how much of the device's waiting for launches is left without the profiler.
 
-        That is the host's own time, less what it spends on other work, and less what the device works meanwhile: not
-        while the host waits for it.
+        That is the host's own time, less its other work, and less the device's work beside it: what the device does
+        while the host waits for it does not count.
         """
         sits = sum(others[kind].high for kind in _SITTING if kind in others)
+        # Waits in which the device idles do not run beside its work, so they do not count here.
         beside_waits = max(self.waits.host_waits_ns / self.steps - sits, 0.0)
         rest = max(self.busy_ns - beside_waits, 0.0)
         rest += sum(wait.high for kind, wait in others.items() if kind not in _SITTING)
@@ -273,13 +284,13 @@ class Context:
         return Range(low, max(high, low), likely).within(recorded)
 
     def waited_for(self, kind: BoundKind) -> float:
-        """Return how long the device waits for one kind of thing in the step that the verdict is about."""
+        """Return how long the device waits for one kind of thing, per step that the verdict is about."""
         if self.unprofiled_ns:
             return self.idle_for(kind).high
         return self.waits.by_kind.get(kind, 0) / self.steps
 
     def idle_for(self, kind: BoundKind) -> Range:
-        """Return how long the device waits for one kind of thing."""
+        """Return how long the device waits per step for one kind of thing; 0 to 0 where it does not."""
         return self.idle.get(kind, Range(0.0, 0.0))
 
     @property
@@ -289,10 +300,15 @@ class Context:
         return sum(self.idle_for(kind).likely for kind in kinds)
 
     def of_device(self, low: float, high: float) -> Range:
-        """Return what a step loses if its device work takes so much less: no more than leaves the host the bound."""
+        """Return how much shorter a step gets with less device work, up to the point where the host is the bound.
+
+        Args:
+            low: how much less device work there is at least, in nanoseconds per step.
+            high: how much less at most.
+        """
         low, high, host = max(min(low, self.busy_ns), 0.0), min(high, self.busy_ns), self.host_ns
-        # Where the device waits for launches, the host is the bound for a part of the step, which such waits mark; how
-        # large that part is, they do not tell.
+        # Where the device waits for launches, the host already is the bound for a part of the step. The waits show
+        # that there is such a part, not how large it is.
         waiting = self.idle_for(BoundKind.DISPATCH).likely / max(self.step_ns, 1.0)
         slow, likely, fast = (
             min(self._shorter(host_ns, less), less) * max(1 - weight * waiting, 0.0)
@@ -305,13 +321,20 @@ class Context:
         return Range(slow, fast, likely).within(self.step_ns)
 
     def _shorter(self, host_ns: float, less: float) -> float:
-        """Return how much shorter a step gets with less device work, if the host needs so long."""
+        """Return how much shorter a step gets with less device work, if the host itself needs ``host_ns``."""
+        # A step takes as long as the longer of the two: the device with the waits that stay, or the host.
         of_device = self.busy_ns + self._serial_ns
         before = max(self.unprofiled_ns or of_device, host_ns)
         return max(before - max(of_device - less, host_ns), 0.0)
 
     def of_removed(self, low: float, high: float, launches: float) -> Range:
-        """Return what a step loses without some device work, and a share of its launches."""
+        """Return how much shorter a step gets without some device work and without its launches.
+
+        Args:
+            low: the device work at least, in nanoseconds per step.
+            high: the device work at most.
+            launches: its share of the step's launches, from 0 to 1.
+        """
         waiting = self.idle_for(BoundKind.DISPATCH)
         of_host = Range(0.5 * launches * waiting.low, 1.5 * launches * waiting.high, launches * waiting.likely)
         return (self.of_device(low, high) + of_host).within(self.step_ns)
@@ -336,11 +359,11 @@ class Context:
 
     @cached_property
     def beside_others_work(self) -> Bools:
-        """Tell per piece of idle time whether other devices work for most of it."""
+        """Per piece of idle time whether other devices work for most of it."""
         return self.waits.idle.pieces.mostly_within(self.work_of_others)
 
     def idle_in(self, pieces: Bools) -> float:
-        """Return how long some pieces of idle time are per step: of an unprofiled one, in proportion."""
+        """Return how long some pieces of idle time last per step, scaled to an unprofiled step where one is known."""
         raw = float(self.waits.lengths[pieces].sum()) / self.steps
         if self.unprofiled_ns is None:
             return raw
@@ -349,11 +372,11 @@ class Context:
 
     @property
     def least_idle_ns(self) -> float:
-        """How long the device idles in a step whatever recording costs: without a profiler, where that is known."""
+        """How long the device idles per step; without a profiler, where that step is known."""
         return max(self.step_ns - self.busy_ns, 0.0)
 
     def of_waiting(self, pieces: Bools) -> Range:
-        """Return what a step loses if the host did not wait before these pieces of idle time: it would run ahead."""
+        """Return how much shorter a step gets if the host ran ahead instead of waiting before these pieces."""
         idle = float(self.waits.lengths[pieces].sum()) / self.steps
         # What overlaps then is no more than the device's work, or the host's own.
         most = min(idle, self.busy_ns, self.host_ns.high)
@@ -361,6 +384,7 @@ class Context:
             low = most / self.cost.most if self.busy_ns >= self.host_ns.high else 0.0
             likely = most / math.sqrt(self.cost.least * self.cost.most)
             return Range(low, most / self.cost.least, likely).within(self.step_ns)
+        # The share of these pieces in all idle time that follows a wait.
         of_all = float(self.waits.lengths[pieces & (self.waits.after >= 0)].sum())
         of_all /= max(float(self.waits.lengths[self.waits.after >= 0].sum()), 1.0)
         others = sum(self.idle_for(kind).high for kind in (BoundKind.ALLOCATION, BoundKind.DEPENDENCY))
@@ -377,7 +401,7 @@ class Context:
     # ------------------------------------------------------------ where
 
     def where_of_row(self, row: LimitRow) -> Where:
-        """Return where the calls of a row are, by the first one that was recorded."""
+        """Return where the calls of a row are made."""
         place = self._place_of_operator(row.operator, row.input_dims)
         return Where(
             operator=row.operator,
@@ -389,21 +413,21 @@ class Context:
         )
 
     def inputs_of(self, rows: Ints) -> pl.Series:
-        """Return the shapes of the inputs of some activities' operators, as text; null where none were recorded."""
+        """Return the input shapes of some activities' operators as JSON text; null where none were recorded."""
         return self._inputs()[rows]["input_dims"].cast(pl.String)
 
     def claims_of_activities(self, rows: Ints) -> frozenset[str]:
-        """Return what findings on some activities claim: the rows of work that they are part of."""
+        """Return the claims of a finding on some activities: the rows of work that they are part of."""
         return frozenset(_claim(*key) for key in self._claim_keys(rows).unique().iter_rows())
 
     def claims_of_pieces(self, pieces: Bools) -> frozenset[str]:
-        """Return what findings on some pieces of idle time claim: their kinds."""
+        """Return the claims of a finding on some pieces of idle time: their kinds."""
         kinds = [kind for kind, mask in self.waits.kinds.items() if bool((mask & pieces).any())]
         return frozenset[str]().union(*map(idle_claim, kinds))
 
     @cached_property
     def _claimed(self) -> tuple[Ints, Mapping[str, int]] | None:
-        """Per activity of the work the number of its claim, and these numbers; None where nothing runs side by side."""
+        """Per activity the number of its claim, and the numbers by claim; None where nothing runs side by side."""
         start, end = column(self.trace.activities, "start_ns")[self.work], end_of(self.trace.activities)[self.work]
         if (end - start).sum() <= _SIDE_BY_SIDE * Intervals.union_of(start, end).length:
             return None
@@ -414,9 +438,9 @@ class Context:
         return number, claims
 
     def beside_others(self, draft: Draft) -> Draft:
-        """Return a finding with its saving bounded by other streams.
+        """Return a draft with its saving limited by what other streams do meanwhile.
 
-        Work saves at most the time in which it runs, and for certain only that in which nothing else does.
+        Removing work saves at most the time in which it runs, and for certain only the time in which it runs alone.
         """
         if self._claimed is None:
             return draft
@@ -426,6 +450,8 @@ class Context:
             return draft
         start, end = column(self.trace.activities, "start_ns")[self.work], end_of(self.trace.activities)[self.work]
         own, others = (Intervals.union_of(start[chosen], end[chosen]) for chosen in (mine, ~mine))
+        # Savings are of summed durations, so both limits are shares of these: the time alone, and the time in which any
+        # of it runs. What fills a device badly (`alone`) gains nothing while a second activity runs.
         whole = float((end - start)[mine].sum())
         alone = (own.length - own.within(others).length) / whole
         union = (own.within(_single(start, end)).length if draft.alone else own.length) / whole
@@ -433,14 +459,15 @@ class Context:
         return replace(draft, saving=Range(saving.low * low, saving.high * union, saving.likely * (low + union) / 2))
 
     def _claim_keys(self, rows: Ints) -> pl.DataFrame:
-        """Return what names the claims of some activities."""
+        """Return the parts of some activities' claims, in the order of the arguments of `_claim`."""
         names = self.trace.activities["name"].gather(rows).cast(pl.String).alias("kernel")
         keys = self._inputs()[rows].select("operator", "input_dims", "input_types").with_columns(names)
+        # As in `_claim`, only work without an operator goes by its kernel.
         unlinked = pl.when(pl.col("operator").is_null()).then("kernel").alias("kernel")
         return keys.with_columns(unlinked).select(pl.all().cast(pl.String))
 
     def _place_of_operator(self, operator: str | None, input_dims: str | None) -> Place | None:
-        """Return where calls of an operator are made: of those that were looked at, a place with a line of Python."""
+        """Return where an operator is called: of the calls looked at, the first with a line of Python, else one."""
         if operator is None:
             return None
         table = self.trace.operators
@@ -450,6 +477,7 @@ class Context:
         rows = np.flatnonzero(is_it.fill_null(False).to_numpy())
         if not len(rows):
             return None
+        # Spread over the recording, from the first call to the last.
         rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _LOOKED_AT)).astype(np.int64)]
         found = self._places().at(column(table, "thread")[rows], column(table, "start_ns")[rows])
         return next((place for place in found if place.python is not None), found[len(found) // 2])
@@ -479,16 +507,17 @@ class Context:
 
 
 def _single(start: Ints, end: Ints) -> Intervals:
-    """Return when exactly one of some intervals is open."""
+    """Return the time in which exactly one of some intervals is open."""
     times = np.concatenate([start, end])
     order = np.argsort(times, kind="stable")
+    # Places below len(start) are starts: the running count is how many intervals are open from each time on.
     opened = np.cumsum(np.where(order < len(start), 1, -1))
     alone = np.flatnonzero(opened[:-1] == 1)
     return Intervals.union_of(times[order][alone], times[order][alone + 1])
 
 
 def claims_of(rows: Iterable[LimitRow]) -> frozenset[str]:
-    """Return what findings on rows of device work claim."""
+    """Return the claims of a finding on rows of device work."""
     return frozenset(_claim(row.operator, row.input_dims, row.input_types, row.kernel) for row in rows)
 
 
@@ -497,5 +526,5 @@ def _claim(operator: str | None, input_dims: str | None, input_types: str | None
 
 
 def idle_claim(kind: BoundKind) -> frozenset[str]:
-    """Return what findings on a kind of idle time claim."""
+    """Return the claim of a finding on a kind of idle time."""
     return frozenset({f"idle: {kind}"})

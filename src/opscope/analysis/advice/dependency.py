@@ -28,7 +28,8 @@ from opscope.documents.findings import Rule
     ),
 )
 def stream_dependency(context: Context) -> Iterator[Draft]:
-    """Find a device that waits though work was queued: for another stream, device or copy."""
+    """Find a device that waits although work is queued: for another stream, device or copy."""
+    # Idle time beside other devices' work belongs to devices_take_turns.
     pieces = context.waits.kinds[BoundKind.DEPENDENCY] & ~context.beside_others_work
     time = context.idle_in(pieces)
     if time < LEAST_SHARE * context.step_ns:

@@ -1,4 +1,4 @@
-"""Of a device that is busy all the time: which work is far from its limit, and what it works on."""
+"""Findings on a device that is busy all the time: which work is far from its limit, and what the work is."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -15,10 +15,10 @@ from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.kinds import communicates
 
 _FAR: Final = 0.5  # of the limit
-_REACHED: Final = 0.8  # what kernels that pass over memory once reach of it (METRICS: device copies do on an H200)
+_REACHED: Final = 0.8  # of the limit: what kernels that pass over memory once reach (device copies on an H200 do)
 _LEAST_CALL_NS: Final = 10_000.0  # shorter kernels are a matter of launching
 _NAMED: Final = 3
-_LIKELY: Final = 0.1  # of what the limit allows: why it is far from it, nobody knows
+_LIKELY: Final = 0.1  # of what the limit allows: why the work is far from it is unknown
 
 
 FAR_FROM_LIMIT: Final = Statement(
@@ -42,7 +42,7 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
 
     Args:
         context: what rules look at.
-        others: what they found.
+        others: what the other rules found.
     """
     claimed = frozenset[str]().union(*(draft.claims for draft in others))
     rows = [row for row in context.rows if _is_far(row) and not claims_of([row]) & claimed]
@@ -89,7 +89,7 @@ def _what_is_known(context: Context, row: LimitRow) -> Iterator[Fact]:
 
 
 def dearest(context: Context) -> Iterator[Draft]:
-    """Name what a busy device works on, where no rule has more to say."""
+    """Find the kernels that take most of a busy device's time, where no rule has more to say."""
     if context.busy_ns < BUSY_SHARE * context.step_ns or not len(context.work):
         return
     names = context.trace.activities.select("name", "duration_ns")[context.work]

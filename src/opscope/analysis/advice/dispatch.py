@@ -23,7 +23,7 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
 
 _GAP_NS: Final = 1_000.0  # between two kernels of a CUDA graph
-_CERTAIN: Final = 0.5  # of the idle time that no wait explains: what the profiler has no part in
+_CERTAIN: Final = 0.5  # of the idle time that no wait explains: the part that is not due to the profiler
 
 
 @states(
@@ -47,13 +47,15 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     launches = len(np.unique(issued[issued >= 0])) / context.steps
     longest = context.where_of_pieces(np.flatnonzero(context.waits.kinds[BoundKind.DISPATCH]))
     gaps = min(launches * _GAP_NS, idle.high / 2)
+    # After a wait nothing is queued, however fast the host launches: for certain only the rest can be saved.
     own = 1 - context.waits.drained_ns / all_of_it
     waited = context.waited_for(BoundKind.DISPATCH)
-    # Of a step that is captured, short pauses between its launches go as well.
+    # If the step is captured, short pauses between its launches go as well.
     pauses = context.waits.kinds[BoundKind.HOST_WORK] & (context.waits.lengths < LULL_NS)
     high = idle.high + context.idle_in(pauses)
     # The first launch of a step takes as long with a graph.
     kept = max(1 - 1 / max(launches, 1.0), 0.0)
+    # A step of one launch needs no graph: what helps is to issue the next launch before waiting for this one.
     alone = launches < 2 and context.busy_ns < BUSY_SHARE * context.step_ns
     saving = Range(
         _CERTAIN * own * kept * (idle.low - gaps), high if alone else high * kept, own * kept * (idle.likely - gaps)
@@ -85,7 +87,12 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
 
 
 def _issue_faster(context: Context, *, alone: bool) -> str:
-    """Say what makes launches come in time; ``alone``: where a step has one only."""
+    """Return advice on how to launch in time.
+
+    Args:
+        context: what rules look at.
+        alone: whether a step has a single launch, and the device is not busy.
+    """
     if alone:
         return "issue the next step's launch before the host waits for this one, so that the device has work queued"
     if context.runs_pytorch:

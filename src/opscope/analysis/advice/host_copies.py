@@ -1,4 +1,4 @@
-"""Rules on copies between the host and the device beside which nothing runs."""
+"""Rules on copies between host and device during which nothing else runs."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -48,7 +48,7 @@ _PINNED_SPEED: Final = 20  # GB/s at least: PCIe 4, sixteen lanes
     ),
 )
 def copies(context: Context) -> Iterator[Draft]:
-    """Find copies between the host and the device that nothing is computed beside, from pageable memory or not."""
+    """Find copies between host and device, of pageable memory or not, during which nothing is computed."""
     activities = context.trace.activities
     moves = names_that(activities["name"], lambda name: direction_of(name) in _OVER_THE_BUS)
     mine = context.work[moves[context.work]]
@@ -58,6 +58,7 @@ def copies(context: Context) -> Iterator[Draft]:
     working = Intervals.union_of(start[computes], end[computes])
     pageable = names_that(activities["name"], is_pageable)
     for rule, rows in (
+        # Small copies and single values have rules of their own: they cost waits of the host, not time on the bus.
         (Rule.BLOCKING_COPY, np.setdiff1d(mine[pageable[mine]], small_copies_of(context))),
         (Rule.EXPOSED_COPY, mine[~(pageable | _of_a_value(context))[mine]]),
     ):
@@ -74,14 +75,15 @@ _VALUE_BYTES: Final = 16  # complex128 is the longest
 
 
 def _of_a_value(context: Context) -> Bools:
-    """Tell per activity whether it moves a single value: reading that is another rule's matter."""
+    """Tell per activity whether it moves a single value: another rule covers reading one."""
+    # A copy of unknown size counts as more than a value.
     moved = context.trace.activities["bytes"].fill_null(_VALUE_BYTES + 1).to_numpy()
     found: Bools = moved <= _VALUE_BYTES
     return found
 
 
 def _streams_wait(context: Context, copies: Ints) -> bool:
-    """Tell whether some copies have a stream of their own, and streams are made to wait for each other."""
+    """Tell whether the copies have a stream without kernels, and streams wait for events about as often."""
     activities = context.trace.activities
     kernels = (activities["kind"] == "kernel").to_numpy()
     mine = kernels & (column(activities, "device") == context.device.device)
@@ -128,7 +130,7 @@ _PINNING: Final = "x.pin_memory(), non_blocking=True"
 
 
 def _copy_better(context: Context, rule: Rule, directions: set[Direction | None], *, pinned: bool) -> str:
-    """Say how copies are hidden behind work, or made faster."""
+    """Return advice on how to hide copies behind work, or to make them faster."""
     if rule is Rule.BLOCKING_COPY:
         return _copying(context, pageable_to_host=directions == {Direction.TO_HOST})
     if rule is Rule.STREAM_DEPENDENCY:
@@ -143,7 +145,7 @@ def _copy_better(context: Context, rule: Rule, directions: set[Direction | None]
 
 
 def _copying(context: Context, *, pageable_to_host: bool) -> str:
-    """Say how copies of pageable memory are made faster."""
+    """Return advice on how to make copies of pageable memory faster."""
     if not context.runs_pytorch:
         return f"{PINNED}; keep on the device what does not change"
     if not pageable_to_host:

@@ -1,4 +1,4 @@
-"""Rules on a device that waits while the host does something else: loading data, or computing."""
+"""Rules on a device that waits while the host does something else, such as loading data or computing."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -23,7 +23,7 @@ from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
 
-# Of the idle time meanwhile, what such changes save for certain; and of what operators compute on the host.
+# Shares of the idle time that are saved for certain: of other work, and of what operators compute on the host.
 _CERTAIN: Final = 0.5
 _OF_COMPUTING: Final = 0.8
 
@@ -73,7 +73,7 @@ def host_work(context: Context) -> Iterator[Draft]:
         if computes >= _MOSTLY
         else "move that work out of the step, onto the device, or onto another thread or process that works ahead",
         "what the device does next depends on it",
-        # What operators compute on the host the device does in a small part of the time; of all else nobody knows.
+        # The device does what operators compute on the host in a small part of the time; nobody knows of the rest.
         _OF_COMPUTING * computes + _CERTAIN * (1 - computes),
     )
 
@@ -82,12 +82,13 @@ _MOSTLY: Final = 0.8
 
 
 def _computing_on_the_host(context: Context) -> float:
-    """Return the share of the idle time behind other work in which operators run that launch nothing."""
+    """Return in which share of the idle time of this kind operators run that launch nothing."""
     pieces = context.waits.idle.pieces.chosen(context.waits.kinds[BoundKind.HOST_WORK])
     operators = context.trace.operators
     if not pieces.length or not operators.height:
         return 0.0
     parent = context.links.operators.parent
+    # An operator counts as launching if anything inside it launches: mark upwards, level by level.
     launching = np.zeros(operators.height, np.bool_)
     rows = np.unique(context.links.launch_operator)
     rows = rows[rows >= 0]
@@ -96,6 +97,7 @@ def _computing_on_the_host(context: Context) -> float:
         rows = np.unique(parent[rows])
         rows = rows[(rows >= 0)]
         rows = rows[~launching[rows]]
+    # The outermost operators that launch nothing cover those inside them.
     outside = (parent < 0) | np.append(launching, False)[parent]
     own = np.flatnonzero(~launching & outside)
     spans = Intervals.union_of(column(operators, "start_ns")[own], end_of(operators)[own])

@@ -41,7 +41,7 @@ _OF_CONVERSIONS: Final = (0.6, 2.0)
 _OF_CASTS: Final = (0.8, 1.05)
 _OF_STRIDES: Final = (0.3, 1.1)
 _OF_GROWN: Final = 0.7
-_MOST_OF_IT: Final = 0.9  # of the elements: what is added to such an input is the smaller part
+_MOST_OF_IT: Final = 0.9  # of the result's elements: the least that one input must hold
 _LEAST_NS: Final = 3_000  # shorter kernels are a matter of launching
 _KERNELS_LOOKED_AT: Final = 1_000  # the most expensive ones
 _FUSIBLE: Final = frozenset({Category.ELEMENTWISE, Category.ACTIVATION, Category.NORMALIZATION, Category.REDUCTION})
@@ -50,7 +50,7 @@ _ALSO_FUSIBLE: Final = frozenset({"aten::copy_", "aten::native_dropout", "aten::
 
 @lru_cache(maxsize=1 << 16)
 def _elements(dims: str | None) -> int:
-    """Return how many elements the largest of some recorded inputs has."""
+    """Return the number of elements of the largest recorded input; 0 where none has a shape."""
     call = RecordedCall.read(dims, "[]", None)
     return max((math.prod(shape) for shape in (call.dims if call else ()) if shape), default=0)
 
@@ -101,9 +101,9 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
 
 
 def _chains(context: Context) -> list[Ints]:
-    """Return runs of activities that one kernel could do: rows of the activities, in order.
+    """Return runs of activities that one kernel could replace, each as rows of the activities in order.
 
-    The same operator over and over may well work on other tensors each time, and an optimizer's loop does.
+    A run of one operator only does not count, nor does an optimizer's loop: each call may work on other tensors.
     """
     activities, operators = context.trace.activities, context.trace.operators
     if not operators.height:
@@ -125,11 +125,13 @@ def _chains(context: Context) -> list[Ints]:
     code = operators["input_dims"].to_physical().fill_null(_NO_CODE).to_numpy()
     size = _looked_up(elements, code)
     known = owner[order] >= 0
+    # -1, no operator, reads the last row; `known` masks what that gives.
     part = known & fusible[owner[order]] & ~in_optimizer(context)[order]
-    # What works on a few numbers, such as means of rows, fits in between.
+    # A short kernel, such as one on the means of rows, does not interrupt a chain.
     kept = ~part | (column(activities, "duration_ns")[order] >= _LEAST_NS)
     order, part = order[kept], part[kept]
-    # Where no shapes were recorded, kernels of the same grid have about as many elements.
+    # Where no shapes were recorded, kernels of the same grid have about as many elements. Codes of grids are made
+    # negative, so that none equals a number of elements; 0 stands for a grid that was not recorded either.
     grid = activities["grid"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()[order]
     sizes = np.where(code[owner[order]] == _NO_CODE, -1 - grid, size[owner[order]])
     part &= sizes != 0
@@ -142,6 +144,7 @@ def _chains(context: Context) -> list[Ints]:
 
 def _looked_up(values: Mapping[int, int], code: Ints) -> Ints:
     """Return per code its value; 0 for what has none."""
+    # The last entry belongs to _NO_CODE and stays 0.
     table = np.zeros(max(values, default=-1) + 2, np.int64)
     table[list(values)] = list(values.values())
     found: Ints = table[np.where(code == _NO_CODE, len(table) - 1, code)]
@@ -149,23 +152,30 @@ def _looked_up(values: Mapping[int, int], code: Ints) -> Ints:
 
 
 def _runs(run: Ints, part: Bools, names: Ints) -> list[Ints]:
-    """Return the positions of each run that has several parts, of several names."""
+    """Return the positions of each run whose parts have several names.
+
+    Args:
+        run: per position the number of its run, ascending.
+        part: per position whether it can be a part of a chain.
+        names: per position the code of its operator's name.
+    """
     inside = np.flatnonzero(part)
     if not len(inside):
         return []
     numbers = run[inside]
     first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
     last = np.append(first[1:], len(inside))
+    # A run has several names if its smallest and its largest code differ.
     lowest, highest = (function.reduceat(names[inside], first) for function in (np.minimum, np.maximum))
     several = np.flatnonzero(lowest != highest)
     return [inside[begin:end] for begin, end in zip(first[several].tolist(), last[several].tolist(), strict=True)]
 
 
-_NO_CODE: Final = (1 << 32) - 1
+_NO_CODE: Final = (1 << 32) - 1  # stands for null among the unsigned 32-bit codes of texts
 
 
 def _distinct(texts: pl.Series) -> Iterator[tuple[int, str]]:
-    """Yield the distinct texts of a column with their numbers."""
+    """Yield the code and the text of each distinct value of a column."""
     unique = texts.unique().drop_nulls()
     yield from zip(unique.to_physical().to_list(), unique.cast(pl.String).to_list(), strict=True)
 
@@ -225,6 +235,7 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
 )
 def repeated_casts(context: Context) -> Iterator[Draft]:
     """Find weights that autocast converts again in every forward pass."""
+    # A kernel may take a weight as it is or transposed.
     weights = {
         size
         for row in context.rows
@@ -264,13 +275,15 @@ def _casts_weight(row: LimitRow, weights: set[tuple[int, int]]) -> bool:
     # What was converted once was not converted again.
     if call is None or row.calls < 2 or len(call.types) < 2 or not call.dims:
         return False
+    # aten::copy_(self, src): the first input is the destination.
     return call.types[1] == "float" and call.types[0] in ("c10::BFloat16", "c10::Half") and call.dims[0] in weights
 
 
 def _forward_passes_per_update(context: Context) -> float | None:
-    """Return how many forward passes run per update of the weights: all without training; None where unknown.
+    """Return how many forward passes run per update of the weights.
 
-    From the second backward pass on, gradients are added to those that are there.
+    Infinity without a backward pass; None where no backward pass adds to gradients that are already there, as the
+    second one between two updates does.
     """
     names = context.trace.operators["name"]
     accumulated = names_that(names, lambda name: name.startswith("torch::autograd") and "AccumulateGrad" in name)
@@ -334,7 +347,7 @@ def device_copies(context: Context) -> Iterator[Draft]:
         if direction_of(row.kernel) is Direction.WITHIN and row.operator != "aten::cat" and not _changes_strides(row)
     ]
     time = sum(row.device_ns for row in rows) / context.steps
-    # Of a program that mostly moves data, whether they must be moved no trace tells.
+    # If a program mostly moves data, no trace tells whether they must be moved.
     if time < LEAST_SHARE * context.step_ns or moving_share(context.rows) >= MOSTLY_MOVING:
         return
     first = max(rows, key=lambda row: row.device_ns)
@@ -362,7 +375,7 @@ def device_copies(context: Context) -> Iterator[Draft]:
     ),
 )
 def grown_copies(context: Context) -> Iterator[Draft]:
-    """Find outputs that hold one whole input unchanged, to which little was added: torch.cat of a cache and a row."""
+    """Find results that are one input with little added, such as torch.cat of a cache and a row."""
     rows = [row for row in context.rows if row.operator == "aten::cat" and _largest_share(row) >= _MOST_OF_IT]
     time = sum(row.device_ns for row in rows) / context.steps
     if not rows or time < LEAST_SHARE * context.step_ns:
@@ -392,13 +405,13 @@ def grown_copies(context: Context) -> Iterator[Draft]:
 
 def _of_copies(context: Context, time: float) -> Range:
     saving = context.of_device(_OF_GROWN * time, time)
-    # What the host needs for the rest is known up to what recording costs: with the least of it, all of the time goes.
+    # The host's own time is known only within the range of the profiler's cost: at best, all of this time is saved.
     return Range(saving.low, max(saving.high, min(time, context.step_ns)), saving.likely)
 
 
 @lru_cache(maxsize=1 << 12)
 def _share_of_largest(dims: str | None) -> float:
-    """Return the largest tensor's share of all elements of a list of tensors; 0 where it is no list of several."""
+    """Return the share of the largest tensor in all elements of a list of tensors; 0 unless it is a list of several."""
     try:
         shapes = json.loads(dims or "null")
         sizes = [math.prod(shape) for shape in shapes[0]]
@@ -415,6 +428,7 @@ def _changes_strides(row: LimitRow) -> bool:
     call = RecordedCall.read(row.input_dims, row.input_types, None, row.input_strides)
     if call is None or any(len(values) < 2 for values in (call.types, call.dims, call.strides)):
         return False
+    # aten::copy_(self, src). A stride of 0 marks an expanded tensor, which the copy makes whole.
     to, source = call.strides[:2]
     same = call.types[0] == call.types[1] and call.dims[0] == call.dims[1]
     return same and to is not None and source is not None and to != source and 0 not in source

@@ -32,7 +32,7 @@ def _ranges(context: Context) -> pl.DataFrame:
 
 
 def _range_of_activities(context: Context, ranges: pl.DataFrame) -> Ints:
-    """Return per activity the range that it was launched in, or -1."""
+    """Return per activity the row of the range in ``ranges`` that it was launched in, or -1."""
     trace = context.trace
     found = np.full(trace.activities.height, -1, np.int64)
     launch = context.links.activity_launch
@@ -64,18 +64,19 @@ def unfused_optimizer(context: Context) -> Iterator[Draft]:
     names = ranges["name"].cast(pl.String)
     owner = _range_of_activities(context, ranges)[context.work]
     for name in names.unique(maintain_order=True):
+        # -1, launched in no range, picks the appended False.
         mine = np.append((names == name).to_numpy(), False)
         yield from _unfused(context, name, ranges.filter(names == name), context.work[mine[owner]])
 
 
 def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints) -> Iterator[Draft]:
-    """Find whether one optimizer takes many kernels.
+    """Find one optimizer that takes many kernels.
 
     Args:
         context: what rules look at.
-        range_name: the name of its ranges.
-        ranges: these.
-        rows: of the activities that it launched.
+        range_name: the name of the optimizer's ranges.
+        ranges: the ranges of that name.
+        rows: the activities that the optimizer launched.
     """
     trace = context.trace
     names = trace.activities["name"].gather(rows).cast(pl.String)
@@ -87,6 +88,7 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
     mask = context.waits.kinds[BoundKind.DISPATCH] | context.waits.kinds[BoundKind.HOST_WORK]
     idle = context.waits.idle.pieces.chosen(mask).within(spans).length / context.steps
     waiting = context.idle_for(BoundKind.DISPATCH) + context.idle_for(BoundKind.HOST_WORK)
+    # Waiting without the profiler is divided as the recorded idle time is: by the part inside these ranges.
     share = idle * context.steps / max(int(context.waits.lengths[mask].sum()), 1)
     waiting = waiting.times(share, share)
     saving = (waiting.times(*_OF_IDLE) + context.of_device(_OF_WORK[0] * work, _OF_WORK[1] * work)).within(

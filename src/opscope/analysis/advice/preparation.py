@@ -1,4 +1,4 @@
-"""Rules on what is prepared within the steps: code that is loaded, contexts, compilation."""
+"""Rules on preparation within the steps: loading code, creating contexts, compiling."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -24,7 +24,7 @@ from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Where
 
-_LEAST_COMPILING_NS: Final = 1e6  # looking whether compiled code still fits takes less
+_LEAST_COMPILING_NS: Final = 1e6  # checking whether compiled code still fits takes less
 
 
 _COMPILING: Final = ("dynamo_timed", "compile_inner", "torch/_dynamo/convert_frame")
@@ -49,6 +49,7 @@ def recompilation(context: Context) -> Iterator[Draft]:
     for table in (context.trace.annotations, context.trace.frames):
         rows = np.flatnonzero(names_that(table["name"], lambda name: any(part in name for part in _COMPILING)))
         ranges.append((column(table, "start_ns")[rows], end_of(table)[rows]))
+        # The finding points at the first range and the first frame of the compiler within the steps.
         inside = rows[spans.holds(column(table, "start_ns")[rows], end_of(table)[rows])]
         first.append(next(iter(table["name"].gather(inside[:1]).cast(pl.String)), None))
     start, end = (np.concatenate(parts) for parts in zip(*ranges, strict=True))
@@ -84,10 +85,10 @@ def recompilation(context: Context) -> Iterator[Draft]:
     ),
 )
 def cold_start(context: Context) -> Iterator[Draft]:
-    """Find code that is loaded, and contexts that are created, within the steps."""
+    """Find code that is loaded and contexts that are created within the steps."""
     idle = context.waits.idle
     pieces = context.waits.kinds[BoundKind.COLD_START]
-    # What the host does before, in the same gap, is most likely to find, read or compile that code.
+    # What the host does in the same gap is most likely a part of it: finding, reading or compiling that code.
     around = np.isin(idle.gap, idle.gap[pieces])
     certain, time = context.idle_in(pieces), context.idle_in(around)
     if time < LEAST_SHARE * context.step_ns:

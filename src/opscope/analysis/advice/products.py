@@ -14,13 +14,13 @@ from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.kernels.kinds import communicates
 
 _NS_PER_US: Final = 1_000.0
-# Of what products reach of their limit: what a well-chosen kernel for large sizes does, and what one does at worst.
+# Shares of their limit that products reach: in a well-chosen kernel for large sizes, and at worst.
 _GOOD_SHARE: Final = 0.75
 _POOR_SHARE: Final = 0.3
 _TF32_AT_WORST: Final = 0.2  # of its peak
 _ALIGNED_AT_WORST: Final = 0.28
 _BF16_OF_DOUBLES: Final = 0.9
-# Elements that 16 bytes hold, by precision: what the fast kernels load at once.
+# Elements in 16 bytes, by precision: the fast kernels load that much at once.
 _MULTIPLE: Final = {"bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4, "fp8": 16, "int8": 16}
 _UNALIGNED: Final = frozenset({"1", "2"})
 _LEAST_CALL_NS: Final = 3 * _NS_PER_US  # shorter kernels are a matter of launching
@@ -29,12 +29,17 @@ _SMALL_GRID_SHARE: Final = 0.5  # of the multiprocessors
 
 @dataclass(frozen=True, slots=True)
 class _Matter:
-    """What is wrong with some products, and what to do about it."""
+    """What is wrong with some products, and what to do about it.
+
+    Attributes:
+        least_of_time, most_of_time: the share of their time that is saved, at least and at most, where their sizes are
+            not known.
+    """
 
     title: str
     action: str
     wrong_if: str
-    least_of_time: float  # what they would save of their time where their sizes are not known, and the most
+    least_of_time: float
     most_of_time: float
 
 
@@ -69,7 +74,14 @@ _DOUBLES: Final = _Matter(
 
 
 def _lost(context: Context, rows: Sequence[LimitRow], ideal_ns: Callable[[LimitRow], float], share: float) -> float:
-    """Return what a step's device time would lose if these calls ran at a share of their ideal times."""
+    """Return how much device time a step would save if these calls reached a share of their limit, in nanoseconds.
+
+    Args:
+        context: what rules look at.
+        rows: the calls.
+        ideal_ns: the time of one call at its limit.
+        share: the share of that limit, from 0 to 1.
+    """
     return sum(max(row.device_ns - row.calls * ideal_ns(row) / share, 0.0) for row in rows) / context.steps
 
 
@@ -104,12 +116,12 @@ def _sizes(row: LimitRow) -> str:
 )
 def fp32_products(context: Context) -> Iterator[Draft]:
     """Find products on the FP32 cores of a device whose Tensor Cores take TF32."""
-    # Volta and Turing have Tensor Cores for 16 bits only.
+    # On Volta and Turing, Tensor Cores take 16 bits only.
     lower = "tf32" if context.has_tensor_cores_for_fp32 else "fp16"
     matter = _FP32 if lower == "tf32" else _FP32_BEFORE_TF32
     rows = [row for row in context.rows if row.precision == "fp32" and row.lower_precision == lower and row.flop]
     rows = [row for row in rows if row.lower_ideal_ns is not None and row.share is not None]
-    # Of products whose shapes were not recorded the names tell: one cause, one finding.
+    # Products without recorded shapes are judged by their kernels' names; one cause makes one finding.
     named = [row for row in _unknown(context) if row.precision == "fp32"] if context.has_tensor_cores_for_fp32 else []
     if not rows:
         yield from _by_name(context, Rule.FP32_PRODUCTS, named, _FP32)
@@ -190,7 +202,7 @@ def unaligned_sizes(context: Context) -> Iterator[Draft]:
 
 
 def _alignment(row: LimitRow) -> str | None:
-    """Return how many elements of its operands a kernel takes at once, as its name says."""
+    """Return how many elements of its operands a kernel takes at once by its name; None where it does not say."""
     return dict(decode(row.kernel).details).get("alignment in elements")
 
 
@@ -200,7 +212,7 @@ def _unknown(context: Context) -> list[LimitRow]:
 
 
 def _by_name(context: Context, rule: Rule, rows: Sequence[LimitRow], matter: _Matter) -> Iterator[Draft]:
-    """Say what kernels' names alone show, where no shapes were recorded."""
+    """Yield the finding on products whose shapes were not recorded: their kernels' names alone show it."""
     if not rows:
         return
     first, time = _costliest(rows), _time(context, rows)
@@ -232,6 +244,7 @@ def _is_unaligned(row: LimitRow) -> bool:
     alignment = _alignment(row)
     if alignment is not None:
         return alignment in _UNALIGNED and row.share < _GOOD_SHARE
+    # Where the name does not tell the alignment, only a low share of the compute limit does.
     return row.share < _POOR_SHARE and row.limited_by == LimitedBy.COMPUTE
 
 
@@ -277,7 +290,7 @@ def slow_product_kernel(context: Context) -> Iterator[Draft]:
 
 
 def _in_bfloat16(row: LimitRow) -> float:
-    """Return what a product of doubles takes in bfloat16: half of what it does in TF32, the next lower precision."""
+    """Return how long a product of doubles takes in bfloat16: half of its time at the next lower precision."""
     return (row.lower_ideal_ns or row.call_ns) / 2
 
 
@@ -305,6 +318,7 @@ def _doubles(context: Context, rows: Sequence[LimitRow]) -> Draft:
 def _is_slow(context: Context, row: LimitRow) -> bool:
     if not row.flop or row.share is None or row.precision not in ("bf16", "fp16", "tf32", "fp8"):
         return False
+    # Small grids and unaligned sizes have rules of their own.
     enough = row.thread_blocks is None or row.thread_blocks >= _SMALL_GRID_SHARE * _multiprocessors(context)
     is_product = decode(row.kernel).operation in (Operation.GEMM, Operation.GEMV, None) and row.product is not None
     return (
@@ -335,6 +349,7 @@ def small_grid(context: Context) -> Iterator[Draft]:
     if not rows or not available:
         return
     first, time = _costliest(rows), _time(context, rows)
+    # Without a model, the share of multiprocessors in use stands for the share of the limit.
     reached = ((row.thread_blocks or 1) / available if row.share is None else row.share for row in rows)
     most = sum(row.device_ns * (1 - min(share, 1.0)) for row, share in zip(rows, reached, strict=True))
     yield Draft(

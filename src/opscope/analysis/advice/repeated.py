@@ -26,7 +26,7 @@ from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Rule, Where
 from opscope.knowledge.copies import Direction, direction_of
 
-_AGAIN: Final = (0.85, 1.4)  # of their time: what a step lost without checkpoints in benchmarks/programs.py
+_AGAIN: Final = (0.85, 1.4)  # of their time: what a step saved without checkpoints in benchmarks/programs.py
 
 
 @states(
@@ -72,6 +72,7 @@ def _checkpoint(context: Context) -> Where:
     nesting = nesting_of(frames)
     above = int(nesting.parent[row])
     names = frames["name"]
+    # The user's line that asks for the checkpoint says more than PyTorch's own frames.
     while above >= 0 and not is_users(str(names[above])):
         above = int(nesting.parent[above])
     return Where(python=str(names[above]) if above >= 0 else str(names[row]))
@@ -91,12 +92,12 @@ _MOST_RUNS: Final = 4
     ),
 )
 def duplicate_work(context: Context) -> Iterator[Draft]:
-    """Find modules that run several times a step on inputs of the same shapes: on the same inputs, perhaps."""
+    """Find modules that run several times a step with inputs of the same shapes, perhaps with the same inputs."""
     if context.backward().inside.any():
         return  # what runs again may belong to another micro-batch
     for name, calls, time in itertools.islice(_repeated_modules(context), 1):
         saved = time * (1 - 1 / calls)
-        if calls > _MOST_RUNS:  # a loop, as that of a sampler: each run goes on with what the one before made
+        if calls > _MOST_RUNS:  # a loop such as a sampler's: each run continues from the one before
             return
         if saved < LEAST_SHARE * context.step_ns:
             return
@@ -105,7 +106,7 @@ def duplicate_work(context: Context) -> Iterator[Draft]:
             rule=Rule.DUPLICATE_WORK,
             title=f"{name} runs {calls:.0f} times {context.words.each} with inputs of the same shapes",
             where=Where(module=name),
-            # Whether the inputs are the same no trace tells: it never comes before what was seen.
+            # No trace tells whether the inputs are the same, so this ranks behind everything that was seen.
             saving=Range(0.0, high, 0.01 * high),
             derivation="all of its runs but one, if their inputs are the same (high)",
             evidence=(
@@ -122,28 +123,39 @@ def duplicate_work(context: Context) -> Iterator[Draft]:
 
 
 def _copies_from_host(context: Context) -> Ints:
-    """Return when copies from the host to the device were launched."""
+    """Return when copies from the host to the device were launched, in nanoseconds, in no particular order."""
     launch = context.links.activity_launch
     copies = names_that(context.trace.activities["name"], lambda name: direction_of(name) is Direction.TO_DEVICE)
     return column(context.trace.launches, "start_ns")[launch[copies & (launch >= 0)]]
 
 
 def _work_between(begin: Ints, end: Ints, each: int, launched: Ints) -> bool:
-    """Tell whether something is launched between all runs of a step."""
+    """Tell whether something is launched between any two neighbouring runs of the same step.
+
+    Args:
+        begin: when the runs begin, ascending.
+        end: when they end.
+        each: how many runs a step has.
+        launched: when anything is launched, ascending.
+    """
     between = np.searchsorted(launched, begin[1:]) > np.searchsorted(launched, end[:-1])
+    # Runs of two different steps may follow each other directly.
     within = np.arange(1, len(begin)) % each != 0
     return bool(between[within].all())
 
 
 def _new_data_between(starts: Ints, each: int, copied: Ints) -> bool:
-    """Tell whether data came from the host between the runs of any step: then the inputs are others."""
+    """Tell whether data came from the host between the runs of any step: then their inputs differ."""
     groups = starts[: len(starts) // each * each].reshape(-1, each)
     first, last = np.searchsorted(copied, groups[:, 0]), np.searchsorted(copied, groups[:, -1])
     return bool((last > first).any())
 
 
 def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
-    """Yield modules of which each step has as many equal runs, by their time: name, runs and device time per step."""
+    """Yield name, runs per step and device time per step of modules that run alike several times in every step.
+
+    Runs are alike if they launch as many activities. The most time comes first; times are nanoseconds.
+    """
     frames = context.trace.frames
     modules = frames.filter(names_that(frames["name"], lambda name: name.startswith(MODULE_FRAME)))
     launch = context.links.activity_launch
@@ -179,18 +191,19 @@ def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
     copied, launches = np.sort(_copies_from_host(context)), np.sort(start)
     of_name = _rows_by_name(modules["name"], begun)
     for name, count, time, _, _, around in repeated.sort("time", "name", descending=[True, False]).iter_rows():
+        # It repeats because the module around it does.
         if around in outer:
             continue
         mine, each = of_name(name), count // context.steps
         if _new_data_between(begun[mine], each, copied):
             continue
-        # A run right after another takes what that one gave.
+        # A run right after another one probably takes its result.
         if _work_between(begun[mine], ended[mine], each, launches):
             yield str(name).removeprefix(MODULE_FRAME), count / context.steps, time / context.steps
 
 
 def _rows_by_name(names: pl.Series, begun: Ints) -> Callable[[str], Ints]:
-    """Return what gives the rows of a name, in the order of time."""
+    """Return a function that gives the rows of a name, by time."""
     code = names.to_physical().to_numpy()
     order = np.lexsort((begun, code))
     codes = {str(name): int(number) for name, number in zip(names.cast(pl.String), code, strict=True)}

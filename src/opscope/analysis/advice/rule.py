@@ -1,4 +1,4 @@
-"""What a rule says of itself: beside its function, once. The table of docs/findings.md is made of it."""
+"""Rules with their statements: what they fire on, save and skip. The table of docs/findings.md is made of these."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ class Statement:
     """A row of the table in docs/findings.md.
 
     Attributes:
-        rule: whose findings.
+        rule: the rule whose findings these are.
         fires_on: what must be seen.
         saves: the range of the saving, from low to high. Shares come from the constants that the rule computes with.
         silent_where: what keeps it silent although the rest holds; empty where nothing does.
-        of_host: whether it rests on what the host did, and when it launched: no such finding where that is unknown.
+        of_host: whether it rests on what the host did and when it launched; there is no finding where that is unknown.
     """
 
     rule: Rule
@@ -31,7 +31,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class AdviceRule:
-    """A function that finds something, and what it says of itself: a statement for each kind of finding it makes."""
+    """The function of a rule, and a statement for each kind of finding that it makes."""
 
     find: Find
     statements: tuple[Statement, ...]
@@ -42,7 +42,7 @@ class AdviceRule:
 
 
 def states(*statements: Statement) -> Callable[[Find], AdviceRule]:
-    """Put what a rule says of itself beside its function."""
+    """Decorate the function of a rule with its statements."""
 
     def joined(find: Find) -> AdviceRule:
         return AdviceRule(find, statements)
@@ -56,6 +56,6 @@ def percent(share: float) -> str:
 
 
 def span(nanoseconds: float) -> str:
-    """Return a time that is a rule's constant: a round number of microseconds or milliseconds."""
+    """Return a rule's constant as text, in microseconds or milliseconds."""
     us = nanoseconds / NS_PER_US
     return f"{us:g} us" if us < 1_000 else f"{us / 1_000:g} ms"

@@ -3,7 +3,7 @@
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import SavingRange, StepBasis
 
-_NOTHING_SURE = 0.01  # of the most: below, only the most is worth telling
+_NOTHING_SURE = 0.01  # of the highest saving: a lowest saving below this is not printed
 
 
 def saving_text(saving: SavingRange, of_step_ns: float, of_step: StepBasis) -> str:
@@ -11,8 +11,8 @@ def saving_text(saving: SavingRange, of_step_ns: float, of_step: StepBasis) -> s
 
     Args:
         saving: the range, in nanoseconds.
-        of_step_ns: how long the step is.
-        of_step: what kind of step that is.
+        of_step_ns: how long the step or recording is, in nanoseconds.
+        of_step: which of these it is.
 
     Returns:
         Words such as "4.8 % to 50.7 % of the step (381.3 us to 3.999 ms)"; empty where nothing is saved.

@@ -1,4 +1,4 @@
-"""Where the host was, as findings say it."""
+"""Where the host was, as evidence of a finding."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _STACKS: Final = "record stacks to see the line (with_stack=True, opscope profil
 
 
 def seen(context: Context, where: Where) -> tuple[Fact, ...]:
-    """State where the host was, or how to find out."""
+    """State where the host was, or how to record that; empty where stacks were recorded or would not help."""
     places = [place for place in (where.python, where.module, where.annotation, where.operator) if place]
     if places:
         return (measured(f"the host was in {', '.join(places)}"),)

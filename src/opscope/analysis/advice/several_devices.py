@@ -8,8 +8,8 @@ from opscope.analysis.advice.rule import Statement, percent, states
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Rule, Where
 
-_MOSTLY: Final = 0.5  # of the idle time, of another device's work
-_TURNS: Final = 0.2  # of the other devices' work: what may lie beside that of the busiest
+_MOSTLY: Final = 0.5  # of the busiest device's idle time: the least that lies beside work of others
+_TURNS: Final = 0.2  # of the other devices' work: the most that lies beside work of the busiest, if they take turns
 _IN_TURNS: Final = (
     "cut the batch into micro-batches, so that all stages work at once (torch.distributed.pipelining), or keep the "
     "model on one device where it fits"
@@ -25,7 +25,7 @@ _IN_TURNS: Final = (
     ),
 )
 def devices_take_turns(context: Context) -> Iterator[Draft]:
-    """Find devices that wait for each other: those of a model that is split work in turns, one batch at a time."""
+    """Find devices that wait for each other; those of a split model take turns, one batch at a time."""
     own, others = context.own_work, context.work_of_others
     if not others.length:
         return

@@ -11,12 +11,14 @@ from opscope.documents.statements import Basis
 from opscope.record.settings import Value
 
 _BATCH: Final = "batch_size"
-_LEAST_SHARE: Final = 0.2  # of the step that the smaller batch's share of a larger one would save
+_LEAST_SHARE: Final = 0.2  # of the smallest batch's step: the least saving that is worth a finding
 _NEARLY_ALL: Final = 0.9  # of the best throughput
 
 
 def small_batches(rows: Sequence[ComparisonRow], target: str) -> Iterator[Finding]:
-    """Yield per series of batch sizes, all else the same, the smallest batch, if a larger one does the work faster.
+    """Yield a finding per series of batch sizes whose smallest batch is too small for the device.
+
+    A series is configurations that differ only in their batch size.
 
     Args:
         rows: configurations of one sweep that were not measured on a busy machine.
@@ -40,6 +42,7 @@ def _of_series(rows: dict[int, ComparisonRow], target: str, count: int) -> Findi
     smallest = next(iter(rows))
     per_item = {size: (row.wall_ms or 0.0) / size for size, row in rows.items()}
     best = min(per_item.values())
+    # The smallest batch whose time per item is nearly the best.
     turn = next(size for size, time in per_item.items() if best >= _NEARLY_ALL * time)
     small, large = rows[smallest], rows[turn]
     wall, share = (small.wall_ms or 0.0) * NS_PER_MS, smallest / turn

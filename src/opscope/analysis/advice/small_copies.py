@@ -1,4 +1,4 @@
-"""Values that are copied to the device one by one, each with a wait: torch.tensor(v, device="cuda") in a loop."""
+"""The rule on values that are copied to the device one by one, each with a wait, as by torch.tensor in a loop."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -15,15 +15,15 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
 
-# What an operator that copies a tensor to a device consists of, and what torch.tensor does around it.
+# The operators inside a copy of a tensor to a device, and those that torch.tensor runs around it.
 _COPYING: Final = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh", "aten::clone"})
-_SMALL: Final = 65_536  # bytes: up to so many the driver takes them along, and they take as long as one byte
+_SMALL: Final = 65_536  # bytes: up to this size the driver takes the data along, as quickly as a single byte
 _FEWEST: Final = 4  # a step
-_OTHER_OWN: Final = (0.7, 1.15)  # of what the host's own part of such a copy is estimated to take
+_OTHER_OWN: Final = (0.7, 1.15)  # of the estimated time: what a change saves at least and at most
 
 
 def small_copies_of(context: Context) -> Ints:
-    """Return the activities that copy a few values from pageable memory to the device, where steps make many."""
+    """Return the activities that copy a few values from pageable memory to the device; none where a step has few."""
     activities = context.trace.activities
     moved = activities["bytes"].fill_null(_SMALL + 1).to_numpy()
     pageable = names_that(
@@ -47,7 +47,7 @@ def small_copies_of(context: Context) -> Ints:
     ),
 )
 def small_copies(context: Context) -> Iterator[Draft]:
-    """Find copies of a few values, whose cost is not the bus but the host: it makes a tensor, copies it, and waits."""
+    """Find copies of a few values: the bus is not what they cost, but the host's making a tensor, copying, waiting."""
     rows = small_copies_of(context)
     launches = context.links.activity_launch[rows]
     owner = _outermost(context, context.links.launch_operator[launches])
@@ -86,14 +86,20 @@ def small_copies(context: Context) -> Iterator[Draft]:
 
 
 def _saving(context: Context, whole: float, calls: float) -> Range:
-    """Return what a step loses without the host's time in some operators, a part of it in calls of the API."""
+    """Return how much shorter a step gets without the host's time in some operators.
+
+    Args:
+        context: what rules look at.
+        whole: that time, in nanoseconds per recorded step.
+        calls: the part of it in calls of the API.
+    """
     recorded = max(context.device.window.duration_ns / context.steps, 1.0)
     own = max(whole - calls, 0.0)
     if context.unprofiled_ns is None:
         fast, slow = (calls + own) / context.cost.most, calls + own / context.cost.least
         found = Range(fast, slow)
     else:
-        # Calls take as long without the profiler; all else of the host is faster by what is left.
+        # Calls take as long without the profiler. What is left of an unprofiled step tells how much faster the rest is.
         factor = max(context.unprofiled_ns - calls, 0.0) / max(recorded - calls, 1.0)
         likely = calls + own * min(factor, 1.0)
         found = Range(_OTHER_OWN[0] * likely, _OTHER_OWN[1] * likely, likely)
@@ -101,7 +107,15 @@ def _saving(context: Context, whole: float, calls: float) -> Range:
 
 
 def _outermost(context: Context, operator: Ints) -> Ints:
-    """Return of some operators the outermost around each that only copies; -1 where there is none."""
+    """Return per operator the outermost one around it that is reached through copying operators only.
+
+    Args:
+        context: what rules look at.
+        operator: rows of the operators; -1 for none.
+
+    Returns:
+        Rows of the operators; -1 for an operator that is none of `_COPYING`.
+    """
     parent = context.links.operators.parent
     copies: Bools = np.append(names_that(context.trace.operators["name"], lambda name: name in _COPYING), False)
     found = np.where(copies[operator], operator, -1)

@@ -1,4 +1,4 @@
-"""What the recorded allocations say: the peak, and who allocated."""
+"""Memory use by the recorded allocations: the peak, and which operators allocated."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ class MemoryUse:
         device: the device number; None for the host.
         peak_allocated_bytes: the largest total that was allocated at any time; None where totals were not recorded.
         allocated_bytes: the sum of all allocations, releases not counted.
-        allocations: how many.
-        by_operator: ``name``, ``allocations``, ``allocated_bytes`` of the innermost operators; most first.
+        allocations: how many there were.
+        by_operator: ``name``, ``allocations``, ``allocated_bytes`` of the innermost operators; the most bytes first.
     """
 
     device: int | None

@@ -1,8 +1,8 @@
-"""Counters of Nsight Compute joined to the launches of a trace: by the kernel's name, its geometry, and their order.
+"""Joins counters of Nsight Compute to the launches of a trace: by the kernel's name, its geometry, and their order.
 
-Nsight Compute runs kernels one after the other, and a program may launch others then; so the n-th launch of a name and
-geometry in a process is taken for the n-th one of the trace, and what has none there stays alone. Processes are paired
-in the order in which they begin.
+Under Nsight Compute kernels run one after the other, and a program may launch different ones. So the n-th launch of a
+name and geometry in a process counts as the n-th one in the trace; a launch without a counterpart stays alone.
+Processes are paired in the order in which they begin.
 """
 
 import re
@@ -18,7 +18,7 @@ from opscope.knowledge.kernels.names import canonical
 from opscope.record.counters import KernelCounters
 from opscope.trace.model import Trace
 
-# The names of one figure: of the raw page, and of the other one.
+# Names of one figure: on Nsight Compute's raw page, and on the page with spelled-out names.
 _DURATION: Final = ("gpu__time_duration.sum", "Duration")
 _SM: Final = ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) Throughput")
 _MEMORY: Final = ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "Memory Throughput")
@@ -27,17 +27,19 @@ _OCCUPANCY: Final = ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achie
 _READ, _WRITTEN = ("dram__bytes_read.sum",), ("dram__bytes_write.sum",)
 _PARAMETERS: Final = re.compile(r"\(.*\)(?: const)?$", re.DOTALL)
 
+# The kernel's name in one spelling, grid and block.
 Key = tuple[str, str | None, str | None]
 
 
 def joined_launches(counters: Sequence[KernelCounters], traces: Sequence[Trace]) -> tuple[CounterLaunch, ...]:
-    """Return every measured launch with its duration in the run.
+    """Return every measured launch with its duration in the run; without one where the run has no counterpart.
 
     Args:
         counters: the launches, in order.
         traces: the processes of the run that ran kernels, in order: as many as were measured, or none.
     """
     processes = processes_of(counters)
+    # Without traces no process has durations.
     durations = {process: _durations(trace) for process, trace in zip(processes, traces, strict=False)}
     seen: dict[tuple[str, Key], int] = defaultdict(int)
     found = []
@@ -82,6 +84,7 @@ def _durations(trace: Trace) -> dict[Key, list[int]]:
     keys: dict[Key, Key] = {}
     found: dict[Key, list[int]] = defaultdict(list)
     for name, grid, block, duration in text.iter_rows():
+        # Bringing a name into one spelling is slow; there are few different ones among many launches.
         as_recorded = (name, grid, block)
         if as_recorded not in keys:
             keys[as_recorded] = key_of(name, grid, block)

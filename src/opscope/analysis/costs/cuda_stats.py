@@ -1,7 +1,7 @@
 """Sums by name of API calls, kernels, memory operations, ranges and unified memory, as ``nsys stats`` has them.
 
-Definitions are those of Nsight Systems' reports: shares are of the table's own rows, deviations those of a sample,
-names are grouped as text. Every sum is over all traces that are given.
+Definitions are those of Nsight Systems' reports: shares are of the table's own rows, deviations are those of a sample,
+rows are grouped by name as text. Every sum is over all traces passed in.
 """
 
 import re
@@ -27,7 +27,7 @@ from opscope.trace.model import Migration, Trace
 
 _COPY: Final = re.compile(r"\b([HDAP])to([HDAP])\b")
 _PLACES: Final = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
-_DIRECTIONS: Final = {  # of names that do not say it so, as HIP's
+_DIRECTIONS: Final = {  # for names that are not spelled like "HtoD", such as HIP's
     Direction.TO_DEVICE: "Host-to-Device",
     Direction.TO_HOST: "Device-to-Host",
     Direction.WITHIN: "Device-to-Device",
@@ -51,7 +51,7 @@ _EMPTY: Final = {
 
 
 def report_of(report: Report, traces: Sequence[Trace]) -> ReportEntry:
-    """Return one of the tables, over some traces."""
+    """Return one of the tables over all traces; a sentence instead of rows where there are none."""
     entry = _REPORTS[report](traces)
     return entry if entry.rows else ReportEntry(report, empty=_EMPTY[report])
 
@@ -64,7 +64,7 @@ def span_of(table: pl.DataFrame) -> tuple[int, int]:
 
 
 def failed_calls(trace: Trace) -> Iterator[tuple[str, int, int]]:
-    """Yield the calls that failed: function, code and how often; not those that tell of an earlier failure."""
+    """Yield function, status code and count of failed calls, without those that only report an earlier failure."""
     failed = (
         trace.launches.filter(pl.col("status") != 0)
         .group_by(pl.col("name").cast(pl.String), "status")
@@ -117,6 +117,7 @@ def _unified_memory(traces: Sequence[Trace]) -> ReportEntry:
         .agg(
             to_device=pl.col("bytes").filter(named == Migration.TO_DEVICE).sum(),
             to_host=pl.col("bytes").filter(named == Migration.TO_HOST).sum(),
+            # Faults of the CPU are counted one by one, those of a GPU in groups, as CUPTI reports them.
             cpu=pl.col("faults").filter(named == Migration.CPU_FAULT).sum(),
             gpu=pl.col("faults").filter(named == Migration.GPU_FAULT).sum(),
             moving=pl.col("duration_ns").filter(moves).sum(),
@@ -172,7 +173,7 @@ def _kernel_times(trace: Trace) -> pl.DataFrame:
 
 
 def _memory_operations(trace: Trace) -> pl.DataFrame:
-    """Return copies, fills and transfers of unified memory, under the names that nsys gives them."""
+    """Return copies, fills and transfers of unified memory, by the names that nsys gives them."""
     operations = trace.activities.filter(pl.col("kind").cast(pl.String) != "kernel")
     names = operations["name"].cast(pl.String)
     shown = pl.Series([_operation(name) for name in names.unique(maintain_order=True)], dtype=pl.String)
@@ -193,6 +194,7 @@ def _memory_operations(trace: Trace) -> pl.DataFrame:
 
 
 def _operation(name: str) -> str:
+    # CUDA's names say HtoD and the like; others are told by their direction.
     if name.startswith("Memcpy") and (found := _COPY.search(name)):
         return f"[CUDA memcpy {_PLACES[found[1]]}-to-{_PLACES[found[2]]}]"
     if (direction := direction_of(name)) is not None:
@@ -201,6 +203,7 @@ def _operation(name: str) -> str:
 
 
 def _time_rows(table: pl.DataFrame) -> tuple[TimeRow, ...]:
+    # Only some tables have these columns; `TimeRow` takes them by their names.
     further = [column for column in ("category", "style") if column in table.columns]
     found = _distributions(table, "duration_ns", ["name", *further])
     whole = sum(one.total for _, one in found)

@@ -1,7 +1,7 @@
 """What each node of a replayed CUDA graph cost.
 
-All activities of one replay share its correlation id. Recent drivers number graphs and nodes; where they did not, a
-graph is known by the sequence of its kernels, and a node by its place in that sequence.
+All activities of one replay share its correlation id. Recent drivers number graphs and nodes; without numbers, a graph
+is known by the sequence of its kernels, and a node by its place in that sequence.
 """
 
 from typing import Final
@@ -33,16 +33,16 @@ def graph_table(trace: Trace, links: Links, capture: Trace | None = None) -> pl.
     Args:
         trace: the trace.
         links: its links.
-        capture: another trace, in which the graphs were captured; the trace itself if left out.
+        capture: another trace, in which the graphs were captured; None for the trace itself.
     """
     nodes = _durations(trace, links)
     return _with_operators(nodes, _captures(trace, links) if capture is None else _captures(capture, link(capture)))
 
 
 def replayed_operators(trace: Trace, links: Links, nodes: pl.DataFrame) -> pl.Series:
-    """Return per activity what a replayed graph is charged to; null for what no replay launched.
+    """Return per activity of a replay what it is charged to; null for all others.
 
-    That is the operator that was captured, said to be replayed, where it is known.
+    That is the captured operator, marked with `REPLAYED`, where it is known; else `NOT_ATTRIBUTED`.
 
     Args:
         trace: the trace.
@@ -76,6 +76,7 @@ def _captures(trace: Trace, links: Links) -> list[list[str | None]]:
     for owner in np.unique(thread[captured]):
         mine = thread[captured] == owner
         begun = np.sort(start[begins & (thread == owner)])
+        # A thread captures one graph after the other: the count of its begins so far tells them apart.
         number[mine] = np.searchsorted(begun, start[captured[mine]], side="right")
     for row, place in zip(captured.tolist(), number.tolist(), strict=True):
         owner = int(links.launch_operator[row])
@@ -86,6 +87,7 @@ def _captures(trace: Trace, links: Links) -> list[list[str | None]]:
 def _with_operators(nodes: pl.DataFrame, captures: list[list[str | None]]) -> pl.DataFrame:
     operators: list[str | None] = []
     how: list[str] = []
+    # Rows come sorted by device, graph and node, so that the groups' answers, one after the other, match the rows.
     for (_, _), graph in nodes.group_by("device", "graph", maintain_order=True):
         found, known_how = operators_of_nodes(graph["name"].to_list(), captures)
         operators += found
@@ -117,6 +119,7 @@ def _replayed(trace: Trace, links: Links) -> pl.DataFrame:
 
 def _replayed_rows(trace: Trace, links: Links) -> Ints:
     is_graph_launch = calls_of(trace.launches, ApiKind.GRAPH_LAUNCH)
+    # A node's number tells by itself; without numbers the launching call does.
     replayed = trace.activities["graph_node_id"].fill_null(0).to_numpy() != 0
     launched = links.activity_launch >= 0
     replayed[launched] |= is_graph_launch[links.activity_launch[launched]]
@@ -129,6 +132,7 @@ def _numbered(replayed: pl.DataFrame) -> pl.DataFrame:
     placed = replayed.sort("start_ns", maintain_order=True).with_columns(place=pl.int_range(pl.len()).over(replay))
     # Once per replay: a sequence is as long as its graph.
     sequences = placed.group_by(replay, maintain_order=True).agg(pl.col("name").str.join("\n").alias("sequence"))
+    # Replays of the same sequence of kernels count as one graph.
     numbers = sequences.select(*replay, number=pl.col("sequence").rank("dense").cast(pl.Int64))
     placed = placed.join(numbers, on=replay, how="left", nulls_equal=True, maintain_order="left")
     return placed.with_columns(

@@ -1,4 +1,4 @@
-"""Whether a device can launch a kernel so: the limits of grid, block, registers and shared memory.
+"""Checks launch configurations: the limits of grid, block, registers and shared memory.
 
 Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 """
@@ -17,18 +17,19 @@ _BLOCK: Final = (1024, 1024, 64)
 _THREADS: Final = 1024
 _REGISTERS: Final = 65_536
 _REGISTERS_PER_THREAD: Final = 255
-_WITHOUT_ASKING: Final = 48 << 10  # bytes of shared memory; above it a kernel has to opt in
+_WITHOUT_ASKING: Final = 48 << 10  # bytes of shared memory; for more a kernel has to opt in
 _AXES: Final = "xyz"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch configuration, and what the kernel needs.
+    """A launch configuration, and the resources that the kernel needs.
 
     Attributes:
-        grid, block: in thread blocks, in threads.
-        registers_per_thread: as the compiler says.
-        shared_memory_bytes: static and dynamic.
+        grid: thread blocks along x, y and z.
+        block: threads of a block along x, y and z.
+        registers_per_thread: as the compiler reports it.
+        shared_memory_bytes: static and dynamic shared memory of a block together.
     """
 
     grid: Dimensions
@@ -38,17 +39,17 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCheck:
-    """The result.
+    """Whether a launch configuration is accepted, and how it fills the device.
 
     Attributes:
-        problems: why the device refuses it; none where it accepts it.
-        remarks: what the caller has to do.
+        problems: why the device refuses the launch; empty where it accepts it.
+        remarks: what to keep in mind about an accepted launch.
         occupancy: how it fills the device; None where it cannot be launched.
     """
 
@@ -61,9 +62,9 @@ def check_launch(launch: Launch, capability: ComputeCapability, multiprocessors:
     """Check a launch configuration.
 
     Args:
-        launch: what is launched.
-        capability: of the device.
-        multiprocessors: how many it has; None where no device is meant.
+        launch: the configuration and the kernel's needs.
+        capability: the compute capability to launch on.
+        multiprocessors: how many the device has; None without a particular device: then waves are unknown.
     """
     problems = tuple(_problems(launch, capability))
     if problems:
@@ -80,6 +81,7 @@ def _problems(launch: Launch, capability: ComputeCapability) -> Iterator[str]:
         yield f"a block of {launch.threads:,} threads: at most {_THREADS:,}"
     if launch.registers_per_thread > _REGISTERS_PER_THREAD:
         yield f"{launch.registers_per_thread} registers a thread: at most {_REGISTERS_PER_THREAD}"
+    # A block starts whole warps, so the last one takes its registers even if it is not full.
     elif (warps := -(-launch.threads // WARP)) > (most := warps_by_registers(launch.registers_per_thread, _REGISTERS)):
         yield (
             f"{launch.threads:,} threads with {launch.registers_per_thread} registers: the {_REGISTERS:,} "

@@ -16,7 +16,7 @@ _INPUTS = ("input_dims", "input_types", "input_strides", "concrete_inputs", "ker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchShape:
-    """One row of `launch_shapes`. Inputs are JSON text, ``grid`` and ``block`` are ``x,y,z``; None is not recorded."""
+    """One row of `launch_shapes`. Inputs are JSON text, grid and block ``x,y,z``; None where not recorded."""
 
     operator: str | None
     input_dims: str | None
@@ -46,7 +46,7 @@ def rows_of(shapes: pl.DataFrame) -> Iterator[LaunchShape]:
 
 
 def launch_shapes(trace: Trace, links: Links, inputs: pl.DataFrame, of: Ints | None = None) -> pl.DataFrame:
-    """Return one row per operator, inputs, kernel and launch geometry, the most expensive first.
+    """Return one row per operator, inputs, kernel and launch geometry; the most expensive first.
 
     Columns: ``operator`` and its inputs (null where none was recorded), ``name``, ``kind``, ``device``, the geometry,
     ``operator_calls`` (calls of the operator with these inputs that launched anything), ``calls``, ``total_ns``,
@@ -57,16 +57,17 @@ def launch_shapes(trace: Trace, links: Links, inputs: pl.DataFrame, of: Ints | N
         trace: the trace.
         links: its links.
         inputs: its `inputs_of_activities`.
-        of: rows of the activities that count; all of them without.
+        of: rows of the activities that count; None for all.
     """
     owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
     duration = pl.col("duration_ns")
     key = ("operator", *_INPUTS, "kind", "name", "device", *GEOMETRY)
-    # Grouped by numbers of texts; only the rows that are left get the texts.
+    # Grouping by codes is quicker than by texts; only the groups that result get their texts.
     rows = (
         trace.activities.select("name", "kind", "device", "duration_ns", *GEOMETRY)
         .with_columns(inputs, owner=owner)
         .select(pl.all() if of is None else pl.all().gather(of))
+        # A call that launched several kernels is one call in the row of each.
         .with_columns(operator_calls=pl.col("owner").n_unique().over("operator", *_INPUTS, "device"))
         .group_by(key)
         .agg(
@@ -83,7 +84,7 @@ def launch_shapes(trace: Trace, links: Links, inputs: pl.DataFrame, of: Ints | N
 
 
 def inputs_of_activities(trace: Trace, links: Links) -> pl.DataFrame:
-    """Return per activity its operator and the recorded inputs, of the innermost call; null where none was recorded."""
+    """Return per activity its operator and the recorded inputs of the innermost call; null where none were recorded."""
     owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
     call = operator_slices(trace, links)["call"].gather(owner)
     inputs = {name: _recorded(trace.operators[name], owner, call) for name in _INPUTS}
@@ -91,13 +92,13 @@ def inputs_of_activities(trace: Trace, links: Links) -> pl.DataFrame:
 
 
 def _recorded(column: pl.Series, owner: pl.Series, call: pl.Series) -> pl.Series:
-    """Return what the operator itself recorded, else the call that it was redispatched from."""
+    """Return what was recorded for the operator itself, else for the call that it was redispatched from."""
     own = column.gather(owner)
     return own.zip_with(own.is_not_null(), column.gather(call))
 
 
 def called_operators(trace: Trace, links: Links) -> pl.DataFrame:
-    """Return which operators call which: ``operator``, ``called``, ``calls``; directly, as recorded."""
+    """Return which operators call which directly: ``operator``, ``called``, ``calls``; without redispatches."""
     parent = pl.Series(links.operators.parent, dtype=pl.Int64).replace(-1, None)
     names = trace.operators["name"].cast(pl.String)
     return (

@@ -1,4 +1,4 @@
-"""Limits added up: by operator, category, module and step, and what a step makes of a device."""
+"""Limits added up by operator, category, module and step, and how well a step uses a device."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -25,11 +25,16 @@ _KEY: Final = ("operator", "input_dims", "input_types", "device")
 
 
 def totals_by_name(rows: Sequence[LimitRow], by: str) -> tuple[LimitTotal, ...]:
-    """Add rows up by ``operator``, ``category`` or ``shape``; the most time lost first."""
+    """Add rows up; the most time lost first.
+
+    Args:
+        rows: the limits of single calls.
+        by: ``operator``, ``category``, or ``shape`` for operator and input shapes.
+    """
     groups: dict[tuple[str, str | None], list[LimitRow]] = {}
     for row in rows:
         name = row.category if by == "category" else row.operator or NO_OPERATOR
-        # By what was recorded, not by its text: long lists of tensors that differ can be written alike.
+        # Grouped by what was recorded, not by the text that is printed: long lists of tensors may be shortened alike.
         groups.setdefault((name, row.input_dims if by == "shape" else None), []).append(row)
     return _sorted(_total(f"{name} {tensor_shapes(dims)}".rstrip(), found) for (name, dims), found in groups.items())
 
@@ -50,7 +55,7 @@ def _total(name: str, rows: Iterable[LimitRow]) -> LimitTotal:
 
 
 def least_ns(row: LimitRow) -> float:
-    """Return the least time of all calls; not above what they took, where a model or peak is wrong."""
+    """Return the least time of all calls in nanoseconds; at most what they took, as a model or peak may be wrong."""
     return min(row.calls * (row.ideal_ns or 0.0), float(row.device_ns))
 
 
@@ -67,6 +72,7 @@ def totals_by_module(
         return None
     names, module = found
     labels = [*names.to_list(), NO_MODULE]
+    # -1, in no module, picks the last label.
     return _sorted(_by_activity(trace, links, rows, [labels[at] for at in module.tolist()]))
 
 
@@ -75,12 +81,13 @@ def totals_by_step(trace: Trace, links: Links, rows: Sequence[LimitRow]) -> tupl
     table = step_table(trace)
     labels = [f"step {number}" for number in table["step"].to_list()] + [NO_STEP]
     step = step_of_activities(trace, links, table)
+    # -1, in no step, picks the last label.
     totals = {total.name: total for total in _by_activity(trace, links, rows, [labels[at] for at in step.tolist()])}
     return tuple(totals[label] for label in dict.fromkeys(labels) if label in totals)
 
 
 def _by_activity(trace: Trace, links: Links, rows: Sequence[LimitRow], label: Sequence[str]) -> Iterator[LimitTotal]:
-    """Give each activity its part of its row's limit, by duration."""
+    """Add limits up by label: each activity gets the part of its row's limit that its duration is of the row's."""
     share, flop = _per_nanosecond(trace, links, rows)
     duration = column(trace.activities, "duration_ns")
     known = ~np.isnan(share)
@@ -106,7 +113,7 @@ def _by_activity(trace: Trace, links: Links, rows: Sequence[LimitRow], label: Se
 
 
 def _per_nanosecond(trace: Trace, links: Links, rows: Sequence[LimitRow]) -> tuple[Ints, Ints]:
-    """Return per activity the share of the limit and the operations per nanosecond of its row; NaN without a model."""
+    """Return per activity its row's share of the limit and operations per nanosecond; NaN without a model."""
     known = [row for row in rows if row.ideal_ns is not None and row.device_ns]
     keys = pl.DataFrame(
         {
@@ -134,19 +141,20 @@ def utilisation(
     *,
     unprofiled: bool,
 ) -> Utilisation:
-    """Return what steps make of a device.
+    """Return how well steps use a device.
 
     Args:
         device: its number.
-        rows: of all devices, held against their peaks.
+        rows: the limits of the steps' work on all devices.
         needed: the same without what the backward pass computes again.
-        of_ns: how long a step takes.
-        steps: how many steps the rows are of.
+        of_ns: how long a step takes, in nanoseconds.
+        steps: how many steps the rows cover.
         unprofiled: whether ``of_ns`` was measured without a profiler.
     """
     mine = [row for row in rows if row.device == device and row.ideal_ns is not None]
     moved = sum(row.calls * (row.least_bytes or 0) for row in mine)
     seconds = of_ns * steps / NS_PER_S
+    # What is computed again keeps the device busy (HFU), but is not needed (MFU).
     hfu = _products(mine) / of_ns / steps if of_ns else 0.0
     return Utilisation(
         device=device,
@@ -159,5 +167,5 @@ def utilisation(
 
 
 def _products(rows: Iterable[LimitRow]) -> float:
-    """Return how long all products of some rows take at the peaks of their units, in nanoseconds."""
+    """Return how long all products of the rows take at the peaks of their units, in nanoseconds."""
     return sum(row.calls * (row.compute_ns or 0.0) for row in rows)

@@ -24,27 +24,29 @@ from opscope.knowledge.measured_peaks import peaks_called
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.trace.model import DeviceProperties
 
-# The shortest kernels of the recorded traces take 0.7 to 1.1 us, whatever they do.
+# The shortest kernels in the recorded traces take 0.7 to 1.1 us, whatever they do.
 FLOOR_NS: Final = 1_200.0
 _LOOKED_AT: Final = 2_000  # rows of inputs, kernels and geometry: traces of real programs have hundreds
 MODELLED_SHARE: Final = 0.7  # of the time
-MOSTLY_MOVING: Final = 0.3  # of the time: from here on, whether data need to be moved matters more than how fast
-# Peaks and clocks are not exact.
+MOSTLY_MOVING: Final = 0.3  # of the time: from here on, whether data must move matters more than how fast they do
+# A call may exceed its limit by this factor: peaks and clocks are not exact.
 _TOLERATED: Final = 1.05
 UNKNOWN: Final = "no model knows it with these inputs"
 BETWEEN_DEVICES: Final = "data move between devices"
 PRODUCTS: Final = (Operation.GEMM, Operation.GEMV, Operation.FPROP, Operation.DGRAD, Operation.WGRAD)
 _INPUTS: Final = ("operator", "input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file", "device")
+# From short names of data types to the precisions of `opscope.knowledge.devices`.
 _BY_SHORT: Final[Mapping[str, str]] = {
     **{"f32": "fp32", "tf32": "tf32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "i8": "int8", "u8": "int8"},
     **{"f8e4m3": "fp8", "f8e5m2": "fp8", "f8": "fp8", "e4m3": "fp8", "e5m2": "fp8", "fp8": "fp8"},
 }
+# Peaks that may apply to operands of a type, or to a precision whose kernel's name leaves the unit open.
 _UNITS: Final[Mapping[str, tuple[str, ...]]] = {
     "float32": ("fp32", "tf32"),
     "float64": ("fp64", "fp64_tensor"),
     "fp16": ("fp16", "fp16_acc16"),
 }
-# Of each precision the next lower one that users may choose.
+# For each precision the lower ones that users may choose, in order of preference.
 _LOWER: Final[Mapping[str, tuple[str, ...]]] = {
     "fp64": ("fp32", "tf32"),
     "fp64_tensor": ("tf32",),
@@ -73,10 +75,11 @@ class _Work:
 
 
 def peaks_of(devices: Sequence[DeviceProperties]) -> dict[int | None, Peaks]:
-    """Return what the devices of a trace can do at most, by their numbers; those that are not known are left out.
+    """Return the peaks of a trace's devices by their numbers; devices without known peaks are left out.
 
-    What was measured on a device of this name, by ``opscope peaks`` for this user, counts before the datasheet; of a
-    name that is not in the table they are estimated from a device of the same compute capability.
+    Peaks that this user measured with ``opscope peaks`` on a device of this name come before its datasheet. A name that
+    no table has gets the datasheet of a device that is as large, else an estimate from one of the same compute
+    capability.
     """
     found = {item.index: _peaks_of(item) for item in devices}
     return {index: peaks for index, peaks in found.items() if peaks is not None}
@@ -91,7 +94,7 @@ def _peaks_of(device: DeviceProperties) -> Peaks | None:
     return estimated_peaks(device.name, device.compute_capability, device.multiprocessors)
 
 
-# Tells the cost of a call that no rule knows, where PyTorch is there to ask.
+# Returns the cost of a call that no rule knows, by asking PyTorch; None where that does not know it either.
 Rebuild = Callable[[LaunchShape, Category], Cost | None]
 
 
@@ -104,10 +107,10 @@ def limit_rows(
     """Return all device work of a trace with its limits: the most time lost first, then what has no model.
 
     Args:
-        launch_shapes: of the trace.
+        launch_shapes: the trace's `launch_shapes`; the most expensive first.
         functions: the operators of the PyTorch that ran, or of a release.
-        peaks: of the devices, by their numbers; a device without has no limits.
-        rebuild: asked for the costs of calls that no rule knows.
+        peaks: by device number; work on a device without peaks has no limits.
+        rebuild: gives the costs of calls that no rule knows; None to leave them without a model.
     """
     classifier = Classifier(functions)
     works = _works(launch_shapes.head(_LOOKED_AT))
@@ -118,7 +121,7 @@ def limit_rows(
 
 
 def _not_looked_at(launch_shapes: pl.DataFrame, classifier: Classifier) -> Iterator[LimitRow]:
-    """Yield the rest of the work per operator and device: of a trace with that many shapes, each is next to nothing."""
+    """Yield the rest of the work per operator and device; each of its shapes takes next to no time."""
     sums = launch_shapes.group_by("operator", "device", maintain_order=True).agg(
         pl.col("name").first(), pl.col("calls", "total_ns").sum()
     )
@@ -139,7 +142,7 @@ def _works(launch_shapes: pl.DataFrame) -> Iterator[_Work]:
     groups: dict[tuple[object, ...], list[LaunchShape]] = {}
     for row in rows_of(launch_shapes):
         key = tuple(getattr(row, name) for name in _INPUTS)
-        # What no operator launched has nothing in common but its name.
+        # Launches of no operator have nothing in common but the kernel's name.
         groups.setdefault(key if row.operator is not None else (None, row.name, row.device), []).append(row)
     for kernels in groups.values():
         yield _Work(tuple(kernels))
@@ -186,14 +189,14 @@ def _row(work: _Work, costs: "_Costs", peaks: Peaks | None) -> LimitRow:
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """What tells the cost of work: rules, and where they know nothing, PyTorch."""
+    """Finds the cost of work: by rules, and where no rule knows it, by asking PyTorch."""
 
     functions: NativeFunctions
     classifier: Classifier
     rebuild: Rebuild | None
 
     def of(self, work: _Work) -> tuple[Cost | None, str | None]:
-        """Return the cost of a call, or why there is none."""
+        """Return the cost of a call, or None and the reason why there is none."""
         first = work.first
         reason = _beyond_models(work)
         if first.operator is None or reason is not None:
@@ -210,7 +213,7 @@ class _Costs:
 
 
 def _beyond_models(work: _Work) -> str | None:
-    """Say why no model can exist for some work."""
+    """Return why no model can exist for some work; None where one can."""
     if work.first.operator is None:
         return "no operator was recorded"
     copied = {direction_of(kernel.name) for kernel in work.kernels if kernel.kind == "memcpy"}
@@ -232,7 +235,7 @@ def recorded_call(row: LaunchShape, functions: NativeFunctions) -> RecordedCall 
 
 
 def _of_lists(work: _Work) -> Cost | None:
-    """Return what a call of an operator on lists of tensors moves at least, by its kernels."""
+    """Return what a call on lists of tensors moves at least, by the grids of its kernels; None for other kernels."""
     total = 0
     for kernel in work.kernels:
         grid = dimensions(kernel.grid)
@@ -244,8 +247,8 @@ def _of_lists(work: _Work) -> Cost | None:
 
 
 def _precision(work: _Work, cost: Cost | None) -> str | None:
-    """Return in which precision products ran: as the kernel's name says, else by their operands."""
-    if cost is None:  # what was multiplied is not known, but how
+    """Return in which precision products ran: by the kernel's name, else by their operands; None for other work."""
+    if cost is None:  # the sizes are unknown, but the kernel's name still says how it multiplies
         kernel = decode(work.first.name)
         return precision_of(kernel) if kernel.operation in PRODUCTS else None
     if not cost.flop:
@@ -253,12 +256,12 @@ def _precision(work: _Work, cost: Cost | None) -> str | None:
     named = next((found for kernel in work.kernels if (found := precision_of(decode(kernel.name))) is not None), None)
     if named is not None or cost.dtype is None:
         return named
-    # Of a kernel whose name does not say, the operands' type tells; not of those that several units take.
+    # If the name does not say, the operands' type does, except for types that several units take.
     return None if cost.dtype.short in ("f32", "f64") else _BY_SHORT.get(cost.dtype.short)
 
 
 def precision_of(kernel: DecodedKernel) -> str | None:
-    """Return in which precision a kernel multiplies, as `opscope.knowledge.devices.Device` names it."""
+    """Return in which precision a kernel multiplies, as `Device` of `opscope.knowledge.devices` names it, or None."""
     if kernel.unit == FP32_CORES:
         return "fp32"
     if kernel.unit == FP64_CORES:
@@ -266,11 +269,12 @@ def precision_of(kernel: DecodedKernel) -> str | None:
     if kernel.unit != TENSOR_CORES:
         return None
     dtype = _BY_SHORT.get(kernel.compute_dtype or kernel.input_dtype or "")
+    # Tensor Cores take operands of 32 bits as TF32, and have a peak of their own for 64 bits.
     return {"fp32": "tf32", "fp64": "fp64_tensor"}.get(dtype or "", dtype)
 
 
 def _as_run(cost: Cost, peaks: Peaks, call_ns: float) -> Cost:
-    """Return the cost with inputs that are one tensor counted once, where the memory could not have moved them all."""
+    """Return the cost; with inputs that look alike counted once, if memory could not have moved them all in time."""
     if cost.shared_bytes is None or cost.least_bytes is None or not peaks.memory_bytes_per_s:
         return cost
     too_fast = NS_PER_S * cost.least_bytes / peaks.memory_bytes_per_s > call_ns
@@ -285,7 +289,7 @@ class _Ideal:
 
 
 def _ideal(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> _Ideal | None:
-    """Return the least time of a call."""
+    """Return the least time of a call; None where a peak or the cost is not known."""
     if cost.least_bytes is None or not peaks.memory_bytes_per_s or cost.least_flop is None:
         return None
     memory = NS_PER_S * cost.least_bytes / peaks.memory_bytes_per_s
@@ -293,7 +297,7 @@ def _ideal(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> _
         memory = min(memory, call_ns)  # the cache may hold it all, and is faster
     compute = 0.0
     if cost.least_flop:
-        # Where the unit is not known, the fastest that may be used is the limit.
+        # If the unit is not known, the fastest one that may be used is the limit.
         units = _UNITS.get(precision or (cost.dtype.torch if cost.dtype else ""), (precision or "",))
         rate = max((peaks.rates.get(unit, 0.0) for unit in units), default=0.0)
         if not rate:
@@ -306,7 +310,7 @@ def _ideal(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> _
 
 
 def _at_lower(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -> tuple[str | None, float | None]:
-    """Return the next lower precision of products that the device is faster at, and the least time at it."""
+    """Return the next lower precision at which the device is clearly faster, and the least time at it; or None."""
     own = peaks.rates.get(precision or "")
     for lower in _LOWER.get(precision or "", ()) if own else ():
         if peaks.rates.get(lower, 0.0) > 1.5 * (own or 0.0):
@@ -316,13 +320,13 @@ def _at_lower(cost: Cost, precision: str | None, peaks: Peaks, call_ns: float) -
 
 
 def mostly_modelled(rows: Sequence[LimitRow]) -> bool:
-    """Tell whether most of the device time of some work has a model."""
+    """Tell whether at least `MODELLED_SHARE` of the device time of some work has a model."""
     whole = sum(row.device_ns for row in rows)
     return whole > 0 and sum(row.device_ns for row in rows if row.ideal_ns is not None) >= MODELLED_SHARE * whole
 
 
 def moving_share(rows: Sequence[LimitRow]) -> float:
-    """Return the share of some work's device time in which data are copied or filled, and nothing is computed."""
+    """Return the share of some work's device time that only copies or fills data; 0 of no work."""
     whole = sum(row.device_ns for row in rows)
     moving = sum(
         row.device_ns for row in rows if row.category == Category.MEMORY or direction_of(row.kernel) is not None
@@ -331,10 +335,10 @@ def moving_share(rows: Sequence[LimitRow]) -> float:
 
 
 def over_limit(rows: Sequence[LimitRow]) -> tuple[str, ...]:
-    """Return the operators whose calls were faster than their limit: a model or a peak is wrong."""
+    """Return the operators, or kernels of no operator, whose calls were faster than their limit."""
     return tuple(dict.fromkeys(row.operator or row.kernel for row in rows if is_over_limit(row)))
 
 
 def is_over_limit(row: LimitRow) -> bool:
-    """Tell whether calls were faster than their limit."""
+    """Tell whether calls were faster than their limit, so that a model or a peak is wrong."""
     return row.share is not None and row.share > _TOLERATED

@@ -1,4 +1,4 @@
-"""Theoretical occupancy of a launch, and what limits it: from its geometry and the device's limits, not measured."""
+"""The theoretical occupancy of a launch and what limits it, from its geometry and the device's limits."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,8 +10,8 @@ from opscope.knowledge.compute_capabilities import MultiprocessorLimits, compute
 from opscope.trace.model import DeviceProperties
 
 WARP: Final = 32  # threads
-_REGISTER_UNIT = 256  # registers are given to a warp in units of this
-_WARPS_PER_PARTITION = 4  # and to thread blocks by multiples of this many warps
+_REGISTER_UNIT = 256  # a warp gets registers in multiples of this
+_WARPS_PER_PARTITION = 4  # registers suffice for warps in multiples of this, one per quarter of a multiprocessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class Occupancy:
     """How many thread blocks of a launch one multiprocessor holds at a time.
 
     Attributes:
-        blocks_per_multiprocessor: as many.
-        warps_per_multiprocessor: their warps.
-        percent: those warps as a percentage of the most that the multiprocessor holds.
+        blocks_per_multiprocessor: the number of these blocks.
+        warps_per_multiprocessor: the warps of these blocks.
+        percent: these warps as a percentage of the most that the multiprocessor holds.
         limiter: what allows no further block: ``threads``, ``blocks``, ``registers`` or ``shared memory``; several are
             joined by " and ".
         waves: thread blocks of the launch per thread blocks that the whole device holds; None where the number of
@@ -36,7 +36,7 @@ class Occupancy:
 
     @property
     def tail(self) -> float | None:
-        """The share of the places in all waves that the last one leaves empty; None where waves are unknown."""
+        """The share of the places in all waves that the last wave leaves empty; None where waves are unknown."""
         return None if self.waves is None else 1 - self.waves / math.ceil(self.waves)
 
 
@@ -49,8 +49,17 @@ def occupancy(
 ) -> Occupancy | None:
     """Compute the theoretical occupancy of a launch.
 
-    None where the device's compute capability is not known, or the launch cannot run on it at all.
     Formulas: CUDA C++ Programming Guide, "Multiprocessor Level" and the occupancy calculator.
+
+    Args:
+        grid: thread blocks along x, y and z.
+        block: threads of a block along x, y and z.
+        registers_per_thread: below 1, registers set no limit.
+        shared_memory_bytes: static and dynamic shared memory of a block together.
+        device: what is known of it; its own figures replace those of its compute capability.
+
+    Returns:
+        The occupancy; None where the compute capability is not known, or the device cannot run the launch at all.
     """
     limits = _limits(device)
     threads = block[0] * block[1] * block[2]
@@ -78,14 +87,14 @@ def occupancy(
 
 
 def entry_of(found: Occupancy | None) -> OccupancyEntry | None:
-    """Return what documents hold of an occupancy."""
+    """Return an occupancy as documents hold it."""
     if found is None:
         return None
     return OccupancyEntry(found.percent, found.blocks_per_multiprocessor, found.limiter, found.waves, found.tail)
 
 
 def occupancy_of(launch: LaunchShape, device: DeviceProperties | None) -> Occupancy | None:
-    """Compute the theoretical occupancy of a recorded launch; None also where too little of it was recorded."""
+    """Compute the theoretical occupancy of a recorded launch; None where it cannot run or too little was recorded."""
     grid, block = dimensions(launch.grid), dimensions(launch.block)
     if device is None or grid is None or block is None or launch.registers_per_thread is None:
         return None
@@ -93,7 +102,7 @@ def occupancy_of(launch: LaunchShape, device: DeviceProperties | None) -> Occupa
 
 
 def _limits(device: DeviceProperties) -> MultiprocessorLimits | None:
-    """Return the limits of the compute capability, with what the trace itself records of the device."""
+    """Return the limits of a device: what the trace records of it, else those of its compute capability."""
     known = compute_capabilities().get(device.compute_capability or "")
     if known is None:
         return None
@@ -112,17 +121,19 @@ def registers_of_warp(registers_per_thread: int) -> int:
 
 
 def warps_by_registers(registers_per_thread: int, registers: int) -> int:
-    """Return how many warps some registers suffice for: each quarter of a multiprocessor has its own."""
+    """Return how many warps a multiprocessor's registers suffice for; each quarter of it has registers of its own."""
     return registers // registers_of_warp(registers_per_thread) // _WARPS_PER_PARTITION * _WARPS_PER_PARTITION
 
 
 def _by_registers(warps: int, registers_per_thread: int, limits: MultiprocessorLimits) -> int:
+    # Registers that are not known, or not used, set no limit of their own.
     if registers_per_thread < 1:
         return limits.blocks
     return warps_by_registers(registers_per_thread, limits.registers) // warps
 
 
 def _by_shared_memory(used: int, limits: MultiprocessorLimits) -> int:
+    # The system takes a part for each block, and a block gets whole units.
     per_block = used + limits.reserved_shared_memory_bytes
     if per_block < 1:
         return limits.blocks
@@ -131,7 +142,7 @@ def _by_shared_memory(used: int, limits: MultiprocessorLimits) -> int:
 
 
 def dimensions(text: str | None) -> tuple[int, int, int] | None:
-    """Read a grid or block as tables have it: ``x,y,z``; None for anything else, empty ones included."""
+    """Read a grid or block of a table, ``x,y,z``; None for anything else, and where one of the three is 0."""
     parts = (text or "").split(",")
     if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
         return None

@@ -1,7 +1,7 @@
 """Over which dimensions an operator can run in parallel, from its schema and the recorded shapes.
 
-What is parallel follows from the operator's mathematics: elements of the result that do not depend on each other. The
-rules below say for each group of operators which inputs these dimensions are read from.
+What is parallel follows from the operator's mathematics: elements of the result that do not depend on each other. Each
+rule below reads the dimensions of a group of operators from their inputs, and returns None if they do not fit it.
 """
 
 import math
@@ -21,8 +21,8 @@ class Parallelism:
     Attributes:
         parallel: dimensions of the result, by name; all their combinations are independent of each other.
         reduced: dimensions that are added up (or otherwise combined) for each element of the result.
-        reason: why, in a sentence.
-        unit: what is independent of each other, in words.
+        reason: why these are independent, in a sentence.
+        unit: what the independent parts are, in words.
     """
 
     parallel: Mapping[str, int]
@@ -43,17 +43,18 @@ def parallelism(operator: str, category: Category, call: RecordedCall) -> Parall
     """Return over which dimensions a call is parallel; None where no rule knows the operator.
 
     Args:
-        operator: its name, ``aten::addmm``.
-        category: what kind of work it is.
-        call: its recorded inputs, with the names of its schema.
+        operator: its name, such as ``aten::addmm``.
+        category: what kind of work it does.
+        call: its recorded inputs, with the argument names of its schema.
     """
     name = operator.removeprefix("aten::").removesuffix("_")
+    # By name first: a category also holds operators that its rule does not fit.
     rule = _RULES.get(name) or (None if _combines(name) else _BY_CATEGORY.get(category))
     return None if rule is None else rule(call)
 
 
 def _combines(name: str) -> bool:
-    """Tell what combines elements, or gives elements of another size, from what works on each alone."""
+    """Tell whether an operator combines elements or changes what they are, so that its category's rule does not fit."""
     return any(part in name for part in ("softmax", "glu", "prelu", "logical", "cross")) or name in _OTHER_RESULTS
 
 
@@ -93,6 +94,7 @@ def _convolution(call: RecordedCall) -> Parallelism | None:
         return None
     if stride is None or padding is None or dilation is None:
         return None
+    # The output of a transposed convolution has other sizes than `output_sides` computes.
     if "transposed" in call.names and not call.says_no("transposed"):
         return None
     return _convolved(image, weight, (stride, padding, dilation))
@@ -110,7 +112,7 @@ def _convolved(image: Shape, weight: Shape, settings: tuple[Shape, Shape, Shape]
 
 
 def _along(first: str) -> Rule:
-    """Rows that are combined along one dimension each, such as softmax."""
+    """Return the rule of operators that combine rows along one dimension, such as softmax."""
 
     def rule(call: RecordedCall) -> Parallelism | None:
         shape, dims = call.shape(first), call.integers("dim")
@@ -141,7 +143,12 @@ def _layer_norm(call: RecordedCall) -> Parallelism | None:
 
 
 def _attention(heads: int, queries: int) -> Rule:
-    """Attention with its dimensions in some order."""
+    """Return the rule of attention.
+
+    Args:
+        heads: the position of the heads among the four dimensions of queries and keys.
+        queries: the position of the sequence among them.
+    """
 
     def rule(call: RecordedCall) -> Parallelism | None:
         query, key = call.shape("query"), call.shape("key")
@@ -150,6 +157,7 @@ def _attention(heads: int, queries: int) -> Rule:
         parallel = {"batch": query[0], "heads": query[heads], "query positions": query[queries]}
         return Parallelism(
             parallel,
+            # Keys have their dimensions in the same order as queries.
             {"key positions": key[queries], "head dimension": query[3]},
             "each query attends to the keys of its own batch and head (a mask may leave some out); the softmax over "
             "keys is combined as they pass",
@@ -216,6 +224,7 @@ def _reduction(call: RecordedCall) -> Parallelism | None:
         dims = tuple(range(len(shape))) if len(call.dims) < 3 else None
     if dims is None:
         return None
+    # An empty list of dimensions reduces all of them.
     along = {d % len(shape) for d in dims} or set(range(len(shape)))
     reduced = math.prod(shape[d] for d in along)
     return Parallelism(
@@ -226,6 +235,7 @@ def _reduction(call: RecordedCall) -> Parallelism | None:
     )
 
 
+# Names without "aten::" and without the "_" at the end of in-place operators.
 _RULES: Final[Mapping[str, Rule]] = {
     "mm": _product("self", "mat2"),
     "bmm": _product("self", "mat2"),

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """From one size to the next.
+    """How a quantity grows from one size to the next.
 
     Attributes:
         smaller, larger: the two sizes.
-        ratio: its value at the larger size over that at the smaller.
+        ratio: the value at the larger size over that at the smaller.
         exponent: ``log(ratio) / log(larger / smaller)``: 0 means no growth (of a time: something else is the limit),
-            1 growth in proportion, 2 with the square.
+            1 growth in proportion, 2 growth with the square.
     """
 
     smaller: int

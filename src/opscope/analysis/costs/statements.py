@@ -1,6 +1,6 @@
-"""Statements on one operator, one rule a function: from its shapes, its launches and, if there are any, its counters.
+"""Statements on one operator, from its shapes, its launches and, if there are any, its counters.
 
-A rule yields evidence, not text. What is not forced by the evidence is not stated.
+Each function is one rule. It yields evidence, not text, and states nothing that the evidence does not force.
 """
 
 import math
@@ -20,8 +20,8 @@ from opscope.record.counters import Counters
 from opscope.trace.model import DeviceProperties
 
 _STALLS_KEPT = 3
-_FULL_WAVE: Final = 0.8  # of the waves' capacity; less is said
-_MULTIPLE: Final = 8  # elements that 16-byte accesses of 16-bit types take
+_FULL_WAVE: Final = 0.8  # of the waves' capacity: a launch that fills less gets a statement
+_MULTIPLE: Final = 8  # elements of 16 bits in an access of 16 bytes
 _PRODUCTS: Final = (Operation.GEMM, Operation.FPROP, Operation.DGRAD, Operation.WGRAD)
 
 
@@ -35,16 +35,16 @@ class OperatorEvidence:
         kernels: how many different kernels a call launches.
         share: of the device sum; None without device times.
         per_step_ns: its self device time, per step where the trace has steps, else over the recording.
-        kernel_per_step_ns: of it, what the kernel took that most statements are about.
-        per: which of the two.
+        kernel_per_step_ns: the part of it that the kernel of ``launch`` took.
+        per: what these two times refer to.
         parallelism: what is independent; None if no rule knows the operator.
         cost: what a call must do at least; None if no rule knows the operator.
-        launch: of the kernel that took most of the time.
+        launch: the launch of the kernel that took most of the time; most statements are about it.
         decoded: what that kernel's name says.
         pattern: how kernels of its kind usually work.
-        occupancy: theoretical, of that launch.
-        device: where it ran.
-        counters: hardware counters of that kernel.
+        occupancy: the theoretical occupancy of that launch.
+        device: the device that it ran on.
+        counters: hardware counters of that kernel; empty without any.
         launch_bound: whether the step waits for the host.
     """
 
@@ -66,7 +66,7 @@ class OperatorEvidence:
     launch_bound: bool
 
     def gain_up_to(self, high_ns: float, derivation: str) -> Gain:
-        """Return a gain of at most so much; none of it is certain before the change was run."""
+        """Return a gain of 0 to ``high_ns`` nanoseconds: none of it is certain before the change was run."""
         return Gain(0.0, high_ns, self.per, derivation)
 
 
@@ -86,7 +86,7 @@ def _general(evidence: doc.AnyEvidence, gain: Gain | None = None, action: Action
 
 
 def parallel_work(evidence: OperatorEvidence) -> Iterator[Statement]:
-    """State what is independent of each other, and what is combined."""
+    """State what is independent, and what is combined."""
     found = evidence.parallelism
     if found is None:
         yield _derived(doc.DivisionUnknown())
@@ -128,6 +128,7 @@ def _tiles(evidence: OperatorEvidence, found: Parallelism, grid: tuple[int, int,
     rows, columns = found.parallel["rows"], found.parallel["columns"]
     # Libraries differ in which side of the result a tile's first number goes along: the grid decides, if it can.
     ways = [(-(-rows // tile[0]), -(-columns // tile[1])), (-(-rows // tile[1]), -(-columns // tile[0]))]
+    # A way fits if both of its counts are sides of the grid and, times the batch, make up all thread blocks.
     fitting = [way for way in ways if set(way) <= {*grid, 1} and math.prod(way) * batch == blocks]
     equal = {math.prod(way) for way in ways if blocks % (math.prod(way) * batch) == 0}
     if fitting:
@@ -243,7 +244,7 @@ def _filling(evidence: OperatorEvidence) -> Iterator[Statement]:
     if waves is None or tail is None or grid is None or device is None or device.multiprocessors is None:
         return
     if evidence.decoded and evidence.decoded.family == "NCCL":
-        return  # it leaves the device to others on purpose
+        return  # it leaves the rest of the device to other kernels on purpose
     blocks = math.prod(grid)
     if blocks < device.multiprocessors:
         idle = device.multiprocessors - blocks

@@ -1,4 +1,4 @@
-"""Per-operator and per-kernel tables: every duration given to exactly one operator, or listed as unlinked."""
+"""Tables per operator and per kernel: every duration belongs to exactly one operator, or is listed as unlinked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class OperatorTables:
             once. Totals must not be added up, ``self_*`` may be.
         shapes: one row per operator name, input shapes and input types.
         kernels_of: one row per operator name, kernel name and launch geometry.
-        categories: one row per category. Work of no operator counts by what its kernel's name says; what says nothing
-            is a category of its own.
+        categories: one row per category. The kernel's name decides on work of no operator; names that say nothing are
+            a category of their own.
     """
 
     operators: pl.DataFrame
@@ -39,7 +39,7 @@ class OperatorTables:
 
 
 def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
-    """Return the trace's operators, one row per slice, with the times that each one caused.
+    """Return the trace's operators, one row per slice, with the times that each of them caused.
 
     An operator directly inside one of the same name is a redispatch of the same call (autocast, a scalar turned into
     a tensor): ``is_call`` is False for it, and ``call`` is the row of the call it belongs to.
@@ -47,6 +47,7 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
     count = trace.operators.height
     owner = links.activity_operator[links.activity_operator >= 0]
     name_code = trace.operators["name"].to_physical().cast(pl.Int64).to_numpy()
+    # Of a name nested in itself, only the outermost slice counts in totals.
     outermost, call = ~links.operators.inside_same(name_code), _calls(links.operators.parent, name_code)
     self_device = device_time_of_operators(trace, links)
     return trace.operators.with_columns(
@@ -63,6 +64,7 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
 def _calls(parent: Ints, name_code: Ints) -> Ints:
     if not len(parent):
         return parent
+    # A chain of equal names, each directly inside the next, is one call: that of its outermost operator.
     return nearest(parent, (parent < 0) | (name_code != name_code[np.maximum(parent, 0)]))
 
 
@@ -86,11 +88,11 @@ def operator_tables(trace: Trace, links: Links, classifier: Classifier) -> Opera
 
 
 def with_unlinked(rows: pl.DataFrame, unlinked: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of operators with those of what no operator launched, by their cost: they add up to the device sum.
+    """Add rows for what no operator launched, so that self device times add up to the device sum.
 
     Args:
-        rows: by name, or by name and inputs; the most expensive first.
-        unlinked: the activities that no operator launched, with ``charged_to``: what a replayed graph is charged to.
+        rows: operators by name, or by name and inputs; the most expensive first.
+        unlinked: the activities that no operator launched; ``charged_to`` says what a replayed graph is charged to.
     """
     if not unlinked.height:
         return rows
@@ -102,6 +104,7 @@ def with_unlinked(rows: pl.DataFrame, unlinked: pl.DataFrame) -> pl.DataFrame:
         {"name": name, "activities": count, **dict.fromkeys(("self_device_ns", "total_device_ns"), time), **nothing}
         for name, count, time in sums.sort("name").iter_rows()
     ]
+    # Columns that these rows cannot have, such as inputs, are null.
     extra = pl.DataFrame({name: [row.get(name) for row in added] for name in rows.columns}, schema=rows.schema)
     return pl.concat([rows, extra]).sort("self_device_ns", "self_cpu_ns", descending=True, maintain_order=True)
 
@@ -142,7 +145,7 @@ _OPERATOR_SUMS = {
 
 
 def _largest_kernel(launched: pl.DataFrame) -> dict[str, str]:
-    """Return per operator, of those that took most, the kernel that took most of its time."""
+    """Return the kernel that took most of each operator's time, for the most expensive operators."""
     kernels = launched.filter((pl.col("kind").cast(pl.String) == "kernel") & pl.col("operator").is_not_null())
     times = kernels.group_by("operator", "name").agg(pl.col("duration_ns").sum())
     times = times.with_columns(pl.col("operator", "name").cast(pl.String)).sort("duration_ns", "name")
@@ -151,7 +154,7 @@ def _largest_kernel(launched: pl.DataFrame) -> dict[str, str]:
 
 
 def _category(name: str, classifier: Classifier, kernel: str | None) -> Category:
-    """Return what kind of work an operator does: of one that is not known, what its kernel does."""
+    """Return what kind of work an operator does; if that is not known, what its kernel does."""
     category = classifier.classify(name).category
     kind = kind_of(kernel) if category is Category.OTHER and kernel is not None else None
     return category if kind is None else kind.category
@@ -183,6 +186,8 @@ def _by_category(operators: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFram
     )
     if unlinked.height:
         names = unlinked["name"].cast(pl.String)
+        # Only the names of the most expensive kernels are read; the others count as unlinked. Copies and fills are
+        # known by their kind.
         costliest = unlinked.group_by(name=names).agg(pl.col("duration_ns").sum()).sort("duration_ns", "name")
         looked_at = costliest["name"].tail(_NAMES_LOOKED_AT)
         kinds = {name: str(kind.category) if (kind := kind_of(name)) else UNLINKED for name in looked_at}

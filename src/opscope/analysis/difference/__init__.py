@@ -43,10 +43,10 @@ def difference(name: str, before: Measured, after: Measured, fail_over: float | 
     """Compare two traces.
 
     Args:
-        name: what they are called together.
-        before: one.
-        after: the other.
-        fail_over: how much longer the step may take, as a share; None to leave that out.
+        name: the name of the pair.
+        before: the measurement to compare with.
+        after: the measurement whose changes are reported.
+        fail_over: how much longer the step may take, as a share (0.05 is 5 %); None for no gate.
     """
     unprofiled = unprofiled_change(before, after)
     step = _step(before, after, unprofiled)
@@ -65,12 +65,12 @@ def difference(name: str, before: Measured, after: Measured, fail_over: float | 
 
 
 def worst(gates: list[Gate]) -> Gate:
-    """Return the worst of some; what is proven counts before what is not."""
+    """Return the worst of some gates: a proven regression counts before missing results, these before open ones."""
     return next((gate for gate in (Gate.REGRESSION, Gate.INCOMPLETE, Gate.INCONCLUSIVE) if gate in gates), Gate.FINE)
 
 
 def _steps(before: Measured, after: Measured) -> tuple[int, int, bool]:
-    """Return by how much to divide each side's times, and whether that gives times of one step."""
+    """Return the divisor of each side's times, and whether that gives times of one step."""
     if before.step_count and after.step_count:
         return before.step_count, after.step_count, True
     return 1, 1, False
@@ -82,6 +82,7 @@ def _step(before: Measured, after: Measured, unprofiled: UnprofiledChange) -> St
     recorded = (_on_devices if all(on_device) else _on_cpu)(both, (first, second))
     medians = (unprofiled.before, unprofiled.after)
     totals = recorded.windows
+    # Medians that cannot be compared are not subtracted; the recorded steps are taken apart instead.
     known = unprofiled.ratio is not None and unprofiled.verdict is not ChangeVerdict.UNKNOWN
     if stepwise and all(on_device) and known and medians[0] is not None and medians[1] is not None:
         totals = Fraction(medians[0].median_ns), Fraction(medians[1].median_ns)
@@ -109,16 +110,16 @@ def _step(before: Measured, after: Measured, unprofiled: UnprofiledChange) -> St
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """What the two recordings say of a step. Exact times.
+    """What the two recordings say of a step, before and after. Times are exact nanoseconds.
 
     Attributes:
-        devices: their numbers.
+        devices: the numbers of the devices; None on a CPU.
         windows: how long a step took.
-        words: what that is.
-        work: which work changed.
-        rest: what else did; what neither of the two says is left for the last of them.
-        last: the name of that.
-        causes: by what that one is made up in the recordings.
+        words: what kind of window that is.
+        work: the changes of groups of calls.
+        rest: the changes of the other parts, without the last one.
+        last: the name of the part that takes what ``work`` and ``rest`` do not explain.
+        causes: how idle time changed by cause; empty on a CPU, or where the windows cannot be compared.
         doubt: why the windows cannot be compared; None where they can.
     """
 
@@ -138,6 +139,7 @@ def _on_devices(both: tuple[Measured, Measured], steps: tuple[int, int]) -> _Rec
         Side.of_device(one.analysis, line.device, n, _clock(one))
         for one, line, n in zip(both, lines, steps, strict=True)
     )
+    # Light passes count only if both sides have one: recording with names slows the host down more.
     light = all(one.timed is not one.analysis for one in both)
     timed = [_numbered(one.timed.devices, line) if light else line for one, line in zip(both, lines, strict=True)]
     idle = [line.idle.by_cause() for line in timed]
@@ -150,7 +152,7 @@ def _on_devices(both: tuple[Measured, Measured], steps: tuple[int, int]) -> _Rec
         work=work_changes(before, after),
         rest={
             SIDE_BY_SIDE: _change(lines, steps, lambda line: line.busy_ns - line.sum_ns),
-            # What no step launched counts here, so far as it lies within the window.
+            # What no step launched counts here too, as far as it lies within the window.
             OUTSIDE: _change(lines, steps, lambda line: line.sum_ns - line.outside_window_ns)
             - (per_step(launched[1], steps[1]) - per_step(launched[0], steps[0])),
         },
@@ -167,7 +169,7 @@ def _on_devices(both: tuple[Measured, Measured], steps: tuple[int, int]) -> _Rec
 def _same_device(
     before: Sequence[DeviceTimeline], after: Sequence[DeviceTimeline]
 ) -> tuple[DeviceTimeline, DeviceTimeline]:
-    """Return the device to compare: of those that both have the one that works most; else each side's busiest."""
+    """Return the device to compare: of those on both sides the one that works most, else each side's busiest."""
     theirs = {line.device: line for line in after}
     common = [(line, theirs[line.device]) for line in before if line.device in theirs]
     if not common:
@@ -180,7 +182,7 @@ def _numbered(lines: Sequence[DeviceTimeline], like: DeviceTimeline) -> DeviceTi
 
 
 def _incomparable(lines: Sequence[DeviceTimeline], steps: tuple[int, int]) -> str | None:
-    """Say why two windows, divided by their steps, are not the same thing; None where they are."""
+    """Return why two windows, divided by their steps, cannot be compared; None where they can."""
     kinds = {line.window.kind for line in lines}
     if len(kinds) > 1:
         return f"the recorded steps are measured differently: one by its {' and one by its '.join(sorted(kinds))}"
@@ -227,9 +229,10 @@ def _on_cpu(both: tuple[Measured, Measured], steps: tuple[int, int]) -> _Recorde
 
 
 def _taken_apart(found: StepChange, recorded: _Recorded, change: Fraction) -> StepChange:
-    """Divide the change of a step; what is neither work nor the rest of it is left for the last part."""
+    """Divide the change of a step into parts; the last part takes what the others do not explain."""
     rest = dict(recorded.rest)
     rest[recorded.last] = change - sum((one.change for one in recorded.work), Fraction()) - sum(rest.values())
+    # Rounded once, all parts together, so that they add up to the change: the work first, then the rest.
     whole = apportioned([one.change for one in recorded.work] + list(rest.values()), found.change_ns)
     count = len(recorded.work)
     rows = [one.document(ns) for one, ns in zip(recorded.work, whole[:count], strict=True)]
@@ -245,7 +248,7 @@ def _taken_apart(found: StepChange, recorded: _Recorded, change: Fraction) -> St
 
 
 def _causes(causes: dict[str, Fraction], idle: Fraction, rounded: int) -> tuple[Part, ...]:
-    """Divide idle time by its causes; what they do not explain is the recordings', not the unprofiled step's."""
+    """Divide the change of idle time by cause. Causes are of recorded steps: what is left is due to recording."""
     if not causes:
         return ()
     every = {**causes, RECORDING: idle - sum(causes.values())}
@@ -256,7 +259,7 @@ def _causes(causes: dict[str, Fraction], idle: Fraction, rounded: int) -> tuple[
 
 
 def _host(before: Measured, after: Measured) -> HostChange | None:
-    """Return how the host's part of the step changed; None where nothing was recorded of it on one side."""
+    """Return how the host's part of the step changed; None where a side recorded nothing of it."""
     first, second, _ = _steps(before, after)
     sides = [(before.analysis, first), (after.analysis, second)]
     if not all(a.window.duration_ns for a, _ in sides):
@@ -266,6 +269,7 @@ def _host(before: Measured, after: Measured) -> HostChange | None:
            for a, n in sides]  # fmt: skip
     operators = [sum(times.values(), Fraction()) for times in own]
     calls = [per_step(int(a.trace.launches["duration_ns"].sum()), n) for a, n in sides]
+    # Negative where threads that work at once have more time together than the window.
     rest = [window - ops - api for window, ops, api in zip(windows, operators, calls, strict=True)]
     change = round(windows[1] - windows[0])
     parts = {OPERATORS: operators, API: calls, REST: rest}
@@ -285,7 +289,10 @@ def _host(before: Measured, after: Measured) -> HostChange | None:
 
 
 def _names_one(unprofiled: UnprofiledChange, before: Measured, after: Measured) -> bool:
-    """Tell whether the recordings can say why a step is slower: it is, and they are whole and like it."""
+    """Tell whether the recordings can say why a step is slower.
+
+    It must be slower, no file may be damaged, and on a CPU the profiler's cost must not hide the reason.
+    """
     spoiling = (CheckName.FILE_IS_VALID, CheckName.PROFILER_OVERHEAD)
     failed = any(
         one.trust.failed(name) is not None
@@ -296,7 +303,7 @@ def _names_one(unprofiled: UnprofiledChange, before: Measured, after: Measured) 
 
 
 def _culprit(step: StepChange) -> str | None:
-    """Say what grew most; None where the step did not."""
+    """Return what grew most, in words; None where the step did not grow, or no part did."""
     if step.change_ns <= 0:
         return None
     work = max(step.work, key=lambda row: row.change_ns, default=None)
@@ -318,7 +325,7 @@ def _named(row: WorkChange) -> str:
 
 
 def _why(row: WorkChange, measured_on: str) -> str:
-    """Say what most of a group's growth is due to."""
+    """Return what most of a group's growth is due to, in words."""
     if row.matched in (Matched.GONE, Matched.NEW):
         return "not there before" if row.matched is Matched.NEW else "not there after"
     reasons = {

@@ -1,4 +1,4 @@
-"""What differs before any time does: where it ran, how it was set, how it was recorded."""
+"""What differs apart from times: devices and versions, settings, what was recorded."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -17,7 +17,7 @@ _CLOCK: Final = "multiprocessors' clock (MHz, median)"
 
 
 def devices_of(measured: Measured) -> tuple[str, ...]:
-    """Return the names of the devices that it ran on; of a CPU what the record calls it. Empty where nothing tells."""
+    """Return the names of the devices that a measurement ran on, or of its CPU; empty where nothing tells."""
     names = sorted({line.name for line in measured.analysis.devices})
     if names or measured.record is None:
         return tuple(names)
@@ -26,8 +26,9 @@ def devices_of(measured: Measured) -> tuple[str, ...]:
 
 
 def differing(before: Measured, after: Measured) -> Iterator[Differing]:
-    """Yield what is not the same on both sides."""
+    """Yield each fact that is not the same on both sides; None stands for a side that does not tell."""
     sides = [dict(_facts(one)) for one in (before, after)]
+    # Facts of either side: one that a side lacks differs too.
     for key in dict.fromkeys([*sides[0], *sides[1]]):
         one, other = (side.get(key) for side in sides)
         if one != other:
@@ -58,6 +59,7 @@ def _facts(one: Measured) -> Iterator[_Fact]:
 def _of_record(one: Measured) -> Iterator[_Fact]:
     record = one.record
     if record is None:
+        # A trace that opscope did not capture has no record, but may say which PyTorch wrote it.
         torch = producer_of(one.analysis.source).torch
         if torch is not None:
             yield ("environment", "torch"), torch
@@ -86,5 +88,5 @@ def _of_record(one: Measured) -> Iterator[_Fact]:
 
 
 def clocks_of(one: Measured) -> Clocks | None:
-    """Return the clocks while unprofiled steps ran; None where they are not known."""
+    """Return the clocks during the unprofiled steps; None where they are not known."""
     return one.record.benchmark.clocks if one.record and one.record.benchmark else None

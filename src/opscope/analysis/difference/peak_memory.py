@@ -1,4 +1,4 @@
-"""How peak memory changed: the allocator's figure, and by operator what was alive where allocations were recorded."""
+"""How peak memory changed: the allocator's figure and, where allocations were recorded, what was alive by operator."""
 
 from collections import Counter
 from typing import Final
@@ -12,7 +12,7 @@ NO_OPERATOR: Final = "outside any operator"
 
 
 def memory_change(before: Measured, after: Measured) -> MemoryChange | None:
-    """Compare the memory of the devices that hold most; None where neither side knows any."""
+    """Compare the peak memory of both sides, on the device that holds most; None where neither side knows any."""
     allocated = [one.record.memory.allocated_bytes if one.record else None for one in (before, after)]
     peaks = [_largest(one) for one in (before, after)]
     if not any(value is not None for value in (*allocated, *peaks)):
@@ -31,10 +31,12 @@ def _largest(one: Measured) -> LiveMemory | None:
     if not analysis.trace.allocations.height:
         return None
     found = live_memory(analysis.trace, analysis.links, analysis.origins)
+    # A device counts before the host, however much that holds.
     return max(found, key=lambda memory: (memory.device is not None, memory.peak_bytes), default=None)
 
 
 def _parts(before: LiveMemory | None, after: LiveMemory | None) -> tuple[MemoryPart, ...]:
+    # Without addresses it is not known what was alive at a peak.
     if before is None or after is None or before.before_bytes is None or after.before_bytes is None:
         return ()
     sides = [_by_operator(memory) for memory in (before, after)]

@@ -1,4 +1,4 @@
-"""Whether the unprofiled step changed: by the intervals of two medians, and by what two runs differ by anyway."""
+"""Whether the unprofiled step changed, by the intervals of two medians and the usual spread of two runs."""
 
 from opscope.analysis.measured import Measured
 from opscope.base.units import format_ns
@@ -8,7 +8,7 @@ from opscope.documents.trust import CheckName
 
 
 def unprofiled_change(before: Measured, after: Measured) -> UnprofiledChange:
-    """Tell whether the step without a profiler changed."""
+    """Judge whether the unprofiled step changed."""
     sides = before.measurement.wall, after.measurement.wall
     first, second = sides
     if first is None or second is None:
@@ -33,7 +33,12 @@ def unprofiled_change(before: Measured, after: Measured) -> UnprofiledChange:
 
 
 def gate_of(change: UnprofiledChange, fail_over: float) -> Gate:
-    """Tell whether the step takes longer than allowed: proven, disproven, or neither."""
+    """Judge whether the step takes longer than allowed: proven, disproven, or neither.
+
+    Args:
+        change: of the unprofiled step.
+        fail_over: how much longer it may take, as a share (0.05 is 5 %).
+    """
     if change.ratio_low is None or change.ratio_high is None:
         return Gate.INCONCLUSIVE
     if change.ratio_low > 1 + fail_over:
@@ -54,7 +59,7 @@ def _unknown(reason: str, before: SampleSummary | None, after: SampleSummary | N
 
 
 def _unfit(before: Measured, after: Measured) -> str | None:
-    """Say why unprofiled steps cannot be compared; None where they can."""
+    """Return why unprofiled steps cannot be compared; None where they can."""
     for name, one in (("before", before), ("after", after)):
         if one.trust.failed(CheckName.CPU_CONTENTION) is not None:
             return f"other processes took the CPU from the measurement {name}"
@@ -71,15 +76,17 @@ def _missing(before: Measured, after: Measured) -> str:
 
 
 def _spread(before: Measured, after: Measured) -> float:
-    """Return by how much runs differ beyond what the intervals hold already."""
+    """Return the share by which runs differ beyond what the intervals hold already: half per side without it."""
     most = max(before.run_to_run, after.run_to_run)
+    # Half of the spread for each side whose interval is of its own run only.
     return most * sum(0.5 for one in (before, after) if not one.interval_is_of_any_run)
 
 
 def _ratio(before: SampleSummary, after: SampleSummary, spread: float) -> tuple[float | None, float | None]:
-    """Return between what the ratio lies: by the intervals of both medians, widened by what runs differ by."""
+    """Return the least and the greatest ratio: by the intervals of both medians, widened by the spread of runs."""
     if None in (before.median_low_ns, before.median_high_ns, after.median_low_ns, after.median_high_ns):
         return None, None
+    # The ends that are farthest apart: the ratio of the true medians lies between, if the intervals hold these.
     low = (after.median_low_ns or 0) / (before.median_high_ns or 1)
     high = (after.median_high_ns or 0) / (before.median_low_ns or 1)
     return low / (1 + spread), high * (1 + spread)

@@ -1,4 +1,4 @@
-"""Which work changed: groups of calls of both sides matched with each other, and the change of each taken apart."""
+"""Which work changed: groups of calls of both sides are matched, and the change of each is taken apart."""
 
 import json
 import re
@@ -20,9 +20,9 @@ from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.kinds import kind_of
 from opscope.knowledge.kernels.names import canonical
 
-_MOST_PAIRS: Final = 250_000  # of groups of one operator that are looked at one by one
+_MOST_PAIRS: Final = 250_000  # of groups of one operator that are compared one by one
 _LISTED_KERNELS: Final = 10
-# Kinds of work of which the inputs say what is computed, whichever operator of them it is.
+# Kinds of work whose inputs alone say what is computed, whichever operator does it.
 _DEFINITE: Final = frozenset({str(Category.ATTENTION), str(Category.CONVOLUTION)})
 _NUMBERED: Final = re.compile(r"_\d+$")
 Key = tuple[str | None, str, str]
@@ -41,9 +41,15 @@ class Ran:
 class Group:
     """The calls of an operator with the same inputs, on one side.
 
-    ``shapes`` and ``types`` are those of its tensors: what else a call records differs between versions of PyTorch.
-    ``dims`` is as recorded, ``product`` has the sizes of the matrix product that a call is, ``kernels`` are by their
-    names in one spelling.
+    Attributes:
+        operator: its name; None for work of no operator.
+        dims: the shapes of all inputs as recorded, JSON text; None where not recorded.
+        shapes, types: those of its tensors alone, as what else a call records differs between versions of PyTorch.
+            For work of no operator ``types`` is the kernel's name.
+        category: what kind of work it is.
+        product: the sizes of the matrix product that a call is; None for other work.
+        calls: how many calls there are, in all steps.
+        kernels: by their names in one spelling.
     """
 
     operator: str | None
@@ -62,7 +68,7 @@ class Group:
 
     @property
     def total_ns(self) -> int:
-        """All its time."""
+        """The time of all its kernels in all steps."""
         return sum(ran.total_ns for ran in self.kernels.values())
 
 
@@ -72,9 +78,9 @@ class Side:
 
     Attributes:
         groups: the calls by operator and inputs.
-        steps: how many steps they are of.
-        clock_mhz: the lowest, the median and the highest clock of the multiprocessors; None where it is not known.
-        on_host: whether times are the host's; then an operator stands for its kernels.
+        steps: how many steps these cover.
+        clock_mhz: the lowest, the median and the highest clock of the multiprocessors; None where not known.
+        on_host: whether times are the host's; then each operator stands for a kernel of its own name.
     """
 
     groups: tuple[Group, ...]
@@ -84,19 +90,26 @@ class Side:
 
     @cached_property
     def total(self) -> Fraction:
-        """All their time, a step."""
+        """The time of all groups per step, in nanoseconds."""
         return per_step(self.total_ns, self.steps)
 
     @cached_property
     def total_ns(self) -> int:
-        """All their time."""
+        """The time of all groups in all steps."""
         return sum(group.total_ns for group in self.groups)
 
     @classmethod
     def of_device(
         cls, analysis: Analysis, device: int, steps: int, clock_mhz: tuple[int, int, int] | None = None
     ) -> "Side":
-        """Group the activities that the steps launched on a device; all where no steps are marked."""
+        """Group the activities that the steps launched on a device; all of them where no steps are marked.
+
+        Args:
+            analysis: of the trace.
+            device: the device's number; `NO_DEVICE` for activities without one.
+            steps: how many steps the activities cover.
+            clock_mhz: as in the attributes.
+        """
         categories = dict(analysis.operators.select("name", "category").iter_rows())
         rows = analysis.launch_shapes_of_steps.filter(pl.col("device").fill_null(NO_DEVICE) == device)
         groups: dict[Key, Group] = {}
@@ -110,7 +123,7 @@ class Side:
             group = groups.setdefault(key, Group(operator, dims, key[1], key[2], category))
             ran = group.kernels.setdefault(canonical(name), Ran(name))
             ran.count, ran.total_ns = ran.count + count, ran.total_ns + total
-            # Of calls that differ in strides or other arguments only, each combination has a number of its own.
+            # Calls that differ only in strides or other arguments are counted per combination: add these counts up.
             counted.setdefault(key, {})[call if operator is not None else ()] = operator_calls
         products = {
             (row.operator, *_tensors(row.input_dims, row.input_types)): row.product for row in analysis.limits_of_steps
@@ -135,7 +148,7 @@ class Side:
 
 
 def _tensors(dims: str | None, types: str | None) -> tuple[str, str]:
-    """Return the shapes and the data types of those inputs that have a shape, as text; empty where not recorded."""
+    """Return shapes and data types of the inputs that have a shape, as text; empty where not recorded."""
     shapes = _sizes(dims)
     if shapes is None:
         return dims or "", ""
@@ -154,7 +167,14 @@ def _category(name: str, kind: str) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """Two groups that were matched with each other; one of them may be missing. Exact times of a step."""
+    """Two matched groups, one of which may be missing. Times are exact nanoseconds per step.
+
+    Attributes:
+        before, after: the groups; None for one that is missing.
+        matched: by what they were matched.
+        why: the same in words where it is no exact match; None else.
+        sides: where the groups are from.
+    """
 
     before: Group | None
     after: Group | None
@@ -164,7 +184,7 @@ class Change:
 
     @cached_property
     def times(self) -> tuple[Fraction, Fraction]:
-        """How long they took."""
+        """The time of each group per step; 0 for a missing one."""
         first, second = (
             per_step(group.total_ns, side.steps) if group else Fraction()
             for group, side in zip((self.before, self.after), self.sides, strict=True)
@@ -173,12 +193,12 @@ class Change:
 
     @property
     def change(self) -> Fraction:
-        """The difference."""
+        """The time after less the time before."""
         return self.times[1] - self.times[0]
 
     @cached_property
     def calls(self) -> tuple[Fraction, Fraction]:
-        """How many calls there are."""
+        """The calls of each group per step; 0 for a missing one."""
         first, second = (
             Fraction(group.calls, side.steps) if group else Fraction()
             for group, side in zip((self.before, self.after), self.sides, strict=True)
@@ -186,11 +206,12 @@ class Change:
         return first, second
 
     def _parts(self) -> tuple[Fraction, ...]:
-        """Return the change by calls, inputs, launches of a call, other kernels, the same kernels, and clocks."""
+        """Return the change by calls, inputs, launches per call, other kernels, the same kernels, and clocks."""
         none = Fraction()
         if self.before is None or self.after is None or not self.before.calls or not self.after.calls:
             return self.change, none, none, none, none, none
         (first, second), old = self.calls, self.times[0]
+        # One factor changes after the other, with the earlier ones at their new values, so that the parts add up.
         by_calls = (second - first) * old / first
         if self.matched is Matched.INPUTS:
             return by_calls, self.change - by_calls, none, none, none, none
@@ -209,7 +230,7 @@ class Change:
         return [] if before is None or after is None else [name for name in before.kernels if name in after.kernels]
 
     def _of_call(self, kernel: str, side: int) -> tuple[Fraction, Fraction]:
-        """Return how often a kernel runs in one call, and how long once."""
+        """Return how often a kernel runs per call on one side (0 or 1), and how long it takes each time."""
         group = (self.before, self.after)[side]
         assert group is not None
         ran = group.kernels[kernel]
@@ -218,8 +239,12 @@ class Change:
     def _clocks(self, same: Fraction, expected: Fraction) -> Fraction:
         """Return how much of the same kernels' change another clock explains at most.
 
-        Only where the ranges of both clocks do not touch: kernels that wait for nothing but the multiprocessors take as
-        much longer as the clock is lower. Others do not, so it is an upper bound.
+        That is 0 where the ranges of both clocks touch. Kernels that wait for nothing but the multiprocessors take
+        longer in proportion as the clock is lower; others do not, so it is an upper bound.
+
+        Args:
+            same: how much longer the same kernels took.
+            expected: how long they would have taken at their old speed.
         """
         clocks = [side.clock_mhz for side in self.sides]
         if clocks[0] is None or clocks[1] is None:
@@ -228,12 +253,17 @@ class Change:
         if not other or (low <= highest and lowest <= high):
             return Fraction()
         explained = expected * (Fraction(one, other) - 1)
+        # A clock that changed the other way explains nothing.
         if explained * same <= 0:
             return Fraction()
         return min(explained, same) if same > 0 else max(explained, same)
 
     def document(self, change_ns: int) -> WorkChange:
-        """Return it in whole nanoseconds that add up to the change, which is rounded already."""
+        """Return the change as documents hold it, in whole nanoseconds.
+
+        Args:
+            change_ns: the whole change, rounded already; the parts add up to it.
+        """
         before, after = self.before, self.after
         one = before or after
         assert one is not None
@@ -257,7 +287,7 @@ class Change:
         )
 
     def _kernels(self) -> Iterator[KernelChange]:
-        """Yield the kernels of both sides, the most expensive first; none of time on the host."""
+        """Yield the kernels of both sides, the most expensive first; none where times are the host's."""
         if self.sides[0].on_host:
             return
         sides: list[Mapping[str, Ran]] = [group.kernels if group else {} for group in (self.before, self.after)]
@@ -278,8 +308,9 @@ _PARTS: Final = ("calls_ns", "inputs_ns", "launches_ns", "kernel_changed_ns", "s
 
 
 def work_changes(before: Side, after: Side) -> list[Change]:
-    """Match the work of two sides: exactly, then by operator, then by what it does; the rest is on one side only."""
+    """Match the work of two sides: exactly, then by operator, then by what it does; the rest is gone or new."""
     recorded = [_has_inputs(side) for side in (before, after)]
+    # Inputs of one side alone match nothing, so operators are compared as wholes.
     if recorded[0] != recorded[1]:
         before, after = _by_operator(before), _by_operator(after)
     sides = (before, after)
@@ -301,7 +332,7 @@ def _change(one: Group, other: Group, recorded: list[bool], sides: tuple[Side, S
 
 
 def _by_key(key: Key, recorded: list[bool]) -> tuple[Matched, str | None]:
-    """Say by what two groups of one key are matched; work of no operator has no inputs."""
+    """Return by what two groups of one key are matched, and why. Work of no operator has no inputs to compare."""
     if key[0] is None or all(recorded):
         return Matched.SAME, None
     return Matched.OPERATOR, f"inputs were recorded on {'one side only' if any(recorded) else 'neither side'}"
@@ -312,9 +343,10 @@ def _has_inputs(side: Side) -> bool:
 
 
 def _by_operator(side: Side) -> Side:
-    """Put the groups of each operator together, whatever their inputs."""
+    """Join the groups of each operator, whatever their inputs."""
     merged: dict[Key, Group] = {}
     for group in side.groups:
+        # Work of no operator has its kernel's name in `types`, which must stay.
         key = (group.operator, "", group.types if group.operator is None else "")
         into = merged.setdefault(key, Group(group.operator, None, key[1], key[2], group.category))
         into.calls += group.calls
@@ -335,7 +367,7 @@ def _by(groups: Iterable[Group], key: Callable[[Group], object]) -> dict[object,
 
 
 def _with_other_inputs(left: list[Group], right: list[Group], sides: tuple[Side, Side]) -> Iterator[_Match]:
-    """Pair what is left of the same operator, the most alike first: as many calls, and as many equal sizes."""
+    """Pair groups of the same operator that are left, the most alike first."""
     ours, theirs = (_by((g for g in groups if g.operator), lambda g: g.operator) for groups in (left, right))
     for operator in ours:
         if operator not in theirs:
@@ -343,6 +375,7 @@ def _with_other_inputs(left: list[Group], right: list[Group], sides: tuple[Side,
         mine, others = ours[operator], theirs[operator]
         if len(mine) * len(others) > _MOST_PAIRS:
             continue
+        # Each group is taken once, by the most alike pair that is still free.
         alike = [(_likeness(one, other, sides), x, y) for x, one in enumerate(mine) for y, other in enumerate(others)]
         taken: tuple[set[int], set[int]] = (set(), set())
         for likeness, x, y in sorted(alike, key=lambda pair: pair[0], reverse=True):
@@ -355,7 +388,10 @@ def _with_other_inputs(left: list[Group], right: list[Group], sides: tuple[Side,
 
 
 def _likeness(one: Group, other: Group, sides: tuple[Side, Side]) -> tuple[int, bool, int]:
-    """Return how alike inputs are; below 0 where their numbers of dimensions differ: then nothing says they belong."""
+    """Return how alike two groups are: equal types, as many calls per step, equal sizes; more is more alike.
+
+    The first figure is below 0 where numbers of dimensions differ: then nothing says that they belong together.
+    """
     ours, theirs = (_sizes(group.dims) for group in (one, other))
     if ours is None or theirs is None:
         return 0, one.calls * sides[1].steps == other.calls * sides[0].steps, 0
@@ -363,11 +399,12 @@ def _likeness(one: Group, other: Group, sides: tuple[Side, Side]) -> tuple[int, 
     if [len(shape) for shape in ours] != [len(shape) for shape in theirs]:
         return -1, False, 0
     equal = sum(a == b for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True))
+    # Calls per step are compared without dividing, so exactly.
     return int(one.types == other.types), one.calls * sides[1].steps == other.calls * sides[0].steps, equal
 
 
 def _sizes(dims: str | None) -> list[list[object]] | None:
-    """Return the shapes of the inputs; None where they were not recorded, or are lists of lists."""
+    """Return the shapes of the inputs; None where they were not recorded, or are no list of lists."""
     try:
         found = json.loads(dims) if dims else None
     except ValueError:
@@ -384,7 +421,7 @@ def _other_inputs(one: Group, other: Group) -> str:
 
 
 def _doing_the_same(left: list[Group], right: list[Group], sides: tuple[Side, Side]) -> Iterator[_Match]:
-    """Pair work under other names that must be the same: the only one on each side, matched or not, that does that."""
+    """Pair work under other names that must be the same: no other group of either side, matched or not, does it."""
     keys = [_Does(side) for side in sides]
     every = [Counter(key for group in does.side.groups for key in does.of(group)) for does in keys]
     theirs = {key: group for group in right for key in keys[1].of(group)}
@@ -400,11 +437,15 @@ def _doing_the_same(left: list[Group], right: list[Group], sides: tuple[Side, Si
 
 @dataclass(frozen=True, slots=True)
 class _Does:
-    """What makes work the same under another name, in order, with the words for that. A category alone does not."""
+    """Keys by which work of another name counts as the same, the surest first, with words for each.
+
+    A category alone is no such key.
+    """
 
     side: Side
 
     def of(self, group: Group) -> dict[object, str]:
+        # Part of every key: work that is done more or less often is not taken for the same.
         calls = Fraction(group.calls, self.side.steps)
         found: dict[object, str] = {}
         if group.product is not None:
@@ -412,6 +453,7 @@ class _Does:
                 f"both multiply {group.product}, equally often, and nothing else does"
             )
         if group.operator is not None:
+            # "aten::add_" and "custom::add_1" are both "add".
             plain = _NUMBERED.sub("", group.operator.rpartition("::")[2].strip("_"))
             found["name", plain, group.shapes, calls] = "their names differ in underscores or a number only"
             for name in group.kernels if not self.side.on_host and len(group.kernels) == 1 else ():

@@ -1,4 +1,4 @@
-"""What the host did while a device was idle, as far as names tell: the last word on the cause of idle time."""
+"""What the host did while a device was idle, as far as names tell: this has the last word on causes of idle time."""
 
 import re
 from typing import Final
@@ -14,11 +14,11 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.knowledge.api_calls import ApiKind
 from opscope.trace.model import Trace
 
-# What PyTorch names its own range around fetching a batch, and the module whose frames do.
+# PyTorch's own range around fetching a batch, and the frames that fetch one.
 _LOADING_RANGE: Final = re.compile(r"^enumerate\(DataLoader\)")
 _LOADING_FRAME: Final = re.compile(r"torch/utils/data/|Loader\.__next__")
-BETWEEN_KERNELS_NS: Final = 5_000
-PAUSE_UNDER_STACKS_NS: Final = 350_000
+BETWEEN_KERNELS_NS: Final = 5_000  # shorter waits of queued work are the device's own
+PAUSE_UNDER_STACKS_NS: Final = 350_000  # takes the place of `PAUSE_NS` where stacks were recorded
 
 
 class Causes:
@@ -26,7 +26,7 @@ class Causes:
 
     Args:
         trace: the trace.
-        host: what its threads did.
+        host: what the trace's threads did.
     """
 
     def __init__(self, trace: Trace, host: HostTime) -> None:
@@ -34,7 +34,7 @@ class Causes:
         self._manages = calls_of(trace.launches, ApiKind.ALLOCATE, ApiKind.FREE)
         self._managing = Intervals.union_of(host.start[self._manages], host.end[self._manages])
         self._loading = _loading_by_thread(trace)
-        # Stacks make pauses of dispatching that long, in an optimizer for one; without operators nothing tells what
+        # Recording stacks makes dispatching pause that long, as in an optimizer; without operators nothing tells what
         # the host did between two launches.
         self._long_pauses = bool(trace.frames.height or not trace.operators.height)
 
@@ -42,10 +42,11 @@ class Causes:
         """Return the idle time of a device with the causes that names tell.
 
         Args:
-            idle: its idle time.
+            idle: the device's idle time.
             others: when other devices work.
         """
         idle = self._draining(idle)
+        # All are found from the same causes, those so far; where two fit a piece, the later one counts.
         for cause, pieces in (
             (IdleCause.QUEUED, self._queued(idle)),
             (IdleCause.DEPENDENCY, self._waiting_for_others(idle, others)),
@@ -60,27 +61,29 @@ class Causes:
 
     @staticmethod
     def _queued(idle: IdleTime) -> Ints:
-        """From one queued kernel to the next the device itself takes a microsecond or two."""
+        """Return short waits of queued work: the device itself takes a microsecond or two between two kernels."""
         short = idle.pieces.end - idle.pieces.start < BETWEEN_KERNELS_NS
         return np.flatnonzero(idle.is_any_of((IdleCause.DEPENDENCY,)) & short)
 
     def _waiting_for_others(self, idle: IdleTime, others: Intervals) -> Ints:
-        """While another device works, a host that waits waits for that one."""
+        """Return waits of the host during which another device works: the host waits for that one."""
         sits = np.flatnonzero(idle.is_any_of((IdleCause.BLOCKING,)) & (idle.call >= 0))
         sits = sits[self._host.waits[idle.call[sits]]]
         return sits[idle.pieces.mostly_within(others)[sits]]
 
     def _allocating(self, idle: IdleTime) -> Ints:
+        # Where a record of loading code explains the wait, memory does not.
         blocking = np.flatnonzero(idle.is_any_of((IdleCause.BLOCKING,)) & (idle.call >= 0) & (idle.record < 0))
         calls = blocking[self._manages[idle.call[blocking]]]
         tails = np.flatnonzero(idle.is_any_of((IdleCause.TAIL,)))
         return np.concatenate([calls, tails[idle.pieces.mostly_within(self._managing)[tails]]])
 
     def _draining(self, idle: IdleTime) -> IdleTime:
-        """After its last activity nothing ends a device's idle time; the host may sit in a call all the same."""
+        """Find the calls in which the host sits after a device's last activity, which nothing on the device ends."""
         tails = np.flatnonzero(idle.is_any_of((IdleCause.TAIL,)))
         middle = (idle.pieces.start[tails] + idle.pieces.end[tails]) // 2
         calls = np.flatnonzero(self._host.waits)
+        # Calls that hold no middle of a piece are left out first, so that the search looks at few.
         start, end, ordered = self._host.start[calls], self._host.end[calls], np.sort(middle)
         calls = calls[np.searchsorted(ordered, end) > np.searchsorted(ordered, start)]
         calls = calls[np.argsort(self._host.start[calls], kind="stable")]
@@ -105,7 +108,7 @@ class Causes:
         return np.union1d(sits[self._host.cold[idle.call[sits]]], loads)
 
     def _loads(self, idle: IdleTime, pieces: Ints) -> Bools:
-        """Tell per piece of idle time whether its thread was loading a batch."""
+        """Tell per piece of idle time whether its thread was loading a batch at its middle."""
         thread, moment = idle.thread[pieces], (idle.pieces.start[pieces] + idle.pieces.end[pieces]) // 2
         found = np.zeros(len(pieces), np.bool_)
         for number, loads in self._loading.items():
@@ -117,7 +120,7 @@ class Causes:
 
 
 def _loading_by_thread(trace: Trace) -> dict[int, Intervals]:
-    """Return per thread when it was loading a batch."""
+    """Return when each thread was loading a batch."""
     parts = []
     for table, names in ((trace.annotations, _LOADING_RANGE), (trace.frames, _LOADING_FRAME)):
         rows = np.flatnonzero(names_that(table["name"], names.search))

@@ -1,4 +1,4 @@
-"""The longest gaps of the devices: each with its cause, and with what the host was at, as far as that was recorded."""
+"""The longest gaps of the devices, each with its cause and with what the host was doing, as far as recorded."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -22,17 +22,18 @@ from opscope.documents.trace import GapRow
 from opscope.trace.model import Trace
 
 LISTED: Final = 50
-_SHORTLY_NS: Final = 50_000
+_SHORTLY_NS: Final = 50_000  # before the end of a gap: what ends then on another device may have been waited for
 BEFORE, BETWEEN, AFTER = "before the first activity", "between activities", "after the last activity"
 
 
 def longest_gaps(trace: Trace, places: "Places", timelines: Sequence[DeviceTimeline]) -> tuple[GapRow, ...]:
     """Return the longest gaps of all devices, the longest first.
 
-    A gap is a stretch of the window in which a device did nothing, from one activity to the next. It has the cause to
-    which most of it is due; ``causes`` has all.
+    A gap is a stretch of the window in which a device did nothing, from one activity to the next. Its cause is the one
+    to which most of it is due; ``causes`` has all.
     """
     lengths = [_lengths(timeline.idle) for timeline in timelines]
+    # Positions are negated, so that of equally long gaps the first ones are taken.
     longest = heapq.nlargest(
         LISTED,
         (
@@ -47,7 +48,7 @@ def longest_gaps(trace: Trace, places: "Places", timelines: Sequence[DeviceTimel
 
 
 def _lengths(idle: IdleTime) -> Ints:
-    """Return per gap how long it is."""
+    """Return the length of each gap, by its number."""
     length = np.zeros(int(idle.gap.max(initial=-1)) + 1, np.int64)
     np.add.at(length, idle.gap, idle.pieces.end - idle.pieces.start)
     return length
@@ -55,7 +56,10 @@ def _lengths(idle: IdleTime) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """A gap with its causes. ``shown`` is the longest piece of the largest cause, ``moment`` the middle of that."""
+    """A gap with its causes, the largest first.
+
+    ``shown`` is the position of the longest piece of the largest cause, ``moment`` the middle of that piece.
+    """
 
     timeline: DeviceTimeline
     start: int
@@ -68,6 +72,7 @@ class _Gap:
     @classmethod
     def of(cls, timeline: DeviceTimeline, gap: int) -> "_Gap":
         idle = timeline.idle
+        # Pieces are in order of time, and so are the numbers of their gaps.
         first, last = np.searchsorted(idle.gap, [gap, gap + 1]).tolist()
         start, end = (times[first:last].tolist() for times in (idle.pieces.start, idle.pieces.end))
         length = [high - low for low, high in zip(start, end, strict=True)]
@@ -119,7 +124,7 @@ def _position(before: str | None, after: str | None) -> str:
 
 
 def _ended_elsewhere(trace: Trace, gap: _Gap) -> str | None:
-    """Name the activity of another device that ended last before a gap did, if shortly before."""
+    """Return the activity of another device that ended last, and shortly before the gap did; None without any."""
     device, end = trace.activities["device"].fill_null(NO_DEVICE).to_numpy(), end_of(trace.activities)
     near = (device != gap.timeline.device) & (end <= gap.end) & (end > max(gap.end - _SHORTLY_NS, gap.start))
     if not near.any():
@@ -130,7 +135,7 @@ def _ended_elsewhere(trace: Trace, gap: _Gap) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a thread was: the innermost operator, range, module and frame of the user's."""
+    """Where a thread was: the innermost operator, range, module and Python frame of the user's program."""
 
     operator: str | None
     annotation: str | None
@@ -139,17 +144,23 @@ class Place:
 
 
 class Places:
-    """Where threads are at any time."""
+    """Tells where threads are at any time."""
 
     def __init__(self, trace: Trace, links: Links) -> None:
         self._trace, self._links = trace, links
+        # The range of a step is around everything, and so tells nothing.
         self._ranges = trace.annotations.filter(~is_step(trace.annotations))
         self._of_ranges, self._of_frames = nesting_of(self._ranges), nesting_of(trace.frames)
         self._users = names_that(trace.frames["name"], is_users)
         self._modules = names_that(trace.frames["name"], lambda name: name.startswith(MODULE_FRAME))
 
     def at(self, thread: Ints, moment: Ints) -> list[Place]:
-        """Return where threads were at some moments."""
+        """Return where threads were at some moments.
+
+        Args:
+            thread: the number of a thread per moment.
+            moment: times on the trace's clock, in nanoseconds.
+        """
         frames, nesting = self._trace.frames["name"], self._of_frames
         return [
             Place(operator, annotation, None if module is None else module.removeprefix(MODULE_FRAME), python)
@@ -166,7 +177,7 @@ class Places:
 def _innermost(
     names: pl.Series, nesting: Nesting, thread: Ints, moment: Ints, holds: Bools | None = None
 ) -> Iterator[str | None]:
-    """Yield the name of the innermost slice around each moment (of those for which something holds), if any."""
+    """Yield the name of the innermost slice around each moment, of those that ``holds`` marks; None without any."""
     for innermost in nesting.innermost_at(thread, moment).tolist():
         row = innermost
         while row >= 0 and holds is not None and not holds[row]:
@@ -175,21 +186,21 @@ def _innermost(
 
 
 def _call(trace: Trace, row: int, record: int) -> str | None:
-    """Return the name of a call, or of the record of loaded code that says more."""
+    """Return the name of a call, or of a record of loading code, which says more; None without either."""
     if record >= 0:
         return str(trace.overheads["name"][record])
     return None if row < 0 else str(trace.launches["name"][row])
 
 
 def _step_at(periods: Intervals, moment: int) -> int | None:
-    """Return the step that was at its turn at a moment."""
+    """Return the row of the step whose period holds a moment; None where none does."""
     row = int(latest_around(periods.start, periods.end, np.array([moment], np.int64))[0]) if len(periods) else -1
     return None if row < 0 else row
 
 
 @dataclass(frozen=True, slots=True)
 class _Neighbours:
-    """The activities of a device by their ends and by their starts."""
+    """The activities of a device, ordered by their ends and by their starts."""
 
     names: pl.Series
     streams: pl.Series
@@ -213,13 +224,14 @@ class _Neighbours:
         )
 
     def stream_at(self, moment: int) -> int | None:
-        """Return the stream of the first activity that begins at a moment; None where none does."""
+        """Return the stream of the first activity that begins exactly at a moment; None where none does."""
         after = int(np.searchsorted(self.start, moment, side="left"))
         begins = after < len(self.start) and self.start[after] == moment
         return None if not begins else self.streams[int(self.by_start[after])]
 
     def around(self, begin: int, finish: int) -> tuple[str | None, str | None]:
-        """Return the names of the last activity before a gap and of the first one after it."""
+        """Return the names of the last activity before a gap and of the first one after it; None without one."""
+        # Ends are exclusive: an activity that ends where the gap begins is the one before it.
         before = int(np.searchsorted(self.end, begin, side="right")) - 1
         after = int(np.searchsorted(self.start, finish, side="left"))
         return (

@@ -1,7 +1,8 @@
-"""What a thread of the host did at any time, as far as it shows in the records: for telling why a device waited.
+"""What the threads of the host did at any time, as far as records show it: this tells why a device waited.
 
-A thread sits in a call of the API that blocks (or takes long), works at something that issues nothing, or dispatches:
-it issues operators and launches one after the other. What shows none of the first two counts as the third.
+A thread sits in a call of the API that blocks (or takes long), works at something that issues nothing, or dispatches,
+that is, issues operators and launches one after the other. Time that shows neither of the first two counts as
+dispatch.
 """
 
 from collections.abc import Callable
@@ -20,10 +21,10 @@ from opscope.knowledge.api_calls import ApiCall, ApiKind, is_profilers_own, load
 from opscope.knowledge.copies import is_pageable
 from opscope.trace.model import Trace
 
-# Between two operators or launches a program that dispatches takes 5 to 50 us, under a profiler with stacks as well.
-# So long a time in which nothing begins or ends is spent on something else, be it within an operator or between two.
+# A program that dispatches takes 5 to 50 us between two operators or launches, also under a profiler with stacks.
+# A longer time in which nothing begins or ends is spent on something else, within an operator or between two.
 PAUSE_NS: Final = 100_000
-# So long without any launch is no dispatching either, however many operators come and go (of tensors on the host).
+# This long without any launch is no dispatching either, however many operators (on tensors of the host) run.
 LULL_NS: Final = 1_000_000
 
 
@@ -33,9 +34,9 @@ class ThreadTime:
 
     Attributes:
         blocked: when it sat in a call that blocks, that allocates, frees or loads code, or that took long.
-        call: of each of these its row among the launches.
+        call: the row in ``launches`` of each of these calls.
         works: when it did something that issues nothing.
-        covered: when any operator or call of its was under way.
+        covered: when any of its operators or calls was running.
     """
 
     blocked: Intervals
@@ -68,13 +69,13 @@ class HostTime:
     """The calls of a trace, and what their threads did.
 
     Attributes:
-        thread, start, end: of every call, row by row.
-        drains: calls in which the host waits for the device: a synchronisation, a copy from or to pageable memory, and
-            what frees memory.
-        waits: these, and others in which it sits whatever it launches: what allocates memory or loads code.
-        cold: calls that create a context or load code: launches of a millisecond and more while no device works, and
-            other calls of ten.
-        loading: when code was loaded, by the records that are no calls; ``loading_record`` has their rows.
+        thread, start, end: per call.
+        drains: per call whether the host waits for the device in it: a synchronisation, a copy from or to pageable
+            memory, or a call that frees memory.
+        waits: per call whether it is one of these, or one that allocates memory or loads code.
+        cold: per call whether it creates a context or loads code: launches of a millisecond and more while no device
+            works, and other calls of ten.
+        loading: when code was loaded, by records that are no calls; ``loading_record`` has their rows.
         profiler: when the profiler held up the host, by its own records.
     """
 
@@ -106,8 +107,10 @@ class HostTime:
         _, begun, ended = self._operators.of_thread(thread)
         calls = _outermost(self._calls.of_thread(thread)[0], self.start, self.end)
         start, end = self.start[calls], self.end[calls]
+        # Outermost calls do not overlap, so they can be intervals as they are.
         blocks = self.waits[calls] | (end - start > PAUSE_NS)
         blocked = Intervals(start[blocks], end[blocks])
+        # Between two neighbouring moments nothing of the thread begins or ends.
         moments = np.sort(np.concatenate([[self._begin], begun, ended, start, end, [self._end]]), kind="stable")
         pauses = _longer(Intervals(moments[:-1], moments[1:]), PAUSE_NS)
         idle = Intervals.union_of(
@@ -122,7 +125,7 @@ class HostTime:
 
 
 def _extent(trace: Trace) -> tuple[int, int]:
-    """Return when the first record of a trace begins and the last one ends: before and after, nothing is known."""
+    """Return when the first record of a trace begins and when the last one ends; 0, 0 of an empty trace."""
     tables = [trace.operators, trace.launches, trace.annotations, trace.frames, trace.activities]
     tables = [table for table in tables if table.height]
     if not tables:
@@ -135,8 +138,9 @@ def _drains(call: ApiCall) -> bool:
 
 
 def _with_operators(trace: Trace, operator: Ints, start: Ints, end: Ints) -> Intervals:
-    """Return when calls were issued, with the operators that issued them."""
+    """Return the union of some calls and of the operators that made them."""
     known = operator >= 0
+    # A call of no duration still is a launch, but an empty interval would be dropped.
     begun, ended = start.copy(), np.maximum(end, start + 1)
     begun[known] = np.minimum(begun[known], column(trace.operators, "start_ns")[operator[known]])
     ended[known] = np.maximum(ended[known], end_of(trace.operators)[operator[known]])
@@ -144,19 +148,19 @@ def _with_operators(trace: Trace, operator: Ints, start: Ints, end: Ints) -> Int
 
 
 def _of_pageable_memory(trace: Trace, activity_launch: Ints) -> Bools:
-    """Tell per call whether it copies from or to memory that is not pinned: the driver does that piece by piece."""
+    """Tell per call whether it copies from or to memory that is not pinned, which the driver does piece by piece."""
     result = np.zeros(trace.launches.height, np.bool_)
     copies = names_that(trace.activities["name"], is_pageable) & (activity_launch >= 0)
     result[activity_launch[copies]] = True
     return result
 
 
-_COLD_LAUNCH_NS: Final = 1_000_000  # with code that is loaded, launching takes microseconds
+_COLD_LAUNCH_NS: Final = 1_000_000  # once code is loaded, launching takes microseconds
 _COLD_NS: Final = 10_000_000  # allocating takes up to a few milliseconds
 
 
 def _cold(trace: Trace, start: Ints, end: Ints) -> Bools:
-    """Tell which calls set something up: they take long although nothing is queued that they could wait for."""
+    """Tell per call whether it sets something up: it takes long although nothing is queued that it could wait for."""
     launches = trace.launches
     issues = calls_of(launches, ApiKind.LAUNCH, ApiKind.GRAPH_LAUNCH)
     others = calls_of(launches, ApiKind.ALLOCATE, ApiKind.FREE, ApiKind.QUERY, ApiKind.OTHER)
@@ -173,11 +177,11 @@ def _cold(trace: Trace, start: Ints, end: Ints) -> Bools:
     return cold
 
 
-_BACKLOG: Final = 0.1  # of a call: where the device works for longer, the call may wait for room in its queue
+_BACKLOG: Final = 0.1  # of a call: if the device works for longer, the call may wait for room in its queue
 
 
 def _records(overheads: pl.DataFrame, wanted: Callable[[str], bool]) -> tuple[Intervals, Ints]:
-    """Return when records of some names were, and their rows; of overlapping ones the first."""
+    """Return the intervals and rows of records with certain names; of overlapping records only the first."""
     rows = np.flatnonzero(names_that(overheads["name"], wanted))
     start, end = column(overheads, "start_ns")[rows], end_of(overheads)[rows]
     kept = _outermost(np.arange(len(rows)), start, end)
@@ -185,7 +189,7 @@ def _records(overheads: pl.DataFrame, wanted: Callable[[str], bool]) -> tuple[In
 
 
 def _outermost(rows: Ints, start: Ints, end: Ints) -> Ints:
-    """Return the rows, by time, of those intervals that begin after all earlier ones have ended."""
+    """Return the rows, by time, of the intervals that begin after all earlier ones have ended."""
     rows = rows[np.lexsort((-end[rows], start[rows]))]
     rows = rows[end[rows] > start[rows]]
     reach = np.maximum.accumulate(end[rows]) if len(rows) else end[rows]

@@ -16,9 +16,9 @@ from opscope.analysis.structure.nesting import Ints
 class IdleCause(enum.StrEnum):
     """What kept a device idle, judged by the launch of the activity that ended the gap.
 
-    Until that call began, the device waited for the thread that made it: which sat in a call that blocks, or that took
+    Until that call began, the device waited for the thread that made it. This thread sat in a call that blocks or took
     long (``BLOCKING``), did something that issues nothing (``HOST_WORK``), or dispatched operators and launches without
-    a pause (``DISPATCH``). From the beginning of the call on it is ``LATENCY``, unless the call itself took long. Where
+    a pause (``DISPATCH``). From the beginning of the call on it is ``LATENCY``, unless the call itself took long. If
     the call had returned before the gap began, the work was queued and waited for something else (``DEPENDENCY``).
     """
 
@@ -48,12 +48,13 @@ class IdleTime:
     """The idle pieces of one device, in ascending order, each with its cause.
 
     Attributes:
-        pieces: when.
-        code: of each its cause, as a number; `cause_of` gives the cause.
-        gap: of each the number of the gap that it is a part of.
-        thread: the thread that the device waited for, or -1.
-        call: the call that the thread sat in, or that launched the activity after the gap, as a row; or -1.
-        record: the record of loading code that shows the cause, as a row of the overheads; or -1.
+        pieces: when the device was idle.
+        code: per piece the position of its cause in `IdleCause`; `cause_of` gives the cause.
+        gap: per piece the number of the gap that it is a part of, ascending.
+        thread: per piece the thread that the device waited for, or -1.
+        call: per piece the call that the thread sat in, or that launched the activity after the gap, as a row of the
+            launches; or -1.
+        record: per piece the record of loading code that shows the cause, as a row of the overheads; or -1.
     """
 
     pieces: Intervals
@@ -64,7 +65,7 @@ class IdleTime:
     record: Ints
 
     def by_cause(self) -> dict[IdleCause, int]:
-        """Return the nanoseconds per cause."""
+        """Return the nanoseconds per cause, for all causes."""
         length = self.pieces.end - self.pieces.start
         return {cause: int(length[self.code == code].sum()) for cause, code in _CODE.items()}
 
@@ -77,7 +78,7 @@ class IdleTime:
         return _CAUSES[int(self.code[piece])]
 
     def within(self, spans: Intervals) -> "IdleTime":
-        """Return the part that lies in the given intervals."""
+        """Return the parts of the pieces that lie in some intervals."""
         mine, start, end = self.pieces.overlaps(spans)
         return self._part(mine, start, end)
 
@@ -86,18 +87,18 @@ class IdleTime:
         return IdleTime(Intervals(start, end), *rows)
 
     def without(self, spans: Intervals) -> "IdleTime":
-        """Return the part that lies outside of the given intervals."""
+        """Return the parts of the pieces that lie outside of some intervals."""
         if not len(self.pieces):
             return self
         return self.within(spans.gaps(int(self.pieces.start[0]), int(self.pieces.end[-1])))
 
     def with_cause(self, pieces: Ints, cause: IdleCause, calls: Ints | None = None) -> "IdleTime":
-        """Return the same pieces, some of which have another cause.
+        """Return the same pieces, some of them with another cause.
 
         Args:
-            pieces: which, by their positions.
-            cause: the cause of these.
-            calls: the calls that show it, as rows of the launches; None where these stay as they are.
+            pieces: the positions of the pieces to change.
+            cause: their new cause.
+            calls: per changed piece the call that shows it, as a row of the launches; None to keep the calls.
         """
         code, call = self.code.copy(), self.call.copy()
         code[pieces] = _CODE[cause]
@@ -115,9 +116,9 @@ def idle_time(host: HostTime, launch: Ints, start: Ints, end: Ints, gaps: Interv
 
     Args:
         host: what the threads of the trace did.
-        launch: per activity of the device its row among the calls, or -1.
-        start: per activity of the device its start.
-        end: per activity its end.
+        launch: per activity of the device the row of its launch, or -1.
+        start: per activity when it began.
+        end: per activity when it ended.
         gaps: when the device did nothing.
     """
     if not len(gaps):
@@ -125,8 +126,10 @@ def idle_time(host: HostTime, launch: Ints, start: Ints, end: Ints, gaps: Interv
     ended_by, ended = _activity_after(start, gaps)
     row = np.where(ended, launch[ended_by], _NONE) if len(launch) else np.full(len(gaps), _NONE)
     known = row >= 0
+    # The call had returned before the gap began: the host was in time, something else was not.
     queued = known & (_of_call(host.end, row) <= gaps.start)
     late = np.flatnonzero(known & ~queued)
+    # Up to `division` the device waits for the thread to make the call, from there on for the call to take effect.
     division = gaps.start.copy()
     division[late] = np.clip(host.start[row[late]], gaps.start[late], gaps.end[late])
     before = _last_call_before(launch, end, gaps)
@@ -141,7 +144,7 @@ def idle_time(host: HostTime, launch: Ints, start: Ints, end: Ints, gaps: Interv
 
 
 def _activity_after(start: Ints, gaps: Intervals) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Return per gap the activity that ended it, and whether there is one (the window's end is none)."""
+    """Return per gap the activity that ended it, and whether there is one: a gap may also end with the window."""
     order = np.argsort(start, kind="stable")
     following = np.searchsorted(start[order], gaps.end, side="left")
     ended = following < len(start)
@@ -162,7 +165,7 @@ def _last_call_before(launch: Ints, end: Ints, gaps: Intervals) -> Ints:
 
 
 def _of_call(values: Ints, row: Ints) -> Ints:
-    """Return per gap what its call has; -1 where there is none."""
+    """Return per gap the value of its call; -1 where it has no call."""
     found = np.full(len(row), _NONE)
     known = row >= 0
     found[known] = values[row[known]]
@@ -184,15 +187,17 @@ def _pieces(gaps: Intervals, which: Ints, cause: IdleCause, *, thread: Ints | No
 
 
 def _waiting_for_host(host: HostTime, gaps: Intervals, late: Ints, division: Ints, row: Ints, before: Ints) -> IdleTime:
-    """Tell what the host did until it began the call that ended the gap.
+    """Return what the host did until it began the call that ended each gap.
 
-    The thread that made the call may have begun only then (autograd's, for one): up to there the device waited for the
-    thread that had launched what ran before.
+    The thread that made the call may only have begun to work within the gap, as autograd's does. Until then the device
+    waited for the thread that had launched what ran before the gap.
     """
     thread = host.thread[row[late]]
     earlier = np.where(before[late] >= 0, host.thread[before[late]], thread)
     begin, until = gaps.start[late], division[late]
+    # When the thread that made the call first does something: up to there the earlier thread counts.
     handed = begin.copy()
+    # Within one thread there is nothing to hand over.
     taken_over = np.flatnonzero(thread != earlier)
     for mine in _groups(thread[taken_over]):
         rows = taken_over[mine]
@@ -215,21 +220,31 @@ def _groups(keys: Ints) -> list[Ints]:
 
 
 def _next_begun(covered: Intervals, time: Ints) -> Ints:
-    """Return per moment itself where a thread was at something then, else when it next began something."""
+    """Return per moment the moment itself if a thread was at work then, else when it next began something."""
     position = np.searchsorted(covered.end, time, side="right")
+    # A thread that begins nothing any more never takes over.
     start = np.append(covered.start, np.iinfo(np.int64).max)
     begun: Ints = np.maximum(start[position], time)
     return begun
 
 
 def _of_thread(host: HostTime, thread: int, waited: Intervals, gap: Ints, hands_over: bool) -> Iterator[IdleTime]:
-    """Tell what a thread did while a device waited for it; after it handed over, a pause is none of its own."""
+    """Yield what a thread did while a device waited for it.
+
+    Args:
+        host: what the threads of the trace did.
+        thread: the thread's number.
+        waited: when the device waited for it.
+        gap: the number of the gap of each of these intervals.
+        hands_over: whether another thread goes on after them: this one's pause then only counts up to there.
+    """
     did, rest = host.of(thread), waited
     if len(did.blocked):
         blocked, call, start, end = waited.overlapping(did.blocked)
         yield _made(Intervals(start, end), IdleCause.BLOCKING, gap[blocked], thread, did.call[call])
     if len(did.works):
         worked, work, start, end = waited.overlapping(did.works)
+        # A pause counts as other work only if it is long; the part of it within the gap may be short.
         real = (end if hands_over else did.works.end[work]) - did.works.start[work] > PAUSE_NS
         for cause, kept in ((IdleCause.HOST_WORK, real), (IdleCause.DISPATCH, ~real)):
             yield _made(Intervals(start[kept], end[kept]), cause, gap[worked[kept]], thread)
@@ -249,11 +264,11 @@ def _made(when: Intervals, cause: IdleCause, gap: Ints, thread: int, call: Ints 
 
 
 def _launching(host: HostTime, gaps: Intervals, late: Ints, division: Ints, row: Ints) -> list[IdleTime]:
-    """Tell the time from the beginning of the call on: within it, where it waits or takes long, else latency."""
+    """Return the time from the beginning of the call on: blocking inside a call that waits or is long, else latency."""
     call = row[late]
     start, end = division[late], gaps.end[late]
     returned = np.clip(host.end[call], start, end)
-    # A copy of pageable memory is copied piece by piece: until its activity begins, the call prepares it.
+    # A call that waits, such as a copy of pageable memory made piece by piece, prepares its activity until that begins.
     inside = np.where(host.waits[call], end, np.where(host.end[call] - host.start[call] > PAUSE_NS, returned, start))
     thread = host.thread[call]
     parts = []
@@ -265,11 +280,12 @@ def _launching(host: HostTime, gaps: Intervals, late: Ints, division: Ints, row:
 
 
 def _with_records(host: HostTime, idle: IdleTime) -> IdleTime:
-    """Let records of loaded code and of the profiler's own work say more, where the host did not wait on purpose."""
+    """Let records of loading code and of the profiler's own work decide, where the host did not wait on purpose."""
     if not len(host.loading) and not len(host.profiler):
         return idle
     open_ = idle.is_any_of((IdleCause.HOST_WORK, IdleCause.LATENCY, IdleCause.BLOCKING))
     if len(host.thread):
+        # Every blocking piece has a call here, so the flag that a -1 elsewhere reads does not matter.
         open_ &= ~((idle.code == _CODE[IdleCause.BLOCKING]) & host.waits[idle.call])
     asked, parts = idle.chosen(open_), [idle.chosen(~open_)]
     mine, record, *when = asked.pieces.overlapping(host.loading)
@@ -284,7 +300,7 @@ def _with_records(host: HostTime, idle: IdleTime) -> IdleTime:
 
 
 def _joined(parts: list[IdleTime]) -> IdleTime:
-    """Put pieces together, by time."""
+    """Join pieces in order of time, without empty ones."""
     parts = [part for part in parts if len(part.pieces)]
     start = np.concatenate([np.empty(0, np.int64), *(part.pieces.start for part in parts)])
     end = np.concatenate([np.empty(0, np.int64), *(part.pieces.end for part in parts)])

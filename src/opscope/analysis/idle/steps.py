@@ -19,7 +19,7 @@ from opscope.documents.trace import Step
 from opscope.knowledge.api_calls import loads_code
 from opscope.trace.model import Trace
 
-_ALL_ENTRIES = 65_536  # steps times devices
+_ALL_ENTRIES = 65_536  # steps times devices: up to this many, every pair has an entry
 LAUNCH_UNKNOWN = "launch not recorded"
 _BACKWARD_RANGE = re.compile("autograd::engine::evaluate_function")
 _OPTIMIZER_RANGE = re.compile(r"Optimizer\.(step|zero_grad)#")
@@ -28,11 +28,13 @@ _OPTIMIZER_RANGE = re.compile(r"Optimizer\.(step|zero_grad)#")
 def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> tuple[Step, ...]:
     """Return the recorded steps in order, one entry per device that worked in the trace.
 
-    Where that would be very many, of each step only the devices that it launched work on.
+    If these are very many, a step has entries only for devices that it launched work on. In a trace without device work
+    a step has one entry, whose device is None.
     """
     table = step_table(trace)
     starts, ends = column(table, "start_ns"), column(table, "end_ns")
     loading = np.sort(column(module_loading(trace), "start_ns"))
+    # A step is cold if the loading of any code began within it.
     cold = np.searchsorted(loading, ends) > np.searchsorted(loading, starts)
     numbers = table["step"].to_list()
     if not timelines:
@@ -70,12 +72,13 @@ def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) ->
 def _launched_on(
     trace: Trace, links: Links, table: pl.DataFrame, timelines: Sequence[DeviceTimeline]
 ) -> Iterator[tuple[DeviceTimeline, Ints, Ints]]:
-    """Yield per device the steps that launched its activities, and how long these took."""
+    """Yield per device the step and the duration of each activity that a step launched on it."""
     launched_in = step_of_activities(trace, links, table)
     device = trace.activities["device"].fill_null(NO_DEVICE).to_numpy()
     duration = column(trace.activities, "duration_ns")
     order = np.argsort(device, kind="stable")
     order = order[launched_in[order] >= 0]
+    # Sorted by device, the activities of each device are one stretch.
     bounds = np.searchsorted(device[order], [[line.device, line.device + 1] for line in timelines])
     for timeline, (first, last) in zip(timelines, bounds, strict=True):
         rows = order[first:last]
@@ -83,7 +86,7 @@ def _launched_on(
 
 
 def _idle_of_steps(idle: IdleTime, spans: Intervals) -> tuple[Ints, Ints]:
-    """Return per step its idle time, and the part in which the device waited for the host to launch."""
+    """Return per step its idle time, and the part of it in which the device waited for the host to launch."""
     every, waiting = np.zeros(len(spans), np.int64), np.zeros(len(spans), np.int64)
     launch_bound = idle.is_any_of(LAUNCH_BOUND_CAUSES)
     for sums, pieces in ((every, idle.pieces), (waiting, idle.pieces.chosen(launch_bound))):
@@ -95,8 +98,8 @@ def _idle_of_steps(idle: IdleTime, spans: Intervals) -> tuple[Ints, Ints]:
 def module_loading(trace: Trace) -> pl.DataFrame:
     """Return the records of code being loaded to the device: ``name``, ``start_ns``, ``duration_ns``.
 
-    The driver's own calls and what the profiler names as overhead may describe the same loading; calls that lie
-    within a named one are not listed again.
+    The driver's calls and the profiler's overhead records may describe the same loading; a call that begins within such
+    a record is not listed again.
     """
     columns = ("name", "start_ns", "duration_ns")
     overheads, calls = (
@@ -114,7 +117,10 @@ def module_loading(trace: Trace) -> pl.DataFrame:
 def phase_times(trace: Trace, links: Links) -> dict[str, int] | None:
     """Split the device sum into forward, backward and optimizer; None where the trace shows no training step.
 
-    Work is backward when autograd's engine launched it, optimizer when it was launched within an ``Optimizer.`` range.
+    Work is backward if autograd's engine launched it, and optimizer if it was launched within an ``Optimizer.`` range.
+
+    Returns:
+        Nanoseconds per phase; `LAUNCH_UNKNOWN` is the phase of work whose launch was not recorded, if there is any.
     """
     ranges = dict(_training_ranges(trace))
     if not trace.activities.height or all(len(nesting.start) == 0 for nesting in ranges.values()):
@@ -126,6 +132,7 @@ def phase_times(trace: Trace, links: Links) -> dict[str, int] | None:
     phase = np.full(trace.activities.height, names.index(LAUNCH_UNKNOWN), np.int8)
     phase[launched] = names.index("forward")
     for name, nesting in ranges.items():
+        # The optimizer comes last, and so takes what it launched within the backward pass.
         phase[launched[nesting.innermost_at(thread, time) >= 0]] = names.index(name)
     duration = trace.activities["duration_ns"].to_numpy()
     times = {name: int(duration[phase == number].sum()) for number, name in enumerate(names)}

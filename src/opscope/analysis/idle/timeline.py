@@ -20,8 +20,8 @@ from opscope.analysis.structure.window import Window, WindowKind, device_window,
 from opscope.knowledge.kernels.kinds import communicates
 from opscope.trace.model import DeviceProperties, Trace
 
-NO_DEVICE = -1
-# Up to this share of a device's busy time may lie outside the ranges of steps that are said to describe it.
+NO_DEVICE = -1  # stands for the device of activities whose device was not recorded
+# Ranges of steps describe a device if no more than this share of its busy time lies outside of them.
 TOLERATED_OUTSIDE: Final = 0.05
 
 
@@ -35,7 +35,7 @@ class DeviceTimeline:
     Attributes:
         device: its number; `NO_DEVICE` for activities whose device was not recorded.
         window: what idle time and shares refer to.
-        steps: when the device was at each step's turn, one period per recorded step: the step's range on the host, or
+        steps: when the device worked for each step, one period per recorded step: the step's range on the host, or
             where steps do not wait for their work, from its first activity to the next step's first.
         outside_window_ns: busy time before, after or between the spans of the window.
     """
@@ -71,7 +71,7 @@ def device_timelines(trace: Trace, links: Links, host: HostTime) -> tuple[Device
     activities = trace.activities
     device = activities["device"].fill_null(NO_DEVICE).to_numpy()
     order = np.argsort(device, kind="stable")
-    # What is of the whole trace is computed once, however many devices there are.
+    # Columns of the whole trace are computed once, however many devices there are.
     work = _Work(
         column(activities, "start_ns"),
         end_of(activities),
@@ -91,13 +91,13 @@ def device_timelines(trace: Trace, links: Links, host: HostTime) -> tuple[Device
 
 
 def _all_but_one(parts: Sequence["_Work"]) -> Iterator[list["_Work"]]:
-    """Yield for each the others."""
+    """Yield for each part the others."""
     for own in parts:
         yield [part for part in parts if part is not own]
 
 
 def _work_of(parts: Sequence["_Work"]) -> Intervals:
-    """Return when any of some devices does work of its own: a collective may only wait for the others."""
+    """Return when any of some devices works, without collectives, which may only wait for other devices."""
     works = [~part.communicates for part in parts]
     none = [np.empty(0, np.int64)]
     start = np.concatenate(none + [part.start[mask] for part, mask in zip(parts, works, strict=True)])
@@ -110,8 +110,8 @@ def _windows(
 ) -> list[tuple[Window, Intervals]]:
     """Return per device its window and the periods of the steps.
 
-    The ranges of steps on the host describe the device where the steps wait for their work, and so nearly all of it
-    lies within them. Else the work that the steps launched does.
+    If steps wait for their work, nearly all of it lies within their ranges on the host, which then describe the device.
+    Else the work that the steps launched does.
     """
     ranges, of_host = step_ranges(trace), step_window(trace)
     if of_host is None:
@@ -125,6 +125,7 @@ def _windows(
     windows = []
     for rows, part in zip(groups, parts, strict=True):
         if not (step[rows] >= 0).any():
+            # The steps launched nothing on this device, so only their ranges say anything of it.
             windows.append((of_host, ranges))
             continue
         periods = periods_of_device_work(step[rows], part.start, part.end, ranges)
@@ -132,7 +133,7 @@ def _windows(
     return windows
 
 
-_UNRECORDED_NS: Final = 1_000_000  # launching takes microseconds: so long only what was queued before can take
+_UNRECORDED_NS: Final = 1_000_000  # launching takes microseconds: only work queued behind earlier work takes this long
 _MOSTLY: Final = 0.9
 _LITTLE: Final = 0.1
 
@@ -140,8 +141,8 @@ _LITTLE: Final = 0.1
 def _recorded_work(part: "_Work", stream: Ints, host: HostTime) -> Window:
     """Return the window of a device without marked steps; it begins after work that was queued before the recording.
 
-    Such work shows in that the first activity of a stream begins long after its launch, while the host sits in a call
-    that waits for the device. Little may have run before that.
+    Such work is there if the first activity of a stream begins long after its launch, while the host sits in a call
+    that waits for the device and little else is recorded to run.
     """
     order = np.argsort(part.start, kind="stable")
     _, place = np.unique(stream[order], return_index=True)
@@ -151,6 +152,7 @@ def _recorded_work(part: "_Work", stream: Ints, host: HostTime) -> Window:
     late = part.start[first] - launched >= _UNRECORDED_NS
     first, launched = first[late], launched[late]
     waits = Intervals.union_of(host.start[host.drains], host.end[host.drains])
+    # The latest of these activities first: the window begins with the last one that was held up.
     for row, begin in sorted(zip(first.tolist(), launched.tolist(), strict=True), key=lambda one: -part.start[one[0]]):
         start = int(part.start[row])
         latency = Intervals(np.array([begin], np.int64), np.array([start], np.int64))
@@ -163,7 +165,7 @@ def _recorded_work(part: "_Work", stream: Ints, host: HostTime) -> Window:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Activities as arrays: when, what kind, and the rows of their launches."""
+    """Activities as arrays: start, end, whether they copy or communicate, and the rows of their launches (or -1)."""
 
     start: Ints
     end: Ints
@@ -176,7 +178,7 @@ class _Work:
 
 
 def device_name(devices: Sequence[DeviceProperties], index: int) -> str:
-    """Return a device's name, and how it is known where the trace does not give it."""
+    """Return a device's name; if the trace does not give it, with how it is known."""
     own = next((item for item in devices if item.index == index and item.name.strip()), None)
     if own is None:
         return "unknown device"
@@ -184,7 +186,7 @@ def device_name(devices: Sequence[DeviceProperties], index: int) -> str:
 
 
 def communication_mask(activities: pl.DataFrame) -> Bools:
-    """Tell per activity whether it moves data between devices."""
+    """Tell per activity whether it is a kernel that moves data between devices."""
     is_kernel = (activities["kind"] == "kernel").to_numpy()
     by_arguments = activities["collective"].is_not_null().to_numpy()
     mask: Bools = is_kernel & (by_arguments | names_that(activities["name"], communicates))
@@ -218,6 +220,7 @@ def _timeline(
         steps=steps,
         outside_window_ns=busy.length - in_window,
         compute_ns=compute,
+        # Each part is exposed: time in which nothing of the parts before it runs. So they add up to the busy time.
         exposed_communication_ns=not_memcpy - compute,
         exposed_memcpy_ns=in_window - not_memcpy,
         idle_ns=window.duration_ns - in_window,

@@ -1,4 +1,4 @@
-"""What a device waited for, in the words of the verdict, and how much of it a step without a profiler has too."""
+"""What a device waited for, by the kinds of the verdict, and how much of that a step without a profiler has too."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.documents.bound import BoundKind
 from opscope.trace.model import Trace
 
-# Which causes of idle time are of which kind of the verdict; the profiler's own is of none.
+# The causes of idle time that make up each kind of the verdict; `IdleCause.PROFILER` belongs to none.
 CAUSES: Final[Mapping[BoundKind, tuple[IdleCause, ...]]] = {
     BoundKind.DISPATCH: LAUNCH_BOUND_CAUSES,
     BoundKind.BLOCKING: (IdleCause.BLOCKING,),
@@ -28,7 +28,7 @@ CAUSES: Final[Mapping[BoundKind, tuple[IdleCause, ...]]] = {
     BoundKind.UNKNOWN: (IdleCause.UNKNOWN,),
 }
 
-# What else the host does than to launch and to wait.
+# What the host does other than launching and waiting.
 PAUSES: Final[tuple[BoundKind, ...]] = (BoundKind.HOST_WORK, BoundKind.INPUT)
 
 
@@ -37,17 +37,17 @@ class Waits:
     """The idle time of a device in its window, by what it waited for. Times are nanoseconds.
 
     Attributes:
-        idle: its pieces.
-        kinds: which of them are of which kind; the profiler's own are of none.
-        after: per piece of `BoundKind.DISPATCH` or host work the last call before it in which its thread had waited for
-            the device, as a row of the launches, if that explains it; or -1. Without that call the host would be ahead
-            by the time for which it waited, and so much of the idle time that follows would not be.
-        quiet_ns: of the host's other work and of loading data what has no record inside: code that no profiler slows.
-        after_waits_ns: idle time that follows a wait for the device, and nothing is queued that could run then.
-        work_after_waits_ns: the part of it in which the host does other work or loads data.
-        quiet_after_waits_ns: the part of that without any record inside.
-        profiler_ns: the profiler's own idle time.
-        host_waits_ns: how long threads sat in calls that wait, in the window.
+        idle: the pieces of idle time.
+        kinds: per kind which of the pieces belong to it; those of the profiler belong to none.
+        after: per piece of dispatch or host work the call that explains it, as a row of the launches, or -1: the last
+            one before it in which its thread waited for the device. Without that wait the host would be ahead by as
+            long as it waited, and at most that much of the idle time after the call would not be there.
+        quiet_ns: the part of the host's other work and data loading without any record inside: no profiler slows it.
+        after_waits_ns: idle time explained by an earlier wait, so that nothing was queued.
+        work_after_waits_ns: the part of that in which the host does other work or loads data.
+        quiet_after_waits_ns: the part of this without any record inside.
+        profiler_ns: idle time due to the profiler itself.
+        host_waits_ns: how long any thread sat in a call that waits, in the window.
     """
 
     idle: IdleTime
@@ -62,24 +62,24 @@ class Waits:
 
     @property
     def lengths(self) -> Ints:
-        """How long each piece is."""
+        """The length of each piece."""
         lengths: Ints = self.idle.pieces.end - self.idle.pieces.start
         return lengths
 
     @property
     def by_kind(self) -> Mapping[BoundKind, int]:
-        """All of it but the profiler's own; kinds without any are left out."""
+        """The idle time per kind, without the profiler's own; kinds without any are left out."""
         lengths = self.lengths
         return {kind: total for kind, mask in self.kinds.items() if (total := int(lengths[mask].sum()))}
 
     @property
     def drained_ns(self) -> int:
-        """The part of dispatch that followed a wait for the device."""
+        """The part of dispatch that a wait for the device explains."""
         return int(self.lengths[self.kinds[BoundKind.DISPATCH] & (self.after >= 0)].sum())
 
 
 def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
-    """Tell what a device waited for."""
+    """Return what a device waited for."""
     idle = timeline.idle
     length = idle.pieces.end - idle.pieces.start
     kinds = {kind: idle.is_any_of(causes) for kind, causes in CAUSES.items()}
@@ -102,13 +102,13 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
 
 
 def at_most(parts: Mapping[BoundKind, float], whole: float) -> dict[BoundKind, float]:
-    """Return the parts of a whole, made smaller in proportion where together they exceed a whole."""
+    """Return parts of a whole, scaled down in proportion where they add up to more than the whole."""
     total = sum(parts.values())
     scale = min(1.0, whole / total) if total > 0 else 1.0
     return {kind: time * scale for kind, time in parts.items()}
 
 
-_QUIET_NS: Final = 1_000_000  # Python that records its frames does not go so long without one
+_QUIET_NS: Final = 1_000_000  # Python whose frames are recorded does not go this long without one
 
 
 def _quiet(trace: Trace, idle: IdleTime, mask: Bools) -> int:
@@ -128,17 +128,25 @@ def _quiet(trace: Trace, idle: IdleTime, mask: Bools) -> int:
 
 
 def _waited_before(host: HostTime, idle: IdleTime, pieces: Ints) -> Ints:
-    """Return per piece, of those in order, the call that waited for the device and explains it, or -1."""
+    """Return per piece the call that waited for the device and explains it, or -1.
+
+    Args:
+        host: what the threads did.
+        idle: the idle time.
+        pieces: positions of the pieces that are asked for, ascending.
+    """
     found = np.full(len(pieces), -1, np.int64)
     for number in np.unique(idle.thread[pieces]).tolist():
         asked = np.flatnonzero(idle.thread[pieces] == number)
         waits = np.flatnonzero(host.drains & (host.thread == number))
         if not len(waits):
             continue
+        # The first entry stands for no wait before a piece.
         waited = np.append(-1, waits[np.argsort(host.end[waits], kind="stable")])
         moment = idle.pieces.start[pieces[asked]]
         call = waited[np.searchsorted(host.end[waited[1:]], moment, side="right")]
         length = idle.pieces.end[pieces[asked]] - moment
+        # A wait explains idle time up to its own length; `since` is what earlier pieces after the call used up.
         before = np.cumsum(length) - length
         first = np.r_[True, call[1:] != call[:-1]] if len(call) else np.zeros(0, np.bool_)
         since = before - np.repeat(before[first], np.diff(np.append(np.flatnonzero(first), len(call))))

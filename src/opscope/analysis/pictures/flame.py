@@ -37,12 +37,12 @@ class Flame:
     Attributes:
         by: what its inner nodes stand for.
         parent: per node the node above it; -1 at the top.
-        name: per node the number of its name in ``names``.
-        names: the names.
-        device_ns: durations of device activities: they add up to the device sum.
-        cpu_ns: time on the host.
-        calls: how many slices, or activities, the node stands for.
-        merged: per node of how many small ones it was made; 0 for the others.
+        name: per node the position of its name in ``names``.
+        names: the distinct names.
+        device_ns: per node durations of device activities; they add up to the device sum.
+        cpu_ns: per node time on the host.
+        calls: per node how many slices or activities it stands for.
+        merged: per node how many small ones it was made of; 0 for a node that was not merged.
     """
 
     by: FlameBy
@@ -55,7 +55,7 @@ class Flame:
     merged: Ints
 
     def totals(self, own: Ints) -> Ints:
-        """Return per node its own value and those of all nodes below it."""
+        """Return per node its own value plus those of all nodes below it."""
         total = own.copy()
         for node in range(len(self.parent) - 1, -1, -1):
             if self.parent[node] >= 0:
@@ -74,7 +74,7 @@ def flames(
         tree: its calls.
         origins: where its operators come from.
         backward: its backward pass.
-        most_nodes: nodes of a tree; the smallest ones are put together, so that sums stay.
+        most_nodes: how many nodes a tree may have; the smallest are merged, so that sums stay the same.
     """
     yield _pruned(_by_operator(trace, links, tree), most_nodes)
     if not trace.frames.height:
@@ -85,14 +85,14 @@ def flames(
 
 
 def _frame_around(trace: Trace, origins: Origins, backward: BackwardPass) -> Ints:
-    """Return per operator the innermost frame around it; of a backward operator the user's frame of its forward one."""
+    """Return per operator the innermost frame around it, or the user's frame of its forward operator; or -1."""
     frames = nesting_of(trace.frames)
     own = frames.innermost_at(trace.operators["thread"].to_numpy(), trace.operators["start_ns"].to_numpy())
     return np.where((own >= 0) & ~backward.inside, own, np.where(origins.frame >= 0, origins.frame, own))
 
 
 class _Tree:
-    """Collects nodes, level by level and leaf by leaf."""
+    """Collects the nodes of a tree, parents before children."""
 
     def __init__(self) -> None:
         self.parents: list[Ints] = []
@@ -100,9 +100,10 @@ class _Tree:
         self.size = 0
 
     def add(self, parent: Ints, name: Ints) -> Ints:
-        """Add a node per distinct pair; return per pair its node."""
+        """Add a node per distinct pair of parent and name; return the node of each pair."""
         if not len(parent):
             return parent
+        # Both numbers of a pair in one; parents count from -1.
         width = int(name.max()) + 1
         keys, node = np.unique((parent + 1) * width + name, return_inverse=True)
         self.parents.append(keys // width - 1)
@@ -112,10 +113,11 @@ class _Tree:
         return found
 
     def add_nested(self, nesting: Nesting, name: Ints) -> Ints:
-        """Add the paths of nested slices; return per slice its node."""
+        """Add the paths of nested slices; return the node of each slice."""
         node = np.full(len(name), _ROOT, np.int64)
         depth = nesting.depth()
         order = np.argsort(depth, kind="stable")
+        # Level by level from the top, so that what is around a slice has its node already.
         for level in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1):
             above = nesting.parent[level]
             node[level] = self.add(np.where(above >= 0, node[np.maximum(above, 0)], _ROOT), name[level])
@@ -135,15 +137,16 @@ class _Tree:
 
 
 def _activity_names(trace: Trace, after: int) -> tuple[Ints, tuple[str, ...]]:
-    """Return per activity the number of its name, counted from ``after`` on, and the names."""
+    """Return per activity the number of its name, counted from ``after`` on, and the distinct names."""
     name, names = numbered(trace.activities["name"])
     return name + after, names
 
 
 def _by_operator(trace: Trace, links: Links, calls: CallTree) -> Flame:
-    """Named ranges around operators around the API calls that they make and the kernels that they launch."""
+    """Build the tree of named ranges around operators around their API calls and kernels."""
     tree = _Tree()
     node = tree.add_nested(calls.nesting, calls.name)
+    # Names are numbered in this order: those of calls, NO_OPERATOR, those of kernels.
     kernel, kernels = _activity_names(trace, len(calls.names) + 1)
     unlinked = tree.add(np.array([_ROOT]), np.array([len(calls.names)]))
     leaf = tree.add(_above(links, calls, node, int(unlinked[0])), kernel)
@@ -158,7 +161,7 @@ def _by_operator(trace: Trace, links: Links, calls: CallTree) -> Flame:
 
 
 def _above(links: Links, calls: CallTree, node: Ints, unlinked: int) -> Ints:
-    """Return per activity the node of its operator; without one, that of the range around its launch, if any."""
+    """Return per activity the node of its operator, else of the range around its launch, else ``unlinked``."""
     operator, launch = links.activity_operator, links.activity_launch
     above = np.full(len(operator), unlinked, np.int64)
     known = operator >= 0
@@ -170,25 +173,27 @@ def _above(links: Links, calls: CallTree, node: Ints, unlinked: int) -> Ints:
 
 
 def _by_frames(trace: Trace, links: Links, calls: CallTree, frame: Ints, by: FlameBy) -> Flame:
-    """Python frames, or modules, around the operators that they call around the kernels that these launch.
+    """Build the tree of Python frames or modules around the operators that they call around the kernels of these.
 
     Args:
         trace: the trace.
         links: its links.
         calls: its calls.
-        frame: per operator its frame, as a row, or -1.
+        frame: per operator the row of its frame, or -1.
         by: which frames count.
     """
     tree = _Tree()
     rows = trace.frames.with_row_index("row")
     if by is FlameBy.MODULE:
         rows = rows.filter(pl.col("name").cat.starts_with(MODULE_FRAME))
+    # From the row of a frame to its place among those that count; -1 for all others, and for no frame.
     chosen = np.append(np.full(trace.frames.height, -1, np.int64), -1)
     chosen[rows["row"].to_numpy()] = np.arange(rows.height)
     name, names = numbered(rows["name"])
     nesting = nesting_of(rows)
     node = tree.add_nested(nesting, name)
     nowhere = int(tree.add(np.array([_ROOT]), np.array([len(names)]))[0])
+    # Names are numbered in this order: those of frames, the one for no frame, those of operators, those of kernels.
     operator, operators = numbered(trace.operators["name"])
     at = chosen[frame]
     of_operator = tree.add(np.where(at >= 0, np.append(node, -1)[at], nowhere), operator + len(names) + 1)
@@ -217,13 +222,13 @@ def _api_time(links: Links, calls: CallTree) -> Ints:
 
 
 def _pruned(flame: Flame, most: int) -> Flame:
-    """Put the smallest nodes together with their siblings, without changing any sum."""
+    """Merge the smallest nodes with their siblings, without changing any sum."""
     if len(flame.parent) <= most:
         return flame
     device, cpu = flame.totals(flame.device_ns), flame.totals(flame.cpu_ns)
     weight = device / max(int(flame.device_ns.sum()), 1) + cpu / max(int(flame.cpu_ns.sum()), 1)
-    # Half of the room is for the nodes that stand for the small children of those that stay. What is around a node
-    # weighs no less and comes first, so it stays too.
+    # Half of the room is for the nodes that stand for the small children of those that stay. A parent weighs no less
+    # than its children and comes before them, so the parent of a node that stays does too.
     kept = np.zeros(len(weight), np.bool_)
     kept[np.argsort(-weight, kind="stable")[: most // 2]] = True
     return _merged(flame, kept)
@@ -236,6 +241,7 @@ def _merged(flame: Flame, kept: Bools) -> Flame:
     others: dict[int, int] = {}
     for node in np.flatnonzero(~kept).tolist():
         above = int(flame.parent[node])
+        # The parent was merged before: all below it goes into the same node.
         if above >= 0 and not kept[above]:
             place[node] = place[above]
         else:

@@ -1,4 +1,4 @@
-"""Memory over time, and what was alive when most was allocated, where allocations have their addresses."""
+"""Memory over time and, where addresses were recorded, what was alive when most was allocated."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +13,7 @@ from opscope.analysis.structure.nesting import Ints, nearest
 from opscope.analysis.structure.origins import Origins
 from opscope.trace.model import Trace
 
-# Operators that do nothing but allocate: who called them says more.
+# Operators that only allocate: the operator that called them says more.
 _ALLOCATORS: Final = frozenset(
     {
         "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
@@ -30,14 +30,14 @@ class LiveMemory:
     Attributes:
         device: its number; None for the host.
         time_ns: when each allocation or release was, on the trace's clock.
-        allocated_bytes: how much was allocated then.
+        allocated_bytes: how much was allocated in all after each of these.
         peak_ns: when most was allocated, for the first time.
-        peak_bytes: how much that was: the allocator's figure.
-        before_bytes: the part of it that no recorded allocation explains: made before the recording. With ``alive`` it
-            adds up to the peak. None where addresses were not recorded.
-        alive: what of the recorded allocations was alive then: ``operator``, ``input_dims``, ``module``, ``python``
-            (null where not recorded), ``allocations``, ``bytes``; the largest first. The operator is the innermost
-            that does more than allocate.
+        peak_bytes: how much that was, by the allocator's figure.
+        before_bytes: the part of the peak that no recorded allocation explains: it was made before the recording. With
+            ``alive`` it adds up to the peak. None where addresses were not recorded.
+        alive: the recorded allocations that were alive at the peak: ``operator``, ``input_dims``, ``module``,
+            ``python`` (null where not recorded), ``allocations``, ``bytes``; the largest first. The operator is the
+            innermost that does more than allocate.
     """
 
     device: int | None
@@ -65,9 +65,10 @@ def live_memory(trace: Trace, links: Links, origins: Origins) -> tuple[LiveMemor
 
 
 def _owners(trace: Trace, links: Links) -> pl.Series:
-    """Return per allocation the operator that made it, as a row, or -1."""
+    """Return per allocation the row of the operator that made it, or -1."""
     innermost = links.operators.innermost_at(column(trace.allocations, "thread"), column(trace.allocations, "time_ns"))
     does_more = (~trace.operators["name"].cast(pl.String).is_in(_ALLOCATORS)).to_numpy()
+    # -1, no operator, picks the appended -1.
     above = np.append(nearest(links.operators.parent, does_more), -1)[innermost]
     return pl.Series(np.where(above >= 0, above, innermost), dtype=pl.Int64)
 
@@ -75,6 +76,7 @@ def _owners(trace: Trace, links: Links) -> pl.Series:
 def _of_device(trace: Trace, origins: Origins, device: object, events: pl.DataFrame) -> LiveMemory:
     total = events["total_allocated_bytes"].to_numpy()
     peak = int(np.argmax(total))
+    # Without its address a release cannot be matched with its allocation.
     known = not events["address"].head(peak + 1).null_count()
     alive = _alive(events.head(peak + 1)) if known else events.clear()
     return LiveMemory(
@@ -89,7 +91,7 @@ def _of_device(trace: Trace, origins: Origins, device: object, events: pl.DataFr
 
 
 def _alive(events: pl.DataFrame) -> pl.DataFrame:
-    """Return the allocations that were not released: of each address the last event, if it is one."""
+    """Return the allocations that were not released: an address is alive if its last event is an allocation."""
     return events.unique("address", keep="last", maintain_order=True).filter(pl.col("bytes") > 0)
 
 

@@ -1,4 +1,4 @@
-"""What a part of a trace looks like: the slices of streams and threads, chosen by steps, and few enough to be drawn."""
+"""The slices of streams and threads in a part of a trace: chosen by steps, and few enough to be drawn."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,20 +35,20 @@ class TrackKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """Slices below each other. All arrays have one entry per slice, in the order of rows and starts.
+    """The slices of a stream, a thread, or a device's idle time. Arrays have one entry per slice, by row and start.
 
     Attributes:
         kind: what it shows.
-        device: of a stream, or of idle time.
-        stream: the stream.
-        thread: of a thread its number in the trace.
-        folded: how many threads it stands for, where it shows the outermost slices of many; else 0.
+        device: of a stream or of idle time; None for a thread.
+        stream: the number of the stream; None for anything else.
+        thread: the number of the thread in the trace; None for anything else, and for many threads together.
+        folded: how many threads it stands for, if it shows the outermost slices of many; else 0.
         row: in which row of the track the slice lies, from 0.
         start_ns, end_ns: when, on the trace's clock.
-        name: the name: of a thread's slice its number in `CallTree.names`, of a stream's its activity as a row of the
-            trace, of idle time the number of its cause in `IdleCause`.
-        operator: the operator that launched it, or that it is, as a row of the trace; -1 where there is none.
-        count: how many slices it stands for: more than one where neighbours too short to be seen were put together.
+        name: what it is called by: for a thread's slice a position in `CallTree.names`, for a stream's the row of its
+            activity, for idle time the position of its cause in `IdleCause`; -1 for merged slices.
+        operator: the row of the operator that launched the slice, or that it is; -1 where there is none.
+        count: how many slices it stands for: more than one if neighbours too short to be seen were merged.
     """
 
     kind: TrackKind
@@ -82,10 +82,10 @@ class Slices:
     Attributes:
         start_ns, end_ns: which part, on the trace's clock.
         steps: the profiler's numbers of the steps that were chosen; empty where none are marked.
-        all_steps: of all steps.
-        tracks: those with anything in them.
-        merged_below_ns: neighbours shorter than this were put together; 0 where all slices are there.
-        slice_count: how many slices the part has, before.
+        all_steps: the profiler's numbers of all steps.
+        tracks: the tracks that have slices in it.
+        merged_below_ns: neighbours shorter than this were merged; 0 if all slices are there.
+        slice_count: how many slices the part had before merging.
     """
 
     start_ns: int
@@ -106,7 +106,7 @@ def slices_of(
     most: int,
     steps: tuple[int, int] | None = None,
 ) -> Slices | None:
-    """Choose steps and return their slices; None of a trace without any.
+    """Choose steps and return their slices; None for a trace without slices.
 
     Args:
         trace: the trace.
@@ -114,7 +114,7 @@ def slices_of(
         tree: its calls.
         devices: its devices, whose idle time is shown.
         most: how many slices at most. Without ``steps`` as many whole steps are taken as fit, from the median one on.
-        steps: the numbers of the first and the last one.
+        steps: the numbers of the first and the last step; None to choose them.
 
     Raises:
         UsageError: the trace does not mark these steps.
@@ -138,7 +138,7 @@ def slices_of(
 
 
 def _spans(trace: Trace, links: Links, table: pl.DataFrame) -> tuple[Ints, Ints]:
-    """Return per step its beginning on the host and the end of its last work, or of its range."""
+    """Return per step when it begins on the host, and when its range and its last work have ended."""
     start, end = column(table, "start_ns").copy(), column(table, "end_ns").copy()
     step = step_of_activities(trace, links, table)
     launched = step >= 0
@@ -188,6 +188,7 @@ def _tracks(trace: Trace, links: Links, tree: CallTree, devices: Sequence[Device
         )  # fmt: skip
         mine = np.flatnonzero(device == timeline.device)
         for number, rows in _by_value(stream, mine):
+            # Activities of one stream may overlap; in one row they would hide each other.
             lane = lanes_of(np.zeros(len(rows), np.int64), start[rows], end[rows])
             track = Track(
                 TrackKind.STREAM, timeline.device, number, None, lane, start[rows], end[rows], rows,
@@ -207,13 +208,14 @@ def _threads(tree: CallTree) -> Iterator[Track]:
     every = np.arange(len(depth))
     is_operator = (every >= tree.first_operator) & (every < tree.first_launch)
     operator = np.where(is_operator, every - tree.first_operator, -1)
-    # A call's operator is what it lies in, where that is one.
+    # An API call belongs to the slice directly around it, if that is an operator.
     above = nesting.parent
     operator = np.where(is_operator | (above < 0), operator, operator[np.maximum(above, 0)] if len(above) else operator)
     threads = list(_by_value(nesting.thread, every))
     shown, further = threads, []
     if len(threads) > _MOST_THREADS:
         outermost = np.where(nesting.parent < 0, nesting.end - nesting.start, 0)
+        # The busiest threads keep tracks of their own, in their order.
         busy = [-int(outermost[rows].sum()) for _, rows in threads]
         order = np.argsort(busy, kind="stable").tolist()
         shown = [threads[number] for number in sorted(order[:_MOST_THREADS])]
@@ -249,16 +251,17 @@ def _in_order(track: Track) -> Track:
 
 
 def _few_enough(tracks: list[Track], most: int, length: int) -> tuple[list[Track], int]:
-    """Put short neighbours together until few enough slices are left; return them, and what is short."""
+    """Merge short neighbours until few enough slices are left; return the tracks, and the length below which."""
     below, merged = 0, tracks
     while sum(map(len, merged)) > most and below < length:
         below = max(2 * below, length // (1 << 22), 1)
+        # Always from the original slices, so that none is merged twice.
         merged = [_merged(track, below) for track in tracks]
     return merged, below
 
 
 def _merged(track: Track, below: int) -> Track:
-    """Put slices shorter than a limit together with their neighbours of the same row in one piece of that length."""
+    """Merge slices shorter than a limit that are neighbours in a row and begin in the same piece of that length."""
     short = track.end_ns - track.start_ns < below
     if not short.any():
         return track

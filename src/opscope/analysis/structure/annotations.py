@@ -1,4 +1,4 @@
-"""Device time per named range of the user's program: ``record_function``, NVTX marks, the optimizer's own ranges."""
+"""Device time per named range of the program: ``record_function``, NVTX ranges, the optimizer's own ranges."""
 
 import numpy as np
 import polars as pl
@@ -12,7 +12,7 @@ from opscope.trace.model import Trace
 
 SEPARATOR = " / "
 NO_RANGE = "(in no range)"
-_DEEPEST = 64  # ranges in a path; deeper ones are told by their names, as paths would grow without bounds
+_DEEPEST = 64  # ranges in a path; deeper ones go by their names alone, as paths would grow without bounds
 _CUT = f"...{SEPARATOR}"
 
 
@@ -21,7 +21,7 @@ def annotation_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.D
 
     Columns: ``path`` (the names from the outermost range inwards), ``name``, ``depth``, ``calls``, ``span_ns`` (host
     time, added up), ``self_device_ns`` (of what was launched in the range and in none inside), ``total_device_ns``
-    (ranges inside included) and ``self_cpu_ns`` (the span without ranges inside). ``ProfilerStep#N`` is no range here.
+    (ranges inside included) and ``self_cpu_ns`` (the span without ranges inside). ``ProfilerStep#N`` does not count.
     What was launched in no range is the last row, so that ``self_device_ns`` adds up to the device sum. Empty where no
     range was recorded.
 
@@ -80,12 +80,13 @@ def _range_of_activities(trace: Trace, links: Links, ranges: Nesting, backward: 
     """Return per activity the row of the innermost range around its launch, or -1."""
     launch, operator = links.activity_launch, links.activity_operator
     thread, time = np.full(len(launch), -1, np.int64), np.full(len(launch), -1, np.int64)
-    for rows, table in ((operator, trace.operators), (launch, trace.launches)):  # the launch counts, if it is known
+    for rows, table in ((operator, trace.operators), (launch, trace.launches)):  # a known launch decides
         known = rows >= 0
         thread[known] = column(table, "thread")[rows[known]]
         time[known] = column(table, "start_ns")[rows[known]]
     found = ranges.innermost_at(thread, time)
     missing = np.flatnonzero((found < 0) & (operator >= 0))
+    # Autograd's threads have no ranges: look at the same moment on the thread of the forward operator.
     missing = missing[backward.inside[operator[missing]]]
     every = np.arange(trace.operators.height)
     forward = backward.through_forward(np.where(backward.inside, -1, every), operator[missing])
@@ -95,10 +96,11 @@ def _range_of_activities(trace: Trace, links: Links, ranges: Nesting, backward: 
 
 
 def _paths(ranges: pl.DataFrame, nesting: Nesting) -> tuple[pl.Series, Ints]:
-    """Return per range the names from the outermost one inwards, and how many enclose it."""
+    """Return per range its path of names, from the outermost range inwards, and how many ranges enclose it."""
     names = ranges["name"].cast(pl.String).to_list()
     depth = nesting.depth()
     paths = list(names)
+    # By depth, so that the path of the range around it is there already.
     for row in np.argsort(depth, kind="stable").tolist():
         above = int(nesting.parent[row])
         if above >= 0 and depth[row] < _DEEPEST:

@@ -1,4 +1,4 @@
-"""Columns of tables as arrays, and their rows in order."""
+"""Columns of tables as arrays, and the order of rows."""
 
 from collections.abc import Sequence
 
@@ -20,12 +20,12 @@ def column(table: pl.DataFrame, name: str) -> Ints:
 
 
 def costliest_first(table: pl.DataFrame, costs: Sequence[str], ties: Sequence[str]) -> pl.DataFrame:
-    """Sort by costs, descending, and rows that cost the same by what tells them apart, whatever the file's order."""
+    """Sort by costs, descending, then by ``ties``, ascending, so that the order does not depend on the file's."""
     return table.sort(*costs, *ties, descending=[*(True for _ in costs), *(False for _ in ties)])
 
 
 def end_of(table: pl.DataFrame) -> Ints:
-    """Return the end of every slice of a table, in nanoseconds."""
+    """Return the end of every slice of a table, in nanoseconds; a negative duration counts as 0."""
     return column(table, "start_ns") + np.maximum(column(table, "duration_ns"), 0)
 
 

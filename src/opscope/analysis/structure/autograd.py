@@ -1,4 +1,4 @@
-"""Which forward operator a backward operator belongs to: by sequence number, as autograd assigned it."""
+"""Which forward operator a backward operator belongs to, by the sequence number that autograd assigned."""
 
 from dataclasses import dataclass
 
@@ -17,9 +17,9 @@ def backward_table(trace: Trace, links: Links, backward: "BackwardPass") -> pl.D
     """Return what the backward pass of each forward operator cost.
 
     One row per ``forward`` operator (null where no sequence number leads to one, as for gradient accumulation) and
-    ``backward`` node: ``calls``, ``forward_device_ns`` (of the forward operators' own ranges) and
-    ``backward_device_ns`` (of what the engine launched while it ran the node; nodes that run others inside, as
-    checkpointing does, do not count them). Empty where no backward pass was recorded.
+    ``backward`` node: ``calls``, ``forward_device_ns`` (of what was launched inside the forward operators) and
+    ``backward_device_ns`` (of what the engine launched while it ran the node, without nodes run inside, as
+    checkpointing does). Empty where no backward pass was recorded.
     """
     every = np.arange(trace.operators.height)
     nodes = np.flatnonzero(backward.node == every)
@@ -29,6 +29,7 @@ def backward_table(trace: Trace, links: Links, backward: "BackwardPass") -> pl.D
     forward = backward.through_forward(np.where(backward.inside, -1, every), nodes)
     total = links.operators.subtree_sums(own)
     first_use = np.zeros(len(nodes), np.bool_)
+    # A forward operator with several backward nodes counts its device time once.
     first_use[np.unique(forward, return_index=True)[1]] = True
     names = trace.operators["name"]
     rows = (
@@ -53,10 +54,10 @@ class BackwardPass:
     """What autograd's engine ran, and which forward operators it belongs to.
 
     Attributes:
-        node: per operator the row of the node that the engine evaluates around it, itself included; or -1.
-        sequence: per operator the sequence number that it or the next operator around it carries; or -1.
-        own_sequence: per operator the one that it carries itself; or -1.
-        thread: per operator its thread.
+        node: per operator the row of the innermost node, itself included, that the engine evaluates around it; or -1.
+        sequence: per operator the sequence number that it carries, else the nearest operator around it; or -1.
+        own_sequence: per operator the sequence number that it carries itself; or -1.
+        thread: per operator the number of its thread.
     """
 
     node: Ints
@@ -74,17 +75,19 @@ class BackwardPass:
 
     @property
     def inside(self) -> Bools:
-        """Tell per operator whether autograd's engine runs it."""
+        """Per operator whether autograd's engine runs it."""
         found: Bools = self.node >= 0
         return found
 
     def through_forward(self, known: Ints, rows: Ints | None = None) -> Ints:
-        """Return per operator what the forward operator with the sequence number around it has, or -1.
+        """Return per operator a value that it has itself, else that of the forward operator with its sequence number.
 
         Args:
-            known: what is asked about, per operator: a number that forward operators have, and -1 for all others.
-                Where it is known it stays.
-            rows: the operators that are asked for; without, all.
+            known: the value per operator of the trace; -1 for operators without one.
+            rows: the operators to answer for; None for all.
+
+        Returns:
+            One value per asked operator; -1 where nothing leads to one.
         """
         keys, values = _by_sequence_number(self.own_sequence, self.thread, known)
         wanted, own = (self.sequence, known) if rows is None else (self.sequence[rows], known[rows])
@@ -104,15 +107,15 @@ def _innermost_engine_range(trace: Trace) -> Ints:
 
 
 def _by_sequence_number(sequence: Ints, thread: Ints, known: Ints) -> tuple[Ints, Ints]:
-    """Return the sequence numbers of the operators that are known, in ascending order, and what is known of each."""
+    """Return the sequence numbers of operators with a known value, in ascending order, and the value of each."""
     numbered = np.flatnonzero((known >= 0) & (sequence >= 0))
     numbered = numbered[np.argsort(sequence[numbered], kind="stable")]
     numbers = sequence[numbered]
     first = np.flatnonzero(np.diff(numbers, prepend=-1))
     if not len(first):
         return numbers, numbers
-    # Numbers count per forward thread. Traces do not say which thread a backward node belongs to, so a number that
-    # two threads used tells nothing.
+    # Numbers count per forward thread. Traces do not say which thread a backward node belongs to, so a number used on
+    # two threads tells nothing.
     users = thread[numbered]
     one_user = np.minimum.reduceat(users, first) == np.maximum.reduceat(users, first)
     # Several nested forward operators carry one number; the last listed is the innermost.

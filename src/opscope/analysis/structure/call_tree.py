@@ -12,7 +12,7 @@ from opscope.analysis.structure.arrays import column, nesting_of
 from opscope.analysis.structure.nesting import Ints, Nesting
 from opscope.trace.model import Trace
 
-# Every step has a number of its own, under which it would be a path of its own.
+# Every step has a number of its own, so that each would make a path of its own.
 _NUMBERED_STEP: Final = re.compile(r"^ProfilerStep#\d+$")
 STEP: Final = "ProfilerStep"
 
@@ -22,11 +22,11 @@ class CallTree:
     """The annotations, operators and API calls of a trace, one after the other, with their nesting.
 
     Attributes:
-        nesting: which lies in which; of the same times, an annotation is around an operator, that around a call.
-        first_operator: where the operators begin; annotations come before them.
-        first_launch: where the API calls begin.
-        name: of each the number of its name in ``names``.
-        names: the distinct names; steps have one in common.
+        nesting: which slice lies in which; of equal times, an annotation is around an operator, and that around a call.
+        first_operator: the position of the first operator; annotations come before it.
+        first_launch: the position of the first API call.
+        name: per slice the position of its name in ``names``.
+        names: the distinct names; all steps share one.
     """
 
     nesting: Nesting
@@ -37,10 +37,10 @@ class CallTree:
 
     @classmethod
     def of(cls, trace: Trace) -> "CallTree":
-        """Nest what a trace holds."""
+        """Build the tree of a trace."""
         tables = (trace.annotations, trace.operators, trace.launches)
         every = pl.concat([table.select("thread", "name", "start_ns", "duration_ns") for table in tables])
-        # Operators' numbers grow as they begin; of the other two none is known.
+        # Operators have numbers that grow as they begin; annotations and calls have none.
         number = column(trace.operators, "external_id")
         unknown = [np.full(table.height, -1, np.int64) for table in tables]
         began = np.concatenate([unknown[0], np.where(number > 0, number, -1), unknown[2]])
@@ -57,8 +57,15 @@ class CallTree:
 def numbered(
     texts: pl.Series, rename: re.Pattern[str] = _NUMBERED_STEP, to: str = STEP
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Return per text the number of its name, and the names; all that match ``rename`` are one."""
+    """Return per text the position of its name, and the distinct names.
+
+    Args:
+        texts: a categorical column.
+        rename: texts that match it share one name.
+        to: that name.
+    """
     codes = texts.to_physical().cast(pl.Int64)
+    # By code, so that every distinct text is matched once.
     distinct = pl.DataFrame({"code": codes, "text": texts}).unique("code", maintain_order=True)
     names: dict[str, int] = {}
     number = [

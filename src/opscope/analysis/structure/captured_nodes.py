@@ -1,8 +1,8 @@
-"""Which operators the nodes of a replayed graph came from: its kernels beside the launches of a capture, in order.
+"""Which operators the nodes of a replayed graph came from, by aligning its kernels with the launches of a capture.
 
-A capture records operators and calls, a replay the kernels. Compiled code calls operators by the names of its kernels,
-so these hold both together: where the graph lacks a node, or the capture has a launch more, only what lies between two
-such kernels is uncertain.
+A capture records operators and calls, a replay records kernels. Compiled code names operators after its kernels, which
+ties both together: if the graph lacks a node, or the capture has a launch more, only what lies between two such kernels
+is uncertain.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ BY_NAMES: Final = "likely: in order, between kernels whose names the capture has
 NO_CAPTURE: Final = "unknown: no capture of as many launches as the graph has nodes was recorded"
 AMBIGUOUS: Final = "unknown: several captures of as many launches were recorded"
 OTHER_COUNT: Final = "unknown: between kernels that the capture names, other numbers were captured and replayed"
-_MOST: Final = 0.5  # of the nodes: a capture that explains fewer of them is of another graph
-_MOST_PAIRS: Final = 16_000_000  # of nodes and launches: a graph of 4,000 nodes takes a second
+_MOST: Final = 0.5  # of the nodes: a capture that explains fewer is of another graph
+_MOST_PAIRS: Final = 16_000_000  # nodes times launches: a graph of 4,000 nodes takes a second
 
 Operators = Sequence[str | None]
 
@@ -28,7 +28,7 @@ def operators_of_nodes(nodes: Sequence[str], captures: Sequence[Operators]) -> t
 
     Args:
         nodes: the kernels of the graph, in order.
-        captures: of each capture the operators that launched something, in order.
+        captures: per capture the operators of its launches, in order; None for a launch of no operator.
     """
     fitting = [capture for capture in captures if len(capture) == len(nodes) and not _contradicts(nodes, capture)]
     if fitting:
@@ -43,23 +43,25 @@ def operators_of_nodes(nodes: Sequence[str], captures: Sequence[Operators]) -> t
 
 
 def _contradicts(nodes: Sequence[str], capture: Operators) -> bool:
-    """Tell whether a capture of as many launches has another kernel than the graph where it names one."""
+    """Tell whether a capture names a kernel of the graph at the place of another one. Both must be equally long."""
     names = set(nodes)
     return any(operator in names and operator != node for node, operator in zip(nodes, capture, strict=True))
 
 
 def _aligned(nodes: Sequence[str], capture: Operators) -> list[str | None] | None:
-    """Return the operators of nodes between kernels that both name; None where a capture is not of this graph.
+    """Return the operators of the nodes, by kernels that both sides name; None if the capture is of another graph.
 
-    Of all ways to pair as many nodes with launches, in order, as possible, those count in which a node has one operator
-    only: where names repeat, a launch too many can be taken for its neighbour.
+    There may be several ways to pair as many nodes with launches as possible, in order. A node gets an operator only if
+    all ways agree on it: where names repeat, a launch too many can be taken for its neighbour.
     """
     if len(nodes) * len(capture) > _MOST_PAIRS or not set(nodes) & set(capture):
         return None
     fits = _fits(nodes, capture)
+    # before[n, l]: the most pairs among the first n nodes and l launches; after[n, l]: among those from n and l on.
     before = _paired(fits)
     after = _paired(fits[::-1, ::-1])[::-1, ::-1]
     most = before[-1, -1]
+    # Pairs that some best way has, and nodes that some best way leaves out.
     possible = fits & (before[:-1, :-1] + 1 + after[1:, 1:] == most)
     skipped = (before[:-1] + after[1:] == most).any(axis=1)
     found: list[str | None] = []
@@ -70,7 +72,7 @@ def _aligned(nodes: Sequence[str], capture: Operators) -> list[str | None] | Non
 
 
 def _fits(nodes: Sequence[str], capture: Operators) -> Bools:
-    """Tell per node and launch whether they can belong together: of what both name, the names are equal."""
+    """Tell per node and launch whether they can belong together: names that both sides have must be equal."""
     both = set(nodes) & {operator for operator in capture if operator is not None}
     numbers = {name: number for number, name in enumerate(sorted(both), start=1)}
     of_nodes = np.array([numbers.get(node, 0) for node in nodes])
@@ -80,10 +82,11 @@ def _fits(nodes: Sequence[str], capture: Operators) -> Bools:
 
 
 def _paired(fits: Bools) -> Ints:
-    """Return how many pairs in order the first so many nodes and launches have at most (longest common subsequence)."""
+    """Return the most pairs, in order, among the first n nodes and l launches (longest common subsequence)."""
     nodes, launches = fits.shape
     most = np.zeros((nodes + 1, launches + 1), np.int32)
     for node in range(nodes):
+        # Leave the node out, or pair it with this launch; the running maximum then leaves launches out.
         paired = np.maximum(most[node, 1:], most[node, :-1] + fits[node])
         most[node + 1, 1:] = np.maximum.accumulate(paired)
     return most

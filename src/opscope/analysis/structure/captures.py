@@ -1,4 +1,4 @@
-"""How much of a recording is the capture of graphs, in which calls are noted and nothing runs."""
+"""How much of a recording is the capture of graphs, in which calls are noted but nothing runs."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +15,7 @@ from opscope.analysis.structure.window import Window
 from opscope.knowledge.api_calls import ApiKind
 from opscope.trace.model import Trace
 
-MOSTLY: Final = 0.5
+MOSTLY: Final = 0.5  # of the launches or the time: from here on, a recording is mostly one thing
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Captures:
 
     Attributes:
         spans: when a stream was captured.
-        launches: how many calls that enqueue lie in them.
-        of_launches: how many there are in all.
+        launches: how many calls that enqueue work were captured.
+        of_launches: how many calls that enqueue work there are in all.
     """
 
     spans: Intervals
@@ -33,7 +33,7 @@ class Captures:
     of_launches: int
 
     def is_mostly_one(self, window: Window) -> bool:
-        """Tell whether most of what was recorded is captured: of the calls that enqueue, or of the time."""
+        """Tell whether most of a window was captured: of the calls that enqueue work, or of the time."""
         if not self.launches:
             return False
         whole = window.duration_ns
@@ -45,8 +45,8 @@ class Captures:
 def captured_table(trace: Trace, links: Links) -> pl.DataFrame:
     """Return what was captured into graphs, the most launches first.
 
-    Columns: ``name`` of the operator that made them (null where none did), ``input_dims`` and ``input_types`` of its
-    inputs (null where they were not recorded), and ``launches``.
+    Columns: ``name`` of the launching operator (null without one), ``input_dims`` and ``input_types`` of its inputs
+    (null where not recorded), and ``launches``.
     """
     captured = calls_that(trace.launches, lambda call: call.enqueues) & captured_into_graph(trace.launches)
     operator = links.launch_operator[captured]
@@ -57,7 +57,7 @@ def captured_table(trace: Trace, links: Links) -> pl.DataFrame:
 
 
 def captures_of(trace: Trace) -> Captures:
-    """Return the captures: from each begin to the next end of its thread."""
+    """Return the captures: each lasts from its begin to the next end on its thread."""
     launches = trace.launches
     start, end, thread = column(launches, "start_ns"), end_of(launches), column(launches, "thread")
     begins, ends = calls_of(launches, ApiKind.CAPTURE_BEGIN), calls_of(launches, ApiKind.CAPTURE_END)
@@ -66,6 +66,7 @@ def captures_of(trace: Trace) -> Captures:
     for begin in np.flatnonzero(begins).tolist():
         mine = thread == thread[begin]
         closing = end[mine & ends & (start >= start[begin])]
+        # A capture whose end was not recorded lasts to the last call of its thread.
         last = int(closing.min()) if len(closing) else int(end[mine].max())
         low.append(int(start[begin]))
         high.append(last)

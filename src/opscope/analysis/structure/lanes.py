@@ -1,4 +1,4 @@
-"""Which slices of a track can be drawn below each other: viewers show only slices that nest."""
+"""Divides the slices of a track into lanes in which they nest, as viewers show only slices that nest."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from opscope.analysis.structure import native
 from opscope.analysis.structure.nesting import Ints, Nesting
 
 MOST_LANES = 4_096  # the last one takes what fits nowhere: nobody could see it anyway
-_AT_ONCE = 64  # slices looked at, to begin with; every further time twice as many
+_AT_ONCE = 64  # slices read in the first piece; every further piece is twice as long
 _AT_MOST_AT_ONCE = 65_536
-_FEW = 256  # so few slices are sooner placed one by one than skipped
+_FEW = 256  # this few slices are placed one by one sooner than they are skipped
 
 
 def lanes_of(track: Ints, start: Ints, end: Ints) -> Ints:
@@ -30,8 +30,8 @@ def lanes_of(track: Ints, start: Ints, end: Ints) -> Ints:
             raise MemoryError
         return lanes
     slices = _Slices(nesting, track[nesting.order], start[nesting.order], end[nesting.order])
-    # Up to a slice that crosses another all are in lane 0. One by one they are placed only until the further lanes
-    # are empty again: from there on, what is open nests as it did before.
+    # Up to a slice that crosses another one, all are in lane 0. From there slices are placed one by one, until the
+    # further lanes are empty again: then what is open nests as before.
     last_of_run = _last_of_runs(crossing)
     number = 0
     while number < len(crossing):
@@ -43,7 +43,7 @@ def lanes_of(track: Ints, start: Ints, end: Ints) -> Ints:
 
 
 def _last_of_runs(positions: Ints) -> Ints:
-    """Return per position the last one of those that follow with few between them."""
+    """Return per position the last one of its run, in which at most `_FEW` lie between neighbours."""
     last = np.append(np.flatnonzero(np.diff(positions) > _FEW), len(positions) - 1)
     last_of: Ints = positions[np.repeat(last, np.diff(last, prepend=-1))]
     return last_of
@@ -86,7 +86,7 @@ class _Slices:
         return ends[::-1]
 
     def _of_track_from(self, first: int) -> Iterator[tuple[int, int]]:
-        """Yield start and end of the slices of one track, in numbers of Python's own, which are quicker one by one."""
+        """Yield start and end of the slices of one track as Python's integers, which are quicker one by one."""
         stop = first + int(np.searchsorted(self.track[first:], self.track[first], side="right"))
         count = _AT_ONCE
         while first < stop:

@@ -1,4 +1,4 @@
-"""How the host fed the devices: API time, launch latency and backlog, told apart."""
+"""How the host fed the devices: API time, launch latency and backlog."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class LaunchSummary:
         backlog: delays behind earlier work in the stream.
         without_activity: launching calls, other than those captured into a graph, without a recorded activity; None
             where no activity carries a correlation id, as in early ROCm traces.
-        moves_without_activity: those of them that copy or fill. Of zero bytes they launch nothing.
+        moves_without_activity: those of them that copy or fill. Copies and fills of zero bytes launch nothing.
         moves_recorded: copying and filling calls with an activity.
         hidden_ns: the most that all missing activities together can have kept devices busy: idle time between a call
             and the next recorded activity of the streams that its thread is known to use, added up over devices.
@@ -77,7 +77,7 @@ def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
 
 
 def _lonely(trace: Trace, unmatched: Bools) -> Bools | None:
-    """Tell per call whether an activity of it is missing; None where ids do not tell."""
+    """Tell per call whether its activity is missing; None where no activity has an id that could tell."""
     if trace.activities.height and trace.activities["correlation"].null_count() == trace.activities.height:
         return None
     matchable = trace.launches["correlation"].is_not_null().to_numpy()
@@ -86,7 +86,7 @@ def _lonely(trace: Trace, unmatched: Bools) -> Bools | None:
 
 
 def captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """Tell per call whether its thread was capturing a graph: then it launches nothing yet."""
+    """Tell per call whether its thread was capturing a graph, so that the call launches nothing yet."""
     thread, start = column(launches, "thread"), column(launches, "start_ns")
     begins, ends = calls_of(launches, ApiKind.CAPTURE_BEGIN), calls_of(launches, ApiKind.CAPTURE_END)
     captured = np.zeros(launches.height, np.bool_)
@@ -94,6 +94,7 @@ def captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
         mine = thread == number
         before = np.searchsorted(np.sort(start[mine & begins]), start, side="right")
         closed = np.searchsorted(np.sort(start[mine & ends]), start, side="right")
+        # More begins than ends so far: a capture is open.
         captured |= mine & (before > closed)
     return captured
 
@@ -101,6 +102,7 @@ def captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
 def _delays(trace: Trace, links: Links) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Return per launched activity its delay after the call, and whether earlier work of its stream held it up."""
     activities = trace.activities
+    # The latest end of all earlier activities of the stream, which may not be that of the one directly before.
     stream_end = (
         activities.with_columns(end_ns=pl.Series(end_of(activities)))
         .select(previous=pl.col("end_ns").cum_max().shift(1).over("device", "stream", order_by="start_ns"))

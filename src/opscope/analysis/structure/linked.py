@@ -12,8 +12,8 @@ from opscope.trace.model import Trace
 def linked_activities(trace: Trace, links: Links) -> pl.DataFrame:
     """Return one row per activity, with its operator, step and launch; null where none was recorded.
 
-    ``queue_delay_ns`` is the time from the end of the launching call to the activity's start: launch latency where the
-    stream was empty, backlog behind earlier work where it was not.
+    ``queue_delay_ns`` is the time from the end of the launching call to the activity's start: launch latency if the
+    stream was empty, else backlog behind earlier work.
     """
     operator, launch = (
         pl.Series(rows, dtype=pl.Int64).replace(-1, None) for rows in (links.activity_operator, links.activity_launch)

@@ -3,10 +3,11 @@
 An activity's launch is the API call with the same correlation id; a launch belongs to the innermost operator
 that encloses its *start* on the same thread; where no operator does, the recorded ``External id`` decides.
 
-Early ROCm and tools that rewrite traces leave out correlation ids, or give host records other threads. Then what share
-an ``External id`` belong together, in order where as many launches as activities have it; and where no launch of a
-trace at all lies in an operator of its thread, the one operator around it in time, whatever thread that is on. Such
-links are marked, and a check counts them. What has none of these stays unlinked: it is never given away by guess.
+Early ROCm and tools that rewrite traces leave out correlation ids, or give host records other threads. Then launches
+and activities with the same ``External id`` belong together, in order, if there are equally many of both. And if no
+launch of a trace lies in an operator of its thread, a launch belongs to the one operator around it in time, on whatever
+thread. Such links are marked, and a check counts them. What has no link by any of these rules stays unlinked: it is
+never given to an operator by guess.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from opscope.trace.model import Trace
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Row numbers into the trace's tables; -1 stands for "none recorded".
+    """Links as row numbers into the trace's tables; -1 stands for "none recorded".
 
     Attributes:
         activity_launch: per activity its row in ``launches``.
@@ -32,7 +33,7 @@ class Links:
         operators: the nesting of the operators.
         operator_self_ns: per operator its duration without nested operators, annotations and API calls, in nanoseconds.
         operator_crosses: per operator whether it overlaps another, or an annotation, of its thread without nesting.
-        crossing_annotations: how many annotations do.
+        crossing_annotations: how many annotations overlap others in this way.
         inferred: per activity whether its launch or operator follows from shared ids or from time alone.
     """
 
@@ -58,7 +59,7 @@ def link(trace: Trace) -> Links:
         return operators, operators.innermost_at(thread, start)
 
     def self_time_and_crossing() -> tuple[Ints, Bools]:
-        # Of an annotation and an operator with the same rounded times, the annotation is rather around the operator.
+        # If an annotation and an operator have the same rounded times, the annotation is more likely the outer one.
         tables = (trace.annotations, trace.operators)
         ranges = nesting_of(
             pl.concat([table.select("thread", "start_ns", "duration_ns") for table in tables]),
@@ -76,6 +77,7 @@ def link(trace: Trace) -> Links:
         launch_operator = _around_in_time(operators, column(trace.launches, "start_ns"))
     activity_launch = np.where(activity_launch < 0, by_ids, activity_launch)
     activity_operator = _operators_of(trace, activity_launch, around)
+    # Recorded ids come first: only what they leave open is decided by time.
     by_time = (activity_operator < 0) & (activity_launch >= 0)
     by_time[by_time] = launch_operator[activity_launch[by_time]] >= 0
     activity_operator[by_time] = launch_operator[activity_launch[by_time]]
@@ -93,12 +95,16 @@ def link(trace: Trace) -> Links:
 
 
 def _launches_by_external_id(trace: Trace, activity_launch: Ints) -> Ints:
-    """Return per activity without a launch that of its external id: the first's is the first one, and so on; or -1."""
+    """Return per activity the launch that shares its external id, or -1.
+
+    The n-th activity of an id gets the n-th launch of that id, if there are as many of both without a counterpart.
+    """
     result = np.full(trace.activities.height, -1, np.int64)
     enqueues = calls_that(trace.launches, lambda call: call.enqueues)
     taken = np.zeros(trace.launches.height, np.bool_)
     taken[activity_launch[activity_launch >= 0]] = True
     left = {
+        # An external id of 0 stands for none.
         name: pl.DataFrame({"id": table["external_id"].replace(0, None), "start": table["start_ns"]})
         .with_row_index(name)
         .filter(pl.Series(free, dtype=pl.Boolean) & pl.col("id").is_not_null())
@@ -108,13 +114,14 @@ def _launches_by_external_id(trace: Trace, activity_launch: Ints) -> Ints:
             ("launch", trace.launches, enqueues & ~taken),
         )
     }
+    # Ids that an unequal number of activities and launches share find no partner, since the count is part of the key.
     pairs = left["activity"].join(left["launch"], on=["id", "place", "count"])
     result[pairs["activity"].to_numpy()] = pairs["launch"].to_numpy()
     return result
 
 
 def _around_in_time(operators: Nesting, start: Ints) -> Ints:
-    """Return per moment the innermost operator of the one thread that is in any then; -1 where several are, or none."""
+    """Return per moment the innermost operator then; -1 if none runs, or operators run on several threads."""
     threads = np.unique(operators.thread)
     inside = np.stack([operators.innermost_at(np.full(len(start), thread), start) for thread in threads])
     alone = (inside >= 0).sum(axis=0) == 1
@@ -122,7 +129,7 @@ def _around_in_time(operators: Nesting, start: Ints) -> Ints:
 
 
 def _operators_of(trace: Trace, activity_launch: Ints, launch_operator: Ints) -> Ints:
-    """Return per activity its operator: that of its launch, else the one of its recorded id."""
+    """Return per activity its operator: that of its launch, else the one with its external id; or -1."""
     result = np.full(trace.activities.height, -1, np.int64)
     launched = activity_launch >= 0
     result[launched] = launch_operator[activity_launch[launched]]
@@ -135,7 +142,7 @@ def _operators_of(trace: Trace, activity_launch: Ints, launch_operator: Ints) ->
 
 
 def _self_time(ranges: Nesting, launches: Nesting) -> Ints:
-    """Duration minus what runs inside on the same thread: nested ranges, and API calls up to the range's end."""
+    """Return per range its duration without nested ranges, and without API calls in it up to the range's end."""
     remaining = ranges.end - ranges.start
     inner = np.flatnonzero(ranges.parent >= 0)
     np.subtract.at(remaining, ranges.parent[inner], ranges.end[inner] - ranges.start[inner])
@@ -144,13 +151,14 @@ def _self_time(ranges: Nesting, launches: Nesting) -> Ints:
     start, end = launches.start[outermost], launches.end[outermost]
     around = ranges.innermost_at(launches.thread[outermost], start)
     inside = around >= 0
+    # A call may outlive the range in which it began: the part behind the end is not the range's.
     covered = np.minimum(end[inside], ranges.end[around[inside]]) - start[inside]
     np.subtract.at(remaining, around[inside], covered)
     return remaining
 
 
 def device_time_of_operators(trace: Trace, links: Links) -> Ints:
-    """Return per operator the durations of the activities that it launched itself, added up, in nanoseconds."""
+    """Return per operator the summed durations of the activities that it launched itself, in nanoseconds."""
     result = np.zeros(trace.operators.height, np.int64)
     linked = links.activity_operator >= 0
     np.add.at(result, links.activity_operator[linked], trace.activities["duration_ns"].to_numpy()[linked])
@@ -160,8 +168,8 @@ def device_time_of_operators(trace: Trace, links: Links) -> Ints:
 def operator_self_cpu(links: Links) -> pl.Series:
     """Return per operator its self CPU time in nanoseconds.
 
-    Null for one that overlaps others of its thread without nesting, as asynchronous operators do: what of its duration
-    is its own cannot be told.
+    Null where nested records last longer than the operator, as those of asynchronous operators do: how much of its
+    duration is its own cannot be told.
     """
     own = pl.Series("self_cpu_ns", links.operator_self_ns, dtype=pl.Int64)
     return own.set(own < 0, None)

@@ -1,4 +1,4 @@
-"""What activities that were not recorded can have done to a device's time."""
+"""How much device time activities that were not recorded can have taken."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints
 from opscope.trace.model import Trace
 
-_MOST_PAIRS: Final = 10_000_000  # of queues and missing calls that are looked at one by one
-_NEVER: Final = np.iinfo(np.int64).min
+_MOST_PAIRS: Final = 10_000_000  # queues times missing calls that are looked at one by one
+_NEVER: Final = np.iinfo(np.int64).min  # no known queue of the device
 
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """What a thread enqueued on a stream: when its calls began, in order, and when their activities did."""
+    """What a thread enqueued on a stream: when its calls began, ascending, and when their activities began."""
 
     device: int
     thread: int
@@ -29,14 +29,14 @@ class _Queue:
 def hidden_ns(trace: Trace, links: Links, missing: Ints) -> int:
     """Return the most that missing activities can have kept devices busy while no recorded one did, in nanoseconds.
 
-    What a call enqueued ran before the next recorded activity that its thread enqueued on the same stream. Which of the
-    streams that the thread is known to use it was is not known: the latest counts. Without any, it may have run on any
-    device until the end. Devices are added up.
+    What a call enqueued ran before the next recorded activity that its thread enqueued on the same stream. It is not
+    known which of the thread's streams that was, so the one where this activity begins latest counts. If no stream of
+    the thread is known, the work may have run on any device until the end. Devices are added up.
 
     Args:
-        trace: with its launches and activities.
-        links: of the same trace.
-        missing: rows of the launches whose activities are missing.
+        trace: the trace.
+        links: its links.
+        missing: rows of the launches whose activities are missing; at least one.
     """
     thread, start = column(trace.launches, "thread")[missing], column(trace.launches, "start_ns")[missing]
     order = np.lexsort((start, thread))
@@ -45,6 +45,7 @@ def hidden_ns(trace: Trace, links: Links, missing: Ints) -> int:
     queues = list(_queues(trace, links))
     devices = len({queue.device for queue in queues}) or 1
     if not queues or len(queues) * len(missing) > _MOST_PAIRS:
+        # An upper bound of the same figure: every device may have worked from the first missing call to the end.
         return devices * (last - int(start.min()))
     ends = _ends(queues, thread, start, last)
     unknown = np.logical_and.reduce([end == _NEVER for end in ends.values()])
@@ -54,10 +55,11 @@ def hidden_ns(trace: Trace, links: Links, missing: Ints) -> int:
 
 
 def _ends(queues: list[_Queue], thread: Ints, start: Ints, last: int) -> Mapping[int, Ints]:
-    """Return per device and missing call when what it enqueued there had ended at the latest."""
+    """Return per device and missing call when what it enqueued there had ended at the latest; `_NEVER` if nowhere."""
     ends: dict[int, Ints] = {}
     for queue in queues:
         mine = slice(*np.searchsorted(thread, [queue.thread, queue.thread + 1]))
+        # The first call of the queue after the missing one; without any, the work may have run until the end.
         following = np.searchsorted(queue.called, start[mine], side="right")
         known = ends.setdefault(queue.device, np.full(len(start), _NEVER))
         known[mine] = np.maximum(known[mine], np.append(queue.began, last)[following])

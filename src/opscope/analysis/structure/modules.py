@@ -1,4 +1,4 @@
-"""Which ``nn.Module`` launched what, where stacks were recorded."""
+"""Device time per ``nn.Module``, where stacks were recorded."""
 
 import numpy as np
 import polars as pl
@@ -29,6 +29,7 @@ def module_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataF
     durations = trace.activities["duration_ns"].to_numpy()
     np.add.at(self_device, module[module >= 0], durations[module >= 0])
     code = modules["name"].to_physical().cast(pl.Int64).to_numpy()
+    # Of a module nested in itself, only the outermost call counts in calls and totals.
     outermost = ~nesting.inside_same(code)
     rows = (
         pl.DataFrame(
@@ -51,7 +52,7 @@ def module_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataF
 
 
 def module_of_activities(trace: Trace, links: Links, backward: BackwardPass) -> tuple[pl.Series, Ints] | None:
-    """Return the names of the modules' calls, and per activity the call that it belongs to, or -1.
+    """Return the module names of all module calls, and per activity the position of its call, or -1.
 
     None where no modules were recorded.
     """
@@ -63,12 +64,12 @@ def module_of_activities(trace: Trace, links: Links, backward: BackwardPass) -> 
 
 
 def module_of_operators(trace: Trace, backward: BackwardPass, nesting: Nesting) -> Ints:
-    """Return per operator the innermost call of a module around it, or around its forward operator; or -1.
+    """Return per operator the innermost module call around it or its forward operator, as a row of ``nesting``; or -1.
 
     Args:
         trace: the trace.
         backward: its backward pass.
-        nesting: of the modules' calls.
+        nesting: the nesting of the module calls alone.
     """
     own = nesting.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
     return backward.through_forward(np.where(backward.inside, -1, own))

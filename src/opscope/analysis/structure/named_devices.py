@@ -1,4 +1,4 @@
-"""Which devices a trace is of, where its header does not say: by the others that it lists, or by their size."""
+"""Names the devices that a trace's header does not name: by the others that it lists, or by their size."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,11 +13,11 @@ AS_GIVEN = "as --gpu says"
 def with_named_devices(trace: Trace, gpu: Device | None = None) -> Trace:
     """Return the trace with the properties of every device that worked, as far as they can be told.
 
-    Kernels may run on a device whose number the header does not list, or the listed ones may have no name.
+    Kernels may run on a device that the header does not list, and listed devices may have no name.
 
     Args:
         trace: the trace.
-        gpu: what its devices are; None for what the trace says.
+        gpu: what all devices are; None to go by the trace.
     """
     worked = [int(number) for number in trace.activities["device"].drop_nulls().unique().sort()]
     listed = {item.index: item for item in trace.devices}
@@ -42,8 +42,10 @@ def _named(
     kinds = {_kind(item) for item in listed if _has_name(item)}
     if len(kinds) == 1:
         other = next(item for item in listed if _has_name(item))
+        # All named devices are of one kind: so is this one, unless its own properties differ.
         if own is None or _kind(replace(own, name=other.name)) == _kind(other):
             return replace(other, index=number, uuid=None, known_by=BY_THE_OTHERS)
+    # The listed devices are alike, though unnamed: an unlisted one is taken for another of them.
     if own is None and len({_kind(item) for item in listed}) == 1:
         own = replace(listed[0], index=number, uuid=None)
     if own is None:
@@ -54,7 +56,7 @@ def _named(
 
 
 def _kind(device: DeviceProperties) -> DeviceProperties:
-    """Return what devices of one kind have in common."""
+    """Return the properties that devices of one kind have in common."""
     return replace(device, index=0, uuid=None, memory_bytes=None)
 
 

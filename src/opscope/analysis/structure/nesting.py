@@ -20,14 +20,14 @@ class Nesting:
     """The nesting of the slices of all threads.
 
     Attributes:
-        parent: the innermost slice of the same thread that encloses a slice whole, or -1. Of two slices with the
-            same start and end the one that began first is the outer one: one of unknown number before others, and of
-            these the one listed first. Slices that only overlap are not nested. A slice without duration, as rounded
-            times make them, encloses none, and lies in none that ends where it is.
+        parent: per slice the innermost slice of the same thread that encloses it whole, or -1. Of two slices with the
+            same start and end, the one that began first is the outer one: a slice of unknown number comes before
+            others, and among these the one listed first. Slices that only overlap are not nested. A slice without
+            duration, as rounded times make them, encloses none, and lies in none that ends where it is.
         order: the slices sorted by thread and start, outer before inner.
-        thread, start, end: as given.
-        after: per slice the place in ``order`` behind all that lie below it; None where it was not computed.
-        crosses: per slice what `crossing` tells; None where it was not computed.
+        thread, start, end: as passed to `of`.
+        after: per slice the place in ``order`` behind all slices below it; None without the compiled library.
+        crosses: per slice what `crossing` tells; None without the compiled library.
     """
 
     parent: Ints
@@ -40,19 +40,22 @@ class Nesting:
 
     @classmethod
     def of(cls, thread: Ints, start: Ints, end: Ints, began: Ints | None = None) -> "Nesting":
-        """Compute the nesting of slices given by thread number, start and end.
+        """Compute the nesting of slices.
 
         Args:
-            thread: number of the slice's thread.
-            start: when it began.
+            thread: per slice the number of its thread.
+            start: when it began, in nanoseconds.
             end: when it ended.
-            began: numbers that grow in the order in which slices of one thread really began; -1 where unknown. With
-                them, a slice without duration lies in none that only began after it, at the same rounded time, and of
-                two with the same times the one that began first is the outer one.
+            began: numbers that grow in the order in which slices of one thread really began; -1 where unknown. They
+                decide among slices that begin at the same rounded time: a slice without duration lies in none that
+                began after it, and of two with the same times the one that began first is the outer one.
+
+        Raises:
+            MemoryError: the compiled library found no memory.
         """
         order, empty = _by_group_and_start(thread, start), start == end
         tied = (np.diff(start[order]) == 0) & (np.diff(thread[order]) == 0)
-        if tied.any():  # then the ends decide, and the numbers
+        if tied.any():  # slices that begin together: longer ones first, then by number
             number = np.zeros(len(order), np.int64) if began is None else began
             order = np.lexsort((number, -end, start, thread)).astype(np.int64)
             if began is not None:
@@ -72,13 +75,14 @@ class Nesting:
         return cls(parent, order, thread, start, end, after, crosses)
 
     def innermost_at(self, thread: Ints, time: Ints) -> Ints:
-        """Return the innermost slice that contains each (thread, time), or -1.
+        """Return the row of the innermost slice that contains each (thread, time), or -1.
 
-        A slice contains its start and not its end, so back-to-back slices never both contain a point.
+        A slice contains its start but not its end, so back-to-back slices never both contain a point.
         """
         if (library := native.load()) is not None:
             return self._innermost_compiled(library, thread, time)
         latest = self._latest_started(thread, time)
+        # From the latest begun slice, climb until one has not ended yet; all moments climb at once.
         climbing = np.flatnonzero(latest >= 0)
         while len(climbing):
             climbing = climbing[self.end[latest[climbing]] <= time[climbing]]
@@ -106,19 +110,20 @@ class Nesting:
         return result
 
     def _positions(self) -> Ints:
-        """Return where each slice stands in sorted order."""
+        """Return the place of each slice in ``order``."""
         position = np.empty(len(self.order), np.int64)
         position[self.order] = np.arange(len(self.order))
         return position
 
     def crossing(self) -> Bools:
-        """Tell per slice whether the innermost earlier slice around its start ends before it does."""
+        """Tell per slice whether the innermost earlier slice that contains its start ends before it does."""
         if self.crosses is not None:
             return self.crosses
         thread, start, end = self.thread[self.order], self.start[self.order], self.end[self.order]
         position = self._positions()
         above = self.parent[self.order]
         parent = np.where(above >= 0, position[np.maximum(above, 0)], -1) if len(above) else above
+        # From the slice before it in order, each slice climbs until one contains its start.
         around = np.arange(-1, len(thread) - 1, dtype=np.int64)
         if len(thread):
             around[np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))] = -1
@@ -132,18 +137,19 @@ class Nesting:
         return result
 
     def depth(self) -> Ints:
-        """Return how many slices enclose each slice."""
+        """Return per slice how many slices enclose it."""
         depth = (self.parent >= 0).astype(np.int64)
         ancestor = self.parent.copy()
-        # Every round doubles the distance looked at, so even a million nested slices take twenty rounds.
+        # Every round doubles the distance to the ancestor, so even a million nested slices take twenty rounds.
         while len(open_ := np.flatnonzero(ancestor >= 0)):
             above = ancestor[open_]
             depth[open_], ancestor[open_] = depth[open_] + depth[above], ancestor[above]
         return depth
 
     def subtree_sums(self, values: Ints) -> Ints:
-        """Return, per slice, its own value plus those of all slices below it."""
+        """Return per slice its own value plus those of all slices below it."""
         if self.after is not None:
+            # In order, a slice is followed by all below it: the difference of two running sums.
             sums = np.concatenate([[0], np.cumsum(values[self.order], dtype=np.int64)])
             below: Ints = sums[self.after] - sums[self._positions()]
             return below
@@ -157,14 +163,18 @@ class Nesting:
         return totals
 
     def inside_same(self, key: Ints) -> Bools:
-        """Tell per slice whether a slice with the same key (numbered from 0) is among those above it."""
+        """Tell per slice whether one with the same key encloses it.
+
+        Args:
+            key: per slice a number from 0 on.
+        """
         # In sorted order a slice is followed by all that lie below it.
         position = self._positions()
         last = self.after
         if last is None:
             last = position + self.subtree_sums(np.ones(len(self.order), np.int64))
         order = _by_group_and_start(key, position)
-        # One key after the other, so that how far the earlier ones reach starts anew with each.
+        # The offset keeps keys apart: how far earlier slices reach starts anew with each key.
         offset = key[order] * (len(order) + 1)
         reach = np.maximum.accumulate(last[order] + offset)
         result = np.zeros(len(order), np.bool_)
@@ -173,9 +183,13 @@ class Nesting:
 
 
 def nearest(parent: Ints, holds: Bools) -> Ints:
-    """Return per slice the nearest of itself and those around it of which something holds, or -1.
+    """Return per slice the nearest one for which a condition holds, among itself and those around it; or -1.
 
-    Every round doubles the distance that was looked at, so depth costs little.
+    Every round doubles the distance, so depth costs little.
+
+    Args:
+        parent: per slice the one directly around it, or -1.
+        holds: per slice whether the condition holds.
     """
     found = np.where(holds, np.arange(len(parent)), parent)
     climbing = np.flatnonzero((found >= 0) & ~holds)
@@ -187,7 +201,7 @@ def nearest(parent: Ints, holds: Bools) -> Ints:
 
 
 def _by_group_and_start(group: Ints, start: Ints) -> Ints:
-    """Sort by group and start; equal ones stay as they are. Quick where starts mostly ascend and groups are few."""
+    """Return the stable order by group and start; quick where starts mostly ascend and groups are few."""
     order = np.argsort(start, kind="stable")
     few = group.min(initial=0) >= 0 and group.max(initial=0) <= np.iinfo(np.uint16).max
     chosen = group[order].astype(np.uint16) if few else group[order]  # numpy sorts 16 bits by counting
@@ -195,23 +209,24 @@ def _by_group_and_start(group: Ints, start: Ints) -> Ints:
 
 
 def _early_first(order: Ints, thread: Ints, start: Ints, empty: Bools, began: Ints) -> Ints:
-    """Among slices that start together, move those without duration before the longer ones that began after them."""
+    """Move slices without duration before longer ones that start with them but began after them."""
     together = (np.diff(thread[order]) == 0) & (np.diff(start[order]) == 0)
     group = np.concatenate([[0], np.cumsum(~together)])
-    # Where one of two numbers is unknown, the longer slice counts as begun first.
+    # If one of two numbers is unknown, the longer slice counts as begun first.
     known = np.where((began < 0) & empty, np.iinfo(np.int64).max, began)
     rank = np.unique(known, return_inverse=True)[1][order] + group * len(order)
-    # Longer slices keep their order, whatever their numbers say: each counts as begun after those that enclose it.
+    # Longer slices keep their order whatever their numbers: each counts as begun after those that enclose it.
     latest = np.maximum.accumulate(np.where(empty[order], group * len(order), rank))
     return order[np.argsort(np.where(empty[order], rank, latest), kind="stable")]
 
 
 def _sorted_parents(thread: Ints, end: Ints, empty: Bools) -> Ints:
-    """Parents as positions in sorted order: the nearest earlier slice of the thread that reaches far enough.
+    """Return parents as positions in sorted order: the nearest earlier slice of the thread that reaches far enough.
 
     Every slice starts from its predecessor and jumps to that one's own candidate until the candidate reaches far
-    enough; all slices jump at once, so the rounds grow with the logarithm of the longest run of siblings.
+    enough. All slices jump at once, so the rounds grow with the logarithm of the longest run of siblings.
     """
+    # One nanosecond less and more: an empty slice reaches nothing, and lies in none that ends where it is.
     reach, needed = (end - empty, end + empty) if empty.any() else (end, end)
     candidate = np.arange(-1, len(thread) - 1, dtype=np.int64)
     if len(thread):

@@ -1,4 +1,4 @@
-"""Where each operator call comes from: the module and the line of the user's program, where stacks were recorded."""
+"""Where each operator call comes from: its module and line of the user's program, where stacks were recorded."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Origins:
 
     Attributes:
         module: the innermost call of an ``nn.Module``.
-        frame: the innermost Python frame of the user's.
+        frame: the innermost Python frame of the user's program.
     """
 
     module: Ints
@@ -27,11 +27,12 @@ class Origins:
 
     @classmethod
     def of(cls, trace: Trace, backward: BackwardPass) -> "Origins":
-        """Find them; all -1 where no stacks were recorded."""
+        """Find the origins of all operators; all -1 where no stacks were recorded."""
         if not trace.frames.height:
             nowhere = np.full(trace.operators.height, -1, np.int64)
             return cls(nowhere, nowhere)
         rows = trace.frames.with_row_index("row").filter(pl.col("name").cat.starts_with(MODULE_FRAME))
         module = module_of_operators(trace, backward, nesting_of(rows))
+        # -1, no module, picks the appended -1.
         row = np.append(rows["row"].cast(pl.Int64).to_numpy(), -1)
         return cls(row[module], user_frame_of_operators(trace, backward))

@@ -1,4 +1,4 @@
-"""Which PyTorch wrote a trace, and which process it is of, as far as the file says."""
+"""Which PyTorch wrote a trace, and which process it records, as far as the file says."""
 
 import json
 import re
@@ -18,7 +18,7 @@ class Producer:
 
 
 def producer_of(source: TraceSource) -> Producer:
-    """Read it from the metadata that opscope's own captures have, or that a user added (``torch_version``)."""
+    """Return the producer by the metadata of opscope's own captures, or by what a user added (``torch_version``)."""
     try:
         own = json.loads(source.metadata.get("opscope", "null"))
     except ValueError:
@@ -33,7 +33,7 @@ def producer_of(source: TraceSource) -> Producer:
 
 
 def process_name(source: TraceSource) -> str:
-    """Return what a process is called: its rank, program and number, as far as the file says; else the file's path."""
+    """Return a name for a process: its rank, program and number, as far as the file says; else the file's path."""
     metadata = source.metadata
     rank = _rank(metadata.get("distributedInfo"))
     program = [metadata.get("program", ""), f"(process {metadata['process']})" if "process" in metadata else ""]

@@ -1,4 +1,4 @@
-"""Which work of the backward pass is the forward pass done again (checkpointing)."""
+"""Which work of the backward pass repeats the forward pass, as checkpointing does."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints, nearest
 from opscope.trace.model import Trace
 
-# Composite operators of the forward pass: no backward formula calls them.
+# Composite operators of the forward pass, which no backward formula calls.
 _FORWARD_ONLY: Final = frozenset(
     f"aten::{name}"
     for name in (
@@ -21,7 +21,7 @@ _FORWARD_ONLY: Final = frozenset(
 
 
 def recomputed(trace: Trace, links: Links, backward: BackwardPass) -> Ints:
-    """Return per activity the outermost forward operator in the backward pass that launched it, as a row, or -1."""
+    """Return per activity the row of the outermost forward operator in the backward pass that launched it, or -1."""
     result = np.full(trace.activities.height, -1, np.int64)
     forward = names_that(trace.operators["name"], lambda name: name in _FORWARD_ONLY) & backward.inside
     if not forward.any():
@@ -34,7 +34,7 @@ def recomputed(trace: Trace, links: Links, backward: BackwardPass) -> Ints:
 
 
 def _below(mask: Bools, parent: Ints) -> Bools:
-    """Tell per operator whether one around it is in a mask."""
+    """Tell per operator whether one of those around it is in a mask."""
     found = np.zeros(len(mask), np.bool_)
     inner = np.flatnonzero(parent >= 0)
     found[inner] = nearest(parent, mask)[parent[inner]] >= 0

@@ -11,11 +11,11 @@ from opscope.analysis.structure.links import Links, device_time_of_operators, op
 from opscope.analysis.structure.nesting import Ints, nearest
 from opscope.trace.model import Trace
 
-# Frames that every model shares say nothing about this one.
+# Frames that all models share say nothing about this one.
 _NOT_THE_USERS = re.compile(
     r"^(torch/|opscope/|src/opscope/|<built-in|<string>|<frozen |nn\.Module: |contextlib\.py|threading\.py|runpy\.py)"
     r"|/torch/|/opscope/|lib/python3"
-    # Python's and frameworks' plumbing: the frame above says who asked.
+    # Plumbing of Python and of frameworks: the frame above says who called.
     r"|: (__(getattribute|getattr|setattr|hash|eq|bool|len|enter|exit)__|is_tensor|is_torch_\w+|decorate_context)$"
 )
 
@@ -23,13 +23,13 @@ _NOT_THE_USERS = re.compile(
 def callers(trace: Trace, links: Links, frame: Ints) -> pl.DataFrame | None:
     """Return where operators were called from: ``name``, ``called_from``, ``calls`` and their self times.
 
-    The place is the innermost Python frame around the call that is neither PyTorch's nor opscope's; a backward
-    operator has the place of the forward operator with its sequence number. None where no stacks were recorded.
+    That is the innermost Python frame of the user's program around the call; a backward operator has the frame of the
+    forward operator with its sequence number. None where no stacks were recorded.
 
     Args:
         trace: the trace.
         links: its links.
-        frame: per operator that frame; see `user_frame_of_operators`.
+        frame: per operator the row of that frame, or -1; see `user_frame_of_operators`.
     """
     if not trace.frames.height:
         return None
@@ -51,14 +51,14 @@ def callers(trace: Trace, links: Links, frame: Ints) -> pl.DataFrame | None:
 
 
 def is_users(frame: str) -> bool:
-    """Tell whether a Python frame is of the user's program: neither PyTorch's, nor opscope's, nor the library's."""
+    """Tell whether a Python frame is of the user's program: not of PyTorch, opscope or Python's own library."""
     return _NOT_THE_USERS.search(frame) is None
 
 
 def user_frame_of_operators(trace: Trace, backward: BackwardPass) -> Ints:
-    """Return per operator the innermost Python frame of the user's around it, as a row of the frames, or -1.
+    """Return per operator the row of the innermost Python frame of the user's program around it, or -1.
 
-    A backward operator has that of the forward operator with its sequence number.
+    A backward operator has the frame of the forward operator with its sequence number.
     """
     frame = _user_frame_around_operators(trace)
     # On a CPU the backward pass runs on the caller's own thread, under the frame that called ``backward``.

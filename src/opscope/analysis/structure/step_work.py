@@ -1,4 +1,4 @@
-"""Which step launched what, and when the devices worked for which step."""
+"""Which step launched which activities, and when devices worked for which step."""
 
 import numpy as np
 import polars as pl
@@ -14,8 +14,13 @@ from opscope.trace.model import Trace
 def step_of_activities(trace: Trace, links: Links, table: pl.DataFrame) -> Ints:
     """Return per activity the row of the step that launched it, or -1.
 
-    That is the step around the call on its thread; else, as for autograd's threads, the latest begun step of another
-    thread that the call lies in.
+    That is the step around the call on its thread. For a call outside of all steps of its thread, as on autograd's
+    threads, it is the latest begun step of any thread that the call lies in.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        table: the `step_table`, or rows of it.
     """
     result = np.full(trace.activities.height, -1, np.int64)
     if not table.height:
@@ -54,16 +59,16 @@ def activities_launched_outside_steps(trace: Trace, links: Links) -> Ints:
 
 
 def periods_of_device_work(step: Ints, start: Ints, end: Ints, hosts: Intervals, *, apart: bool = True) -> Intervals:
-    """Return per step when a device was at its turn: from the step's first activity to the next step's first.
+    """Return per step when a device worked for it: from the step's first activity to the next step's first.
 
-    The last step ends with its last activity, and so do those after which the host was not recorded for longer than
-    they took: the next one is of another recording. A step that launched nothing on the device has an empty period.
+    The last step ends with its last activity. So does a step after which the host was not recorded for longer than the
+    step took: the next one is of another recording. A step that launched nothing on the device has an empty period.
 
     Args:
-        step: per activity of the device the step that launched it, or -1.
-        start: per activity its start.
-        end: per activity its end.
-        hosts: the steps' ranges on the host.
+        step: per activity of the device the row of the step that launched it, or -1; at least one is not -1.
+        start: per activity when it began.
+        end: per activity when it ended.
+        hosts: the steps' ranges on the host, by start.
         apart: whether steps may be of several recordings.
     """
     launched = step >= 0
@@ -71,7 +76,8 @@ def periods_of_device_work(step: Ints, start: Ints, end: Ints, hosts: Intervals,
     first = np.full(len(hosts), none)
     np.minimum.at(first, step[launched], start[launched])
     last = int(end[launched].max())
-    # Of streams that work ahead, a later step's first activity may run before an earlier one's.
+    # The least of this and all later steps: on streams that work ahead, a later step may begin before an earlier one.
+    # A step without work so gets the begin of the next one, and an empty period.
     begin = np.minimum.accumulate(np.append(first, last)[::-1])[::-1]
     if not apart:
         return Intervals(begin[:-1], begin[1:])
@@ -80,6 +86,7 @@ def periods_of_device_work(step: Ints, start: Ints, end: Ints, hosts: Intervals,
     finish = begin[1:].copy()
     last_end = np.full(len(hosts), np.iinfo(np.int64).min)
     np.maximum.at(last_end, step[launched], end[launched])
+    # The host was not recorded for longer than the step took: here another recording begins.
     breaks = np.flatnonzero(hosts.start[1:] - hosts.end[:-1] > hosts.end[:-1] - hosts.start[:-1])
     finish[breaks] = np.clip(np.maximum.accumulate(last_end)[breaks], begin[breaks], finish[breaks])
     return Intervals(begin[:-1], finish)

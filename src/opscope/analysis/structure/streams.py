@@ -10,8 +10,8 @@ from opscope.trace.model import Trace
 def stream_table(trace: Trace) -> pl.DataFrame:
     """Return one row per ``device`` and ``stream``.
 
-    Columns: ``activities``, ``sum_ns`` (durations added up), ``busy_ns`` (their union), ``first_ns`` and ``last_ns``
-    (begin of the first, end of the last; nanoseconds of the trace's clock).
+    Columns: ``activities``, ``sum_ns`` (durations added up), ``busy_ns`` (union of the activities), ``first_ns`` and
+    ``last_ns`` (begin of the first, end of the last; nanoseconds of the trace's clock).
     """
     rows = [
         {

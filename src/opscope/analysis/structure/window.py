@@ -1,4 +1,4 @@
-"""What idle and percentage figures refer to."""
+"""Windows: the parts of a trace that idle time and percentages refer to."""
 
 import enum
 import re
@@ -12,7 +12,7 @@ from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Ints
 from opscope.trace.model import Trace
 
-_STEP = re.compile(r"^ProfilerStep#([0-9]{1,18})$")
+_STEP = re.compile(r"^ProfilerStep#([0-9]{1,18})$")  # 18 digits always fit into 64 bits
 
 
 class WindowKind(enum.StrEnum):
@@ -44,12 +44,12 @@ class Window:
 
     @property
     def start_ns(self) -> int:
-        """The beginning; 0 of an empty window."""
+        """When the window begins; 0 for an empty window."""
         return int(self.spans.start[0]) if len(self.spans) else 0
 
     @property
     def end_ns(self) -> int:
-        """The end; 0 of an empty window."""
+        """When the window ends; 0 for an empty window."""
         return int(self.spans.end[-1]) if len(self.spans) else 0
 
 
@@ -59,13 +59,14 @@ def is_step(annotations: pl.DataFrame) -> pl.Series:
 
 
 def step_table(trace: Trace) -> pl.DataFrame:
-    """Return the recorded steps in order: ``step``, its number; ``start_ns``, ``end_ns``, ``thread`` of its range."""
+    """Return the recorded steps by start: ``step`` (the profiler's number), ``start_ns``, ``end_ns``, ``thread``."""
     named = trace.annotations.with_columns(
         step=pl.col("name").cast(pl.String).str.extract(_STEP.pattern).cast(pl.Int64),
         end_ns=pl.col("start_ns") + pl.col("duration_ns"),
     )
+    # Of ranges that begin together the outer one comes first.
     steps = named.drop_nulls("step").sort("start_ns", "duration_ns", descending=[False, True])
-    # A range of that name within another is the workload's own, and no step of the profiler's.
+    # A range of that name within another one is the workload's own, not a step of the profiler.
     ended = pl.col("end_ns").cum_max().shift(1).fill_null(-(1 << 62)).over("thread")
     return steps.filter(pl.col("end_ns") > ended).select("step", "start_ns", "end_ns", "thread").sort("start_ns")
 
@@ -84,13 +85,13 @@ def step_window(trace: Trace) -> Window | None:
 
 
 def step_ranges(trace: Trace) -> Intervals:
-    """Return the steps' ranges on the host, in order; those of several threads may overlap."""
+    """Return the steps' ranges on the host, by start; those of several threads may overlap."""
     steps = step_table(trace)
     return Intervals(column(steps, "start_ns"), column(steps, "end_ns"))
 
 
 def device_window(start: Ints, end: Ints) -> Window:
-    """Return the window of a device in a trace without steps: from its first activity to its last one's end."""
+    """Return the window of a device in a trace without steps: from the first start to the last end of activities."""
     return _from_first_to_last(WindowKind.DEVICE, start, end)
 
 

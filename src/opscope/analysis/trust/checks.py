@@ -27,11 +27,11 @@ from opscope.knowledge.api_calls import ApiKind, is_profilers_own
 from opscope.readers.formats import format_named
 from opscope.trace.model import Trace, TraceSource
 
-# Up to this share of the device sum a defect leaves the totals usable, and is a warning.
+# Up to this share of the device sum a defect leaves totals usable and is only a warning.
 _TOLERATED_SHARE = 0.05
-# Kernels launched programmatically early begin a little before their predecessor ends: real, and harmless.
+# Kernels that are launched early on purpose begin a little before their predecessor ends, which is harmless.
 _USUAL_OVERLAP = 0.01
-# By how many percent profiled steps may take longer than unprofiled ones: device times do not suffer, host times do.
+# By how many percent profiled steps may take longer than unprofiled ones; only host times suffer, not device times.
 _TOLERATED_OVERHEAD = 20.0
 _EXCESSIVE_OVERHEAD = 100.0
 # Runs of one program differed by up to 7 % on two shared cores, by 1.5 % on an H200 (docs/diff.md).
@@ -40,13 +40,13 @@ _STILL_CHANGES = 0.05
 # Shares of the steps' duration: a kernel's own housekeeping stays far below the first.
 _TOLERATED_WAIT = 0.05
 _EXCESSIVE_WAIT = 0.25
-_LEAST_COVERED = 0.5
-# So many records that all begin and end on a whole microsecond were rounded.
+_LEAST_COVERED = 0.5  # of the host's window, by operators
+# If this many records all begin and end on a whole microsecond, they were rounded.
 _MANY_RECORDS = 50
 _CATEGORIES_SHOWN = 5
-_PAUSE_NS = 50_000  # the host launches again long before
+_PAUSE_NS = 50_000  # a host that launches does so again long before
 _PAUSE_IN_REPLAY_NS = 100_000  # nodes of a graph follow each other within microseconds
-_SHORT_NS = 10_000  # one microsecond is a tenth of it
+_SHORT_NS = 10_000  # one microsecond is a tenth of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Evidence:
     Attributes:
         trace: the trace, without implausible records.
         links, launches, timelines: what was computed from it.
-        implausible: what was taken out before.
+        implausible: the records that were taken out before.
         expect_device_work: whether the workload ran on a GPU with its activities collected; None where that is only
             known from the trace's own launch calls.
     """
@@ -70,12 +70,12 @@ class Evidence:
 
 
 def check_trace(evidence: Evidence) -> Trust:
-    """Run every check."""
+    """Run every check that needs only the trace."""
     return Trust.of(_with_failed_before(tuple(_checks(evidence)), evidence.trace.source))
 
 
 def _with_failed_before(checks: tuple[Check, ...], source: TraceSource) -> tuple[Check, ...]:
-    """Add the checks that failed when the trace was exported, where its events do not show it."""
+    """Add the checks that failed when the trace was exported, if its events no longer show that."""
     before = {
         name: Check(name, Verdict.FAIL, 1, source.failed_checks[name])
         for name in CheckName
@@ -112,7 +112,7 @@ def _checks(evidence: Evidence) -> Iterator[Check]:
 
 
 def check_recording(source: TraceSource) -> Check:
-    """Judge by what the recording says of itself: which records were lost, and when it did not record."""
+    """Judge by what a recording says of itself: which records were lost, and when nothing was recorded."""
     name = CheckName.RECORDING_COMPLETE
     if source.dropped_records:
         sentence = (
@@ -130,7 +130,7 @@ def check_overhead(percent: float, *, has_device: bool) -> Check:
 
     Args:
         percent: the difference of the medians, in percent of the unprofiled one.
-        has_device: whether device times were recorded; where only host times were, they are all that is reported.
+        has_device: whether device times were recorded; else all that is reported are host times, which suffer.
     """
     found = f"Profiled steps took {percent:+.1f} % against unprofiled ones"
     if percent <= _TOLERATED_OVERHEAD:
@@ -148,7 +148,7 @@ def check_overhead(percent: float, *, has_device: bool) -> Check:
 
 
 def check_limits(rows: Sequence[LimitRow]) -> Check:
-    """Judge the models of costs, and the peaks, by whether calls were faster than they allow."""
+    """Judge the models of costs and the peaks by whether calls were faster than these allow."""
     name, whole = CheckName.WITHIN_LIMITS, sum(row.device_ns for row in rows)
     names, time = over_limit(rows), sum(row.device_ns for row in rows if is_over_limit(row))
     if not names:
@@ -166,8 +166,8 @@ def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
     """Judge unprofiled steps by how long their process waited for a CPU core.
 
     Args:
-        waited_ns: time in which its threads were ready to run but had no core, added up over the threads.
-        wall_ns: duration of the steps.
+        waited_ns: time in which the process's threads were ready to run but had no core, added up over the threads.
+        wall_ns: the duration of all steps.
     """
     name, share = CheckName.CPU_CONTENTION, waited_ns / wall_ns if wall_ns else 0.0
     found = f"While the unprofiled steps were timed, threads waited {format_share(waited_ns, wall_ns)} of the time"
@@ -182,11 +182,11 @@ def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
 
 
 def check_steady(steps: Steadiness, busy_ns: float | None) -> Check:
-    """Judge unprofiled steps by whether they took alike, one after the other.
+    """Judge whether consecutive unprofiled steps took equally long.
 
     Args:
-        steps: how they took.
-        busy_ns: how long the device works in a step, which does not depend on the host; None where it is not known.
+        steps: how long they took, one after the other.
+        busy_ns: how long the device works per step, which does not depend on the host; None where not known.
     """
     times = f"{format_ns(steps.low_ns)} to {format_ns(steps.high_ns)}"
     device = "" if busy_ns is None else f" The device itself works {format_ns(busy_ns)} in a step."
@@ -225,6 +225,7 @@ def _anything(evidence: Evidence) -> Check:
     activities, operators = evidence.trace.activities.height, evidence.trace.operators.height
     expected = evidence.expect_device_work
     if expected is None:
+        # Calls that launch work show that a device was used.
         expected = evidence.launches.api is not None
     if expected and not activities:
         sentence = (
@@ -245,7 +246,7 @@ def _anything(evidence: Evidence) -> Check:
 
 
 def check_file(source: TraceSource) -> Check:
-    """Judge whether a trace's file could be read whole."""
+    """Judge whether a trace's file could be read as a whole."""
     count = source.replaced_bytes + source.odd_events + source.unreadable_bytes
     if source.damage is not None:
         sentence = (
@@ -289,7 +290,8 @@ def _impossible_durations(trace: Trace, implausible: Implausible) -> Check:
 
 
 def _one_process(trace: Trace) -> Check:
-    """Correlation and external ids count per process, so a merged file may link across processes."""
+    """Judge whether a trace is of one process: ids count per process, so a merged file may link across processes."""
+    # Only threads with records count: a file may list threads of processes that it has no records of.
     used = pl.concat([trace.operators["thread"], trace.launches["thread"]]).unique()
     processes = {trace.threads[number][0] for number in used}
     if len(processes) <= 1:
@@ -302,12 +304,13 @@ def _one_process(trace: Trace) -> Check:
 
 
 def _time_resolution(trace: Trace, links: Links) -> Check:
-    """Times in whole microseconds: of activities, Kineto cut the durations; of operators, it cut start and end."""
+    """Judge whether times are whole microseconds: Kineto cut activities' durations, and operators' start and end."""
     name, records = CheckName.TIME_RESOLUTION, trace.activities.height + trace.operators.height
     if records < _MANY_RECORDS or not (_is_rounded(trace.activities) and _is_rounded(trace.operators)):
         return Check(name, Verdict.PASS, 0, "Nothing suggests that times were rounded to microseconds.")
     rounded = "Times are whole microseconds, as PyTorch 2.3 and older record them"
     if count := trace.activities.height:
+        # A duration that was cut off lacks half a microsecond on average.
         missing, found = count * NS_PER_US // 2, int(trace.activities["duration_ns"].sum())
         whole = missing + found
         sentence = (
@@ -329,7 +332,7 @@ def _time_resolution(trace: Trace, links: Links) -> Check:
 
 
 def _devices_understood(trace: Trace) -> Check:
-    """Slices of categories that no reader knows may be the work of a device."""
+    """Judge whether slices are of categories that no reader knows: these may be the work of a device."""
     name, found = CheckName.DEVICES_UNDERSTOOD, trace.source.not_understood
     if not found:
         return Check(name, Verdict.PASS, 0, "Slices of every category were understood.")
@@ -363,7 +366,15 @@ def _self_times(links: Links) -> Check:
 
 
 def _timed(trace: Trace, name: CheckName, rows: Ints, problem: str, fine: str) -> Check:
-    """Build a check whose weight is the device time of the activities concerned."""
+    """Build a check that weighs the device time of some activities.
+
+    Args:
+        trace: the trace.
+        name: the name of the check.
+        rows: the activities concerned.
+        problem: what is wrong with them, as the end of a sentence.
+        fine: the sentence where there are none.
+    """
     durations = trace.activities["duration_ns"].to_numpy()
     time, whole = int(durations[rows].sum()), int(durations.sum())
     share = time / whole if whole else 0.0
@@ -376,7 +387,7 @@ def _timed(trace: Trace, name: CheckName, rows: Ints, problem: str, fine: str) -
 
 
 def _at_most_warn(check: Check) -> Check:
-    """Soften a check that finds complete records, only not where most figures look for them."""
+    """Limit a check to a warning: the records are complete, only not where most figures look for them."""
     return replace(check, verdict=Verdict.WARN) if check.count else check
 
 
@@ -390,6 +401,7 @@ def _launch_recorded(trace: Trace, links: Links, early: Bools) -> Check:
         "listed as unlinked; no operator is charged.",
         "Every activity has its launch, or the id of the operator that launched it.",
     )
+    # Work that was queued before is only reported if no launch was lost.
     if lost.count or not early.any():
         return lost
     queued = _timed(
@@ -407,7 +419,8 @@ def _launch_recorded(trace: Trace, links: Links, early: Bools) -> Check:
 def queued_before(trace: Trace, links: Links) -> Bools:
     """Tell per activity whether it was queued when the recording began.
 
-    It has no recorded launch, on its device nothing ran before it that has one, and the device did not pause before it.
+    Then it has no recorded launch, nothing with a recorded launch ran before it on its device, and the device did not
+    pause before it.
     """
     device, start, end = (
         column(trace.activities, "device"),
@@ -424,7 +437,7 @@ def queued_before(trace: Trace, links: Links) -> Bools:
         rows = np.flatnonzero(mine & missing & (start < known.min()))
         rows = rows[np.argsort(start[rows], kind="stable")]
         done = np.maximum.accumulate(end[rows]) if len(rows) else end[rows]
-        # What is queued follows without a pause: after one, it was launched while the recording went on.
+        # Queued work follows without a pause: what comes after one was launched during the recording.
         pause = np.flatnonzero(start[rows[1:]] - done[:-1] > _PAUSE_NS)
         found[rows[: pause[0] + 1] if len(pause) else rows] = True
     return found
@@ -508,7 +521,7 @@ def _outside_window(trace: Trace, early: Bools, timelines: Sequence[DeviceTimeli
     share = outside / whole if whole else 0.0
     if not outside:
         return Check(name, Verdict.PASS, 0, "All device work lies in the window.", 0, "device", 0.0, "device busy")
-    # What was queued before the recording belongs to steps before it: a loop that does not wait for the device.
+    # If a loop does not wait for the device, work queued before the recording belongs to steps before it.
     queued = _outside_ns(trace, early, timelines)
     verdict = Verdict.WARN if outside - queued <= TOLERATED_OUTSIDE * whole else Verdict.FAIL
     count = _outside_count(trace, timelines[0].window)
@@ -521,7 +534,7 @@ def _outside_window(trace: Trace, early: Bools, timelines: Sequence[DeviceTimeli
 
 
 def _outside_ns(trace: Trace, chosen: Bools, timelines: Sequence[DeviceTimeline]) -> int:
-    """Return how long devices worked outside their windows on some activities."""
+    """Return how long devices worked on some activities outside their windows, in nanoseconds."""
     activities = trace.activities
     device, start, end = column(activities, "device"), column(activities, "start_ns"), end_of(activities)
     total = 0
@@ -533,7 +546,7 @@ def _outside_ns(trace: Trace, chosen: Bools, timelines: Sequence[DeviceTimeline]
 
 
 def _outside_count(trace: Trace, window: Window) -> int:
-    """Count the activities outside the steps; of a trace without, none lies outside its device's window."""
+    """Return how many activities lie outside the steps; 0 without steps, as the window then holds all of them."""
     if window.kind not in (WindowKind.STEPS, WindowKind.STEP_WORK):
         return 0
     return int((~window.spans.holds(column(trace.activities, "start_ns"), end_of(trace.activities))).sum())
@@ -542,6 +555,7 @@ def _outside_count(trace: Trace, window: Window) -> int:
 def _stream_overlaps(trace: Trace) -> Check:
     name = CheckName.OVERLAP_ON_ONE_STREAM
     ordered = trace.activities.with_columns(end_ns=pl.Series(end_of(trace.activities)))
+    # The latest end of all earlier activities of the stream: the one directly before may have ended earlier.
     previous = pl.col("end_ns").cum_max().shift(1).over("device", "stream", order_by="start_ns")
     overlapping = ordered.filter(previous > pl.col("start_ns")).height
     overlap = ordered.select((previous - pl.col("start_ns")).clip(lower_bound=0).sum()).item() or 0
@@ -594,7 +608,7 @@ def _cold_launches(trace: Trace) -> Check:
 
 
 def _profiler_interruptions(trace: Trace) -> Check:
-    """CUPTI's own records: they carry no thread, so the operators they fell into cannot be told."""
+    """Judge CUPTI's interruptions of the host. Their records have no thread, so which operators they hit is unknown."""
     name = CheckName.PROFILER_INTERRUPTIONS
     own = trace.overheads.filter(names_that(trace.overheads["name"], is_profilers_own))
     if not own.height:
@@ -608,7 +622,7 @@ def _profiler_interruptions(trace: Trace) -> Check:
 
 
 def _graph_replays(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> Check:
-    """Judge graph replays: all of one graph have as many nodes, and these follow each other without a pause."""
+    """Judge whether all replays of a graph have equally many nodes, which follow each other without a pause."""
     name = CheckName.GRAPH_REPLAYS_COMPLETE
     replays = (
         trace.activities.filter(pl.col("graph_id").is_not_null() & (pl.col("graph_id") != 0))
@@ -616,6 +630,7 @@ def _graph_replays(trace: Trace, links: Links, timelines: Sequence[DeviceTimelin
         .agg(nodes=pl.len(), longest=pl.col("duration_ns").max())
         .with_columns(pl.col("longest").max().over("graph_id"), most=pl.col("nodes").max().over("graph_id"))
     )
+    # A graph has as many nodes as its fullest replay. A missing node took at most as long as the longest of its graph.
     short = replays.filter(pl.col("nodes") < pl.col("most"))
     if (paused := _pauses_in_replays(trace, links, timelines)) is not None and not short.height:
         return paused
@@ -634,7 +649,7 @@ def _graph_replays(trace: Trace, links: Links, timelines: Sequence[DeviceTimelin
 
 
 def _all_replays(trace: Trace, count: int) -> Check:
-    """Judge replays of which none differs from the others of its graph."""
+    """Judge graph replays none of which lacks nodes that others of its graph have."""
     name = CheckName.GRAPH_REPLAYS_COMPLETE
     launched = int(calls_of(trace.launches, ApiKind.GRAPH_LAUNCH).sum())
     if launched > count:
@@ -648,7 +663,7 @@ def _all_replays(trace: Trace, count: int) -> Check:
 
 
 def _pauses_in_replays(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> Check | None:
-    """Judge pauses of a device between two nodes of one replay; None where they are no large part of its time."""
+    """Judge pauses of a device between nodes of one replay; None where they are a small part of its time."""
     rows = np.flatnonzero(_in_graph(trace, links))
     replays = (
         trace.activities[rows]

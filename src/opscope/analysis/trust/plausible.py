@@ -13,12 +13,14 @@ from opscope.trace.model import Trace
 
 @dataclass(frozen=True, slots=True)
 class Implausible:
-    """What was taken out of a trace because of its duration.
+    """How many records were taken out of a trace because of their durations.
 
     Attributes:
-        activities: device activities with a negative duration, or one that outlasts a host that waited for it.
-        activities_claimed_ns: the durations they claim, added up.
-        host_records: operators, launches, ranges, frames and overheads with a negative duration.
+        activities: device activities with a negative duration, one of more than an hour, or one that outlasts a host
+            that waited for them.
+        activities_claimed_ns: the durations that these claim, added up.
+        host_records: operators, launches, annotations, frames and overheads with a negative duration or one of more
+            than a month.
     """
 
     activities: int
@@ -29,9 +31,9 @@ class Implausible:
 def plausible(trace: Trace) -> tuple[Trace, Implausible]:
     """Return the trace without records whose duration is impossible, and how many there were.
 
-    Negative durations are impossible, and so are activities of an hour and host records of a month. So is an activity
-    that began before the host's last blocking call returned and claims to be longer than all host records together
-    span: the host waited for it, and recorded that it had.
+    Negative durations are impossible, and so are activities of more than an hour and host records of more than a month.
+    So is an activity that began before the host's last blocking call returned, but claims to take longer than the time
+    from the first host record to the last: the host has waited for it.
 
     Raises:
         BadInputError: what is left adds up to more than 64 bits of nanoseconds hold.
@@ -47,6 +49,7 @@ def plausible(trace: Trace) -> tuple[Trace, Implausible]:
     kept = sum(table.height for table in (operators, launches, annotations, frames, overheads))
     implausible = Implausible(
         activities=out.height,
+        # Python's integers: claims of impossible records may add up to more than 64 bits hold.
         activities_claimed_ns=sum(out["duration_ns"].to_list()),
         host_records=sum(table.height for table in host) - kept,
     )

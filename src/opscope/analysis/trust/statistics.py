@@ -1,4 +1,4 @@
-"""What a set of repeated measurements says: order statistics only, no sample left out."""
+"""Summaries of repeated measurements, by order statistics only; no sample is left out."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from opscope.documents.trace import SampleSummary
 
 
 def summarise(samples_ns: Sequence[int]) -> SampleSummary | None:
-    """Summarise samples; None where there are none."""
+    """Summarise samples; None where there are none. The interval of the median is None where samples are too few."""
     if not samples_ns:
         return None
     ordered = np.sort(np.asarray(samples_ns, np.int64))

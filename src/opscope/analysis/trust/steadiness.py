@@ -1,4 +1,4 @@
-"""Whether consecutive steps took alike: a clock that still falls or rises, and a host whose speed wanders."""
+"""Whether consecutive steps took equally long, or a clock still falls or rises, or the host's speed wanders."""
 
 import math
 from collections.abc import Sequence
@@ -9,25 +9,26 @@ import numpy as np
 
 from opscope.documents.trace import SampleSummary
 
-# Samples of one process say nothing of how processes differ. On an H200, medians of six processes of a step of 0.58 ms
+# Samples of one process do not show how processes differ. On an H200, medians of six processes of a step of 0.58 ms
 # lay within 1.5 % of each other, those of four of a step of 7 ms within 0.4 %; on two shared cores, six of a step of
 # 0.2 ms within 7 % (docs/diff.md).
 RUN_TO_RUN: Final = 0.02
 RUN_TO_RUN_ON_CPU: Final = 0.10
-BATCHES: Final = 8  # medians of so many parts, one after the other, hold the median of all in 99 % (Conover, 3.2)
-_LEAST: Final = 2 * BATCHES
-_POINTS: Final = 40  # of a trend; more say no more, and take the square of the time
-_SURE: Final = 2.576  # standard deviations: 1 % of steady clocks are said to fall or rise
-_TRENDS_FROM: Final = 20  # samples; of fewer the normal distribution says too little
+BATCHES: Final = 8  # medians of this many consecutive parts hold the median of all in 99 % (Conover, 3.2)
+_LEAST: Final = 2 * BATCHES  # samples, so that each part has two
+_POINTS: Final = 40  # of a trend; more tell nothing new, and take time with their square
+_SURE: Final = 2.576  # standard deviations: for 1 % of steady clocks a trend is found by chance
+_TRENDS_FROM: Final = 20  # samples; for fewer the normal distribution does not fit
 
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """How steps took one after the other.
+    """How long steps took, one after the other.
 
     Attributes:
-        low_ns, high_ns: the least and the greatest median of eight parts of the samples.
-        change: by what share the steps took longer at the end than at the beginning; None where no trend is proven.
+        low_ns, high_ns: the least and the greatest median of `BATCHES` consecutive parts of the samples.
+        change: the share by which steps took longer at the end than at the beginning, negative if they took less; None
+            where no trend is proven.
     """
 
     low_ns: float
@@ -36,12 +37,12 @@ class Steadiness:
 
     @property
     def wanders(self) -> float:
-        """How many times as long the steps of the slowest part took as those of the fastest."""
+        """The median of the slowest part over that of the fastest; 1 if all parts took equally long."""
         return self.high_ns / self.low_ns
 
 
 def steadiness_of(samples_ns: Sequence[int]) -> Steadiness | None:
-    """Judge samples in their order; None where they are too few."""
+    """Judge samples in the order in which they were taken; None where there are too few."""
     if len(samples_ns) < _LEAST:
         return None
     medians = _medians(samples_ns, BATCHES)
@@ -51,12 +52,13 @@ def steadiness_of(samples_ns: Sequence[int]) -> Steadiness | None:
 def of_any_run(summary: SampleSummary, steps: Steadiness | None, run_to_run: float) -> SampleSummary:
     """Widen the interval of a median so that another run of the same program agrees with it.
 
-    Consecutive steps are not independent, so it reaches to the medians of all parts; and runs differ.
+    Consecutive steps are not independent, so the interval is made to hold the medians of all parts. As runs differ too,
+    it is then widened by half of ``run_to_run`` at either end.
 
     Args:
         summary: of the steps of one run.
-        steps: how they took one after the other.
-        run_to_run: by what share the medians of two runs differ.
+        steps: how long these took, one after the other; None where they are too few to tell.
+        run_to_run: the share by which the medians of two runs differ.
     """
     if summary.median_low_ns is None or summary.median_high_ns is None:
         return summary
@@ -72,9 +74,10 @@ def _medians(samples_ns: Sequence[int], parts: int) -> list[float]:
 
 
 def _change(samples_ns: Sequence[int]) -> float | None:
-    """Return the change from the first to the last sample, if the test of Mann and Kendall says that there is one.
+    """Return the change from the first to the last sample, as a share of the median; None unless a trend is proven.
 
-    The slope is the median of those between all pairs (Theil and Sen): single slow steps do not make one.
+    The test is that of Mann and Kendall. The slope is the median of the slopes between all pairs (Theil and Sen), so
+    that single slow steps do not make one.
     """
     if len(samples_ns) < _TRENDS_FROM:
         return None
@@ -82,6 +85,7 @@ def _change(samples_ns: Sequence[int]) -> float | None:
     n = len(values)
     first, second = np.triu_indices(n, 1)
     rises = int(np.sign(values[second] - values[first]).sum())
+    # Of Mann and Kendall's statistic, pairs that rise less pairs that fall, where there is no trend.
     deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
     if abs(rises) - 1 <= _SURE * deviation:
         return None

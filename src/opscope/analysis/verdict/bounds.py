@@ -15,20 +15,20 @@ from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import Bound, BoundKind
 from opscope.documents.trust import CheckName, Trust
 
-# From this share of the step on, a device is what bounds it: what it waits for allows at most a quarter more speed.
+# From this share of the step on, the device is the bound: without any waiting the step is at most a quarter faster.
 BUSY_SHARE: Final = 0.8
-# What waits for less of the step than this is no bound.
+# Waiting that takes less of the step than this is no bound.
 _LEAST_SHARE: Final = 0.1
 _WORTH_SAYING: Final = 0.05  # of the window
 
 
 def _withheld(unknown: Unknown) -> Bound:
-    """Return the verdict of a trace that allows none."""
+    """Return the verdict that there is none."""
     return Bound(BoundKind.UNKNOWN, None, None, unknown.sentence, f"Withheld. {unknown.evidence}")
 
 
 def bound_of(evidence: StepEvidence) -> Bound:
-    """Judge what bounds the steps of a trace."""
+    """Judge what bounds the steps of a trace; the verdict is withheld where the trace allows none."""
     if (incomplete := evidence.trust.failed(CheckName.FILE_IS_VALID)) is not None:
         return _withheld(Unknown("The file is damaged or cut off: record it again.", incomplete.sentence))
     if not evidence.devices or evidence.waits is None:
@@ -52,7 +52,7 @@ def bound_of(evidence: StepEvidence) -> Bound:
 
 
 def _unlike_a_step(evidence: StepEvidence) -> Bound | None:
-    """Return what was recorded instead of steps; None where it may be steps."""
+    """Return the verdict on a recording of something other than steps; None where it may be of steps."""
     device = busiest(evidence.devices)
     if not device.window.duration_ns:
         return _withheld(Unknown("The recorded steps have no length: mark whole steps, or none.", "Steps take 0 ns."))
@@ -86,7 +86,15 @@ def _of_capture(captures: Captures) -> Bound:
 
 @dataclass(frozen=True, slots=True)
 class _DeviceShare:
-    """In which share of a step the device works: as measured, and the range without a profiler; of how much time."""
+    """The share of a step in which the device works.
+
+    Attributes:
+        measured: as measured; may exceed 1 for an unprofiled step.
+        low, high: the range in which it lies without a profiler; at most 1.
+        step_ns: the time that the shares refer to: a step, or the whole recording where no steps are marked.
+        sentence: the same in words.
+        of_steps: whether they refer to a step.
+    """
 
     measured: float
     low: float
@@ -108,6 +116,7 @@ class _DeviceShare:
                 f"{format_ns(wall)}."
             )
             return cls(share, min(share, 1.0), min(high, 1.0), wall, sentence, of_steps=True)
+        # Idle time that the profiler itself caused would not be there without it.
         whole = device.window.duration_ns - waits.profiler_ns
         share = busy / whole if whole > 0 else 0.0
         high = _most(evidence, waits, busy + hidden, whole)
@@ -140,27 +149,33 @@ def _range(low: float, high: float) -> str:
 
 
 def _most(evidence: StepEvidence, waits: Waits, busy: int, whole: int) -> float:
-    """Return the largest share that the device can have without the profiler.
+    """Return the largest share of time in which the device can be busy without the profiler.
 
-    The host cannot be faster than by the profiler's factor. What blocks takes as long without it, and so does other
-    work of the host unless stacks were recorded, which slow all Python down.
+    Without it the host is faster by at most the profiler's factor. Blocking calls take as long without it, and so does
+    other work of the host, unless stacks were recorded, which slow all Python down.
+
+    Args:
+        evidence: what the verdict rests on.
+        waits: what the device waited for.
+        busy: how long it works at most, in nanoseconds.
+        whole: how long the recording took, without the profiler's own work.
     """
     kinds, most = waits.by_kind, evidence.cost.most
     same = sum(kinds.get(kind, 0) for kind in (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.COLD_START))
     same += waits.quiet_ns if evidence.cost is STACKS else sum(kinds.get(kind, 0) for kind in PAUSES)
-    # After a wait the queue is empty: nothing runs beside what the host does then, however fast it is.
+    # After a wait the queue is empty: nothing runs beside what the host does next, however fast it is.
     fixed = waits.quiet_after_waits_ns if evidence.cost is STACKS else waits.work_after_waits_ns
     serial = fixed + (waits.after_waits_ns - fixed) / most
-    # What was queued and waits for other streams, or for its turn, the host does not hurry.
+    # Queued work that waits for other streams, or for its turn, does not begin earlier with a faster host.
     taken = busy + sum(kinds.get(kind, 0) for kind in (BoundKind.DEPENDENCY, BoundKind.DEVICE))
     least = max(taken + min(serial, max(whole - taken, 0)), same + (whole - same) / most)
     return min(busy / least, 1.0) if least > 0 else 0.0
 
 
 def _hidden(trust: Trust, device: DeviceTimeline) -> int:
-    """Return how much longer the device can have been busy in the window, by the checks that failed."""
+    """Return how much longer the device may have been busy in the window, by the failed checks, in nanoseconds."""
     if trust.failed(CheckName.IMPOSSIBLE_DURATIONS) is not None:
-        return device.idle_ns  # nobody knows how long those activities really were
+        return device.idle_ns  # how long those activities really took is unknown
     hidden = 0
     for name in (CheckName.LAUNCHES_WITHOUT_ACTIVITY, CheckName.GRAPH_REPLAYS_COMPLETE):
         if (check := trust.failed(name)) is not None:
@@ -171,9 +186,10 @@ def _hidden(trust: Trust, device: DeviceTimeline) -> int:
 
 
 def waiting_per_step(evidence: StepEvidence, device: DeviceTimeline, waits: Waits) -> Mapping[BoundKind, float]:
-    """Return per reason how long the device does not compute, per step.
+    """Return per kind how long the device does not compute, in nanoseconds per step.
 
-    Of an unprofiled step's idle time, first what takes as long with a profiler as without one.
+    The idle time of an unprofiled step goes first to what takes as long with a profiler as without one; dispatch, which
+    the profiler slows, gets no more than the rest.
     """
     steps = evidence.steps or 1
     by_kind = waits.by_kind if evidence.light is None else evidence.light.by_kind(waits)
@@ -193,14 +209,18 @@ def _kind(
 ) -> BoundKind:
     moving = max((BoundKind.COMMUNICATION, BoundKind.MEMCPY), key=lambda kind: parts[kind])
     waiting = max((device.exposed_communication_ns, device.exposed_memcpy_ns))
+    # What the device is bound by while it is busy: moving data, if that takes longer than computing.
     at_work = moving if waiting > device.compute_ns else BoundKind.DEVICE
+    # Busy enough at the lower end of the range: busy enough in any case.
     if share.low >= BUSY_SHARE:
         return at_work
     if not known:
         return BoundKind.UNKNOWN
     largest = max(parts, key=lambda kind: parts[kind])
+    # Nothing that the device waits for is large enough to be the bound.
     if at_work is largest or parts[largest] < _LEAST_SHARE * share.step_ns:
         return at_work
+    # Without the profiler the device may be the bound after all: the range allows opposite answers.
     if share.high >= BUSY_SHARE:
         return BoundKind.COMMUNICATION if _moves_in_any_case(device, share, parts) else BoundKind.UNKNOWN
     if largest is BoundKind.DISPATCH and _only_for_waiting(device, parts[largest], waits):
@@ -211,7 +231,7 @@ def _kind(
 def _moves_in_any_case(device: DeviceTimeline, share: _DeviceShare, parts: Mapping[BoundKind, float]) -> bool:
     """Tell whether communication keeps the device from computing, however fast the host is without the profiler.
 
-    That is so where what it computes is less than the bound's share even of the shortest step that it can have.
+    That is the case if computing takes less than `BUSY_SHARE` even of the shortest step that is possible.
     """
     if not device.busy_in_window_ns:
         return False
@@ -222,7 +242,7 @@ def _moves_in_any_case(device: DeviceTimeline, share: _DeviceShare, parts: Mappi
 def _only_for_waiting(device: DeviceTimeline, dispatch: float, waits: Waits) -> bool:
     """Tell whether launches come late only because the host waits for the device between them.
 
-    That is so where most of the time followed such a wait, and the host has enough time of its own to issue everything
+    That is the case if a wait explains most of dispatch, and without waiting the host has the time to issue everything
     while the device is busy.
     """
     total = waits.by_kind.get(BoundKind.DISPATCH, 0)
@@ -231,8 +251,9 @@ def _only_for_waiting(device: DeviceTimeline, dispatch: float, waits: Waits) -> 
 
 
 def _largest_cause(device: DeviceTimeline, parts: Mapping[BoundKind, float]) -> IdleCause | None:
-    """Return the cause to which most of what a device mostly waits for is due."""
+    """Return the largest cause of the kind of idle time that a device has most of; None where it has none."""
     idle = device.idle.by_cause()
+    # A kind of the verdict may have several causes: the largest stands for it.
     of_kind = {kind: max(causes, key=lambda cause: idle[cause]) for kind, causes in CAUSES.items()}
     kinds = [kind for kind, cause in of_kind.items() if idle[cause] and parts.get(kind, 0.0) > 0]
     return of_kind[max(kinds, key=lambda kind: parts[kind])] if kinds else None
@@ -245,7 +266,7 @@ def _why_of(evidence: StepEvidence, kind: BoundKind, parts: Mapping[BoundKind, f
 
 
 def _sentence(evidence: StepEvidence, kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare) -> str:
-    """Return the verdict in a sentence; where it is unknown, what to record."""
+    """Return the verdict in a sentence; if it is unknown, what to record."""
     if kind is BoundKind.UNKNOWN and (reason := evidence.host_unknown) is not None:
         return reason.sentence
     unprofiled = evidence.unprofiled_ns is not None
@@ -283,7 +304,7 @@ def _undecided(largest: BoundKind, *, unprofiled: bool, of_steps: bool) -> str:
 
 
 def _base(share: _DeviceShare, *, unprofiled: bool) -> str:
-    """Return of what shares are, in words."""
+    """Return in words what shares refer to."""
     if unprofiled:
         return "unprofiled step"
     return "profiled step" if share.of_steps else "recording"

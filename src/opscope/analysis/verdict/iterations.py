@@ -24,9 +24,15 @@ from opscope.trace.model import Trace
 
 @dataclass(frozen=True, slots=True)
 class _Ranges:
-    """The ranges that are iterations, by time: what they say, their time on the host, and the device's.
+    """The ranges that are iterations, by start; one entry per iteration.
 
-    ``idle_ns`` is all idle time in each, ``waits_ns`` that of each kind; the profiler's own is of none.
+    Attributes:
+        named: what the range's name says.
+        host: when the range lasted on the host.
+        periods: when the device worked for the iteration; the same as ``host`` where no device did.
+        device_ns: durations of the activities that were launched in the range.
+        idle_ns: idle time of the device within the period.
+        waits_ns: idle time per kind; the profiler's own belongs to none.
     """
 
     named: list[Iteration]
@@ -41,8 +47,9 @@ def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, .
                     ) -> tuple[IterationRow, ...]:  # fmt: skip
     """Return one row per kind of iteration, number of requests and tokens; the most time first.
 
-    An iteration has what was launched within its range. On the device it lasts from its first activity to the first of
-    the next one; figures of the device are those of the busiest one. Empty where no range is an iteration.
+    An activity belongs to the iteration in whose range it was launched. On the device an iteration lasts from its first
+    activity to the first of the next one; figures are those of the busiest device. Empty where no range is an
+    iteration.
     """
     rows = np.flatnonzero(names_that(trace.annotations["name"], iteration_of))
     if not len(rows):
@@ -62,7 +69,7 @@ def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, .
     periods = host
     if devices and (owner >= 0).any():
         periods = periods_of_device_work(owner, begun, ended, host, apart=False)
-        # What was queued before the recording is no part of the first one.
+        # What was queued before the recording is no part of the first iteration.
         window = busiest(devices).window
         periods = Intervals(*(np.clip(times, window.start_ns, window.end_ns) for times in (periods.start, periods.end)))
     idle_ns, waits_ns = _idle(waits, periods) if waits is not None else (np.zeros(len(named), np.int64), {})
@@ -71,14 +78,14 @@ def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, .
 
 
 def _one_each(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return one range for each iteration: servers name one on several levels, and groups of several too.
+    """Return one range per iteration: servers name an iteration on several levels, and groups of several, too.
 
-    Of ranges around each other the outermost that has a single one in it, all the way down, is the iteration.
+    Of nested ranges, the outermost with at most one range directly inside, at every level below it, is the iteration.
     """
     parent = nesting_of(ranges).parent
     inside = np.bincount(parent[parent >= 0], minlength=ranges.height)
     groups = inside > 1
-    for row in range(ranges.height - 1, -1, -1):  # what lies in a range begins after it
+    for row in range(ranges.height - 1, -1, -1):  # inner ranges come after the outer one, so from the end upwards
         if groups[row] and parent[row] >= 0:
             groups[parent[row]] = True
     within_one = np.zeros(ranges.height, np.bool_)
@@ -114,7 +121,7 @@ def _rows(ranges: _Ranges, devices: tuple[DeviceTimeline, ...], waits: Waits | N
 
 
 def _idle(waits: Waits, periods: Intervals) -> tuple[Ints, dict[BoundKind, Ints]]:
-    """Return how much idle time lies in each period, and how much of each kind."""
+    """Return how much idle time lies in each period, in all and per kind."""
     period, piece, start, end = periods.overlapping(waits.idle.pieces)
 
     def added(chosen: Bools) -> Ints:
@@ -126,7 +133,13 @@ def _idle(waits: Waits, periods: Intervals) -> tuple[Ints, dict[BoundKind, Ints]
 
 
 def _bound(by_kind: Mapping[BoundKind, int], total: int, idle: int) -> BoundKind:
-    """Return what bounds iterations in the profile: the device, or what most of its idle time waits for."""
+    """Return what bounds iterations as profiled: the device, or what it waits for most.
+
+    Args:
+        by_kind: idle time per kind.
+        total: how long the iterations took.
+        idle: all idle time, including the profiler's own, which is of no kind.
+    """
     profiler = idle - sum(by_kind.values())  # of no kind
     if total <= profiler or idle - profiler <= (1 - BUSY_SHARE) * (total - profiler):
         return BoundKind.DEVICE

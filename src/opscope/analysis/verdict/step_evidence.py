@@ -1,4 +1,4 @@
-"""What the verdict on a step rests on: devices and their waiting, checks, and what recording cost the host."""
+"""What the verdict on a step rests on: devices, what they waited for, checks, and the cost of recording."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,21 @@ from opscope.analysis.verdict.verdict_text import Unknown, host_not_recorded, la
 from opscope.documents.bound import BoundKind
 from opscope.documents.trust import Check, CheckName, Trust
 
-# Clocks differ from run to run, not by as much as this.
+# The factor by which the device's work may exceed an unprofiled step: clocks do not differ more from run to run.
 _LONGER: Final = 1.1
 _SLOWER: Final = 1.3
 _LEAST_COVERED: Final = 0.1  # of the window
-_LOST: Final = 0.1  # of the device's work, or of the window: what the rest waited for may have been that
+_LOST: Final = 0.1  # of the device's work, or of the window: the rest may have waited for what was lost
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilerCost:
-    """By how much a way of collecting slows the host down: the range measured on an H200 machine (docs/metrics.md)."""
+    """By which factor a way of collecting slows the host down, as measured on an H200 machine (docs/metrics.md).
+
+    Attributes:
+        collected: what is collected, in words.
+        least, most: the least and the greatest factor; 1 is no slowdown.
+    """
 
     collected: str
     least: float
@@ -40,8 +45,8 @@ class LightEvidence:
 
     Attributes:
         busy_ns: how long it worked, in all steps.
-        window_ns: how long they took.
-        waits: what it waited for; what else the host did, a pass without operators does not tell apart.
+        window_ns: how long all steps took.
+        waits: what it waited for; without operators, dispatch cannot be told from other work of the host.
     """
 
     busy_ns: int
@@ -49,10 +54,10 @@ class LightEvidence:
     waits: Waits
 
     def by_kind(self, named: Waits) -> Mapping[BoundKind, float]:
-        """Return what the device waited for.
+        """Return how long the device waited per kind, in nanoseconds of all steps.
 
-        Without operators a long time between two launches looks like other work of the host. It is dispatch as far as
-        the pass with operators has no such work.
+        Without operators, a long time between two launches looks like other work of the host. Of that, no more counts
+        as other work than the pass with operators has; the rest is dispatch.
 
         Args:
             named: the waits of the pass with operators.
@@ -73,19 +78,20 @@ class StepEvidence:
         trust: the checks.
         devices: the timelines of the devices that worked.
         waits: what the busiest of them waited for; None without a device.
-        cost: what recording cost the host.
-        window: of the host's figures.
-        operator_time_ns: time in it in which any operator ran on the host.
+        cost: by how much recording slowed the host down.
+        window: the window of the host's figures.
+        operator_time_ns: time in that window in which any operator ran on the host.
         steps: how many steps the trace holds; 0 if unknown.
-        wall_ns: median wall time of an unprofiled step in nanoseconds, if measured. The profiler slows the host down,
-            so without it the device's share is a range.
+        wall_ns: median wall time of an unprofiled step in nanoseconds; None if not measured: then the device's share is
+            a range, as the profiler slowed the host down.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
         light: what a light pass over as many steps says of the busiest device; None without one.
-        captures: which part of the recording is the capture of graphs; None where nobody looked.
-        gpu_sign: an operator that only a program with a GPU runs, where one was recorded.
-        warm_up: the share of the window in ranges that call themselves a warm-up.
-        host_covered: the share of the window in which any operator or call is recorded on the host; None without one.
-        host_elsewhere_ns: how long the host runs operators, or calls that do not wait, before and after that window.
+        captures: which part of the recording is the capture of graphs; None if that was not looked for.
+        gpu_sign: an operator that only a program with a GPU runs; None if none was recorded.
+        warm_up: the share of the busiest device's window in ranges that call themselves a warm-up.
+        host_covered: the share of that window in which any operator, call or frame is recorded on the host; None where
+            that says nothing.
+        host_elsewhere_ns: how long the host runs operators, or calls that do not wait, outside of that window.
     """
 
     trust: Trust
@@ -106,17 +112,17 @@ class StepEvidence:
 
     @property
     def is_capture(self) -> bool:
-        """Whether mostly a capture was recorded: nothing that follows from it is of a step."""
+        """Whether mostly a capture was recorded, of which nothing follows for a step."""
         return self.captures is not None and self.captures.is_mostly_one(self.window)
 
     @property
     def is_warm_up(self) -> bool:
-        """Whether mostly a warm-up was recorded, by the program's own words."""
+        """Whether mostly a warm-up was recorded, by the names of the program's ranges."""
         return self.warm_up >= MOSTLY
 
     @property
     def host_unknown(self) -> Unknown | None:
-        """Why nobody can tell what a device waited for; None where that can be told."""
+        """Why it is unknown what a device waited for; None where it is known."""
         lost = self.trust.failed(CheckName.LAUNCH_RECORDED)
         if lost is not None and (lost.share or 0.0) >= _LOST:
             return launches_lost(lost)
@@ -129,7 +135,7 @@ class StepEvidence:
 
     @property
     def timeless(self) -> Check | None:
-        """The check that found that no activity of the device has a duration; None where any has one."""
+        """The check that failed because no activity has a duration; None where any has one."""
         found = self.trust.failed(CheckName.IMPOSSIBLE_DURATIONS)
         return None if any(device.busy_ns for device in self.devices) else found
 
@@ -137,21 +143,21 @@ class StepEvidence:
     def mostly_elsewhere(self) -> bool:
         """Whether the host works for most of the recording before or after all of the device's work.
 
-        Without marked steps nobody knows whether that is part of what is repeated.
+        Always False where steps are marked: without marks it is unknown whether that work is part of what is repeated.
         """
         whole = self.host_elsewhere_ns + busiest(self.devices).window.duration_ns if self.devices else 0
         return not self.steps and self.host_elsewhere_ns > MOSTLY * whole
 
     @property
     def busy_ns(self) -> int:
-        """How long the busiest device works in all steps."""
+        """How long the busiest device works in all steps; in the light pass, if there is one."""
         return busiest(self.devices).busy_in_window_ns if self.light is None else self.light.busy_ns
 
     @property
     def unprofiled_ns(self) -> float | None:
-        """How long an unprofiled step takes, where that is known and how many steps the trace holds.
+        """How long an unprofiled step takes.
 
-        One of other steps does not count.
+        None where that or the number of recorded steps is unknown, or the step cannot be one of those recorded.
         """
         if not self.wall_ns or not self.steps or self.not_theirs is not None:
             return None
@@ -159,14 +165,14 @@ class StepEvidence:
 
     @property
     def not_theirs(self) -> str | None:
-        """Why the unprofiled step cannot be one of those that were recorded; None where it can."""
+        """Why the unprofiled step cannot be one of those recorded, as the end of a sentence; None where it can."""
         wall = (self.wall_ns or 0.0) * self.steps
         if not wall or not self.devices:
             return None
         if self.busy_ns > _LONGER * wall:
             return "is shorter than the device's work in a recorded one"
-        # Steps of a host that has other things to do differ, but recording makes none faster. Measured by their work,
-        # the last one ends with its last activity, whatever the host does afterwards.
+        # Steps of a busy host differ, but recording makes none faster. In a window of device work, the last step ends
+        # with its last activity, whatever the host does afterwards, so it does not count as a whole one.
         window = busiest(self.devices).window
         whole = self.steps - 1 if window.kind is WindowKind.STEP_WORK else self.steps
         if not whole:
@@ -176,5 +182,9 @@ class StepEvidence:
 
 
 def busiest(devices: Sequence[DeviceTimeline]) -> DeviceTimeline:
-    """Return the device that verdicts are about."""
+    """Return the device that verdicts are about: the one that works most in its window.
+
+    Args:
+        devices: at least one.
+    """
     return max(devices, key=lambda timeline: (timeline.busy_in_window_ns, timeline.busy_ns))

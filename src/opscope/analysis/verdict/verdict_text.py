@@ -1,4 +1,4 @@
-"""Words of the verdict: what a device waits for, and what to record where that is unknown."""
+"""The words of the verdict: what a device waits for, and what to record if that is unknown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Unknown:
     """Why there is no verdict.
 
     Attributes:
-        sentence: what to record to have one, in at most 25 words.
+        sentence: what to record to get one, in at most 25 words.
         evidence: what is wrong with this recording.
     """
 
@@ -38,10 +38,10 @@ class Unknown:
 
 
 def launches_lost(check: Check) -> Unknown:
-    """Return what to do where launches of much of the work are missing.
+    """Return what to do if launches of much of the work are missing.
 
     Args:
-        check: the check that found that.
+        check: the check that found it; its ``share`` is that of the device's work.
     """
     share = format_share(check.share or 0.0, 1)
     return Unknown(
@@ -52,7 +52,7 @@ def launches_lost(check: Check) -> Unknown:
 
 
 def host_not_recorded(covered: float) -> Unknown:
-    """Return what to do where the host was hardly recorded.
+    """Return what to do if the host was hardly recorded.
 
     Args:
         covered: the share of the window in which any operator or call of the host is recorded.
@@ -64,7 +64,7 @@ def host_not_recorded(covered: float) -> Unknown:
 
 
 def device_not_recorded(sign: str) -> Unknown:
-    """Return what to do where a program uses a GPU that was not recorded.
+    """Return what to do if a program uses a GPU that was not recorded.
 
     Args:
         sign: the operator that shows it.
@@ -77,10 +77,10 @@ def device_not_recorded(sign: str) -> Unknown:
 
 
 def works_elsewhere(elsewhere_ns: int, window_ns: int) -> Unknown:
-    """Return what to do where the host works for most of the recording before or after all of the device's work.
+    """Return what to do if the host works for most of the recording before or after all of the device's work.
 
     Args:
-        elsewhere_ns: how long it does.
+        elsewhere_ns: how long the host works there.
         window_ns: how long the device's window is.
     """
     return Unknown(

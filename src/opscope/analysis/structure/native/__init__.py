@@ -1,4 +1,4 @@
-"""The compiled pass over nested slices (``nesting.cpp``). Where it was not built, numpy does the same, and slowly."""
+"""The compiled pass over nested slices (``nesting.cpp``). Where it was not built, numpy does the same, slowly."""
 
 import ctypes
 import functools
@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 
 LIBRARY: Final = Path(__file__).with_name("libnesting.so")
-_VERSION: Final = 4
+_VERSION: Final = 4  # of the library's interface; a library built for another one is not used
 
 
 @functools.cache
 def load() -> ctypes.CDLL | None:
-    """Return the compiled library; None where it was not built, or not for this version."""
+    """Return the compiled library; None where it was not built, or was built for another version."""
     try:
         library = ctypes.CDLL(str(LIBRARY))
         library.opscope_nesting_version.restype = c_int32
