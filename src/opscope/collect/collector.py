@@ -1,4 +1,4 @@
-"""What every collector returns: raw files, and a record of what they do not say of themselves."""
+"""What every collector returns: raw files, and a record of what the files do not say."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ class Collected(Generic[RecordT_co]):
 
     Attributes:
         files: the raw files, as the collecting tool wrote them; readers make traces and counters of them.
-        record: what the files do not say of themselves.
+        record: what the files do not say, such as versions or how the command ended.
     """
 
     files: tuple[Path, ...]

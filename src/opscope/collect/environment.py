@@ -1,4 +1,4 @@
-"""Where a measurement runs: versions, devices, settings that change results."""
+"""Where a measurement runs: versions, devices, and settings that change results."""
 
 import importlib.metadata
 import os
@@ -16,7 +16,7 @@ from opscope.record.machine import Framework, Gpu, Machine, Rank
 
 
 def describe_machine(device: torch.device) -> Machine:
-    """Describe the machine that measures, for a workload on ``device``."""
+    """Describe the machine that measures; GPUs and driver are left out unless the workload's device is a GPU."""
     on_gpu = device.type == "cuda"
     return Machine(
         platform=platform.platform(),
@@ -46,7 +46,7 @@ def describe_framework(device: torch.device) -> Framework:
 
 
 def describe_rank() -> Rank | None:
-    """Return the place of this process in a distributed job, as torchrun sets it; None where it is alone."""
+    """Return this process's place in a distributed job, from torchrun's variables; None outside of a job."""
     values = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     if not values["RANK"].isdecimal() or not values["WORLD_SIZE"].isdecimal():
         return None
@@ -60,7 +60,11 @@ def _torch_libraries() -> dict[str, str]:
 
 
 def git_revision(directory: Path) -> str | None:
-    """Return the commit of the working copy that a directory lies in, marked where it has changes; None if none."""
+    """Return the commit of the working copy around a directory, with ``-dirty`` if it has changes.
+
+    Returns:
+        The commit's 40 digits; None without git, or outside of a working copy.
+    """
     if shutil.which("git") is None:
         return None
     described = subprocess.run(
@@ -73,13 +77,13 @@ def git_revision(directory: Path) -> str | None:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Forget the peak of the tensors on the device so far; that of the process cannot be forgotten."""
+    """Reset the peak memory of tensors on the device; that of the process cannot be reset."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory(device: torch.device) -> PeakMemory:
-    """Return the peak memory of the process and of its tensors on the device, so far."""
+    """Return the peak memory so far, in bytes: of the process, and of its tensors on a GPU (None on a CPU)."""
     import resource
 
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB

@@ -1,7 +1,7 @@
-"""The process that makes recorded calls again with tensors that hold nothing.
+"""The process that makes recorded calls again on meta tensors, which hold no data.
 
-It reads a `MetaCall` a line from standard input and answers each with a `MetaAnswer`. Nothing is computed, and no
-memory is taken for tensors. The operators are those of the installed PyTorch, and only those that `replayable` allows.
+It reads one `MetaCall` per line from standard input and answers each with a `MetaAnswer`. Nothing is computed, and
+tensors take no memory. It calls operators of the installed PyTorch, and only those that `replayable` allows.
 """
 
 import ast
@@ -20,13 +20,17 @@ from opscope.collect.replayable import overloads_of, refuse_unsafe
 from opscope.knowledge.dtypes import recorded_dtype
 from opscope.record.meta import MetaAnswer, MetaCall, Rebuilt
 
-_MEMORY: Final = 1 << 30
-_CPU_SECONDS: Final = 120
+_MEMORY: Final = 1 << 30  # bytes beyond what PyTorch has taken when the process is confined
+_CPU_SECONDS: Final = 120  # for all calls together
 _LONGEST_VALUE: Final = 1000  # characters of a recorded argument
 
 
 def made_again(call: MetaCall) -> Rebuilt | None:
-    """Make a recorded call again, with the first overload that takes its arguments and may be called."""
+    """Make a recorded call again, with the first overload that takes its arguments and may be called.
+
+    Returns:
+        What the call takes and gives; None if no overload takes the arguments.
+    """
     recorded = [
         json.loads(text) for text in (call.input_dims, call.input_types, call.input_strides, call.concrete_inputs)
     ]
@@ -37,13 +41,13 @@ def made_again(call: MetaCall) -> Rebuilt | None:
             continue
         try:
             return _called(call.operator, function, recorded)
-        except Exception:  # another overload may take them
+        except Exception:  # another overload may take the arguments
             continue
     return None
 
 
 def _called(operator: str, function: Any, recorded: list[list[Any]]) -> Rebuilt:
-    """Raise where the call is refused, its arguments cannot be made, or are not taken."""
+    """Call one overload; raise if the call is refused, or its arguments cannot be made or are not taken."""
     declared = function._schema.arguments
     dims, types, strides, _ = recorded
     values = [_value(str(a.type), *rest) for a, *rest in zip(declared, *recorded, strict=True)]
@@ -60,6 +64,7 @@ def _called(operator: str, function: Any, recorded: list[list[Any]]) -> Rebuilt:
     writes = [a.alias_info is not None and a.alias_info.is_write for a in declared]
     rewritten = [v for v, w in zip(made, writes, strict=True) if w and isinstance(v, torch.Tensor)]
     outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    # A call in place returns its argument itself: that is no new tensor.
     new = [leaf for leaf in outputs if not any(leaf is value for value in tensors)]
     return Rebuilt(int(counter.get_total_flops()), *map(_bytes, (tensors, new, rewritten)))
 
@@ -73,7 +78,7 @@ def _is_tensor(declared: str, dtype: str) -> bool:
 
 
 def _value(declared: str, _dims: Any, dtype: str, _stride: Any, value: str) -> Any:
-    """Read the value of an argument; None for a tensor, and for what was recorded as nothing."""
+    """Parse the value of an argument; return None for a tensor, and for an empty text."""
     if _is_tensor(declared, dtype) or not value:
         return None
     if len(value) > _LONGEST_VALUE:
@@ -89,13 +94,12 @@ def _tensor(dims: Any, dtype: str, stride: Any) -> torch.Tensor:
 
 def main() -> None:
     """Answer calls until standard input ends."""
-    # What PyTorch imports late is imported before this process is confined.
-
+    # One product first: what PyTorch imports at its first call takes memory and time before the limits are set.
     made_again(MetaCall("aten::mm", "[[2,2],[2,2]]", '["float","float"]', "[[2,1],[2,1]]", '["",""]'))
     confine(memory_bytes=_MEMORY, cpu_seconds=_CPU_SECONDS)
     answers = os.dup(1)
-    os.dup2(2, 1)  # what an operator prints is no answer
-    _answer(answers, None)
+    os.dup2(2, 1)  # so that what an operator prints is not taken for an answer
+    _answer(answers, None)  # the first line says that the process is ready
     for line in sys.stdin.buffer:
         try:
             _answer(answers, made_again(msgspec.json.decode(line, type=MetaCall)))

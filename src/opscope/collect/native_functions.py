@@ -1,4 +1,4 @@
-"""The operators of the installed PyTorch: ``native_functions.yaml`` through torchgen, plus its dispatcher."""
+"""The operators of the installed PyTorch, from ``native_functions.yaml`` (through torchgen) and from its dispatcher."""
 
 import contextlib
 import re
@@ -14,11 +14,12 @@ from opscope.base.files import PRIVATE_FILE, digest_of, is_own, private_folder, 
 from opscope.knowledge.native_functions import Argument, NativeFunction, NativeFunctionTable
 from opscope.record.codec import UNREADABLE
 
+# A line of the dispatcher's table: "CUDA: registered at build/RegisterCUDA_0.cpp:123 [kernel]".
 _REGISTRATION = re.compile(r"^(?P<key>\w+): registered at (?P<where>.+?)(?::(?P<line>\d+))? \[(?P<kind>.+)\]$")
 
 
 def installed_table(device_key: str) -> NativeFunctionTable:
-    """Read the operators of the installed PyTorch and what its dispatcher has for a device.
+    """Read the operators of the installed PyTorch, with the kernels that its dispatcher has for a device.
 
     Args:
         device_key: the dispatch key of the device, ``CPU`` or ``CUDA``.
@@ -46,7 +47,7 @@ def installed_table(device_key: str) -> NativeFunctionTable:
 
 
 def _kept_functions() -> list[NativeFunction]:
-    """Return what `listed_functions` does, from the cache: reading the files takes more than a second.
+    """Return `listed_functions` from the cache, because reading the files takes more than a second.
 
     Raises:
         ImportError: torchgen or PyYAML is missing.
@@ -55,6 +56,7 @@ def _kept_functions() -> list[NativeFunction]:
 
     listed = Path(next(iter(torchgen.__path__))) / "packaged" / "ATen" / "native" / "native_functions.yaml"
     try:
+        # The digest changes with PyTorch, the version with what opscope reads from the file.
         name = f"{digest_of(listed)}-{__version__}.msgpack"
         kept = private_folder("operators") / name
         if is_own(kept):
@@ -62,13 +64,14 @@ def _kept_functions() -> list[NativeFunction]:
     except (OSError, OpscopeError, *UNREADABLE):
         return listed_functions()
     functions = listed_functions()
+    # A cache that cannot be written costs time, not the result.
     with contextlib.suppress(OpscopeError):
         write_whole(kept, msgspec.msgpack.encode(functions), PRIVATE_FILE)
     return functions
 
 
 def listed_functions() -> list[NativeFunction]:
-    """Read the files that come with torchgen: ``native_functions.yaml`` and ``derivatives.yaml``. Needs no PyTorch.
+    """Read torchgen's ``native_functions.yaml`` and ``derivatives.yaml``, without importing PyTorch.
 
     Raises:
         ImportError: torchgen or PyYAML is missing.
@@ -84,12 +87,13 @@ def listed_functions() -> list[NativeFunction]:
 
 
 def _derivatives(path: Path) -> Mapping[str, Mapping[str, str]]:
-    """Read the derivative formulas: overload (``addmm``, ``add.Tensor``) -> differentiated inputs -> formula."""
+    """Map each overload (``addmm``, ``add.Tensor``) to its differentiated inputs and their formulas."""
     import yaml
 
     if not path.is_file():
         return {}
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the former takes a tenth of the time, where it was built
+    # CSafeLoader takes a tenth of the time, but not every PyYAML is built with it.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     entries = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
     return {
         entry["name"].partition("(")[0]: {
@@ -127,7 +131,8 @@ def _from_yaml(function: Any, backend_indices: Any, derivatives: Mapping[str, Ma
 
 
 def _gradients(function: Any, formulas: Mapping[str, str]) -> dict[str, str]:
-    """Return the formulas of gradients of inputs; the file has forward derivatives of results too."""
+    """Return the formulas of the inputs' gradients, without the forward derivatives that the file has as well."""
+    # Forward derivatives are filed under names of results, which are no arguments.
     arguments = {argument.name for argument in function.func.schema_order_arguments()}
     return {inputs: text for inputs, text in formulas.items() if {i.strip() for i in inputs.split(",")} <= arguments}
 
@@ -139,7 +144,7 @@ def _cpp_function(metadata: Any) -> str:
 
 
 def _registered_elsewhere(device_key: str) -> Iterator[NativeFunction]:
-    """Yield the operators that libraries registered: torchvision, c10d, the user's own."""
+    """Yield operators from outside ``native_functions.yaml``: torchvision's, c10d's, the user's own."""
     import torch
 
     for schema in torch._C._jit_get_all_schemas():
@@ -156,7 +161,7 @@ def _registered_elsewhere(device_key: str) -> Iterator[NativeFunction]:
 
 
 def _registrations(name: str, overload: str, device_key: str) -> dict[str, str]:
-    """Ask the dispatcher what serves the device: "RegisterCUDA_0.cpp:123 (kernel)"."""
+    """Map the device's dispatch key to where its kernel was registered: ``RegisterCUDA_0.cpp:123 (kernel)``."""
     import torch
 
     qualified = f"{name}.{overload}" if overload else name

@@ -17,6 +17,7 @@ from opscope.readers.ncu import read_kernel_counters
 from opscope.record.counters import Counters, OperatorCall
 
 _TIMEOUT_S = 180
+# Fields of `Counters` -> the metrics that ncu is asked for.
 _METRICS: Final[Mapping[str, str]] = {
     "duration_ns": "gpu__time_duration.sum",
     "dram_read_bytes": "dram__bytes_read.sum",
@@ -30,6 +31,7 @@ _METRICS: Final[Mapping[str, str]] = {
     "sm_throughput_percent": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "dram_throughput_percent": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
 }
+# Per reason of a stall: how many warps wait, per issued instruction.
 _STALL: Final = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 _STALLS: Final = (
     "long_scoreboard", "short_scoreboard", "barrier", "membar", "math_pipe_throttle", "mio_throttle", "lg_throttle",
@@ -42,7 +44,7 @@ def find_ncu() -> str:
     """Return the path of ``ncu``.
 
     Raises:
-        EnvironmentLacksError: it is not installed.
+        EnvironmentLacksError: ``ncu`` is not on the PATH.
     """
     program = shutil.which("ncu")
     if program is None:
@@ -56,6 +58,10 @@ class NsightCompute:
 
     def collect(self, subject: OperatorCall, folder: Path) -> Collected[tuple[Counters, ...]]:
         """Replay a call; the raw file is what ncu printed.
+
+        Args:
+            subject: the recorded call.
+            folder: where the raw file goes, and ncu's temporary files.
 
         Raises:
             EnvironmentLacksError: ncu is missing, may not read counters, or the operator could not be replayed.
@@ -91,7 +97,7 @@ class NsightCompute:
 
 
 def counters_of(call: OperatorCall) -> tuple[Counters, ...]:
-    """Return the counters of the kernels that an operator launches, replayed alone; its raw file is not kept.
+    """Replay an operator alone and return the counters of its kernels; the raw file is not kept.
 
     Raises:
         EnvironmentLacksError: see `NsightCompute.collect`.
@@ -102,6 +108,7 @@ def counters_of(call: OperatorCall) -> tuple[Counters, ...]:
 
 def _why(log: str, stderr: bytes) -> str:
     """Return the line that says what went wrong."""
+    # The most specific first: the replay's own error, then ncu's refusals, then any error of ncu.
     lines = [*stderr.decode("utf-8", "replace").splitlines(), *log.splitlines()]
     for mark in ("replay:", "ERR_", "==ERROR=="):
         for line in lines:
@@ -111,7 +118,7 @@ def _why(log: str, stderr: bytes) -> str:
 
 
 def read_counters(text: str) -> Iterator[Counters]:
-    """Read what ``ncu --csv --page raw`` printed of the metrics that `NsightCompute` asks for."""
+    """Yield the counters of each kernel in the output of ``ncu --csv --page raw``; a missing metric is None."""
     for found in read_kernel_counters(text):
         yield Counters(
             kernel=found.kernel,

@@ -1,7 +1,7 @@
-"""Costs of calls that no rule knows: PyTorch counts them, with tensors that hold nothing (meta), in a process apart.
+"""Costs of calls that no rule knows: PyTorch counts them on meta tensors, which hold no data, in a separate process.
 
-A trace may be anyone's, and the calls that it records may be made up. So they are made in a process of its own, which
-can neither write files nor take much memory or time (`confined`), and only those that `replayable` allows.
+A trace may be anyone's, and the calls that it records may be made up. So they run in a process that can neither write
+files nor take much memory or time (`confined`), and only if `replayable` allows them.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from opscope.knowledge.costs import Cost
 from opscope.knowledge.dtypes import recorded_dtype
 from opscope.record.meta import MetaAnswer, MetaCall, Rebuilt
 
-# Kinds of work that read every element of what they are given; of others only what is written is certain.
+# Kinds of work that read every element of their inputs; for other kinds only the written bytes are certain.
 _READ_WHOLE: Final = frozenset(
     {
         *(Category.MATRIX, Category.CONVOLUTION, Category.NORMALIZATION, Category.ACTIVATION, Category.LOSS),
@@ -32,24 +32,27 @@ _READ_WHOLE: Final = frozenset(
     }
 )
 _START_S: Final = 60.0  # importing PyTorch takes 2 to 10 s on slow disks
-_CALL_S: Final = 5.0  # a call takes a millisecond; what takes seconds is no call of a program
-_MOST_PROCESSES: Final = 3  # calls that end the process are skipped; a trace full of them is not asked about any more
-_LONGEST_ANSWER: Final = 1 << 16
+_CALL_S: Final = 5.0  # a call takes a millisecond; one that takes seconds is no call of a real program
+_MOST_PROCESSES: Final = 3  # a call that ends the process is skipped; after three such calls none is tried any more
+_LONGEST_ANSWER: Final = 1 << 16  # bytes of a line
 MadeAgain = Callable[[LaunchShape], Rebuilt | None]
 
 
 def cost_of(row: LaunchShape, category: Category, made_again: MadeAgain) -> Cost | None:
-    """Return what a call must do at least, as far as that is certain; None where it cannot be made again.
+    """Return the least work of a call, as far as it is certain.
 
     Args:
-        row: the call, as it was recorded.
+        row: the recorded call.
         category: what kind of work it is.
-        made_again: makes the call.
+        made_again: makes the call again; returns None if it could not.
+
+    Returns:
+        The cost; None if the call cannot be made again, or nothing of what it reads and writes is certain.
     """
     found = made_again(row)
     if found is None:
         return None
-    # In place an indexed write may touch one element, and a read may be of a part.
+    # Of other kinds, a read may be of a part, and an indexed write in place may touch a single element.
     read = found.read_bytes if category in _READ_WHOLE else 0
     written = found.new_bytes + (found.rewritten_bytes if category in _READ_WHOLE else 0)
     if not read + written:
@@ -60,7 +63,7 @@ def cost_of(row: LaunchShape, category: Category, made_again: MadeAgain) -> Cost
 
 @contextlib.contextmanager
 def costs_by_pytorch() -> Iterator[Callable[[LaunchShape, Category], Cost | None]]:
-    """Give a function that returns the cost of a recorded call; PyTorch is started with the first one.
+    """Provide a function that returns the cost of a recorded call; its first call starts PyTorch.
 
     ::
 
@@ -77,14 +80,20 @@ def costs_by_pytorch() -> Iterator[Callable[[LaunchShape, Category], Cost | None
 
 @dataclass(slots=True)
 class _MetaProcess:
-    """Makes calls in a process, and starts another one where a call ended it."""
+    """Makes calls in a process, and starts another process after a call that ended it.
+
+    Attributes:
+        folder: an empty folder, in which the process runs.
+        process: the one that runs; None before the first call and after one that failed.
+        started: how many processes were started.
+    """
 
     folder: Path
     process: "subprocess.Popen[bytes] | None" = None
     started: int = 0
 
     def made_again(self, row: LaunchShape) -> Rebuilt | None:
-        """Make a recorded call again; None where that is not allowed, or fails in whatever way."""
+        """Make a recorded call again; return None if that is not allowed, or fails in any way."""
         if row.operator is None or not row.input_strides:
             return None
         dims, types, values = (text or "[]" for text in (row.input_dims, row.input_types, row.concrete_inputs))
@@ -99,12 +108,13 @@ class _MetaProcess:
         except OSError:
             answer = None
         if answer is None:
+            # A late answer would be taken for that of the next call, so the process is not used again.
             self.end()
             return None
         return answer.rebuilt
 
     def _running(self) -> "subprocess.Popen[bytes] | None":
-        """Return the process, started and confined; None where it cannot be had."""
+        """Return the process, started and confined; None if it does not start, or too many were started."""
         if self.process is not None or self.started >= _MOST_PROCESSES:
             return self.process
         self.started += 1
@@ -117,6 +127,7 @@ class _MetaProcess:
             env=own_environment(),
             start_new_session=True,
         )
+        # The first line says that the process is ready. Where one does not get there, another would not either.
         if self._answer(self.process, _START_S) is None:
             self.end()
             self.started = _MOST_PROCESSES
@@ -124,7 +135,7 @@ class _MetaProcess:
 
     @staticmethod
     def _answer(process: "subprocess.Popen[bytes]", seconds: float) -> MetaAnswer | None:
-        """Read a line; None where none comes in time, or it is no answer."""
+        """Read one answer; return None if none comes in time, or the line is no answer."""
         assert process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)

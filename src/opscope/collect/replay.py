@@ -1,7 +1,7 @@
-"""Runs one operator with the shapes that were recorded of it: ``python -m opscope.collect.replay`` under a profiler.
+"""Runs one operator with its recorded shapes: ``python -m opscope.collect.replay``, under a profiler.
 
-Reads an `OperatorCall` as JSON from standard input. Contents of tensors are random; indices are random within the first
-argument's rows. One call lies between ``cudaProfilerStart`` and ``cudaProfilerStop``, after calls that warm up.
+Reads an `OperatorCall` as JSON from standard input. Tensors hold random values; indices are random within the rows of
+the first argument. After the warm-up, one call runs between ``cudaProfilerStart`` and ``cudaProfilerStop``.
 """
 
 import ast
@@ -23,10 +23,15 @@ _WARMUP = 3
 def arguments_of(call: OperatorCall, device: torch.device) -> list[Any]:
     """Build the arguments of a call.
 
+    Args:
+        call: the recorded call.
+        device: where the tensors are made.
+
     Raises:
-        UsageError: an argument was not recorded in a form that it can be built from.
+        UsageError: the inputs were not recorded whole, or an argument cannot be built from what was recorded.
     """
     dims, types, strides, values = _recorded(call)
+    # Whole-number tensors may be indices: an index below the first argument's rows is valid for that argument.
     rows = next((shape[0] for shape in dims if shape and isinstance(shape[0], int)), 1)
     return [
         _argument(call.operator, *recorded, rows=rows, device=device)
@@ -35,8 +40,9 @@ def arguments_of(call: OperatorCall, device: torch.device) -> list[Any]:
 
 
 def _recorded(call: OperatorCall) -> tuple[list[Any], list[str], list[Any], list[str]]:
-    """Return per argument shape, type, strides and value."""
+    """Return the shapes, types, strides and values of the arguments, one element per argument."""
     dims, types = json.loads(call.input_dims), json.loads(call.input_types)
+    # A recording may lack strides and values: None then stands for contiguous, an empty text for no value.
     strides = json.loads(call.input_strides) if call.input_strides else [None] * len(dims)
     values = json.loads(call.concrete_inputs) if call.concrete_inputs else [""] * len(dims)
     if not len(dims) == len(types) == len(strides) == len(values):
@@ -45,15 +51,15 @@ def _recorded(call: OperatorCall) -> tuple[list[Any], list[str], list[Any], list
 
 
 def refuse(call: OperatorCall, function: Any, device: torch.device) -> None:
-    """Check that a call may be made again; see `refuse_unsafe`.
+    """Check that a call may be replayed; see `refuse_unsafe`.
 
     Args:
-        call: what was recorded.
+        call: the recorded call.
         function: the overload; see `overload_of`.
-        device: what it would run on.
+        device: where it would run.
 
     Raises:
-        UsageError: it may not.
+        UsageError: the call may not be replayed.
     """
     dims, types, strides, values = _recorded(call)
     plain = [_value(value) for value, kind in zip(values, types, strict=True) if recorded_dtype(kind) is None]
@@ -70,7 +76,7 @@ def _argument(operator: str, dims: Any, kind: str, strides: Any, value: str, *, 
 
 def _tensor(dims: list[int], strides: list[int] | None, dtype: DataType, rows: int, device: torch.device) -> Any:
     kind = getattr(torch, dtype.torch)
-    # Random numbers are made in a type that has them; those of 8 bits have none.
+    # PyTorch makes no random numbers in 8-bit floating-point types: they are made in bfloat16 and converted.
     made_in = torch.bfloat16 if dtype.is_floating_point and dtype.size_bytes == 1 else kind
     made = (
         torch.empty_strided(dims, strides, dtype=made_in, device=device)
@@ -85,7 +91,7 @@ def _tensor(dims: list[int], strides: list[int] | None, dtype: DataType, rows: i
 
 
 def _value(text: str) -> Any:
-    """Read a recorded value: a number (``0.``, ``1e-05``), True, a list; nothing stands for None."""
+    """Parse a recorded value: a number (``0.``, ``1e-05``), a truth value or a list; an empty text means None."""
     if not text:
         return None
     try:
@@ -95,17 +101,17 @@ def _value(text: str) -> Any:
 
 
 def run(call: OperatorCall) -> None:
-    """Make a call on the first GPU, with a profiled one after the warm-up.
+    """Replay a call on the first GPU; only the call after the warm-up is profiled.
 
     Raises:
-        UsageError: the operator or its arguments cannot be built.
+        UsageError: the operator is unknown or may not be replayed, or its arguments cannot be built.
     """
     function = overload_of(call.operator, call.overload)
     device = torch.device("cuda", 0)
-    refuse(call, function, device)
+    refuse(call, function, device)  # before anything of a recording that may be anyone's is built
     arguments = arguments_of(call, device)
     positional, keywords = _split(function, arguments)
-    if call.precision is not None:
+    if call.precision is not None:  # the settings of the recorded program decide which kernels run
         torch.set_float32_matmul_precision(call.precision.float32_matmul)
         if call.precision.cudnn_allow_tf32 is not None:
             torch.backends.cudnn.allow_tf32 = call.precision.cudnn_allow_tf32
@@ -113,6 +119,7 @@ def run(call: OperatorCall) -> None:
         for _ in range(_WARMUP):
             function(*positional, **keywords)
         torch.cuda.synchronize()
+        # ncu runs with --profile-from-start off: it measures nothing before this.
         torch.cuda.profiler.start()
         function(*positional, **keywords)
         torch.cuda.synchronize()
@@ -120,7 +127,7 @@ def run(call: OperatorCall) -> None:
 
 
 def _split(function: Any, arguments: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Part positional from keyword-only arguments; a keyword that was recorded as nothing keeps its default."""
+    """Split arguments into positional and keyword-only ones; a keyword recorded as None keeps its default."""
     schema = function._schema.arguments
     positional = [value for value, argument in zip(arguments, schema, strict=False) if not argument.kwarg_only]
     keywords = {
@@ -132,7 +139,7 @@ def _split(function: Any, arguments: list[Any]) -> tuple[list[Any], dict[str, An
 
 
 def main() -> None:
-    """Run the call that standard input holds."""
+    """Replay the call that standard input holds; exit with code 2 and a line that says why it failed."""
     try:
         run(msgspec.json.decode(sys.stdin.buffer.read(), type=OperatorCall))
     except (UsageError, RuntimeError, TypeError) as error:

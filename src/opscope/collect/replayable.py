@@ -1,9 +1,9 @@
-"""Which recorded calls may be made again: a trace names the operator and its arguments, and a trace may be anyone's.
+"""Which recorded calls may be replayed. A trace names the operator and its arguments, and a trace may be anyone's.
 
-What PyTorch itself says of an operator decides, by a list of what is allowed: operators of ATen with kernels for the
-device (or made of such), which take a tensor and plain values, and return a tensor that they did not merely rename. The
-tensors are built here, of bounded size. So no call reaches a file, a storage, a stream, a generator or another process.
-Every replay passes this module, and no other one looks up a recorded operator in ``torch.ops``.
+An allow-list decides, by PyTorch's own description of the operator: it must belong to ATen, have a kernel for the
+device (or be composed of operators that do), take a tensor and plain values, and return a tensor. The tensors are built
+here, of bounded size. So no call reaches a file, a storage, a stream, a generator or another process. Every replay
+passes this module, and no other module looks up a recorded operator in ``torch.ops``.
 """
 
 import math
@@ -16,12 +16,13 @@ import torch
 from opscope.base.errors import UsageError
 from opscope.knowledge.dtypes import recorded_dtype
 
+# Types of a schema that hold no handle to anything outside the call: no Storage, Stream or Generator.
 _PLAIN: Final = re.compile(
     r"(Tensor|number|Scalar|int|SymInt|float|bool|str|ScalarType|MemoryFormat|Layout|Device|Optional|List|\[|\]|\s)*"
 )
-# Options of operators (``mean``, ``floor``, ``bijection,->``), and no path: there is neither a slash nor a backslash.
+# Options of operators (``mean``, ``floor``, ``bijection,->``). No path matches: slash and backslash are left out.
 _OPTION: Final = re.compile(r"[\w ,.>-]{0,64}")
-# Arguments that hold the name of an option; a text of any other argument may be a path or a message.
+# Arguments whose text names an option. The text of any other argument may be a path or a message.
 _NAMED_OPTIONS: Final = frozenset(
     {
         *("approximate", "rounding_mode", "indexing", "padding_mode", "interpolation", "ord", "mode", "norm"),
@@ -30,19 +31,23 @@ _NAMED_OPTIONS: Final = frozenset(
 )
 _RETURNED: Final = re.compile(r"Tensor|List\[Tensor\]|Optional\[Tensor\]")
 _ANY_DEVICE: Final = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
-# Operators whose work is on what lies behind a tensor, whatever their arguments are.
+# Operators that work on what lies behind a tensor (its storage, a file), whatever their arguments are.
 _BEHIND: Final = re.compile(
     r"storage|file|share|ipc|pin_memory|record_stream|resize|^_?set_|_assert|debug|dlpack|save|load"
 )
-_MOST_BYTES: Final = 32 << 30
-_MOST_ELEMENTS: Final = 1 << 33  # that numbers in arguments may ask for
+_MOST_BYTES: Final = 32 << 30  # of all input tensors together
+_MOST_ELEMENTS: Final = 1 << 33  # that the numbers in an argument may ask for, multiplied
 
 
 def overload_of(operator: str, overload: str | None) -> Any:
-    """Return an overload of a recorded operator, as ``torch.ops`` has it.
+    """Return an overload of a recorded operator from ``torch.ops``.
+
+    Args:
+        operator: its qualified name, ``aten::add``.
+        overload: its overload name; None or an empty text for the default one.
 
     Raises:
-        UsageError: it is no operator of PyTorch itself, or this PyTorch has none of that name.
+        UsageError: the operator is not one of ATen, or this PyTorch has none of that name.
     """
     packet = _packet(operator)
     function = getattr(packet, overload or "default", None)
@@ -52,7 +57,7 @@ def overload_of(operator: str, overload: str | None) -> Any:
 
 
 def overloads_of(operator: str) -> Iterator[Any]:
-    """Yield the overloads of a recorded operator, none where PyTorch has no operator of that name."""
+    """Yield the overloads of a recorded operator; nothing if PyTorch has no operator of that name."""
     try:
         packet = _packet(operator)
     except UsageError:
@@ -62,6 +67,7 @@ def overloads_of(operator: str) -> Iterator[Any]:
 
 def _packet(operator: str) -> Any:
     namespace, _, base = operator.partition("::")
+    # Only plain names: an attribute such as __class__ of torch.ops.aten is no operator.
     if namespace != "aten" or not base.isidentifier() or base.startswith("__"):
         raise UsageError(f"{operator} is not an operator of PyTorch itself")
     packet = getattr(torch.ops.aten, base, None)
@@ -73,17 +79,17 @@ def _packet(operator: str) -> Any:
 def refuse_unsafe(
     operator: str, function: Any, inputs: Sequence[tuple[Any, Any, str]], values: Sequence[Any], device_key: str
 ) -> None:
-    """Check a call before anything of it is built.
+    """Check a call before any of its arguments is built.
 
     Args:
-        operator: its name.
-        function: the overload, of ``torch.ops``.
-        inputs: of every argument the recorded shape, strides (None where they were not recorded) and type.
-        values: the values of the arguments that are no tensors.
+        operator: its qualified name, ``aten::add``.
+        function: the overload, from ``torch.ops``.
+        inputs: the recorded shape, strides (None if not recorded) and type of every argument.
+        values: the values of the arguments that are not tensors.
         device_key: the dispatch key of the device: ``CUDA``, ``CPU``, ``Meta``.
 
     Raises:
-        UsageError: it is not one that may be made again; says why.
+        UsageError: the call may not be replayed; the message says why.
     """
     base = operator.removeprefix("aten::")
     if base == operator or "::" in base:
@@ -115,11 +121,13 @@ def _refuse_large(operator: str, inputs: Sequence[tuple[Any, Any, str]]) -> None
         strides = recorded_strides or []
         if not _are_sizes(shape) or not _are_sizes(strides) or len(strides) not in (0, len(shape)):
             raise UsageError(f"the shapes of {operator} were not recorded whole")
-        # With strides, up to the last element; the values are made for all elements.
+        # With strides, memory reaches up to the last element. Where it is less than the elements, as in expanded
+        # tensors, the elements count: a value is made for each.
         reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=False) if size)
         total += max(math.prod(shape), reach) * dtype.size_bytes
         tensors += 1
-    if not tensors and not any(kind == "TensorList" for _, _, kind in inputs):  # which nothing builds yet, and says so
+    # A TensorList passes here: nothing builds one yet, and what fails to build it says so.
+    if not tensors and not any(kind == "TensorList" for _, _, kind in inputs):
         raise UsageError(f"{operator} takes no tensor: what it would do is not in its arguments")
     if total > _MOST_BYTES:
         raise UsageError(f"the inputs of {operator} take {total:,} bytes, more than are built for a replay")
@@ -135,6 +143,7 @@ def _refuse_value(operator: str, value: Any) -> None:
         raise UsageError(f"an argument of {operator} is no plain value: {str(value)[:40]}")
     if isinstance(value, str) and not _OPTION.fullmatch(value):
         raise UsageError(f"an argument of {operator} is a text that is no option: {value[:40]!r}")
+    # The product, because a list of numbers may be the shape of a result; a zero in it must not hide the others.
     integers = [abs(number) for number in numbers if isinstance(number, int)]
     if math.prod(number for number in integers if number) > _MOST_ELEMENTS:
         raise UsageError(f"an argument of {operator} asks for too much: {str(value)[:40]}")

@@ -29,7 +29,7 @@ _RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 
 
 def collected_activities(activities: Sequence[Activity], device: torch.device) -> list[ProfilerActivity]:
-    """Return what to collect on a device: there is no CUDA activity without a GPU.
+    """Return the activities to collect on a device; CUDA is left out without a GPU.
 
     Raises:
         UsageError: nothing is left to collect.
@@ -43,8 +43,8 @@ def collected_activities(activities: Sequence[Activity], device: torch.device) -
 class _Profile(profile):  # type: ignore[misc]
     """torch.profiler.profile that starts without importing Inductor.
 
-    It asks Inductor whether compiled code uses CUDA graphs, and imports it for that: 3.3 s of the first start on an
-    H200's host, 1.5 s elsewhere. What was not imported has compiled nothing.
+    PyTorch's own imports Inductor to ask whether compiled code uses CUDA graphs: 3.3 s of the first start on an H200's
+    host, 1.5 s elsewhere. An Inductor that was not imported has compiled nothing.
     """
 
     def prepare_trace(self) -> None:
@@ -55,6 +55,7 @@ class _Profile(profile):  # type: ignore[misc]
 
 @contextmanager
 def _without_inductor() -> Iterator[None]:
+    # PyTorch imports the modules in this set at their first use as attributes of torch.
     lazy = getattr(torch, "_lazy_modules", None)
     if "torch._inductor" in sys.modules or not isinstance(lazy, set) or _INDUCTOR not in lazy:
         yield
@@ -73,8 +74,8 @@ class TorchProfiler:
     Attributes:
         options: what is collected, and the schedule.
         device: where the workload runs.
-        traces: names of the traces, one per cycle.
-        progress: called with the fraction done.
+        traces: file names of the traces, one per cycle.
+        progress: called with the fraction done, 0 to 1.
     """
 
     options: CaptureOptions
@@ -88,8 +89,12 @@ class TorchProfiler:
         Every step ends with a synchronise, so that its device work lies in its own ``ProfilerStep`` range and nothing
         is left over from the step before.
 
+        Args:
+            subject: the workload.
+            folder: where the traces go.
+
         Raises:
-            UsageError: a profiler is already running.
+            UsageError: a profiler is already running, or nothing is left to collect on the device.
             OpscopeError: the profiler finished fewer cycles than it was asked for.
             EnvironmentLacksError: a trace could not be written whole.
         """
@@ -117,9 +122,15 @@ class TorchProfiler:
         return Collected(tuple(folder / trace.file for trace in written), tuple(written))
 
     def light(self, subject: Workload, folder: Path, name: str) -> RawTrace | None:
-        """Collect device activities only, over a step more than a cycle has; None where `of_device_only` is.
+        """Collect device activities only, over one step more than a cycle has.
 
-        The first step tells where the second begins: without host ranges nothing else does.
+        Without host ranges, only the end of the additional first step tells where the second one begins.
+
+        Returns:
+            The trace; None if `of_device_only` returns None.
+
+        Raises:
+            OpscopeError: see `collect`.
         """
         alone = self.of_device_only()
         if alone is None:
@@ -132,7 +143,9 @@ class TorchProfiler:
     def of_device_only(self) -> "TorchProfiler | None":
         """Return a collector of device activities only, which costs the host the least.
 
-        None where there is no GPU, or the pass that has the names records none or no launches.
+        Returns:
+            The collector; None without a GPU, or unless the options ask for both CPU and CUDA activities. The pass with
+            names, which records both, tells what the activities of this one are.
         """
         if self.device.type != "cuda" or set(self.options.activities) != {"cpu", "cuda"}:
             return None
@@ -141,7 +154,7 @@ class TorchProfiler:
 
     @contextmanager
     def block(self) -> Iterator[profile]:
-        """Collect what runs in a ``with`` block, whole. `write_trace` writes it afterwards.
+        """Collect all that runs in a ``with`` block; `write_trace` writes it afterwards.
 
         Raises:
             UsageError: a profiler is already running, or nothing is left to collect.
@@ -152,7 +165,15 @@ class TorchProfiler:
             yield profiler
 
     def profiler(self, plan: Schedule | None = None, on_ready: Callable[[profile], None] | None = None) -> profile:
-        """Set up torch.profiler: the one place that does."""
+        """Set up torch.profiler; no other place does.
+
+        Args:
+            plan: the schedule; None records everything from start to stop.
+            on_ready: called at the end of each cycle.
+
+        Raises:
+            UsageError: nothing is left to collect on the device.
+        """
         timing = None
         if plan is not None:
             timing = schedule(wait=plan.wait, warmup=plan.warmup, active=plan.active, repeat=plan.repeat)
@@ -166,7 +187,7 @@ class TorchProfiler:
         )
 
     def describe(self, profiler: profile) -> None:
-        """Write into the trace what its reader cannot know otherwise: Kineto records no PyTorch version."""
+        """Write into the trace what Kineto does not record: the versions of opscope and PyTorch, and the device."""
         facts = {
             "opscope": __version__,
             "torch": str(torch.__version__),
@@ -177,31 +198,35 @@ class TorchProfiler:
 
 
 def refuse_second_profiler() -> None:
-    """Refuse to start where a profiler is running: PyTorch has one at a time, and crashes over a second.
+    """Check that no profiler is running: PyTorch can have one at a time, and crashes on a second.
 
     Raises:
-        UsageError: one is running.
+        UsageError: a profiler is running.
     """
     if torch.autograd._profiler_enabled():
         raise UsageError("a profiler is already running in this process, and PyTorch can only run one at a time")
 
 
 def write_trace(profiler: profile, target: Path) -> int:
-    """Export a trace into a temporary folder beside its place and move it there.
+    """Export a trace into a temporary folder beside its target and move it there.
 
     Some versions of PyTorch write bytes that no viewer can read into names of Python frames; those are replaced.
+
+    Args:
+        profiler: a profiler that has stopped, or whose cycle has ended.
+        target: the trace's file; its folder must exist.
 
     Returns:
         How many bytes were replaced.
 
     Raises:
-        EnvironmentLacksError: it could not be written whole.
+        EnvironmentLacksError: the trace could not be written whole.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=partial_prefix(), dir=target.parent) as folder:
             partial = Path(folder) / target.name
             profiler.export_chrome_trace(str(partial))
-            # On a full disk Kineto only logs; what it leaves behind is no file, or half of one.
+            # On a full disk Kineto only logs an error, and leaves no file or half of one.
             raw = partial.read_bytes() if partial.is_file() else b""
             if not raw.rstrip().endswith(b"}"):
                 free = format_bytes(shutil.disk_usage(target.parent).free)

@@ -1,1 +1,1 @@
-"""Tools for authors of kernels: benchmarks, a gallery, builds and listings, checks of kernels and of this machine."""
+"""Tools for authors of kernels: benchmarks, a gallery, builds, listings, and checks of kernels and of this machine."""

@@ -1,4 +1,4 @@
-"""Runs a command with the collector in every process of it that uses CUDA or NVTX."""
+"""Runs a command with the collector in each of its processes that uses CUDA or NVTX."""
 
 import datetime
 import errno
@@ -25,15 +25,16 @@ from opscope.machine.cupti import Cupti, find_cupti
 from opscope.machine.driver import driver_release
 from opscope.record.execution import RECORDING_ENDING, Execution, OtherTool
 
-# The driver loads this library in cuInit, a program's NVTX that one.
+# The driver loads the library that the first names in cuInit; a program's NVTX loads that of the second.
 _INJECTION, _NVTX_INJECTION = "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"
 _FOLDER, _CUPTI = "OPSCOPE_CUDA_FOLDER", "OPSCOPE_CUPTI"
-# Tools that use what the collector uses, and end with an error or record nothing while it is there.
+# Tools that need what the collector uses: while it is loaded, they end with an error or record nothing.
 _OTHER_TOOLS: Final = (
     *("ncu", "nsys", "nv-nsight-cu-cli", "nvprof", "compute-sanitizer", "cuda-memcheck", "cuda-gdb"),
 )
 _ASIDE: Final = "aside.txt"
-# A program of the same name, found first: it says that the tool begins, and lets it run as if we were not there.
+# A script with a tool's name, found on the PATH before it. It logs that the tool starts, removes our variables and our
+# folder from the environment, and runs the tool. PATH gets a colon at both ends, so that the folder is found anywhere.
 _STAND_IN: Final = """#!/bin/sh
 printf '%s %s\\n' "$(date +%s.%N 2> /dev/null)" {program} >> {log}
 unset {variables}
@@ -47,8 +48,8 @@ exec {program} "$@"
 """
 _MOMENT: Final = re.compile(
     r"\d{1,12}(\.\d+)?"
-)  # where there is no date, or one without fractions, it is something else
-_SIGNALLED: Final = 128  # and the signal's number, as shells have it
+)  # the log has something else where `date` is missing, or knows no fractions
+_SIGNALLED: Final = 128  # plus the signal's number is the exit code, as in shells
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Command:
         """Return the program's path.
 
         Raises:
-            UsageError: there is no such program.
+            UsageError: the program is not on the PATH, or is not executable.
         """
         program = self.arguments[0]
         path = shutil.which(program)
@@ -80,7 +81,7 @@ class CudaCollector:
 
     Attributes:
         cupti: the CUPTI to use.
-        library: the collector, built for it.
+        library: the collector's library, built for that CUPTI.
     """
 
     cupti: Cupti
@@ -88,7 +89,7 @@ class CudaCollector:
 
     @classmethod
     def here(cls) -> "CudaCollector":
-        """Return the one for this machine, built where need be.
+        """Return the collector for this machine; build its library if necessary.
 
         Raises:
             EnvironmentLacksError: CUPTI or a compiler is missing, or the driver is too old.
@@ -99,26 +100,27 @@ class CudaCollector:
     def collect(
         self, subject: Command, folder: Path, begun: Callable[[Execution], None] = lambda _: None
     ) -> Collected[Execution]:
-        """Run a command, whose standard streams are those of this process; the raw files go into the folder.
+        """Run a command on the standard streams of this process, and collect what its processes write.
 
         Args:
             subject: the command.
-            folder: where its processes write.
-            begun: called, just before it starts, with what is known by then: the record without an end.
+            folder: where its processes write their raw files; made if it is not there.
+            begun: called just before the command starts, with a record that has no duration and no exit code yet.
 
         Raises:
-            UsageError: there is no such program, or another tool is to be injected already.
-            EnvironmentLacksError: it cannot be started.
+            UsageError: there is no such program, or the environment names another tool to inject.
+            EnvironmentLacksError: the program cannot be started.
         """
         program = subject.found()
         if other := os.environ.get(_INJECTION):
             raise UsageError(f"{_INJECTION} is set to {other}: another tool is to be loaded in its place. Unset it")
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        stand_ins = kept_scratch()  # the folder's own path may hold colons, as none in a PATH
+        stand_ins = kept_scratch()  # not in the folder, whose path may hold colons: these separate entries of a PATH
         log = folder / _ASIDE
         variables = self._variables(folder)
         _write_stand_ins(stand_ins, log, sorted(variables), str(Path(program).absolute()))
+        # Where the command itself is such a tool, its stand-in is run.
         if (named := stand_ins / Path(program).name).is_file():
             program = str(named)
         path = os.pathsep.join(filter(None, (str(stand_ins), os.environ.get("PATH"))))
@@ -135,7 +137,7 @@ class CudaCollector:
             recordings=(),
         )
         begun(record)
-        before = set(folder.iterdir())  # what is somebody else's stays, and is not read
+        before = set(folder.iterdir())  # files of earlier runs are neither read nor removed
         try:
             code = _run(subject.arguments, program, {**os.environ, **variables, "PATH": path})
         except OSError as error:
@@ -145,6 +147,7 @@ class CudaCollector:
         seconds = time.time() - began
         tools = tuple(_other_tools(log, began))
         taken = (file for file in folder.glob(f"*{RECORDING_ENDING}") if file not in before)
+        # Names are process-PID-NANOSECONDS: by the last part, processes are in the order in which they began.
         files = sorted(taken, key=lambda file: file.stem.rpartition("-")[2])
         record = replace(
             record,
@@ -158,13 +161,13 @@ class CudaCollector:
 
     def _variables(self, folder: Path) -> dict[str, str]:
         variables = {_INJECTION: str(self.library), _FOLDER: str(folder), _CUPTI: str(self.cupti.library)}
-        if not os.environ.get(_NVTX_INJECTION):  # another tool's listener stays
+        if not os.environ.get(_NVTX_INJECTION):  # another tool's listener is kept
             variables[_NVTX_INJECTION] = str(self.library)
         return variables
 
 
 def _as_text(argument: str) -> str:
-    """Return an argument as text that JSON takes: bytes that are no UTF-8 become U+FFFD."""
+    """Return an argument as text that JSON can hold: bytes that are not UTF-8 become U+FFFD."""
     return os.fsencode(argument).decode("utf-8", "replace")
 
 
@@ -172,11 +175,11 @@ def _here() -> str:
     try:
         return path_text(Path.cwd())
     except OSError:
-        return "?"  # the folder is gone
+        return "?"  # the current folder was removed
 
 
 def _write_stand_ins(folder: Path, log: Path, variables: Sequence[str], program: str) -> None:
-    """Write those of the tools on the path, and of the program itself where it is one."""
+    """Write a stand-in for each tool on the PATH, and for the program itself if it is one of the tools."""
     for name in _OTHER_TOOLS:
         real = program if Path(program).name == name else shutil.which(name)
         if real is None:
@@ -202,15 +205,15 @@ def _other_tools(log: Path, began: float) -> Iterator[OtherTool]:
 
 
 def _run(arguments: Sequence[str], program: str, environment: dict[str, str]) -> int:
-    """Run a program and return its exit code. It hears of signals itself, or they are passed on."""
+    """Run a program and return its exit code. Signals that the terminal does not send to it are passed on."""
     with _signals_for_child() as children:
-        # With all descriptors that it was to inherit, as `cat <(echo x)` needs.
+        # The child inherits all descriptors: `cat <(echo x)` reads from one that the shell opened.
         try:
             child = subprocess.Popen(arguments, executable=program, env=environment, close_fds=False)
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
-            # A script that does not say by what it is run: as shells do.
+            # A script without a #! line: shells run it with /bin/sh.
             child = subprocess.Popen(["/bin/sh", program, *arguments[1:]], env=environment, close_fds=False)
         children.started(child)
         code = children.wait_for(child)
@@ -218,10 +221,10 @@ def _run(arguments: Sequence[str], program: str, environment: dict[str, str]) ->
 
 
 class _Signals:
-    """Passes signals on to a child; those that come before there is one, when it has started."""
+    """Passes signals on to a child; signals that come before it has started are kept until then."""
 
     def __init__(self, woken: int) -> None:
-        self._woken = woken  # a byte comes here with each signal
+        self._woken = woken  # the read end of a pipe that gets a byte with each signal
         self._child: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
 
@@ -231,10 +234,10 @@ class _Signals:
             child.send_signal(self._early.pop(0))
 
     def wait_for(self, child: "subprocess.Popen[bytes]") -> int:
-        """Wait for its end, and return its exit code.
+        """Wait for the child's end, and return its exit code.
 
-        A signal that comes just before waitpid begins to wait would be passed on when that returns, so too late; one
-        that comes before this reads has left its byte.
+        A blocking waitpid could miss a signal that comes just before it: Python would pass that signal on only after
+        the child's end. Here every signal leaves a byte in the pipe, so the read returns even if the signal came first.
         """
         while (code := child.poll()) is None:
             os.read(self._woken, 1)
@@ -253,12 +256,12 @@ class _Signals:
 
 @contextmanager
 def _signals_for_child() -> Iterator[_Signals]:
-    """Pass requests to end on to the child, but for those of the terminal, which it gets too."""
+    """Pass signals on to the child, except those of the terminal, which the child gets itself."""
     woken, waking = os.pipe()
-    os.set_blocking(waking, False)
+    os.set_blocking(waking, False)  # as `signal.set_wakeup_fd` requires
     signals = _Signals(woken)
     handlers = {
-        signal.SIGCHLD: lambda _number, _frame: None,  # without a handler no byte would come
+        signal.SIGCHLD: lambda _number, _frame: None,  # without a handler the child's end would leave no byte
         **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), signals.unless_of_terminal),
         **dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2), signals.pass_on),
     }
@@ -275,7 +278,7 @@ def _signals_for_child() -> Iterator[_Signals]:
 
 
 def _in_foreground() -> bool:
-    """Tell whether a terminal sends its signals to this process and what it started."""
+    """Tell whether the terminal sends its signals to this process and its children."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

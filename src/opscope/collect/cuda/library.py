@@ -1,4 +1,4 @@
-"""Builds the collector's library for the CUPTI that is here, once: ``python -m opscope.collect.cuda.library``."""
+"""Builds the collector's library for the installed CUPTI, once: ``python -m opscope.collect.cuda.library``."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from opscope.machine.driver import driver_release
 
 SOURCES: Final = Path(__file__).with_name("native")
 _MAIN: Final = SOURCES / "collector.cpp"
-# Its own copy of C++'s library: programs bring theirs, of any version.
+# The C++ library is linked statically: the programs that load the collector bring their own, of any version.
 _FLAGS: Final = (
     *("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-fvisibility-inlines-hidden"),
     *("-static-libstdc++", "-static-libgcc"),
@@ -25,14 +25,14 @@ _SECONDS: Final = 300
 
 
 def built_collector(cupti: Cupti) -> Path:
-    """Return the collector's library, which is built where it is not in the cache.
+    """Return the collector's library from the cache; build it first if it is not there.
 
     Raises:
-        EnvironmentLacksError: there is no C++ compiler, it fails, or the cache cannot be written to.
+        EnvironmentLacksError: there is no C++ compiler, the build fails, or the cache cannot be written to.
     """
     command = [*_compiler(), *_FLAGS, *(f"-I{folder}" for folder in cupti.headers)]
     target = private_folder("cuda") / f"collector-{cupti.api_version}-{_digest(command)}.so"
-    if is_own(target):  # else it may be anyone's, and is written anew
+    if is_own(target):  # otherwise it may be another user's, and is built anew
         return target
     with written_whole(target, PRIVATE_FILE) as partial:
         _compile([*command, "-o", str(partial), str(_MAIN), "-ldl"])
@@ -55,7 +55,7 @@ def _compiler() -> list[str]:
 
 
 def _digest(command: list[str]) -> str:
-    """Name a build by all that it is made of."""
+    """Return a digest of all that a build is made of: the command and every source."""
     made_of = hashlib.blake2b("\0".join(command).encode(), digest_size=8)
     for source in sorted(SOURCES.iterdir()):
         made_of.update(source.read_bytes())
@@ -78,7 +78,7 @@ def _compile(command: list[str]) -> None:
 
 
 def main() -> int:
-    """Build it and say where it is."""
+    """Build the library and print its path; return the exit code."""
     try:
         cupti = find_cupti(driver_release())
         sys.stdout.write(f"{built_collector(cupti)} (for {cupti.library})\n")

@@ -1,4 +1,4 @@
-"""What was found of a script's steps, and how a reader is told."""
+"""What was found about a script's steps, and the sentence that tells the reader."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,26 +21,26 @@ class Found:
     """What was found and measured.
 
     Attributes:
-        kind: of the steps.
-        source: what the steps are made of; None for the whole run, where nothing repeated.
-        pattern: the events of one cycle, by name.
-        seen: complete cycles before the profiled ones.
-        first: events before the first cycle.
+        kind: the kind of the steps.
+        source: what bounds the steps, in the plural; None if nothing repeated and the whole run was recorded.
+        pattern: the names of the events of one cycle.
+        seen: how many complete cycles were seen when the repetition was found.
+        first: how many events came before the first cycle.
         level: how much of the events repeated (``opscope.collect.script.step_events.LEVELS``).
-        settled: whether the steps before took alike; None where too few were seen.
-        wall_ns: times of unprofiled steps, from boundary to boundary.
-        by_device: whether these are times between marks on the device's stream, not on the host.
-        waited_for_cpu_ns: how long threads waited for a core meanwhile; None where nobody knows.
+        settled: whether the steps before took alike; None if too few were seen.
+        wall_ns: durations of unprofiled steps, from boundary to boundary.
+        by_device: whether ``wall_ns`` are times between marks on the device's stream, and not of the host's clock.
+        waited_for_cpu_ns: how long threads waited for a core meanwhile; None if the system does not tell.
         events: how many boundaries a step has.
-        before: how many boundaries came before the steps that were timed.
-        timed: how many came while they were timed.
-        untimed: why there are no such times; None where there are, or where nobody asked for them.
+        before: how many boundaries came before the timed steps.
+        timed: how many boundaries came while steps were timed.
+        untimed: why ``wall_ns`` is empty; None if it is not, or if no times were asked for.
         also: what else repeated.
-        profiled_ns: of the profiled ones.
-        trace: the trace that was written.
-        light: that of a pass over as many steps that recorded device activities only; None without one.
+        profiled_ns: durations of the profiled steps, by the host's clock.
+        trace: the trace that was written; None if there is none.
+        light: the trace of a pass over as many steps that recorded device activities only; None without one.
         own: whether the trace is that of the script's own profiler.
-        notes: what a reader must know.
+        notes: further sentences for the reader, without full stops.
     """
 
     kind: StepKind = StepKind.RUN

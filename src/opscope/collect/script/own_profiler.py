@@ -1,4 +1,4 @@
-"""The profiler that a script has of its own: PyTorch has one at a time, so what that one recorded is what there is."""
+"""A script's own profiler: PyTorch can run one at a time, so only what that one recorded is available."""
 
 import shutil
 import traceback
@@ -9,10 +9,10 @@ from opscope.record.capture import RawTrace
 
 
 class OwnProfiler:
-    """Follows the profilers that a script starts, and keeps what the last one recorded.
+    """Follows the profilers that a script starts, and keeps the recording of the last one.
 
     Args:
-        trace: where its trace is kept.
+        trace: where that recording is kept.
     """
 
     def __init__(self, trace: Path) -> None:
@@ -22,15 +22,15 @@ class OwnProfiler:
 
     @property
     def was_used(self) -> bool:
-        """Whether the script started one."""
+        """Whether the script started a profiler."""
         return self._last is not None
 
     def started(self, profiler: Any) -> None:
-        """A profiler of the script's starts: a ``torch.autograd.profiler.profile``."""
+        """Note a ``torch.autograd.profiler.profile`` that the script starts."""
         self._last = profiler
 
     def exported(self, profiler: Any, path: Any) -> None:
-        """The script wrote a trace; PyTorch gives it once only, so it is copied."""
+        """Copy a trace that the script wrote, because PyTorch exports a trace only once."""
         if profiler is not self._last:
             return
         try:
@@ -40,7 +40,7 @@ class OwnProfiler:
             traceback.print_exc()
 
     def kept(self) -> RawTrace | None:
-        """Return the trace of the last one; None where it never ended, or left nothing."""
+        """Return the trace of the last profiler; None if it never ended, or left nothing that can be written."""
         if self._last is None:
             return None
         if self._copied is self._last:
@@ -51,6 +51,6 @@ class OwnProfiler:
 
         try:
             return RawTrace(self._path.name, write_trace(self._last, self._path))
-        except Exception:  # it is of a state that PyTorch cannot write
+        except Exception:  # the profiler is in a state that PyTorch cannot export
             traceback.print_exc()
             return None

@@ -1,4 +1,4 @@
-"""Profiles a few cycles of a script's steady state: first device activities alone, then with names."""
+"""Profiles a few cycles of a script's steady state: first device activities alone, then operators as well."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -7,18 +7,24 @@ from opscope.collect.script.questions import current_device, synchronize
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import CaptureOptions, Schedule
 
-_WARM_UP: Final = 1
+_WARM_UP: Final = 1  # cycles of each pass before those that are recorded
 
 
 class Passes:
-    """One pass after the other, each over as many cycles.
+    """Runs the passes one after the other, each over the same number of cycles.
 
-    A process that was profiled with operators stays slower, so the light pass, which records device activities only,
-    comes first. Where no GPU works, or only one kind of activities is asked for, there is none.
+    A process in which operators were profiled stays slower, so the light pass, which records device activities only,
+    comes first. There is no light pass without a GPU, or if only one kind of activities is asked for.
     """
 
     def __init__(self, options: CaptureOptions, trace: Path, light: Path | None) -> None:
-        """Say what is recorded, and where the traces go: with names, and of device activities only."""
+        """Set up the passes.
+
+        Args:
+            options: what is collected, and how many cycles.
+            trace: where the trace with operators goes.
+            light: where the trace of device activities only goes; None for no light pass.
+        """
         self.light: RawTrace | None = None
         self.trace: RawTrace | None = None
         self.durations_ns: list[int] = []  # of the profiled cycles of the pass with names
@@ -36,11 +42,11 @@ class Passes:
 
     @property
     def usable(self) -> bool:
-        """Whether cycles with names were recorded, so that their trace says something."""
+        """Whether the pass with operators is running and has recorded at least one cycle."""
         return self.running and not self._is_light and bool(self.durations_ns)
 
     def owns(self, profiler: Any) -> bool:
-        """Tell whether a profiler that is about to start is one of these."""
+        """Tell whether a profiler that is about to start belongs to these passes."""
         return self.starting or (self.running and self._profiler.profiler is profiler)
 
     def begin(self) -> None:
@@ -50,11 +56,18 @@ class Passes:
         self._start()
 
     def cycle(self, duration_ns: int) -> bool:
-        """Note a cycle that ended; go on to the next pass after the last one. Return whether everything is written."""
+        """Note the end of a cycle; after the last one of a pass, go on to the next pass.
+
+        Args:
+            duration_ns: how long the cycle took, by the host's clock.
+
+        Returns:
+            Whether all traces are written.
+        """
         self._cycles += 1
         if self._cycles > _WARM_UP and not self._is_light:
             self.durations_ns.append(duration_ns)
-        # The light pass has a cycle more in front, which tells where the first of the others begins.
+        # The light pass has one more cycle in front, whose end tells where the first of the others begins.
         if self._cycles < _WARM_UP + self.active + self._is_light:
             if self._cycles == _WARM_UP:
                 synchronize()  # what the warm-up cycle launched must not run within the first step
@@ -63,7 +76,11 @@ class Passes:
         return self.stop()
 
     def stop(self) -> bool:
-        """Stop at a boundary, which closes the last ``ProfilerStep`` range; return whether everything is written."""
+        """Stop the running pass at a boundary and write its trace; start the next pass if there is one.
+
+        Returns:
+            Whether all traces are written.
+        """
         from opscope.collect.torch_profiler import write_trace
 
         synchronize()
@@ -79,7 +96,7 @@ class Passes:
         return False
 
     def abandon(self) -> None:
-        """Stop, and keep nothing."""
+        """Stop the running pass and keep no trace, not even that of the light pass."""
         if self._profiler is not None:
             self._profiler.stop()
             self._profiler = None

@@ -10,12 +10,12 @@ class Pattern:
     """A part of a sequence that repeats with a period: ``keys[first + i] == keys[first + i % period]``.
 
     Attributes:
-        keys: one cycle.
-        first: where the first cycle begins.
-        period: events of a cycle.
-        count: complete cycles.
-        end: one past the last event of the run; a started, incomplete cycle is part of the run.
-        covered: time from the start of the first cycle to the end of the last complete one.
+        keys: the events of one cycle.
+        first: the index of the first cycle's first event.
+        period: how many events a cycle has.
+        count: how many complete cycles there are.
+        end: one past the index of the run's last event; a started, incomplete cycle is part of the run.
+        covered: the time from the start of the first cycle to the end of the last complete one.
     """
 
     keys: tuple[Hashable, ...]
@@ -39,14 +39,17 @@ def find_pattern(
 
     Args:
         keys: what happened, in order.
-        ends: when each of them ended, ascending; the first one's start is taken as its end.
-        repeats: how often a cycle must be seen, complete.
-        at_end: only a repetition that the sequence ends with.
-        max_period: the longest period tried, by default the longest that can repeat often enough.
-        periods: the only periods to try.
+        ends: when each event ended, ascending; the first event counts as starting at its end.
+        repeats: how many complete cycles there must be, at least 2.
+        at_end: whether only a repetition counts that lasts to the end of the sequence.
+        max_period: the longest period to try; None for the longest that can repeat often enough.
+        periods: the only periods to try; None for all up to ``max_period``.
 
     Returns:
-        The repetition; of equally long ones the one with the shortest period. None if nothing repeats often enough.
+        The repetition; among equals, the one with the shortest period. None if nothing repeats often enough.
+
+    Raises:
+        ValueError: ``repeats`` is less than 2, or keys and ends are not equally many.
     """
     if repeats < 2:
         raise ValueError("a repetition is seen twice at least")
@@ -59,13 +62,15 @@ def find_pattern(
             if at_end and end != len(keys):
                 continue
             found = _pattern(keys, ends, first, end, period)
+            # Time decides before the number of events. Periods ascend and only a better one replaces the best, so a
+            # cycle is never taken for two.
             if best is None or (found.covered, found.end - found.first) > (best.covered, best.end - best.first):
                 best = found
     return best
 
 
 def runs_of(keys: Sequence[Hashable], period: int, repeats: int) -> Iterator[tuple[int, int]]:
-    """Yield the maximal stretches [first, end) of a period that hold enough complete cycles."""
+    """Yield the maximal stretches [first, end) that repeat with a period and hold at least ``repeats`` cycles."""
     if period < 1:
         return
     first = 0
@@ -73,11 +78,13 @@ def runs_of(keys: Sequence[Hashable], period: int, repeats: int) -> Iterator[tup
         if index == len(keys) or keys[index] != keys[index - period]:
             if index - first >= repeats * period:
                 yield first, index
+            # keys[index] differs from its predecessor of a period ago: no stretch may hold both.
             first = index - period + 1
 
 
 def _pattern(keys: Sequence[Hashable], ends: Sequence[float], first: int, end: int, period: int) -> Pattern:
     count = (end - first) // period
+    # Only ends are known: an event starts where the one before it ended.
     begin = ends[first - 1] if first else ends[0]
     return Pattern(
         tuple(keys[first : first + period]), first, period, count, end, ends[first + count * period - 1] - begin
@@ -85,7 +92,14 @@ def _pattern(keys: Sequence[Hashable], ends: Sequence[float], first: int, end: i
 
 
 def candidate_periods(keys: Sequence[Hashable], *, repeats: int = 3, limit: int = 24) -> list[int]:
-    """Return likely periods of a long sequence: the distances between occurrences of its rarer repeated keys."""
+    """Return likely periods of a long sequence: the distances between occurrences of its rarest repeated keys.
+
+    Args:
+        keys: the sequence.
+        repeats: how often a key must occur to be looked at.
+        limit: how many periods to return at most.
+    """
+    # A rare key occurs once or a few times in a cycle, so its occurrences are whole cycles apart.
     counted = Counter(keys)
     rare = [key for key, times in sorted(counted.items(), key=lambda item: item[1]) if times >= repeats][:6]
     distances: Counter[int] = Counter()
@@ -97,7 +111,17 @@ def candidate_periods(keys: Sequence[Hashable], *, repeats: int = 3, limit: int 
 
 
 def settled(durations: Sequence[float], *, needed: int = 3, spread: float = 1.3, enough: int = 12) -> bool | None:
-    """Say whether the last cycles took alike: True, False (no, but more would not help either), None (wait)."""
+    """Tell whether the durations of cycles have settled.
+
+    Args:
+        durations: of the cycles so far, in any unit.
+        needed: how many of the last ones must be alike.
+        spread: by what factor these may differ.
+        enough: after how many cycles waiting for more would not help.
+
+    Returns:
+        True if the last ones are alike; False if they are not after ``enough`` cycles; None to wait for more.
+    """
     if len(durations) < needed:
         return None
     last = durations[-needed:]

@@ -1,4 +1,4 @@
-"""Nothing but a clock at the boundaries of a script's steps: what the script takes without the rest of opscope."""
+"""A mere clock at the boundaries of a script's steps: how long they take without the rest of opscope."""
 
 import os
 import sys
@@ -15,29 +15,31 @@ from opscope.record.step_kinds import OwnClock, StepKind, StepsFound
 
 
 class PlainClock:
-    """Notes when each boundary is passed; `opscope.collect.script.signals.Listener`.
+    """Notes when each boundary is passed; an `opscope.collect.script.signals.Listener`.
 
     Args:
-        steps: what bounds them, and how many boundaries came before those that were timed.
-        cycles: how many were timed.
-        annotation: the name of the ranges, where these are the steps.
+        steps: the steps that an earlier run timed: what bounds them, and how many boundaries came before.
+        cycles: how many steps that run timed.
+        annotation: the name of the ranges, if these are the steps; None otherwise.
     """
 
     def __init__(self, steps: StepsFound, cycles: int, annotation: str | None) -> None:
         self._kind, self._steps, self._cycles = stream_of(steps), steps, cycles
         self._annotation = annotation
         self._stamps: list[int] = []
+        # The index of the boundary that ends the last timed step; stamps begin with the script's first boundary.
         self._last = steps.before + max(cycles * steps.events, steps.timed)
         self._pid, self._main = os.getpid(), threading.get_ident()
 
     def result(self) -> OwnClock | None:
-        """Return how long the same steps took; None where the script came to fewer."""
+        """Return how long the same steps took; None if the script ended before them."""
         stamps = self._stamps[self._steps.before :]
         cycles = self._cycles
         if len(stamps) <= self._steps.timed or not cycles:
             return None
         starts = stamps[:: self._steps.events][: cycles + 1]
         each = [after - before for before, after in pairwise(starts)]
+        # Where something came between the steps, single ones cannot be told apart: only the whole time counts.
         regular = self._steps.timed == cycles * self._steps.events
         whole = (stamps[self._steps.timed] - stamps[0]) / cycles
         return OwnClock(
@@ -47,15 +49,15 @@ class PlainClock:
     # ---------------------------------------------------------------- signals
 
     def optimizer_made(self, optimizer: Any) -> None:
-        """Is no boundary."""
+        """Ignore it: this is no boundary."""
 
     def optimizer_stepped(self, _optimizer: Any) -> None:
-        """An outermost ``step()`` has ended."""
+        """Note the end of an outermost ``step()``."""
         if self._kind is StepKind.TRAINING:
             self._note()
 
     def module_called(self, module: Any, _arguments: tuple[Any, ...], _named: dict[str, Any]) -> None:
-        """An outermost call of a module begins."""
+        """Note the beginning of an outermost module call, if it is of the kind that bounds the steps."""
         if self._kind is StepKind.CALLS:
             if module.training and grad_enabled():
                 self._note()
@@ -63,23 +65,24 @@ class PlainClock:
             self._note()
 
     def graph_replayed(self, _graph: Any) -> None:
-        """A replay of a CUDA graph begins."""
+        """Note the beginning of a replay of a CUDA graph."""
         if self._kind is StepKind.REPLAYS:
             self._note()
 
     def range_begins(self, name: str) -> None:
-        """A range with a name begins."""
+        """Note the beginning of a range that is a step."""
         if name == self._annotation:
             self._note()
 
     def profiler_prepares(self, profiler: Any) -> None:
-        """Is no boundary."""
+        """Ignore it: this is no boundary."""
 
     def trace_exported(self, profiler: Any, path: Any) -> None:
-        """Is no boundary."""
+        """Ignore it: this is no boundary."""
 
     def _note(self) -> None:
         self._stamps.append(time.perf_counter_ns())
+        # Only the main thread of the script's own process may end the script.
         if len(self._stamps) > self._last and threading.get_ident() == self._main and os.getpid() == self._pid:
             sys.stdout.flush()
             raise EnoughMeasured(0)

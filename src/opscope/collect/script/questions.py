@@ -10,13 +10,13 @@ def grad_enabled() -> bool:
 
 
 def capturing() -> bool:
-    """Tell whether a CUDA graph is being captured: nothing may be synchronised or profiled meanwhile."""
+    """Tell whether a CUDA graph is being captured, during which nothing may be synchronised or profiled."""
     torch = sys.modules.get("torch")
     return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def synchronize() -> None:
-    """Wait for the device, if the program has one."""
+    """Wait for the current device if the program has used CUDA; never set CUDA up."""
     import torch
 
     if torch.cuda.is_initialized():
@@ -32,6 +32,7 @@ def profiler_running() -> bool:
 
 def compiled_graphs() -> int:
     """Return how many graphs torch.compile has made; a step in which it made one is not steady."""
+    # Looked up, not imported: a program that has not imported Dynamo has compiled nothing.
     utils = sys.modules.get("torch._dynamo.utils")
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
@@ -50,7 +51,7 @@ def on_device() -> bool:
 
 
 def current_device() -> Any:
-    """Return the device that the script works on, as far as it has chosen one."""
+    """Return the CUDA device that is current, or the CPU if the script has not used CUDA."""
     import torch
 
     if torch.cuda.is_initialized():
@@ -62,6 +63,9 @@ _MOST_ARGUMENTS = 4
 
 
 def shapes_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[object, ...]:
-    """Return the shapes of the first tensors that a call gets: the first token of a text is not one of the others."""
+    """Return the shapes of a call's first arguments, None for those without one.
+
+    Shapes tell calls apart: the first call of a generation has the whole prompt, the others have one token each.
+    """
     values = (*arguments, *named.values()) if named else arguments
     return tuple(getattr(value, "shape", None) for value in values[:_MOST_ARGUMENTS])

@@ -1,4 +1,4 @@
-"""Which of the repetitions of a script are its steps, and what another run of it is to make up."""
+"""Which of a script's repetitions are its steps, and what another run of the script has to make up for."""
 
 import time
 import weakref
@@ -8,9 +8,9 @@ from typing import Any, Final
 from opscope.collect.script.step_events import Stream
 from opscope.record.step_kinds import ScriptRun, StepKind, StepsFound, WantedSteps
 
-# The best first. Training ends with an optimizer's step; module calls that record gradients are training whose updates
-# are not heard, or inference without no_grad; a graph is replayed for what is done again and again; evaluations come
-# before, between and after steps of training.
+# The best first. Training ends with an optimizer's step. Module calls that record gradients are training whose updates
+# are not observed, or inference without no_grad. A graph is replayed for work that is done again and again. Evaluations
+# come before, between and after steps of training.
 RANKED: Final = (
     StepKind.TRAINING,
     StepKind.CALLS,
@@ -26,18 +26,21 @@ _WHAT: Final = {
     StepKind.ANNOTATION: "ranges",
     StepKind.OPERATORS: "operators",
 }
-_REPEATS: Final = 3  # that tell a repetition from a few calls
-_CYCLES_OF_A_RUN: Final = 40  # that finding, settling and profiling fit into, with room for what interrupts them
-_TIMED: Final = 3  # cycles that are worth keeping from a run that ended too soon
+_REPEATS: Final = 3  # this many events are a repetition, and not just a few calls
+_CYCLES_OF_A_RUN: Final = 40  # finding, settling and profiling fit into these, with room for interruptions
+_TIMED: Final = 3  # the fewest timed cycles that are worth keeping from a run that ended too soon
 
 
 def what(kind: StepKind) -> str:
-    """Return what a step is bounded by, in the plural."""
+    """Return what bounds the steps of a kind, in the plural."""
     return _WHAT[kind]
 
 
 def stream_of(steps: StepsFound) -> StepKind:
-    """Return the kind of the events that bound some steps: updates that no optimizer makes are seen at calls."""
+    """Return the kind of the events that bound steps.
+
+    It differs from the steps' kind for training without an observed optimizer, whose updates are seen at module calls.
+    """
     return next((kind for kind, name in _WHAT.items() if name == steps.boundary), steps.kind)
 
 
@@ -45,8 +48,8 @@ class Expected:
     """Knows whether steps of a better kind may still come.
 
     Args:
-        run: what is wanted.
-        streams: what was seen.
+        run: which steps are wanted, and how long to wait for better ones.
+        streams: the events seen so far, by kind; kept up to date by the caller.
     """
 
     def __init__(self, run: ScriptRun, streams: Mapping[StepKind, Stream]) -> None:
@@ -56,12 +59,12 @@ class Expected:
 
     @property
     def optimizers(self) -> int:
-        """How many optimizers there are."""
+        """How many optimizers are alive."""
         self._optimizers = [one for one in self._optimizers if one() is not None]
         return len(self._optimizers)
 
     def optimizer_made(self, optimizer: Any) -> None:
-        """An optimizer was set up; it cannot be without parameters."""
+        """Note an optimizer that was set up; PyTorch makes none without parameters, so it is there to step."""
         self._optimizers.append(weakref.ref(optimizer))
 
     def wants(self, kind: StepKind) -> bool:
@@ -74,8 +77,8 @@ class Expected:
     def better_than(self, kind: StepKind) -> bool:
         """Tell whether steps of a better kind may still come.
 
-        An optimizer is there to step. How long a script prepares, evaluates and loads before it does, nobody knows: so
-        it is waited for until the script's end, or until half of its time is over.
+        An optimizer is there to step, but a script may prepare, evaluate and load for any length of time before that.
+        So training is expected until the script ends, or until the run's patience (`ScriptRun.patience_s`) is over.
         """
         if self._run.wanted.kind is not None or kind is StepKind.TRAINING:
             return False
@@ -87,13 +90,13 @@ class Expected:
 def next_run(
     run: ScriptRun, streams: Mapping[StepKind, Stream], timed: Sequence[int], *, by_device: bool = False
 ) -> ScriptRun:
-    """Return what another run is to make up for one that ended without a profile.
+    """Describe another run that makes up for one that ended without a profile.
 
     Args:
-        run: the one that ended.
-        streams: what was seen in it.
-        timed: the steps that it timed without a profiler.
-        by_device: whether these are between marks on the device.
+        run: the run that ended.
+        streams: the events seen in it, by kind.
+        timed: the durations of the steps that it timed without a profiler, in nanoseconds.
+        by_device: whether ``timed`` are times between marks on the device.
     """
     kind = run.wanted.kind or _best(streams)
     wanted = WantedSteps(kind, run.wanted.annotation)
@@ -117,6 +120,7 @@ def next_run(
     )
 
 
+# A kind that repeats comes before a better one that was seen only once or twice.
 def _best(streams: Mapping[StepKind, Stream]) -> StepKind | None:
     for least in (_REPEATS, 1):
         for kind in RANKED:
@@ -126,5 +130,6 @@ def _best(streams: Mapping[StepKind, Stream]) -> StepKind | None:
 
 
 def _cycles(stream: Stream) -> int:
+    # An estimate: each object (keys[1]) is taken to occur once in a cycle.
     objects = len(set(stream.events.keys[1]))
     return stream.events.count // max(1, objects)

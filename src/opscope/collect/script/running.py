@@ -1,4 +1,4 @@
-"""Runs a script as Python would, and tells when it imports PyTorch."""
+"""Runs a script as Python would, and reports when it imports PyTorch."""
 
 import importlib.abc
 import importlib.machinery
@@ -13,14 +13,14 @@ from typing import Any
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function right after the first import of a package, before its importer goes on.
+    """Calls a function right after the first import of a package, before the importing code goes on.
 
-    Specs that somebody only looks for (``importlib.util.find_spec``) change nothing.
+    Looking for the package's spec without importing it (``importlib.util.find_spec``) has no effect.
     """
 
     def __init__(self, package: str, function: Callable[[], None]) -> None:
         self.package, self.function = package, function
-        self._looking = False
+        self._looking = False  # while the other finders are asked, which asks this one again
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:  # noqa: ARG002 (the protocol's arguments)
         if name != self.package or self._looking:
@@ -46,12 +46,12 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def _tell(self) -> None:
         try:
             self.function()
-        except Exception:  # it must not look as if the script's import had failed
+        except Exception:  # otherwise it would look as if the script's import had failed
             traceback.print_exc()
 
 
 def as_main(script: str) -> types.ModuleType:
-    """Make the module that ``python script.py`` runs in, and leave it in place: spawn, pickle and atexit need it."""
+    """Make the module that ``python script.py`` runs in; it stays in place, as spawn, pickle and atexit need it."""
     module = types.ModuleType("__main__")
     vars(module).update(
         __file__=script,
@@ -69,12 +69,12 @@ def run_script(script: Path, arguments: Sequence[str], torch_imported: Callable[
     """Run a script as ``python script.py ARGUMENTS`` would.
 
     Args:
-        script: its path.
-        arguments: what it finds in ``sys.argv``.
+        script: the script's path.
+        arguments: what it finds in ``sys.argv``, after its own name.
         torch_imported: called once PyTorch has been imported, before the script goes on.
 
     Returns:
-        What ended it, where that was no plain end: an exception of its own, or its ``SystemExit``.
+        The exception that ended the script, its ``SystemExit`` included; None if it ran to its end.
     """
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))

@@ -1,4 +1,4 @@
-"""What PyTorch does, as it does it: optimizers' steps, outermost module calls, replays of CUDA graphs, profilers."""
+"""Reports what PyTorch does as it happens: optimizer steps, outermost module calls, graph replays, profilers."""
 
 import functools
 import threading
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Listener(Protocol):
-    """Whoever is told."""
+    """What is told of PyTorch's events."""
 
     def optimizer_made(self, optimizer: Any) -> None:
         """An optimizer was set up."""
@@ -33,19 +33,19 @@ class Listener(Protocol):
 
 
 class _Depth(threading.local):
-    optimizers = 0
-    module: Any = None
+    optimizers = 0  # how many nested step() calls are running
+    module: Any = None  # the outermost module whose call is running
 
 
 _depth = _Depth()
 
 
 def install(listener: Listener, *, ranges: bool = False) -> None:
-    """Have a listener told. To be called right after PyTorch was imported, before anything of it is used.
+    """Have a listener told of events. Call this right after PyTorch was imported, before any of it is used.
 
     Args:
-        listener: who is told.
-        ranges: whether ranges with names are wanted as well.
+        listener: what is told.
+        ranges: whether it is told of named ranges as well.
     """
     _listen_to_optimizers(listener)
     _listen_to_modules(listener)
@@ -56,10 +56,10 @@ def install(listener: Listener, *, ranges: bool = False) -> None:
 
 
 def _listen_to_optimizers(listener: Listener) -> None:
-    """Wrap step() outside PyTorch's own wrapper.
+    """Wrap step() outside of PyTorch's own wrapper.
 
-    The global step hooks run inside its record_function range, where a profiler that starts or stops would cut that
-    range in two.
+    PyTorch's global step hooks run inside the record_function range of that wrapper, where a profiler that starts or
+    stops would cut the range in two.
     """
     from torch.optim import Optimizer
 
@@ -83,11 +83,12 @@ def _listen_to_optimizers(listener: Listener) -> None:
 
         return step
 
+    # Optimizers wrap step() with it when they are set up, so those that exist already would not be heard.
     Optimizer.profile_hook_step = staticmethod(profile_hook_step)
     patch = Optimizer._patch_step_function
 
     @functools.wraps(patch)
-    def _patch_step_function(self: Any) -> None:  # called by whatever sets up an optimizer, also from a pickle
+    def _patch_step_function(self: Any) -> None:  # called wherever an optimizer is set up, also from a pickle
         patch(self)
         listener.optimizer_made(self)
 
@@ -103,18 +104,20 @@ def _compiling() -> bool:
 def _listen_to_modules(listener: Listener) -> None:
     """Wrap Module.__call__ for the outermost calls.
 
-    Cheaper than the global forward hooks, which take every nested call off PyTorch's fast path, are traced away under
-    ``module.compile()``, make torch.compile warn, and recompile everything when they are taken away.
+    That is better than the global forward hooks: these take every nested call off PyTorch's fast path, are traced away
+    under ``module.compile()``, make torch.compile warn, and cause everything to be recompiled when they are removed.
     """
     import torch
 
     original, compiling, depth = torch.nn.Module.__call__, torch.compiler.is_compiling, _depth
 
-    def _wrapped_call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:  # Dynamo knows the name, the profiler "self"
+    # Dynamo knows a module's call by this function's name, and the profiler by the name of its first argument.
+    def _wrapped_call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
         if compiling() or depth.module is not None:
             return original(self, *args, **kwargs)
         depth.module = self
         try:
+            # A closure of step() calls modules as well; that call is part of the optimizer's step.
             if not depth.optimizers:
                 listener.module_called(self, args, kwargs)
             return original(self, *args, **kwargs)
@@ -126,7 +129,7 @@ def _listen_to_modules(listener: Listener) -> None:
 
 
 def skip_for_dynamo(code: types.CodeType) -> None:
-    """Let Dynamo leave a frame alone and look at the frames in it, as if it were not there."""
+    """Have Dynamo skip the frames of a function, but still compile the frames that they call."""
     import torch
 
     frames = torch._C._dynamo.eval_frame
@@ -156,7 +159,7 @@ def _listen_to_graphs(listener: Listener) -> None:
 
 
 def _listen_to_ranges(listener: Listener) -> None:
-    """Wrap PyTorch's ranges and those of NVTX that it offers."""
+    """Wrap ``record_function`` and PyTorch's ``torch.cuda.nvtx.range_push``."""
     import torch
     from torch.autograd.profiler import record_function
 

@@ -1,4 +1,4 @@
-"""The steps that were seen so far, and what of them repeats."""
+"""The step events seen so far, and how they repeat."""
 
 import weakref
 from collections import Counter
@@ -13,7 +13,7 @@ from opscope.record.step_kinds import AlsoSeen, StepKind
 
 
 class Identities:
-    """Numbers objects without keeping them alive; an address that is used again gets a new number."""
+    """Numbers objects without keeping them alive; a new object at a used address gets a new number."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], int, str]] = {}
@@ -30,34 +30,42 @@ class Identities:
         return self._next, name
 
 
-# How much of an event must repeat, in the order tried: with the calls inside; the same object; the same kind.
+# How much of an event must repeat, in the order tried: the object, with an optimizer's module calls or a call's shapes;
+# the object; its type.
 # "anchor": no fixed cycle, but one object comes back again and again, with a varying number of others between.
+# A level is an index into this tuple; an event has a key for each level but the anchor.
 LEVELS: Final = ("calls", "object", "type", "anchor")
 ANCHOR: Final = 3
-_WINDOW: Final = 240  # events that are looked at
+_WINDOW: Final = 240  # the last events, which are searched for a repetition
 _LONGEST: Final = 48  # events of a cycle
-_KEPT: Final = 2_048  # events that are kept of a program that waits for long
-_PATIENT: Final = 3  # how often a repetition of one level may turn out to be none
+_KEPT: Final = 2_048  # events that are kept in a program in which steps are waited for long
+_PATIENT: Final = 3  # after so many false repetitions, a level is not tried any more
 _PROFILABLE: Final = 12  # as many cycles as finding, settling and profiling take
 
 
 class StepEvents:
-    """The closed steps of one kind of event, with their keys at every level and the host time they ended."""
+    """The events of one kind that have ended, with their keys at every level and the host time of their end.
+
+    Attributes:
+        keys: one list of keys per level but the anchor.
+        ends: when each event ended, in nanoseconds of the host's clock.
+        dropped: how many events came before those that are kept.
+    """
 
     def __init__(self) -> None:
         self.keys: tuple[list[Hashable], ...] = tuple([] for _ in LEVELS[:ANCHOR])
         self.ends: list[float] = []
-        self.dropped = 0  # how many came before those that are kept
-        self._next = 0
+        self.dropped = 0
+        self._next = 0  # how many kept events there must be before the next search
         self._broken: Counter[int] = Counter()
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """How many events there were, dropped ones included."""
         return self.dropped + len(self.ends)
 
     def add(self, keys: tuple[Hashable, ...], end: float) -> None:
-        """Add an event: its keys at every level, and when it ended."""
+        """Add an event: its keys at every level but the anchor, and when it ended."""
         for level, key in zip(self.keys, keys, strict=True):
             level.append(key)
         self.ends.append(end)
@@ -69,14 +77,21 @@ class StepEvents:
             self._next = 0
 
     def broke(self, level: int) -> None:
-        """A repetition of a level was followed, and turned out to be none."""
+        """Note that a repetition at a level was followed and did not go on."""
         self._broken[level] += 1
 
     def repetition(self, repeats: int) -> tuple[int, Pattern] | None:
-        """Return the repetition that the sequence ends with, after complete cycles, and its level."""
+        """Search the last events for a repetition that goes on at their end.
+
+        Args:
+            repeats: how many complete cycles there must be, at the strictest level; weaker levels need more.
+
+        Returns:
+            The level and the repetition; None if there is none, or no search is due yet.
+        """
         size = len(self.ends)
         if size < self._next:
-            return None  # looked for at every event at first, then now and then
+            return None  # a search is due at every event at first, later only now and then
         self._next = size + (1 if size < 64 else max(16, size // 8))
         base = max(0, size - _WINDOW)
         ends = self.ends[base:]
@@ -85,18 +100,20 @@ class StepEvents:
                 continue
             keys = all_keys[base:]
             if LEVELS[level] == "type" and len(set(self.keys[1][base:])) <= len(keys) // 2:
-                continue  # kinds stand for objects only where every cycle makes new ones
+                continue  # types stand for objects only where most events have a new object
             found = find_pattern(keys, ends, repeats=repeats * (1 + level), at_end=True, max_period=_LONGEST)
             if found is not None and not _is_inner_loop(keys, found):
+                # Indices of the window become indices of the kept events.
                 moved = Pattern(found.keys, found.first + base, found.period, found.count, size, found.covered)
                 return level, moved
         return self._anchored(base, 2 * repeats)
 
     def _anchored(self, base: int, repeats: int) -> tuple[int, Pattern] | None:
-        """Take the object that returns least often as what begins, or ends, a cycle; only after a long look."""
+        """Take the object that returns least often as the one that begins, or ends, a cycle; needs 48 events."""
         keys = self.keys[1][base:]
         if len(keys) < 48:
             return None
+        # An object may be called several times in a row: only the first of these counts.
         starts = [i for i, key in enumerate(keys) if not i or keys[i - 1] != key]
         counted = Counter(keys[i] for i in starts)
         often = [(times, key) for key, times in counted.items() if times >= repeats]
@@ -109,12 +126,12 @@ class StepEvents:
 
 @dataclass(slots=True)
 class Stream:
-    """All events of one kind. What begins ends the one before it, except an optimizer's step, which ends itself.
+    """All events of one kind. An event ends where the next one begins, except an optimizer's step, which ends itself.
 
     Attributes:
         kind: of the events.
-        events: those that have ended.
-        open: the keys and the name of the one that has begun; None where events end themselves.
+        events: the events that have ended.
+        open: the keys and the name of the event that has begun; None before the first, and if events end themselves.
     """
 
     kind: StepKind
@@ -122,7 +139,7 @@ class Stream:
     open: tuple[tuple[Hashable, ...], str] | None = None
 
     def seen(self) -> AlsoSeen | None:
-        """Return how often something of this kind was seen, and how long it took; None where that says nothing."""
+        """Return how often events of this kind were seen and how far apart; None for fewer than two kept events."""
         ends = self.events.ends
         if len(ends) < 2:
             return None
@@ -131,7 +148,8 @@ class Stream:
 
 
 def _is_inner_loop(keys: Sequence[Hashable], found: Pattern) -> bool:
-    """Say whether a repetition of the same cycle was broken off before after as many cycles: it may be again."""
+    """Tell whether the same cycle has repeated before and broken off after about as many cycles: it may again."""
+    # Only an earlier run that was too short to be profiled counts, and only until this one is longer than that.
     earlier = [
         count
         for first, end in runs_of(keys[: found.first], found.period, 2)

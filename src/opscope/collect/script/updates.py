@@ -1,7 +1,7 @@
-"""Tells whether a module's parameters were updated between two of its calls, whoever did it.
+"""Tells whether a module's parameters were updated between two of its calls, by whatever means.
 
-Optimizers that torch.compile has compiled, and updates written by hand, call no ``step()`` that could be heard. PyTorch
-counts the changes of each tensor, and of one parameter that count is looked at.
+Optimizers compiled by torch.compile, and updates written by hand, call no ``step()`` that could be observed. PyTorch
+counts the changes of each tensor in its version; the version of one parameter per module is watched.
 """
 
 import weakref
@@ -12,14 +12,15 @@ class Updates:
     """Knows the last version of one parameter of each module."""
 
     def __init__(self) -> None:
+        # By the module's number; None for a module without trainable parameters.
         self._watched: dict[int, tuple[weakref.ref[Any], int] | None] = {}
 
     def since_last(self, number: int, module: Any) -> bool:
-        """Tell whether the parameters have changed since this was asked last.
+        """Tell whether a module's parameters have changed since the last time this was asked; False the first time.
 
         Args:
-            number: the module's own; see `opscope.collect.script.step_events.Identities`.
-            module: whose parameters.
+            number: the module's number; see `opscope.collect.script.step_events.Identities`.
+            module: the module.
         """
         known = self._watched.get(number, False)
         if known is False:
@@ -29,7 +30,7 @@ class Updates:
         if not known:
             return False
         parameter = known[0]()  # type: ignore[index]
-        if parameter is None:
+        if parameter is None:  # it was replaced by another: watch one anew at the next call
             self._watched.pop(number)
             return False
         version = _version(parameter)
@@ -40,5 +41,5 @@ class Updates:
 def _version(parameter: Any) -> int:
     try:
         return int(parameter._version)
-    except RuntimeError:  # tensors of inference mode count nothing
+    except RuntimeError:  # tensors made in inference mode have no version
         return 0

@@ -1,4 +1,4 @@
-"""Asks the main thread of a script now and then to look at what was recorded."""
+"""Asks the main thread of a script, now and then, to look at what was recorded."""
 
 import _thread
 import signal
@@ -14,14 +14,15 @@ _LONGEST_WINDOW_S: Final = 60.0
 
 
 def listen_to_watchdog(watcher: Watcher) -> None:
-    """Have the main thread listen; to be called there, before the script runs."""
+    """Have the main thread listen to the watchdog; call this in the main thread, before the script runs."""
     signal.signal(_SIGNAL, lambda _number, _frame: watcher.asked_by_watchdog())
 
 
 def start_watchdog(watcher: Watcher) -> None:
-    """Have `Watcher.asked_by_watchdog` called in the main thread: between two bytecodes, never inside an operator.
+    """Start a thread that has `Watcher.asked_by_watchdog` called in the main thread.
 
-    No real signal is sent, so system calls of the script are not interrupted.
+    Python calls it between two bytecodes, never inside an operator. No real signal is sent, so system calls of the
+    script are not interrupted.
     """
 
     def watch() -> None:

@@ -1,10 +1,10 @@
 """Decides, while a script runs, which of its steps are its steady state, times them, and profiles a few.
 
-A step is what lies between two boundaries: ends of an optimizer's outermost ``step()``, beginnings of outermost module
-calls, of replays of CUDA graphs, or of ranges with a name. Each kind is a stream of its own, and kinds have ranks:
-while a better one may still come, a lower one is only counted. A repetition that has settled (durations alike, nothing
-compiled meanwhile) is timed before any profiler is started in the process, and then profiled. What a run could not
-measure so, because it ended too soon or has no boundaries, is left to another run that records from the beginning.
+A step lies between two boundaries: ends of an optimizer's outermost ``step()``, or beginnings of outermost module
+calls, of replays of CUDA graphs, or of named ranges. Each kind is a separate stream, and kinds are ranked: while steps
+of a better kind may still come, those of a lower kind are only counted. A repetition that has settled (durations alike,
+nothing compiled meanwhile) is timed before any profiler is started in the process, and then profiled. If a run ends too
+soon for that, or has no boundaries, another run records from the beginning.
 """
 
 import os
@@ -42,18 +42,18 @@ from opscope.collect.script.windows import EarlyWindow
 from opscope.record.configuration import CaptureOptions
 from opscope.record.step_kinds import ScriptRun, StepKind
 
-_CYCLES: Final = {StepKind.TRAINING: 3}  # seen before a repetition is believed
-_CYCLES_OF_OTHERS: Final = 6
+_CYCLES: Final = {StepKind.TRAINING: 3}  # how many must be seen before a repetition is believed
+_CYCLES_OF_OTHERS: Final = 6  # the same for kinds of steps that _CYCLES does not name
 _MOST_CALLS: Final = 256  # module calls within a step that are compared
-_ATTEMPTS: Final = 3  # how often profiling is begun again after something interrupted it
+_ATTEMPTS: Final = 3  # how often profiling is tried when something interrupts it
 _ENDINGS: Final = 3  # how often a script is asked to end
-_PATIENCE_AT_THE_END_S: Final = 30.0
-_NO_BOUNDARY_S: Final = 60.0  # after so long a program is taken for one without boundaries
-_NO_BOUNDARY_ON_DEVICE_S: Final = 15.0
-_ALLOCATIONS: Final = 1_000  # so many of a device's memory, and no boundary
-_ORDER_OF_UPDATE: Final = 2  # the place in a call's first key of whether parameters were updated before it
+_PATIENCE_AT_THE_END_S: Final = 30.0  # from the first time it is asked
+_NO_BOUNDARY_S: Final = 60.0  # after this time without any, a program is taken for one without boundaries
+_NO_BOUNDARY_ON_DEVICE_S: Final = 15.0  # the same for a program that works on a GPU
+_ALLOCATIONS: Final = 1_000  # of device memory: only with more is a program on a GPU taken for one without boundaries
+_ORDER_OF_UPDATE: Final = 2  # the index, in a call's first key, of whether parameters were updated before the call
 
-_DRIVER: Final = Path("/dev/nvidiactl")
+_DRIVER: Final = Path("/dev/nvidiactl")  # is there where NVIDIA's driver is
 
 
 class Phase(Enum):
@@ -67,12 +67,19 @@ class Phase(Enum):
     DONE = "done"
 
 
-class EnoughMeasured(SystemExit):  # it is no error: it ends the script as sys.exit() does
+class EnoughMeasured(SystemExit):  # not an error: it ends the script as sys.exit() does
     """Ends the script at the boundary of a step, so that its ``finally`` blocks and exit functions run."""
 
 
 class Watcher:
-    """Gets the events of the main thread; `opscope.collect.script.signals.Listener`."""
+    """Decides by the events of the main thread; an `opscope.collect.script.signals.Listener`.
+
+    Attributes:
+        found: what was found and measured so far.
+        phase: where the watcher stands.
+        active: False in forked children, and after the script's end.
+        again: another run of the script that makes up for this one; None if none is needed.
+    """
 
     def __init__(
         self,
@@ -90,42 +97,44 @@ class Watcher:
         Args:
             options: what is collected, and how many steps.
             trace: where the trace goes.
-            done: called once there is a trace; it keeps what was found.
-            run: which run of the script this is.
+            done: called with what was found, once there is a trace.
+            run: which run of the script this is; None for the first one, of any steps.
             light: where the trace of device activities only goes; None for no such pass.
-            run_on: whether the script goes on after that, to its own end.
-            progress: called with the phase.
+            run_on: whether the script then runs on to its own end, instead of being ended.
+            progress: called with the name of a phase when it begins.
         """
         self.found, self.phase = Found(), Phase.WATCH
-        self.active = True  # False in forked children and after the end
-        self.again: ScriptRun | None = None  # what another run of the script is to make up
+        self.active = True
+        self.again: ScriptRun | None = None
         self._run = run or ScriptRun()
         self._options, self._done = options, done
         self._run_on, self._progress = run_on, progress
         self._pid, self._main = os.getpid(), threading.main_thread().ident
-        self._labels: dict[tuple[StepKind, Hashable], str] = {}
+        self._labels: dict[tuple[StepKind, Hashable], str] = {}  # kind and key of any level -> name of the event
         self._names, self._updates = Identities(), Updates()
         self._streams = {kind: Stream(kind) for kind in RANKED}
-        self._calls: list[int] = []
+        self._calls: list[int] = []  # numbers of the modules called since the last optimizer's step
         self._expected = Expected(self._run, self._streams)
-        self._stream: Stream | None = None  # whose repetition is followed
+        self._stream: Stream | None = None  # the stream whose repetition is followed; None while none is
         self._pattern: Pattern | None = None
-        self._level = 0
+        self._level = 0  # of the repetition: an index into LEVELS
         self._follower: Follower | None = None
         self._generations: Generations | None = None  # of module calls without an optimizer
         self._taken_at = 0.0
+        # _cycle_began is 0 while the running cycle was not seen from its start; _graphs counts compiled graphs.
         self._cycle_began, self._graphs, self._attempts = 0, 0, 0
-        self._settling: list[int] = []
+        self._settling: list[int] = []  # durations of cycles since the last interruption or compilation
         self._clock: CycleClock | None = None
-        self._waited: int | None = None
+        self._waited: int | None = None  # how long threads had waited for a core when timing began
         self._passes = Passes(options, trace, light)
         self._early = EarlyWindow(options, trace)
         self._own = OwnProfiler(trace)
+        # _raised: how often the script was asked to end. _busy: the watcher is at work, so what it calls is no event.
         self._raised, self._busy = 0, False
 
     @property
     def _unseen(self) -> bool:
-        """Whether steps of one kind were asked for, and there was none."""
+        """Whether steps of one kind were asked for, and fewer than two were seen; False in a run that makes up."""
         asked = None if self._run.reason is not None else self._streams.get(self._run.wanted.kind)  # type: ignore[arg-type]
         return asked is not None and asked.events.count < 2
 
@@ -151,11 +160,11 @@ class Watcher:
     # ---------------------------------------------------------------- signals
 
     def torch_imported(self) -> None:
-        """PyTorch is there: a run that records does so from here on.
+        """Note that PyTorch was imported; a run that records begins to do so here.
 
-        Before the script's own first use of CUDA nothing may touch it: it may fork, or choose devices; and a profiler
-        that starts within that first use has crashed programs. So where there is a driver, recording begins at the
-        first boundary after that, or when the watchdog asks.
+        Nothing may touch CUDA before the script first uses it: the script may still fork, or choose devices, and a
+        profiler that starts within that first use has crashed programs. So if there is a driver, recording begins at
+        the first boundary after the first use, or when the watchdog asks.
         """
         import torch
 
@@ -164,21 +173,21 @@ class Watcher:
             self._start_early()
 
     def optimizer_made(self, optimizer: Any) -> None:
-        """An optimizer was set up."""
+        """Note that an optimizer was set up."""
         self._expected.optimizer_made(optimizer)
 
     def optimizer_stepped(self, optimizer: Any) -> None:
-        """An outermost ``step()`` has ended."""
+        """Take the end of an outermost ``step()``, which is a boundary."""
         now = time.perf_counter_ns()
         if not self._listens(StepKind.TRAINING):
             return
         number, name = self._names.of(optimizer)
-        keys = ((number, tuple(self._calls)), number, name)
+        keys = ((number, tuple(self._calls)), number, name)  # one per level
         self._calls.clear()
         self._close(self._streams[StepKind.TRAINING], keys, f"{name}.step", now)
 
     def module_called(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """An outermost call of a module begins."""
+        """Take the beginning of an outermost module call, which is a boundary."""
         now = time.perf_counter_ns()
         if self._stream is None or self._stream.kind is StepKind.TRAINING:
             number = self._names.of(module)[0]
@@ -188,29 +197,30 @@ class Watcher:
         if not self._listens(kind):
             return
         number, name = self._names.of(module)
+        # Updates tell training whose optimizer is not observed. Where a kind of steps is asked for, they do not matter.
         counts = kind is StepKind.CALLS and self._run.wanted.kind is None
         updated = counts and self._updates.since_last(number, module)
         self._begins(kind, ((number, shapes_of(arguments, named), updated), (number, updated), name), name, now)
 
     def graph_replayed(self, graph: Any) -> None:
-        """A replay of a CUDA graph begins, outside of any module's call."""
+        """Take the beginning of a replay of a CUDA graph outside of any module's call, which is a boundary."""
         now = time.perf_counter_ns()
         if self._listens(StepKind.REPLAYS):
             number, name = self._names.of(graph)
             self._begins(StepKind.REPLAYS, (number, number, name), name, now)
 
     def range_begins(self, name: str) -> None:
-        """A range with a name begins."""
+        """Take the beginning of a named range, which is a boundary if steps are ranges of this name."""
         now = time.perf_counter_ns()
         if name == self._run.wanted.annotation and self._listens(StepKind.ANNOTATION):
             self._begins(StepKind.ANNOTATION, (name, name, name), name, now)
 
     def profiler_prepares(self, profiler: Any) -> None:
-        """A profiler is about to start. PyTorch has one at a time; the script's own goes first."""
+        """Make way for a profiler of the script's own that is about to start: PyTorch can run one at a time."""
         if self._passes.owns(profiler) or self._early.starting or not self.active:
             return
         self._own.started(profiler)
-        if self.phase is Phase.TIME:
+        if self.phase is Phase.TIME:  # steps under a profiler are slower
             self._watch_again()
         if not self._passes.running and not self._early.running:
             return
@@ -221,24 +231,25 @@ class Watcher:
             self._watch_again()
 
     def trace_exported(self, profiler: Any, path: Any) -> None:
-        """A profiler has written its trace."""
+        """Note that a profiler has written its trace."""
         if self.active and self.phase is not Phase.DONE:
             self._own.exported(profiler, path)
 
     # ---------------------------------------------------------------- boundaries
 
     def _listens(self, kind: StepKind) -> bool:
-        """Tell whether events of a kind matter now: all until steps are chosen, then those, and better ones."""
+        """Tell whether events of a kind matter now: all kinds until steps are chosen, then theirs and better ones."""
         if not self.active or self._busy or self.phase is Phase.DONE:
             return False
         if self._stream is not None and kind is not self._stream.kind:
+            # Once profiling is about to begin, not even better steps change the choice.
             better = kind is StepKind.TRAINING and self._run.wanted.kind is None
             if not better or self.phase in (Phase.READY, Phase.RECORD):
                 return False
         return threading.get_ident() == self._main and not capturing()
 
     def _begins(self, kind: StepKind, keys: tuple[Hashable, ...], name: str, now: int) -> None:
-        """What begins ends what began before."""
+        """Take the beginning of an event, which ends the event of its kind that began before."""
         stream = self._streams[kind]
         before, stream.open = stream.open, (keys, name)
         if before is not None:
@@ -252,7 +263,7 @@ class Watcher:
         self._busy = True
         try:
             if self._stream is not None and stream is not self._stream:
-                self._watch_again()  # an optimizer's steps come after all
+                self._watch_again()  # an optimizer steps after all, and its steps are the better ones
             stream.events.add(keys, now)
             if self._stream is None:
                 for key in keys:
@@ -261,7 +272,7 @@ class Watcher:
             else:
                 self._follow(keys, upcoming, now)
             if self._clock is not None:
-                self._clock.leave_out(now)
+                self._clock.leave_out(now)  # the watcher's own work is no part of the script's step
         finally:
             self._busy = False
         self._end_script()
@@ -274,6 +285,7 @@ class Watcher:
         if not self._may_take(stream):
             return
         repetition = stream.events.repetition(_CYCLES.get(stream.kind, _CYCLES_OF_OTHERS))
+        # While a profiler of the script's own runs, nothing could be timed or profiled.
         if repetition is None or (profiler_running() and not self._early.running):
             return
         self._take(stream, *repetition)
@@ -283,16 +295,17 @@ class Watcher:
             return False
         if not self._expected.better_than(stream.kind):
             return True
+        # The better steps may be these calls themselves: training whose optimizer's step is not observed.
         unheard = stream.kind is StepKind.CALLS and not self._streams[StepKind.TRAINING].events.count
         return unheard and self._updated_lately(stream)
 
     def _updated_lately(self, stream: Stream) -> bool:
-        """Tell whether parameters change between calls although no optimizer is heard, as where it is compiled."""
+        """Tell whether parameters change between calls without an observed step, as with a compiled optimizer."""
         calls = stream.events.keys[0]
         return sum(bool(key[_ORDER_OF_UPDATE]) for key in calls[-_MOST_CALLS:]) >= _CYCLES[StepKind.TRAINING]  # type: ignore[index]
 
     def _take(self, stream: Stream, level: int, pattern: Pattern) -> None:
-        """Take a repetition for the steps of the script."""
+        """Take a repetition as the steps of the script, and let it settle."""
         self._stream, self._level, self._pattern = stream, level, pattern
         self._follower = Follower(pattern, level)
         found = self.found
@@ -302,7 +315,7 @@ class Watcher:
         found.pattern = [self._labels[stream.kind, key] for key in pattern.keys]
         found.events = pattern.period
         found.first, found.seen = pattern.first + stream.events.dropped, pattern.count
-        if stream.kind in (StepKind.CALLS, StepKind.EVALUATION):
+        if stream.kind in (StepKind.CALLS, StepKind.EVALUATION):  # calls may be those of a loop of tokens
             self._generations = Generations(stream.events.keys[0], pattern.first)
         self._taken_at = time.monotonic()
         self._early.stop()
@@ -327,7 +340,7 @@ class Watcher:
             self._end_cycle(now)
 
     def _begin_cycle(self, now: int) -> None:
-        """A cycle begins after something else."""
+        """Begin a cycle after something other than a whole cycle."""
         if self.phase is Phase.READY:
             self._start()
         elif self.phase is Phase.TIME and self._clock is not None:
@@ -343,11 +356,11 @@ class Watcher:
             self._start()
         elif self._passes.cycle(now - self._cycle_began):
             self._profiled()
-        self._cycle_began = time.perf_counter_ns()
+        self._cycle_began = time.perf_counter_ns()  # not `now`: what was done here belongs to no cycle
 
     def _settle(self, now: int) -> None:
         graphs = compiled_graphs()
-        if graphs != self._graphs:  # something was compiled meanwhile: begin again
+        if graphs != self._graphs:  # something was compiled in this cycle: settle anew
             self._graphs = graphs
             self._settling.clear()
             return
@@ -370,13 +383,16 @@ class Watcher:
             self._start()
 
     def _waits_for_generation(self) -> bool:
-        """Tell whether tokens are those of a first generation, and another one may come soon."""
+        """Tell whether the steps are tokens of a first generation, and another generation may come soon."""
         if self._generations is None or not self._generations.is_first or not self._run.may_repeat:
             return False
         return time.monotonic() - self._taken_at < PATIENCE_S
 
     def _may_time(self) -> bool:
-        """Tell whether steps are to be timed, and no profiler was ever started in this process."""
+        """Tell whether steps are to be timed; not after any profiler has run in this process.
+
+        Times that an earlier run has measured are taken over; otherwise ``found.untimed`` says why there are none.
+        """
         if not self._options.benchmark:
             return False
         if self._run.wall_ns:
@@ -404,7 +420,7 @@ class Watcher:
         clock = self._clock
         assert clock is not None
         clock.cycle(now)
-        if compiled_graphs() != self._graphs:  # a step that compiled is none of the steady ones
+        if compiled_graphs() != self._graphs:  # a step in which something was compiled is not steady: time anew
             self._graphs = compiled_graphs()
             self._begin_timing(now)
         elif clock.enough:
@@ -420,9 +436,10 @@ class Watcher:
             self.found.waited_for_cpu_ns = max(0, waited - self._waited)
 
     def _lost(self) -> None:
-        """An event is not the one predicted: something else goes on in between, or this was no repetition."""
+        """Handle an event that was not predicted: something else comes in between, or this was no repetition."""
         assert self._stream is not None
         assert self._follower is not None
+        # No further attempt will follow: what was recorded is better than nothing.
         last = self._attempts + 1 >= _ATTEMPTS or not self._follower.may_resume
         if self.phase is Phase.RECORD and self._passes.usable and last:
             self.found.notes.append("Something else interrupted the steps while they were profiled")
@@ -437,6 +454,7 @@ class Watcher:
             self._stream.events.broke(self._level)
             self._watch_again()
             return
+        # The repetition may resume: keep it, but drop the interrupted cycle.
         self._cycle_began = 0
         self._settling.clear()
         if self._clock is not None:
@@ -468,7 +486,7 @@ class Watcher:
             self.found.notes.append(self._run.reason)
         chosen = {self.found.kind, None if self._stream is None else self._stream.kind}
         if self.found.kind is StepKind.TRAINING:
-            chosen.add(StepKind.CALLS)  # they are what it is made of
+            chosen.add(StepKind.CALLS)  # a step of training is made of module calls
         seen = [stream.seen() for kind, stream in self._streams.items() if kind not in chosen]
         self.found.also = tuple(one for one in seen if one is not None and one.count >= _CYCLES_OF_OTHERS)
         self._done(self.found)
@@ -484,7 +502,10 @@ class Watcher:
             traceback.print_exc()
 
     def asked_by_watchdog(self) -> None:
-        """In the main thread, now and then: look for steps among the operators, or see that there are no boundaries."""
+        """Look for steps among the operators, or check whether there are boundaries.
+
+        The watchdog has this called in the main thread, now and then.
+        """
         if self._busy or not self.active or self.phase is not Phase.WATCH or self._early.starting:
             return
         if capturing() or compiling():
@@ -495,7 +516,7 @@ class Watcher:
                 self._window_over()
             elif self._has_no_boundaries():
                 self._without_boundaries()
-        except Exception:  # this is called in the midst of the script, which must not fail because it is watched
+        except Exception:  # this runs in the midst of the script, which must not fail because it is watched
             traceback.print_exc()
         finally:
             self._busy = False
@@ -503,9 +524,9 @@ class Watcher:
 
     def _window_over(self) -> None:
         if self._run.wanted.kind in self._streams:
-            return  # its boundaries are marked, until the script ends or they repeat
+            return  # boundaries of that kind are marked, until they repeat or the script ends
         if not self._early.running:
-            if not self._expected.optimizers or self._by_operators_alone:  # an optimizer's steps will tell
+            if not self._expected.optimizers or self._by_operators_alone:  # an optimizer's steps will be boundaries
                 self._start_early()
             return
         self._early.stop()
@@ -524,7 +545,7 @@ class Watcher:
         return waited > _NO_BOUNDARY_S
 
     def _without_boundaries(self) -> None:
-        """Leave it to another run, which records; where there may be none, record now."""
+        """Leave the script to another run, which records; if none is allowed, record now."""
         if not self._run.may_repeat:
             self._start_early()
             return
@@ -532,7 +553,12 @@ class Watcher:
         self.phase = Phase.DONE
 
     def _by_operators(self, minimum: int, *, going_on: bool) -> None:
-        """Take steps from the operators of the early window, where hardly any boundary was seen."""
+        """Take steps from the operators of the early window, if hardly any boundary was seen.
+
+        Args:
+            minimum: how often a cycle must be seen.
+            going_on: whether the script still runs.
+        """
         seen = sum(stream.events.count for stream in self._streams.values())
         if not self._by_operators_alone and (seen > 2 or (going_on and self._expected.optimizers)):
             return
@@ -552,17 +578,17 @@ class Watcher:
         if self.phase is not Phase.DONE or (self._run_on and self.again is None):
             return
         self._raised += 1
-        if self._raised > _ENDINGS:  # it caught the request each time; what was measured is on disk
+        if self._raised > _ENDINGS:  # the script caught the request each time; what was measured is on disk
             end_process()
         if self._raised == 1:
             _end_later()
         raise EnoughMeasured(0)
 
     def finish(self, failure: str | None = None) -> None:
-        """The script has ended: keep what there is; of one that failed, only whole steps.
+        """Keep what there is when the script has ended; of a script that failed, only whole steps.
 
         Args:
-            failure: what went wrong in it, in a sentence without its full stop.
+            failure: what went wrong in the script, in a sentence without its full stop; None if nothing did.
         """
         if os.getpid() != self._pid or not self.active:
             return
@@ -577,6 +603,7 @@ class Watcher:
             self._profiled()
             return
         self._passes.abandon()
+        # Read before _watch_again, which drops the clock: another run takes these times over.
         timed = [] if self._clock is None else self._clock.durations_ns()
         by_device = self._clock is not None and self._clock.on_device
         self._watch_again()
@@ -627,14 +654,14 @@ def _allocations() -> int:
 
 
 def end_process() -> None:
-    """End this process at once: everything that was measured is written."""
+    """End this process at once; everything that was measured must be on disk."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 def _end_later() -> None:
-    """End the process if it has not ended by then: threads of the script may be waiting for its main thread."""
+    """End the process if it is still there after a while: threads of the script may keep it from ending."""
 
     def end() -> None:
         time.sleep(_PATIENCE_AT_THE_END_S)

@@ -1,4 +1,4 @@
-"""A window of recording from a script's beginning on: for scripts that end soon, and for those without boundaries."""
+"""A window that is recorded from a script's beginning: for scripts that end soon or have no boundaries of steps."""
 
 import json
 import time
@@ -12,14 +12,21 @@ from opscope.collect.script.questions import current_device
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import CaptureOptions
 
-_MARK: Final = "opscope: after "
-_MOST_CALLS: Final = 200_000
+_MARK: Final = "opscope: after "  # begins the names of the ranges between boundaries
+_MOST_CALLS: Final = 200_000  # the last ones, which are searched for a repetition
 Slice = tuple[str, float, float]  # name, start and end in microseconds
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSteps:
-    """Steps that were found in a window: the events of a cycle, how often it was seen, what came before."""
+    """Steps that were found in a window.
+
+    Attributes:
+        pattern: the names of the events of one cycle.
+        seen: how many cycles came before the steps.
+        first: how many events came before the first cycle.
+        durations_ns: of the steps, with the profiler.
+    """
 
     pattern: list[str]
     seen: int
@@ -28,7 +35,12 @@ class WindowSteps:
 
 
 class EarlyWindow:
-    """Records until it is stopped; its trace is then looked at for steps."""
+    """Records until it is stopped; its trace is then searched for steps.
+
+    Attributes:
+        starting: whether its profiler is being started right now.
+        began: whether it has ever recorded.
+    """
 
     def __init__(self, options: CaptureOptions, trace: Path) -> None:
         self.starting = False
@@ -36,7 +48,7 @@ class EarlyWindow:
         self._replaced_bytes = 0
         self._options, self._path = options, trace
         self._profiler: Any = None
-        self._held: Any = None  # what a stopped profiler recorded: written only if nothing better comes
+        self._held: Any = None  # a stopped profiler; its trace is written only if nothing better comes
         self._written = False
         self._mark: Any = None
         self._marks = 0
@@ -53,7 +65,7 @@ class EarlyWindow:
         return self._profiler is not None
 
     def start(self) -> None:
-        """Begin to record."""
+        """Begin to record; what an earlier window holds is dropped."""
         from opscope.collect.torch_profiler import TorchProfiler
 
         collector = TorchProfiler(self._options, current_device())
@@ -69,7 +81,7 @@ class EarlyWindow:
         self._marks = 0
 
     def mark(self, kind: str) -> None:
-        """Mark a boundary: the trace of a script that ends soon then has steps."""
+        """Mark a boundary, so that steps can be found in the trace of a script that ends soon."""
         if self._profiler is None:
             return
         from torch.autograd.profiler import record_function
@@ -85,7 +97,7 @@ class EarlyWindow:
             self._mark = None
 
     def stop(self) -> None:
-        """Stop recording, and hold what was recorded."""
+        """Stop recording and hold what was recorded."""
         if self._profiler is None:
             return
         self._held, self._profiler = self._profiler, None
@@ -94,7 +106,7 @@ class EarlyWindow:
         self._held.stop()
 
     def write(self) -> bool:
-        """Write what was recorded; False if nothing was."""
+        """Write what was recorded; return whether there is a trace."""
         if self._held is not None:
             from opscope.collect.torch_profiler import write_trace
 
@@ -104,7 +116,17 @@ class EarlyWindow:
         return self._written
 
     def steps_by_operators(self, minimum: int, active: int, *, going_on: bool) -> WindowSteps | None:
-        """Find a repetition of operators, and mark its last cycles as steps; None if there is none."""
+        """Find a repetition of operators and mark its last cycles as steps.
+
+        Args:
+            minimum: how often a cycle must be seen.
+            active: how many steps to mark at most.
+            going_on: whether the script still runs: only a repetition that goes on, and lasts half of the window,
+                counts then.
+
+        Returns:
+            The steps; None if nothing was recorded, or nothing repeats.
+        """
         if not self.write():
             return None
         trace = json.loads(self._path.read_bytes())
@@ -120,7 +142,15 @@ class EarlyWindow:
         return WindowSteps(names, pattern.count - len(last), pattern.first, _durations(last))
 
     def marked_steps(self, kind: str, active: int) -> WindowSteps | None:
-        """Turn what lies between marked boundaries into steps, the first (cold) left out; None if none is whole."""
+        """Turn the ranges between marked boundaries into steps.
+
+        Args:
+            kind: of the boundaries.
+            active: how many steps to keep: the last ones, the least cold.
+
+        Returns:
+            The steps; None if no range is complete.
+        """
         trace = json.loads(self._path.read_bytes())
         prefix = f"{_MARK}{kind}"
         marks = [e for e in trace["traceEvents"] if e.get("cat") == "user_annotation" and e["name"].startswith(prefix)]
@@ -133,7 +163,8 @@ class EarlyWindow:
         return WindowSteps([f"{kind} boundary"], len(marks) - 1 - len(complete), 0, _durations(spans))
 
     def _write_steps(self, trace: dict[str, Any], spans: Sequence[tuple[float, float]]) -> None:
-        """Write the steps, and of the trace what belongs to them: what came before would be charged to them."""
+        """Write the steps and the part of the trace that belongs to them; earlier work would be charged to them."""
+        # Steps are laid on the thread of the first host event.
         host = next(e for e in trace["traceEvents"] if e.get("cat") in ("cpu_op", "user_annotation"))
         trace["traceEvents"] = within(trace["traceEvents"], spans[0][0], spans[-1][1])
         for number, (begin, end) in enumerate(spans, 1):
@@ -144,13 +175,14 @@ class EarlyWindow:
 
 
 def within(events: Sequence[dict[str, Any]], begin: float, end: float) -> list[dict[str, Any]]:
-    """Return the events of a stretch of the host's time, and the activities that were launched in it."""
+    """Return the host events that begin in [begin, end), the activities that they launched, and all metadata."""
+    # Activities run later than the host: the launch that they are correlated with decides, not their own time.
     kept = [e for e in events if e.get("ph") not in _TIMED or (not _on_device(e) and begin <= e["ts"] < end)]
     launched = {_correlation(e) for e in kept} - {None}
     return [e for e in events if e.get("ph") in _TIMED and _on_device(e) and _correlation(e) in launched] + kept
 
 
-_TIMED: Final = frozenset("XiIsftBE")
+_TIMED: Final = frozenset("XiIsftBE")  # phases of events with a time; others, such as M, are metadata
 _OF_DEVICES: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"})
 
 
@@ -167,8 +199,9 @@ def _durations(spans: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def outermost(slices: Sequence[Slice]) -> list[Slice]:
-    """Return the slices of one thread that lie in no other one."""
+    """Return the slices of one thread that lie in no other slice."""
     found: list[Slice] = []
+    # Of slices that start together the longest comes first: it encloses the others.
     for one in sorted(slices, key=lambda item: (item[1], -item[2])):
         if not found or one[1] >= found[-1][2]:
             found.append(one)
@@ -183,9 +216,12 @@ def steps_by_operators(
     Args:
         trace: as Kineto writes it.
         minimum: how often a cycle must be seen.
-        at_end: only a repetition that goes on at the end.
-        least_us: how long it must last; half of the time from the first operator to the last one if left out. What
-            lasts less is a loop of the program's beginning, such as moving parameters to a device.
+        at_end: whether only a repetition counts that goes on at the end.
+        least_us: how long the repetition must last, in microseconds; None for half of the time from the first operator
+            to the last. A shorter one is a loop of the program's beginning, such as moving parameters to a device.
+
+    Returns:
+        The repetition, and the start and end of each complete cycle in microseconds; None if there is no repetition.
     """
     threads: dict[Any, list[Slice]] = {}
     for event in trace.get("traceEvents", ()):
@@ -200,6 +236,8 @@ def steps_by_operators(
     pattern = find_pattern(keys, [end for _, _, end in calls], repeats=minimum, periods=periods, at_end=at_end)
     if pattern is None or pattern.covered < ((calls[-1][2] - calls[0][1]) / 2 if least_us is None else least_us):
         return None
+    # A cycle ends where the next one starts, so that gaps between operators belong to a step; the last one of the
+    # recording ends with its last operator.
     starts = [pattern.first + cycle * pattern.period for cycle in range(pattern.count)]
     following = [*starts[1:], starts[-1] + pattern.period]
     return pattern, [

@@ -1,4 +1,4 @@
-"""How often equal functions are said to differ here: comparisons of a function with itself."""
+"""Measures how often equal functions are said to differ on this machine, by comparing a function with itself."""
 
 from collections.abc import Callable
 from typing import Final
@@ -23,12 +23,13 @@ def measure_false_alarms(
     """Compare a function of about 50 us with itself.
 
     Args:
-        device: where.
-        limits: as comparisons have them.
-        trials: how often.
-        progress: called with what goes on.
+        device: where the function runs.
+        limits: those of the comparisons whose errors are to be known.
+        trials: how many comparisons to make.
+        progress: called with a line of text on what goes on.
     """
     x = torch.randn(_ELEMENTS.get(device.type, 1 << 16), device=device)
+    # Two functions, so that nothing but their names and the drawn orders tells them apart.
     calls = {"one": lambda: x * 2, "the same": lambda: x * 2}
     timer: Timer = KernelTimer(device, Flush(device)).rounds if device.type == "cuda" else host_timing.wall(device)
     host_timing.warm_up(calls, device)

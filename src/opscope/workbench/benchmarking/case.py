@@ -1,4 +1,4 @@
-"""What is benchmarked: functions of the same inputs, and how these are made."""
+"""What is benchmarked: functions of the same inputs, and how the inputs are made."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,16 +13,16 @@ Function = Callable[..., object]
 
 @dataclass(frozen=True)
 class Case:
-    """Functions that compute the same; the first one is the baseline.
+    """Functions that compute the same thing; the first one is the baseline.
 
     Attributes:
-        name: what it is called.
+        name: of the case.
         variants: the functions, by name. They take what ``inputs`` returns.
-        inputs: makes the arguments: a tuple, or one value. It gets what its parameters ask for by name: ``device``,
-            ``dtype`` and any other, such as ``size``.
-        reference: computes the right result of inputs of any data type, such as float64; None takes the baseline.
-        parameters: values that ``inputs`` gets unless others are asked for.
-        about: what it shows, in a sentence.
+        inputs: makes the arguments: a tuple, or a single value. It gets the parameters that it has, by name:
+            ``device``, ``dtype`` and any other, such as ``size``. None if the variants take no arguments.
+        reference: computes the right result for inputs of any data type, such as float64; None takes the baseline.
+        parameters: default values of the parameters of ``inputs``.
+        about: what the case shows, in a sentence.
     """
 
     name: str
@@ -45,10 +45,14 @@ class Case:
         return parameter in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
     def make_inputs(self, device: torch.device, parameters: Mapping[str, object]) -> tuple[object, ...]:
-        """Make the arguments of the variants.
+        """Make the arguments of the variants, on a device.
+
+        Args:
+            device: where tensors are moved, if ``inputs`` did not make them there.
+            parameters: values that replace those of the case.
 
         Raises:
-            UsageError: a parameter is set that the inputs do not take, or they cannot be made.
+            UsageError: ``inputs`` takes no such parameter, or fails.
         """
         if self.inputs is None:
             if parameters:
@@ -63,7 +67,7 @@ class Case:
         arguments = {name: value for name, value in arguments.items() if self.accepts(name)}
         try:
             made = self.inputs(**arguments)
-        except torch.OutOfMemoryError:
+        except torch.OutOfMemoryError:  # the machine's limit, and not the user's mistake
             raise
         except Exception as error:
             raise UsageError(f"the inputs of {self.name} cannot be made: {type(error).__name__}: {error}") from error
@@ -71,15 +75,15 @@ class Case:
         return tuple(value.to(device) if isinstance(value, torch.Tensor) else value for value in values)
 
     def refuse_unfit(self, inputs: tuple[object, ...]) -> None:
-        """Refuse inputs that the variants do not take.
+        """Check that every variant takes the inputs.
 
         Raises:
-            UsageError: a variant takes another number of them.
+            UsageError: a variant takes a different number of arguments.
         """
         for name, function in self.variants.items():
             try:
                 signature = inspect.signature(function)
-            except (TypeError, ValueError):  # it has none, as some built-in ones
+            except (TypeError, ValueError):  # some built-in functions have no signature
                 continue
             try:
                 signature.bind(*inputs)

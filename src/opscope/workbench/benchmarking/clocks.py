@@ -1,4 +1,4 @@
-"""GPU clocks during a measurement, sampled by ``nvidia-smi`` in a process of its own so that ours is not disturbed."""
+"""GPU clocks during a measurement, sampled by ``nvidia-smi`` in a separate process so that ours is not disturbed."""
 
 import shutil
 import statistics
@@ -15,7 +15,7 @@ _PERIOD_MS = 100
 _FIELDS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "temperature.gpu", "power.draw")
 # The field was renamed in driver 535; newer drivers know both names, older ones the second.
 _REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-# NVML's clock event reasons (nvml.h); idling is not a limit, it is the absence of work.
+# NVML's clock event reasons (nvml.h), as bits. Idling (0x1) is left out: it is no limit, but the absence of work.
 _REASONS: Final[Mapping[int, str]] = {
     0x2: "application clocks",
     0x4: "power cap",
@@ -31,7 +31,9 @@ _REASONS: Final[Mapping[int, str]] = {
 class ClockSampler:
     """Samples a GPU's clocks while the ``with`` block runs.
 
-    Afterwards either ``clocks`` holds the summary or ``reason`` says why there is none.
+    Attributes:
+        clocks: the summary, after the block; None if there is none.
+        reason: why there is no summary; None if there is one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -72,6 +74,7 @@ def _start(program: str, device: torch.device) -> subprocess.Popen[str] | None:
             f"--query-gpu={','.join((*_FIELDS, reasons))}",
             "--format=csv,noheader,nounits",
         ]
+        # One sample first: an nvidia-smi that does not know a field says so, and the older name is tried.
         try:
             probe = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
         except (OSError, subprocess.TimeoutExpired):
@@ -87,7 +90,7 @@ def _start(program: str, device: torch.device) -> subprocess.Popen[str] | None:
 
 
 def _identifier(device: torch.device) -> str:
-    """Return a name that means the same GPU to nvidia-smi whatever CUDA_VISIBLE_DEVICES says."""
+    """Return an identifier of the GPU for nvidia-smi, whose numbering CUDA_VISIBLE_DEVICES does not change."""
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     return f"GPU-{uuid}" if uuid is not None else str(device.index or 0)
 
@@ -102,7 +105,7 @@ def _parse(line: str) -> tuple[int, int, int, int, float, int] | None:
 
 
 def summarise(lines: Sequence[str]) -> Clocks | None:
-    """Summarise nvidia-smi's lines; None where none could be read."""
+    """Summarise nvidia-smi's lines, one per sample; return None if no line could be read."""
     samples = [sample for line in lines if (sample := _parse(line)) is not None]
     if not samples:
         return None

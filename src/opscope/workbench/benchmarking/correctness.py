@@ -1,7 +1,7 @@
-"""Whether a function computes what it should: beside a float64 reference, with several kinds of inputs.
+"""Checks whether a function computes what it should, against a float64 reference and with several kinds of inputs.
 
-Checked as well: that the inputs stay as they are, that the result follows from the values of the inputs and not from
-which tensors they are, and that all of the result is written.
+It checks as well that the inputs do not change, that the result depends on the values of the inputs and not on their
+identity, and that all of the result is written.
 """
 
 import sys
@@ -18,9 +18,10 @@ from opscope.knowledge.native_functions import NativeFunctions
 from opscope.torch_support.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
 from opscope.workbench.benchmarking.case import Case, Function
 
+# By the result's type: the largest error that a lower precision explains, and what it is then like.
 _LOWER: Final = {torch.float32: (TF32_ERROR, "TF32-like"), torch.float16: (1e-2, "bfloat16-like")}
-# What a lower precision can explain: TF32 is a way to multiply matrices, and nothing else uses it; sums of many numbers
-# are added up in less than their type where they are of 16 bits.
+# What a lower precision can explain: only products of matrices use TF32, and sums of many 16-bit numbers may be added
+# up in less than their type.
 _PRODUCTS: Final = frozenset(
     {
         *(Category.MATRIX, Category.CONVOLUTION, Category.ATTENTION, Category.RECURRENT, Category.DISTANCE),
@@ -34,14 +35,15 @@ _SUMS: Final = frozenset(
     }
 )
 _EXPLAINED: Final = {torch.float32: _PRODUCTS, torch.float16: _PRODUCTS | _SUMS}
-_NO_WORK: Final = frozenset({Category.MEMORY, Category.HOST, Category.FRAMEWORK, Category.OTHER})
-_MOST_OF_BASELINE: Final = 10.0
-_OF_BASELINE: Final = 3.0  # times the baseline's own error is right as well
-_TINY: Final = {torch.float16: 1e-2}  # smaller numbers are no normal ones
+_NO_WORK: Final = frozenset({Category.MEMORY, Category.HOST, Category.FRAMEWORK, Category.OTHER})  # computes nothing
+_MOST_OF_BASELINE: Final = 10.0  # times the tolerance: a larger error of the baseline's is no rounding
+_OF_BASELINE: Final = 3.0  # an error of up to this many times the baseline's own is right as well
+# Factors of the regimes "tiny" and "large", by type; others take 1e-4 and 1e4.
+_TINY: Final = {torch.float16: 1e-2}  # smaller numbers would not be normal ones
 _LARGE: Final = {torch.float16: 30.0, torch.bfloat16: 1e3}
 _AS_GIVEN: Final = "as given"
 _SPECIAL: Final = "special values"
-_TIES: Final = ("zeros", "large", _SPECIAL)  # whole numbers that follow from such values are not compared
+_TIES: Final = ("zeros", "large", _SPECIAL)  # regimes in which results that are whole numbers are not compared
 
 Inputs = tuple[object, ...]
 
@@ -53,7 +55,7 @@ class _Regime:
 
 
 def _strided(value: torch.Tensor) -> torch.Tensor:
-    """Return the same values with every second element of memory left out."""
+    """Return the same values in a tensor that leaves out every second element of memory."""
     if not value.dim():
         return value
     wide = torch.empty((*value.shape[:-1], 2 * value.shape[-1]), dtype=value.dtype, device=value.device)
@@ -86,10 +88,13 @@ def check(
     """Check the variants of a case.
 
     Args:
-        case: with the variants.
-        inputs: what they are timed with.
-        odd: inputs of an odd size; None where their size cannot be chosen.
-        only: the names of those that are checked; None for all.
+        case: the case with the variants.
+        inputs: the inputs that the variants are timed with.
+        odd: inputs of an odd size; None if their size cannot be chosen.
+        only: the names of the variants to check; None for all.
+
+    Returns:
+        Whether each checked variant is right, by name.
     """
     if (reason := _no_reference(case, inputs)) is not None:
         unknown = Correctness(verdict=Correct.NOT_CHECKED, sentence=reason, reference=None, tolerance=None)
@@ -102,12 +107,13 @@ def check(
     own: dict[str, float] = {}
     first: torch.dtype | None = None
     for name, function in case.variants.items():
+        # The baseline is judged in any case: its own error is the measure for the others.
         if only is not None and name not in only and name != case.baseline:
             continue
         errors = [_compared(function, kind, values, wanted[kind]) for kind, values in kinds]
         as_given = errors[0].error
         if as_given is not None and as_given <= TOLERANCE[torch.bfloat16]:  # else it is wrong already
-            errors[1:1] = _behaviour(function, inputs, case)
+            errors[1:1] = _behaviour(function, inputs, case)  # after the first, so that it is told before the others
         dtype = _result_dtype(function, inputs)
         first = dtype if name == case.baseline else first
         exact = all(value is None or value.exact for value in wanted.values())
@@ -115,14 +121,13 @@ def check(
         if only is None or name in only:
             found[name] = judged
         if name == case.baseline and judged.verdict is not Correct.WRONG:
-            # No more than ten times what is allowed: an error beyond that is no rounding.
             most = _MOST_OF_BASELINE * (judged.tolerance or 0.0)
             own = {error.regime: min(error.error, most) for error in errors if error.error is not None}
     return found
 
 
 def _work_of(case: Case, inputs: Inputs) -> frozenset[Category]:
-    """Return what kinds of work the baseline and the reference do, by the operators that they call."""
+    """Return the kinds of work that the baseline and the reference do, by the operators that they call."""
     called: set[str] = set()
 
     class Listening(TorchDispatchMode):  # type: ignore[misc]
@@ -146,12 +151,12 @@ def _work_of(case: Case, inputs: Inputs) -> frozenset[Category]:
 
 
 def _no_reference(case: Case, inputs: Inputs) -> str | None:
-    """Say why nothing can be compared with; None where something can."""
+    """Return why results cannot be compared with the baseline's; None if they can."""
     baseline = case.variants[case.baseline]
     try:
         one, other = tensors_of(baseline(*_copied(inputs))), tensors_of(baseline(*_copied(inputs)))
     except Exception:
-        return None  # said of the baseline itself
+        return None  # the baseline's own check will say so
     if not one:
         return f"{case.baseline} returns no tensors to compare with"
     for before, after in zip(one, other, strict=False):
@@ -182,11 +187,11 @@ def _copied(inputs: Inputs) -> Inputs:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is right.
+    """The right results.
 
     Attributes:
-        results: in float64; whole numbers and truth values as the baseline gives them.
-        exact: whether they were computed in float64, and not at the baseline's own precision.
+        results: in float64; whole numbers and truth values as they follow from the inputs at their own precision.
+        exact: whether they were computed in float64, and not at the inputs' own precision.
     """
 
     results: list[torch.Tensor]
@@ -200,7 +205,7 @@ def _double(value: torch.Tensor) -> torch.Tensor:
 
 
 def _reference(case: Case, inputs: Inputs) -> _Wanted | None:
-    """Return the right results; None where they cannot be computed."""
+    """Return the right results; None if they cannot be computed."""
     function = case.reference or case.variants[case.baseline]
     plain = _called(function, inputs)
     in_double = _called(function, tuple(_double(v) if isinstance(v, torch.Tensor) else v for v in inputs))
@@ -233,7 +238,14 @@ def _result_dtype(function: Function, inputs: Inputs) -> torch.dtype | None:
 
 
 def _compared(function: Function, kind: str, inputs: Inputs, right_results: _Wanted | None) -> RegimeError:
-    """Call a function with poisoned memory around it, and compare."""
+    """Call a function after poisoning free memory, and compare its results.
+
+    Args:
+        function: the variant.
+        kind: the name of the regime of the inputs.
+        inputs: the arguments; the function gets copies.
+        right_results: what is right; None if that is unknown, and nothing is compared.
+    """
     if right_results is None:
         return RegimeError(regime=kind, error=None)
     wanted, mine = right_results.results, _copied(inputs)
@@ -250,8 +262,9 @@ def _compared(function: Function, kind: str, inputs: Inputs, right_results: _Wan
             shapes = f"{tuple(result.shape)}, not {tuple(right.shape)}"
             return RegimeError(regime=kind, error=None, problem=f"returns the shape {shapes}")
         if kind in _TIES and not (right.is_floating_point() or right.is_complex()):
-            continue  # of equal values any index is right, and what whole number one rounds to
+            continue  # of equal values any index is right, and so is any whole number that a value rounds to
         far, problem = _error(result, right)
+        # In units of the first result's tolerance, because errors are judged by that.
         far *= TOLERANCE.get(results[0].dtype, 1.0) / TOLERANCE.get(result.dtype, TOLERANCE.get(results[0].dtype, 1.0))
         if problem is not None:
             return RegimeError(regime=kind, error=None, problem=problem)
@@ -262,7 +275,7 @@ def _compared(function: Function, kind: str, inputs: Inputs, right_results: _Wan
 
 
 def _poison(wanted: Sequence[torch.Tensor], inputs: Inputs) -> None:
-    """Leave memory of the results' size that holds no numbers: what is not written then shows, as it is used again."""
+    """Free memory of the results' size that holds NaN: it is used again, so results that are not written show."""
     dtype = next((v.dtype for v in inputs if isinstance(v, torch.Tensor) and v.is_floating_point()), torch.float32)
     held = [torch.full(one.shape, float("nan"), dtype=dtype, device=one.device) for one in wanted for _ in range(2)]
     del held
@@ -279,7 +292,7 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _error(result: torch.Tensor, right: torch.Tensor) -> tuple[float, str | None]:
-    """Return the norm of the difference over that of the reference, of what is finite; and what is wrong besides."""
+    """Return the relative error of the finite elements (norm over norm), and what else is wrong (None if nothing)."""
     if result.is_complex() and right.is_complex():
         return _error(torch.view_as_real(result.resolve_conj()), torch.view_as_real(right.resolve_conj()))
     if not right.is_floating_point():
@@ -288,6 +301,7 @@ def _error(result: torch.Tensor, right: torch.Tensor) -> tuple[float, str | None
     if not result.is_floating_point():
         return 0.0, f"returns {result.dtype}, not a floating-point type"
     got, limits = result.double(), torch.finfo(result.dtype)
+    # A number that the result's type cannot hold is right as infinity.
     right = torch.where(right.abs() > limits.max, torch.copysign(torch.full_like(right, float("inf")), right), right)
     if (problem := _not_finite(got, right, limits.max)) is not None:
         return 0.0, problem
@@ -296,7 +310,7 @@ def _error(result: torch.Tensor, right: torch.Tensor) -> tuple[float, str | None
 
 
 def _not_finite(got: torch.Tensor, right: torch.Tensor, most: float) -> str | None:
-    """Say where a result is infinite or no number and should not be, or the other way round."""
+    """Return how NaN or infinities differ between a result and the reference; None if they agree."""
     if not torch.equal(got.isnan(), right.isnan()):
         return "is not a number where the reference is one, or the other way round"
     infinite = right.isinf() | got.isinf()
@@ -316,7 +330,7 @@ def _of_finite(difference: torch.Tensor, values: torch.Tensor, dtype: torch.dtyp
 
 
 def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[RegimeError]:
-    """Call again with other values in the same tensors: what was kept from before shows."""
+    """Call a function again with other values in the same tensors, which shows results that it kept."""
     kind = "new values in the same tensors"
     mine = _copied(inputs)
     floating = [value for value in mine if isinstance(value, torch.Tensor) and value.is_floating_point()]
@@ -329,11 +343,12 @@ def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[Regim
         right_results = _reference(case, mine)
         second = tensors_of(function(*mine))
     except Exception:
-        return  # said already
+        return  # it has failed before, and that was noted
     if right_results is None or len(right_results.results) != len(second):
         return
     wanted = right_results.results
     errors = [_error(one, right) for one, right in zip(second, wanted, strict=True) if one.shape == right.shape]
+    # A kept result: equal to the first one, though another was right, and far from what is right now.
     same = bool(first) and all(torch.equal(one, other) for one, other in zip(first, second, strict=False))
     differs = any(not torch.equal(_double(one), other) for one, other in zip(first, wanted, strict=False))
     far = any(problem is not None or error > TOLERANCE[torch.bfloat16] for error, problem in errors)
@@ -346,9 +361,13 @@ def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[Regim
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """The data type of a variant's result, and that of the baseline's; whether the reference is of float64.
+    """What a variant's errors are judged by.
 
-    ``work`` is the kinds of work that the baseline and the reference do; empty where PyTorch sees none of it.
+    Attributes:
+        dtype: of the variant's result; None if it returns no tensor.
+        of_baseline: the data type of the baseline's result.
+        exact: whether the reference was computed in float64.
+        work: the kinds of work that the baseline and the reference do; empty if PyTorch sees none of it.
     """
 
     dtype: torch.dtype | None
@@ -357,7 +376,7 @@ class _Result:
     work: frozenset[Category]
 
     def explains(self, dtype: torch.dtype) -> bool:
-        """Tell whether a lower precision can be what an error comes from."""
+        """Tell whether an error can come from a lower precision; unknown work may."""
         return not self.work or bool(self.work & _EXPLAINED.get(dtype, frozenset()))
 
 
@@ -380,7 +399,7 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
             worst=None if worst is None else worst.regime,
         )
 
-    # Around infinities implementations differ, and none is wrong.
+    # Implementations differ on infinities and NaN, and none of them is wrong.
     special = next((error for error in errors if error.problem is not None and error.regime == _SPECIAL), None)
     problem = next((error for error in errors if error.problem is not None and error is not special), None)
     if problem is not None:

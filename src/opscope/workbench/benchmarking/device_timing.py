@@ -1,7 +1,8 @@
-"""Durations on a GPU: of kernels, by CUPTI through torch.profiler, and of whole calls by events.
+"""Durations on a GPU: of kernels by CUPTI through torch.profiler, and of whole calls by events.
 
-Kernels are attributed by the host range that their launch lies in, never by name. Events go behind a spin kernel, and
-it is verified that this still ran when the last call was issued: the host never kept the device waiting.
+Kernels are attributed to calls by the host range that their launch lies in, never by name. Events are queued behind a
+spin kernel. Only if that was still running when the last call was issued do they count: then the host never kept the
+device waiting.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from opscope.readers import read
 from opscope.workbench.benchmarking.rounds import Calls, Timer
 
 _RANGE: Final = "opscope.bench#"
-_CACHES: Final = 4  # so many times the size of the L2 cache is read to flush it
+_CACHES: Final = 4  # how many times the size of the L2 cache is read to flush it
 _SESSION: Final = 400  # calls that one session of the profiler records
 _QUEUED: Final = 600  # launches that are queued at once: the driver takes about a thousand
 _CALLS_QUEUED: Final = 32
@@ -34,8 +35,8 @@ _ATTEMPTS: Final = 6
 class Flush:
     """Evicts the L2 cache of a device by reading a buffer of several times its size.
 
-    Writing would evict too, but leave lines that the call has to write back: kernels of 10 to 50 us then read up to
-    20 % longer on an H200.
+    Writing would evict as well, but leave lines that the call has to write back: kernels of 10 to 50 us would then seem
+    up to 20 % longer on an H200.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -53,11 +54,11 @@ class KernelTimer:
     """Adds up the durations of what each call launched.
 
     Attributes:
-        device: where it runs.
+        device: where the calls run.
         flush: called before each call; None leaves the cache as it is.
-        launched: per name, how many kernels, copies and fills its calls launched.
-        streams: per name, the streams that they ran on.
-        current: the stream that calls are made on.
+        launched: per name, how many kernels, copies and fills each call launched.
+        streams: per name, the numbers of the streams that these ran on.
+        current: the numbers of the streams that calls are made on.
     """
 
     device: torch.device
@@ -67,10 +68,10 @@ class KernelTimer:
     current: frozenset[int] = frozenset()
 
     def rounds(self, calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Measure some rounds.
+        """Measure some rounds; see `opscope.workbench.benchmarking.rounds.Timer`.
 
         Raises:
-            OpscopeError: nothing was recorded of a call.
+            OpscopeError: no device work of a call was recorded.
         """
         names = [name for order in orders for name in order]
         durations: list[float] = []
@@ -94,6 +95,7 @@ class KernelTimer:
         return [call.total_ns for call in found]
 
     def _recorded(self, calls: Calls, names: Sequence[str]) -> "list[LaunchedWork]":
+        # A fill in a range of its own, numbered after the calls, shows which stream is the current one.
         mark = torch.empty(1, device=self.device)
         torch.cuda.synchronize(self.device)
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
@@ -118,7 +120,13 @@ class KernelTimer:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedWork:
-    """What one call launched: how long all of it took together, how many activities, and on which streams."""
+    """What one call launched.
+
+    Attributes:
+        total_ns: the durations of its activities, added up.
+        count: how many activities (kernels, copies and fills) there were.
+        streams: the numbers of the streams that they ran on; -1 for one that was not recorded.
+    """
 
     total_ns: float
     count: int
@@ -126,11 +134,14 @@ class LaunchedWork:
 
 
 def attributed(path: Path, calls: int) -> list[LaunchedWork]:
-    """Return what each of some calls launched, by the range on the host that its launches lie in.
+    """Return what each call launched, by the host range that its launches lie in.
 
     Args:
         path: a trace with a range per call, named by the call's number.
-        calls: how many there are.
+        calls: how many calls there are.
+
+    Returns:
+        One element per call, by its number.
     """
     trace = read(path)
     links = link(trace)
@@ -142,6 +153,8 @@ def attributed(path: Path, calls: int) -> list[LaunchedWork]:
     begin, end, number = begin[order], end[order], number[order]
     launched = np.flatnonzero(links.activity_launch >= 0)
     when = column(trace.launches, "start_ns")[links.activity_launch[launched]]
+    # Ranges do not overlap: a launch can only lie in the last one that began before it. Before the first range, place
+    # is -1, which indexes the 0 that is appended to the ends.
     place = np.searchsorted(begin, when, side="right") - 1
     inside = (place >= 0) & (when < np.append(end, 0)[place])
     activity, owner = launched[inside], number[place[inside]]
@@ -156,14 +169,18 @@ def attributed(path: Path, calls: int) -> list[LaunchedWork]:
 
 
 def events(device: torch.device, flush: Callable[[], None] | None, launches: int) -> Timer:
-    """Return a timer that records events around calls which were all issued before the device began.
+    """Return a timer that records events around calls, all of which are issued before the device begins.
 
     Args:
-        device: where it runs.
-        flush: called before each call.
-        launches: how many a call makes at most, as only so many can be queued.
+        device: where the calls run.
+        flush: called before each call; None leaves the cache as it is.
+        launches: how many launches a call makes at most; the device's queue is limited.
+
+    Returns:
+        The timer; it raises OpscopeError if the host cannot issue calls fast enough.
     """
     spin = _Spin(device)
+    # Three more per call: the flush, and the events before and after.
     most = max(1, min(_CALLS_QUEUED, _QUEUED // (launches + 3)))
 
     def rounds(calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
@@ -179,7 +196,12 @@ def events(device: torch.device, flush: Callable[[], None] | None, launches: int
 
 @dataclass(slots=True)
 class _Spin:
-    """A kernel that keeps a device busy while the host issues calls; it learns how long that takes."""
+    """A kernel that keeps a device busy while the host issues calls.
+
+    Attributes:
+        device: which one.
+        seconds_per_call: how long issuing a call takes; doubled whenever the kernel ended too early.
+    """
 
     device: torch.device
     seconds_per_call: float = 100e-6
@@ -188,7 +210,7 @@ class _Spin:
         """Issue calls behind the spin kernel and return their durations in nanoseconds.
 
         Raises:
-            OpscopeError: the host is too slow to issue even one call in time.
+            OpscopeError: the host cannot issue the calls in time, even behind the longest spin.
         """
         for _ in range(_ATTEMPTS):
             pairs = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in names]
@@ -203,7 +225,7 @@ class _Spin:
                 result = calls[name]()
                 after.record()
                 del result
-            in_time = not gate.query()  # it still spins, so nothing of this has begun
+            in_time = not gate.query()  # the kernel still spins, so the device has not begun any call
             torch.cuda.synchronize(self.device)
             if in_time:
                 return [before.elapsed_time(after) * NS_PER_MS for before, after in pairs]
@@ -215,7 +237,7 @@ def captured(call: Callable[[], object], device: torch.device) -> "torch.cuda.CU
     """Capture a call in a CUDA graph.
 
     Raises:
-        RuntimeError: it cannot be captured: it waits for the device, or allocates in another way than through PyTorch.
+        RuntimeError: the call cannot be captured: it waits for the device, or does not allocate through PyTorch.
     """
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
@@ -227,7 +249,7 @@ def captured(call: Callable[[], object], device: torch.device) -> "torch.cuda.CU
     try:
         return _graph_of(call)
     except RuntimeError:
-        # A failed capture leaves PyTorch's generator of random numbers as if it still went on; one that ends mends it.
+        # A failed capture leaves PyTorch's random generator in its capturing state; a capture that ends resets it.
         torch.cuda.synchronize(device)
         number = torch.zeros((), device=device)
         _graph_of(number.zero_)

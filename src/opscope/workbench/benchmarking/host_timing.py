@@ -1,4 +1,4 @@
-"""Durations by the host's clock: of a call and a synchronise, and of issuing a call to an idle device."""
+"""Durations by the host's clock: of a call with a synchronise, and of issuing a call to an idle device."""
 
 import time
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from opscope.torch_support.device import synchronize
 from opscope.workbench.benchmarking.rounds import Calls, Timer
 from opscope.workbench.benchmarking.stopping import is_steady
 
-_BATCH: Final = 5
-_LONGEST_WARMUP_S: Final = 1.0
-_SLOW_NS: Final = 200e6
+_BATCH: Final = 5  # calls of a warm-up's batch
+_LONGEST_WARMUP_S: Final = 1.0  # per callable
+_SLOW_NS: Final = 200e6  # slower calls make batches of one
 
 
 def wall(device: torch.device) -> Timer:
-    """Return a timer of calls with a synchronise before and after."""
+    """Return a timer of calls, each with a synchronise before and after; only the one after is timed."""
 
     def rounds(calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
         return [[_once(calls, name, device, waits=True) for name in order] for order in orders]
@@ -25,7 +25,7 @@ def wall(device: torch.device) -> Timer:
 
 
 def issue(device: torch.device) -> Timer:
-    """Return a timer of calls alone: on a GPU, of issuing their work to an idle device."""
+    """Return a timer of calls without the synchronise after them: on a GPU, of issuing work to an idle device."""
 
     def rounds(calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
         return [[_once(calls, name, device, waits=False) for name in order] for order in orders]
@@ -46,7 +46,7 @@ def _once(calls: Calls, name: str, device: torch.device, *, waits: bool) -> floa
 
 
 def warm_up(calls: Calls, device: torch.device) -> None:
-    """Call everything until its durations are steady, or for a second each."""
+    """Call each callable until its durations are steady, for a second at most."""
     for name in calls:
         batches: list[list[float]] = []
         began = time.perf_counter()

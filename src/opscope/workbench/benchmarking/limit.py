@@ -1,4 +1,4 @@
-"""How far a call is from what the device allows, by the operations and the least bytes of the baseline."""
+"""Compares a call with what the device allows, by the operations and the least bytes of the baseline."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,9 +16,9 @@ _PRECISION: Final = {"float32": "fp32", "tf32": "tf32", "float64": "fp64", "floa
 
 
 def least_work(function: Function, inputs: Sequence[object]) -> tuple[int, int]:
-    """Return operations of products, and bytes of the inputs and the result, each once.
+    """Return the floating-point operations of products, and the bytes of inputs and results, each counted once.
 
-    A tensor that stands for several (expanded, or given twice) counts once.
+    A tensor that is passed twice counts once, and so does each element that an expanded tensor repeats.
     """
     with FlopCounterMode(display=False) as counter:
         result = function(*inputs)
@@ -34,21 +34,21 @@ def _results(result: object) -> list[object]:
 def _bytes(tensor: torch.Tensor) -> int:
     count: int = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        count *= 1 if stride == 0 else size
+        count *= 1 if stride == 0 else size  # along an expanded dimension there is one element in memory
     return count * int(tensor.element_size())
 
 
 def limit_share(
     flop: int, least_bytes: int, kernel_ns: float, device: torch.device, precision: str | None
 ) -> LimitShare:
-    """Hold a kernel time against the peaks of a device.
+    """Compare a kernel time with the peaks of a device.
 
     Args:
-        flop: operations of a call.
-        least_bytes: that it reads and writes.
-        kernel_ns: how long its kernels take.
+        flop: the floating-point operations of a call; 0 if it is limited by memory only.
+        least_bytes: the bytes that it must read and write.
+        kernel_ns: how long its kernels take, in nanoseconds.
         device: a GPU.
-        precision: at which products are made.
+        precision: that of the products, ``float32`` or ``tf32`` for example; None for float32.
     """
     name = torch.cuda.get_device_name(device)
     multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -59,6 +59,7 @@ def limit_share(
     flops, moved = flop / seconds, least_bytes / seconds
     peak = None if peaks is None else peaks.rates.get(unit)
     memory = None if peaks is None else peaks.memory_bytes_per_s
+    # No ideal time without a peak for the call's precision: memory alone would make it too short.
     ideal = None
     if memory and (peak or not flop):
         ideal = NS_PER_S * max(least_bytes / memory, flop / peak if flop and peak else 0.0)

@@ -1,8 +1,8 @@
-"""Measures the most that a device does: dense products by precision, and memory.
+"""Measures the peaks of a device: dense products by precision, and memory.
 
-Each is the best of many short bursts over a few sizes, with pauses between: a limit is what a device can do at its
-best, and after some milliseconds of dense products its clock falls. Bursts are timed by events, behind a filled queue,
-so that the host cannot hold the device up.
+Each peak is the best of many short bursts over a few sizes, with pauses between them: a peak is what a device does at
+its best, and after some milliseconds of dense products its clock falls. Bursts are timed by events, behind a filled
+queue, so that the host cannot delay the device.
 """
 
 import time
@@ -25,13 +25,13 @@ _MEMORY_BYTES: Final = 1 << 30  # far more than any cache holds
 
 
 def measure_devices(chosen: str) -> tuple[MeasuredPeaks, ...]:
-    """Measure one device, or one of each name.
+    """Measure one device, or one device of each name.
 
     Args:
-        chosen: ``cuda:0``, or ``all``.
+        chosen: a device such as ``cuda:0``, or ``all``.
 
     Raises:
-        EnvironmentLacksError: PyTorch sees no GPU, or there is not enough memory on one.
+        EnvironmentLacksError: PyTorch sees no GPU, or a GPU has not enough free memory.
         UsageError: the device is no GPU.
     """
     if not torch.cuda.is_available():
@@ -40,6 +40,7 @@ def measure_devices(chosen: str) -> tuple[MeasuredPeaks, ...]:
     devices = [torch.device("cuda", at) for at in range(count)] if chosen == "all" else [resolve_device(chosen)]
     if devices[0].type != "cuda":
         raise UsageError(f"peaks are those of a GPU (--device cuda:0, or all), not of {chosen}")
+    # Reversed, so that the first device of each name is the one that stays.
     by_name = {torch.cuda.get_device_name(device): device for device in reversed(devices)}
     found = []
     for device in by_name.values():
@@ -81,6 +82,7 @@ def measure_peaks(device: torch.device) -> MeasuredPeaks:
     )
 
 
+# The name of a peak, what is done, how many operations or bytes that is, and a function that does it.
 _Tried = tuple[str, str, float, Callable[[], object]]
 
 
@@ -104,7 +106,8 @@ def _product(device: torch.device, dtype: torch.dtype, size: int, *, as_tf32: bo
     operands: list[torch.Tensor] = []
 
     def work() -> object:
-        if not operands:  # made only when it is this one's turn; random, as zeros draw less power
+        # Made at the first call, which is not timed. Random, because zeros draw less power.
+        if not operands:
             operands.extend(torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         with tf32(as_tf32):
             return torch.mm(operands[0], operands[1])
@@ -127,7 +130,7 @@ def _memory(device: torch.device) -> Iterator[_Tried]:
 
 
 def _sample(name: str, detail: str, amount: float, work: Callable[[], object]) -> PeakSample | None:
-    """Time some work; None where this device cannot do it."""
+    """Time some work in bursts and return the rates; None if this device cannot do it."""
     try:
         work()
         torch.cuda.synchronize()

@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """Allow Tensor Cores to read float32 numbers with ten bits behind the point, or forbid it, for a while."""
+    """Allow or forbid TF32 in a ``with`` block: Tensor Cores then read float32 numbers with ten bits of mantissa."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     try:

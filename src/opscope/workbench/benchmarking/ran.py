@@ -1,4 +1,4 @@
-"""What a call runs: its operators and its kernels, recorded once."""
+"""Records once what a call runs: its operators and its kernels."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,16 +16,16 @@ from opscope.readers import read
 from opscope.torch_support.device import synchronize
 
 _RANGE = "opscope.bench.ran"
-_DEEPEST = 4  # deeper calls help nobody to compare
+_DEEPEST = 4  # levels of operators within operators; deeper ones do not help to compare
 
 
 def what_ran(call: Callable[[], object], device: torch.device) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the operators of a call, and its kernels, copies and fills; of equal ones the number.
+    """Return the operators of a call, and its kernels, copies and fills; equal ones are counted: ``3 x aten::add``.
 
-    An operator stands before those that it calls, in brackets: ``aten::square (aten::pow)``.
+    Operators that an operator calls follow it in brackets: ``aten::square (aten::pow)``.
     """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    call()  # as the calls that are timed come after others: what was kept from one shows
+    call()  # timed calls come after others as well, so a call that keeps its result is seen to run nothing
     synchronize(device)
     with profile(activities=activities) as profiler:
         with record_function(_RANGE):
@@ -49,6 +49,7 @@ def _read(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     parent = nesting_of(trace.operators).parent
     inside = np.flatnonzero((starts >= begin) & (starts < end))
     inside = inside[np.argsort(starts[inside], kind="stable")]
+    # Rows of the operators' table, by the row of the operator that calls them; -1 stands for none.
     children: dict[int, list[int]] = {}
     for row in inside.tolist():
         children.setdefault(int(parent[row]), []).append(row)
@@ -63,7 +64,7 @@ def _read(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _with_inner(row: int, names: Sequence[str], children: Mapping[int, Sequence[int]], depth: int = 0) -> str:
-    """Return an operator's name with those that it calls."""
+    """Return an operator's name, with those of the operators that it calls in brackets."""
     called = children.get(row, ()) if depth < _DEEPEST else ()
     inner = ", ".join(_counted(_with_inner(one, names, children, depth + 1) for one in called))
     return f"{names[row]} ({inner})" if inner else names[row]

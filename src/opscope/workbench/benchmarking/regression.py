@@ -1,4 +1,4 @@
-"""Whether what was measured now takes longer than what was saved. No PyTorch here."""
+"""Compares a benchmark with a saved one: does anything take longer now? Needs no PyTorch."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,7 +20,7 @@ _OTHER_YARDSTICK: Final = "one of the two was seen to work on several threads, t
 
 
 def differences(before: BenchDocument, now: BenchDocument) -> list[str]:
-    """Say in what two benchmarks' environments or inputs differ, so that their durations say nothing of the code."""
+    """Return how the environments or inputs of two benchmarks differ: then durations say nothing about the code."""
     pairs: dict[str, tuple[object, object]] = {
         "device": (before.device, now.device),
         "PyTorch": (before.framework.torch, now.framework.torch),
@@ -37,19 +37,19 @@ def differences(before: BenchDocument, now: BenchDocument) -> list[str]:
 
 
 def changes(before: BenchDocument, now: BenchDocument, threshold: float) -> tuple[Changed, ...]:
-    """Compare all benchmarks that were saved with what was measured now.
+    """Compare every saved result with the one measured now.
 
     Args:
-        before: what was saved.
-        now: what was measured.
-        threshold: by how much longer one may take: 0.05.
+        before: the saved document.
+        now: the document measured now; results that are only in it are ignored.
+        threshold: by how much more time a call may take, as a fraction: 0.05 for 5 %.
     """
     found = {_name(result): result for result in now.results}
     return tuple(_changed(_name(result), result, found.get(_name(result)), threshold) for result in before.results)
 
 
 def worst(found: Sequence[Changed]) -> Change:
-    """Return the worst of some changes; what is sure counts before what is not."""
+    """Return the worst of some changes; a certain one is worse than an inconclusive one."""
     order = (Change.WRONG, Change.REGRESSION, Change.MISSING, Change.INCONCLUSIVE)
     return next((change for change in order if any(one.change is change for one in found)), Change.FINE)
 
@@ -66,6 +66,7 @@ def _changed(name: str, before: BenchResult, now: BenchResult | None, threshold:
     if now.correctness is not None and now.correctness.verdict is Correct.WRONG:
         return Changed(name, *nothing, Change.WRONG)
     doubts = (*before.doubts, *now.doubts)
+    # The first measure that both have decides. On a CPU, that is the time at full speed where both know it.
     for measure in compared_by(before, now):
         old, new = before.duration(measure), now.duration(measure)
         if old is not None and new is not None:
@@ -82,10 +83,11 @@ def _changed(name: str, before: BenchResult, now: BenchResult | None, threshold:
 
 
 def between_sessions(before: Steady, now: Steady) -> tuple[float, float]:
-    """Return the least and the most that the ratio of two sessions' times can be.
+    """Return the least and the greatest possible ratio of two sessions' times, now to before.
 
-    By the clock, and in pieces of the yardstick: where the machine itself was faster or slower, one of the two does not
-    see it, and nobody knows which. Both are widened by what the call differs from itself within a session.
+    The ratio is taken by the clock and in pieces of the yardstick. If the machine itself was faster or slower, only one
+    of the two is right, and it is unknown which, so the result covers both. It is widened by how much the call differs
+    from itself within a session.
     """
     noise = differs_from_itself((before, now))
     by_clock = (now.ci_low / before.ci_high, now.ci_high / before.ci_low)
@@ -96,7 +98,7 @@ def between_sessions(before: Steady, now: Steady) -> tuple[float, float]:
 
 
 def _between(before: Duration, now: Duration) -> tuple[float | None, float | None]:
-    """Return the least and the most that the ratio can be, if both medians lie in their intervals."""
+    """Return the least and the greatest ratio if both medians lie in their intervals; None without intervals."""
     if before.ci_low is None or before.ci_high is None or now.ci_low is None or now.ci_high is None:
         return None, None
     return now.ci_low / before.ci_high, now.ci_high / before.ci_low

@@ -1,6 +1,7 @@
-"""Measures several callables in turns: in each round every one once, in an order that is drawn anew.
+"""Measures several callables in turns: each round measures every callable once, in a newly drawn order.
 
-Whatever drifts (clocks, temperature, what else runs) falls on all alike, so the ratios of a round are of the callables.
+Drift (of clocks, of temperature, by other processes) affects all callables alike, so the ratios within a round are
+those of the callables.
 """
 
 import random
@@ -22,7 +23,7 @@ class Series:
     """Durations of callables that were measured in turns, in nanoseconds.
 
     Attributes:
-        samples: per name, one a round.
+        samples: per name, one sample per round.
         stopped: why there are no more rounds.
     """
 
@@ -30,7 +31,7 @@ class Series:
     stopped: Stopped = Stopped.CALLS
 
     def duration(self, name: str) -> Duration:
-        """Return what was measured of one callable."""
+        """Return the durations of one callable, with their median."""
         return duration_of(self.samples[name], self.stopped)
 
 
@@ -39,9 +40,9 @@ def in_turns(timer: Timer, calls: Calls, limits: Limits, seed: int = 0) -> Serie
 
     Args:
         timer: measures some rounds.
-        calls: what is measured, by name.
-        limits: of one callable; the time is multiplied by their number.
-        seed: of the orders.
+        calls: the callables, by name; the first one is the baseline. There must be at least one.
+        limits: for one callable; the time is multiplied by the number of callables.
+        seed: of the random orders.
     """
     orders = random.Random(seed)
     series = Series({name: [] for name in calls})
@@ -56,6 +57,7 @@ def in_turns(timer: Timer, calls: Calls, limits: Limits, seed: int = 0) -> Serie
             for name, duration in zip(order, durations, strict=True):
                 series.samples[name].append(duration)
         spent = time.perf_counter() - began
+        # Not only every median must be known well enough, but every ratio to the baseline, and that twice as well.
         reasons = [stopped(samples, spent, together) for samples in series.samples.values()]
         baseline, *others = series.samples.values()
         apart = replace(together, half_width=limits.of_ratio)
@@ -68,7 +70,7 @@ def in_turns(timer: Timer, calls: Calls, limits: Limits, seed: int = 0) -> Serie
 
 
 def _count(done: int, each_s: float, limits: Limits, began: float) -> int:
-    """Return how many rounds to measure before the next look: no more than fit into the time that is left."""
+    """Return how many rounds to measure before the next look: at least one, else no more than fit into the time."""
     if not done:
         return 6  # the fewest that have an interval; they also tell how long a round takes
     left = max(limits.seconds - (time.perf_counter() - began), 0.0)

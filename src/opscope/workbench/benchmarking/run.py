@@ -1,4 +1,4 @@
-"""Benchmarks a case: is it right, how long does it take, and is it still right afterwards."""
+"""Benchmarks a case: is it right, how long does it take, and is it still right afterwards?"""
 
 import functools
 import time
@@ -28,33 +28,40 @@ from opscope.workbench.benchmarking.verdicts import at_precision
 
 NOT_A_GPU: Final = "not measured: the device is not a GPU"
 _WRONG: Final = "not measured: its result is wrong"
-_SLOWED: Final = 0.03  # by so much the clock may fall
+_SLOWED: Final = 0.03  # by this fraction the clock may fall
 _HARD_LIMITS: Final = (
     *("hardware slowdown", "thermal slowdown (software)", "thermal slowdown (hardware)", "power brake", "power cap"),
 )
-_BELOW_LIMIT: Final = 1.05
-_WAITED: Final = 0.05  # of the time
-_ODD: Final = {"size": 1021, "rows": 1021, "columns": 509}
+_BELOW_LIMIT: Final = 1.05  # more than this share of a limit is impossible
+_WAITED: Final = 0.05  # more than this fraction of the time, summed over threads, is contention
+_ODD: Final = {"size": 1021, "rows": 1021, "columns": 509}  # primes, so that no tile or vector divides them
 Progress = Callable[[str], None]
 
 
 def bench_case(
     case: Case, parameters: Mapping[str, object], device: torch.device, limits: Limits, progress: Progress
 ) -> tuple[BenchResult, ...]:
-    """Benchmark all variants of a case; the first result is the baseline's, and rounds have the same place in all.
+    """Benchmark all variants of a case.
 
     Args:
         case: the variants and their inputs.
-        parameters: what the inputs are made with.
-        device: where they run.
+        parameters: the parameters of the inputs that differ from the case's own.
+        device: where the variants run.
         limits: how long to measure each.
-        progress: called with what goes on.
+        progress: called with a line of text on what goes on.
+
+    Returns:
+        One result per variant, the baseline's first. Samples with the same index are of the same round in all results.
+
+    Raises:
+        UsageError: the inputs cannot be made, or a variant does not take them.
     """
     torch.manual_seed(0)
     inputs = case.make_inputs(device, parameters)
     case.refuse_unfit(inputs)
     progress(f"{case.name}: checking results")
     checked = check(case, inputs, _odd_inputs(case, parameters, device))
+    # What is wrong is not timed: its duration would say nothing.
     right = {name: function for name, function in case.variants.items() if not _is_wrong(checked[name])}
     calls: Calls = {name: functools.partial(function, *inputs) for name, function in right.items()}
     lower = _at_lower_precision(case, inputs, checked) if case.baseline in right else {}
@@ -69,6 +76,7 @@ def bench_case(
             progress(f"{case.name}: measuring")
             durations.measure()
     busy = _contention(waited, time.perf_counter_ns() - began) if device.type != "cuda" else None
+    # After many calls a function may return other results, such as ones that it kept.
     again = check(case, inputs, None, only=tuple(right))
     checked |= {name: after for name, after in again.items() if _is_wrong(after)}
     text = {name: _shown(value) for name, value in {**case.parameters, **parameters}.items()}
@@ -83,7 +91,7 @@ def bench_case(
 
 
 def _without_work(results: Sequence[BenchResult]) -> tuple[BenchResult, ...]:
-    """Doubt variants that run nothing where the baseline runs something: they may give what they kept."""
+    """Add a doubt to variants that run nothing although the baseline does: they may return a kept result."""
     if not (results[0].operators or results[0].launched):
         return tuple(results)
     doubt = "it runs no operator and no kernel where the baseline does: a result that was kept?"
@@ -97,14 +105,14 @@ def _without_work(results: Sequence[BenchResult]) -> tuple[BenchResult, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Lower:
-    """The baseline at a lower precision: what of a gain is precision, and what the implementation."""
+    """The baseline at a lower precision, which tells a gain by precision from one by the implementation."""
 
     call: Callable[[], object]
     checked: Correctness
 
 
 def _at_lower_precision(case: Case, inputs: Inputs, checked: Mapping[str, Correctness]) -> dict[str, _Lower]:
-    """Return the baseline at each precision at which a variant computes, under the name that comparisons look for."""
+    """Return the baseline at each lower precision at which a variant computes, by the name that comparisons use."""
     baseline = case.variants[case.baseline]
     found: dict[str, _Lower] = {}
     for one in checked.values():
@@ -125,8 +133,9 @@ def _at_lower_precision(case: Case, inputs: Inputs, checked: Mapping[str, Correc
 
 
 def _baseline_at(precision: str, baseline: Function, inputs: Inputs) -> Callable[[], object] | None:
-    """Return a call of the baseline at a precision; None where it cannot compute at that, or sets its own."""
+    """Return a call of the baseline at a precision; None if it cannot compute at that, or sets its own."""
     if precision == "tf32":
+        # Equal to the last bit: TF32 made no difference, so the baseline is not at a lower precision.
         same = _alike(baseline(*inputs), _as_tf32(baseline, inputs))
         return None if same else functools.partial(_as_tf32, baseline, inputs)
     dtype = getattr(torch, precision, None)
@@ -152,7 +161,7 @@ def _as_tf32(function: Function, inputs: Inputs) -> object:
 
 
 def _contention(before: int | None, elapsed_ns: int) -> str | None:
-    """Say that the process had to wait for a CPU core; None where it had not, or nobody knows."""
+    """Return a sentence if the process had to wait for a CPU core; None if it had not, or the system does not tell."""
     after = waited_for_cpu_ns()
     if before is None or after is None or after - before <= _WAITED * elapsed_ns:
         return None
@@ -170,7 +179,7 @@ def _shown(value: object) -> str:
 
 
 def _described(value: object) -> str:
-    """Say what an input is: a tensor's data type and shape, with its strides where they are not dense."""
+    """Describe an input: a tensor's data type and shape, with its strides if it is not contiguous; else its type."""
     if not isinstance(value, torch.Tensor):
         return type(value).__name__
     strides = ""
@@ -191,14 +200,14 @@ def _odd_inputs(case: Case, parameters: Mapping[str, object], device: torch.devi
 
 @dataclass(slots=True)
 class _Durations:
-    """Measures every duration that there is on a device, and says why others are missing.
+    """Measures every duration that a device has, and notes why others are missing.
 
     Attributes:
-        calls: what is measured, by name.
-        device: where it runs.
+        calls: the callables, by name.
+        device: where they run.
         limits: how long to measure each.
-        reasons: per name, by measure, why it is missing.
-        series: what was measured.
+        reasons: per name, by measure, why a duration is missing.
+        series: the durations, by measure.
         kernels: what the calls launched; None without a GPU.
     """
 
@@ -210,21 +219,23 @@ class _Durations:
     kernels: KernelTimer | None = None
 
     def measure(self) -> None:
-        """Measure all."""
+        """Measure every duration, the host's first."""
         self._add(Measure.WALL, host_timing.wall(self.device), self.calls)
         if self.device.type != "cuda":
-            self.series[Measure.ISSUE] = self.series[Measure.WALL]  # a call returns when its work is done
+            self.series[Measure.ISSUE] = self.series[Measure.WALL]  # on a CPU a call returns when its work is done
             for measure in (Measure.KERNEL, Measure.KERNEL_WARM, Measure.EVENT, Measure.GRAPH):
                 self._missing(measure, self.calls, NOT_A_GPU)
             return
         self._add(Measure.ISSUE, host_timing.issue(self.device), self.calls)
         flush = Flush(self.device)
         self._kernels(flush)
+        # How many launches can be queued depends on the call that makes most; 64 if that is unknown.
         launches = max((max(counts) for counts in self.kernels.launched.values()), default=64) if self.kernels else 64
         self._add(Measure.EVENT, events(self.device, flush, launches), self.calls)
         self._add(Measure.GRAPH, events(self.device, flush, 1), self._replays())
 
     def _kernels(self, flush: Flush) -> None:
+        # A round of its own: one call that launches nothing would make the others' rounds fail.
         launched = KernelTimer(self.device, flush).launches(self.calls)
         idle = [name for name, count in launched.items() if not count]
         for measure in (Measure.KERNEL, Measure.KERNEL_WARM):
@@ -261,7 +272,17 @@ class _Durations:
 
 @dataclass(frozen=True, slots=True)
 class _Tools:
-    """What results are put together from."""
+    """What results are put together from.
+
+    Attributes:
+        case: the case.
+        inputs: the arguments of its variants.
+        durations: what was measured.
+        clocks: the GPU's clocks meanwhile; None if there are none.
+        parameters: of the inputs, as text.
+        busy: that calls had to wait for a core, as a sentence; None if not, or on a GPU.
+        steady: times at full speed by name; empty on a GPU.
+    """
 
     case: Case
     inputs: Inputs
@@ -282,9 +303,10 @@ class _Tools:
     def result(self, name: str, checked: Correctness, call: Callable[[], object] | None) -> BenchResult:
         found = {m: series.duration(name) for m, series in self.durations.series.items() if name in series.samples}
         wrong = _is_wrong(checked)
-        if wrong:  # after it was timed
+        if wrong:  # perhaps only after it was timed
             found, call = {}, None
         kernel = found.get(Measure.KERNEL)
+        # For every variant, the limit is that of the baseline's work.
         limit = None if kernel is None or wrong else self._limit(kernel, checked)
         counts = self.kernels.launched.get(name) if self.kernels else None
         missing = {str(measure): _WRONG for measure in Measure if wrong and measure not in found}
@@ -345,7 +367,7 @@ class _Tools:
         return doubts
 
     def _is_impossible(self, limit: LimitShare) -> bool:
-        """Tell whether a call is faster than the device; what fits into its cache may be faster than its memory."""
+        """Tell whether a call is faster than the device can be; data that fits into the L2 cache may beat memory."""
         bound = limit.of_peak_flops if limit.least_bytes <= _cache(self.device) else limit.share
         return bound is not None and bound > _BELOW_LIMIT
 

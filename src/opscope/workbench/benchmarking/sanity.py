@@ -1,4 +1,4 @@
-"""What a saved benchmark cannot say: it may be anyone's, and a gate rests on it. No PyTorch here."""
+"""Finds what a saved benchmark cannot have measured: it may be anyone's, and a gate rests on it. Needs no PyTorch."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -6,14 +6,15 @@ from typing import Final
 from opscope.documents.bench import BenchDocument, BenchResult, Comparison, Duration, Measure, Steady
 
 _SHORTEST_NS: Final = 1e-3  # a call takes longer than light needs for a third of a millimetre
-_LONGEST_NS: Final = 30 * 24 * 3600 * 1e9
-_ROUNDING: Final = 1e-6
+_LONGEST_NS: Final = 30 * 24 * 3600 * 1e9  # a month
+_ROUNDING: Final = 1e-6  # relative: by this much a median may lie outside of its samples
 
 
 def impossible(document: BenchDocument) -> str | None:
-    """Say what in a document cannot have been measured; None where nothing stands out.
+    """Return what in a document cannot have been measured; None if nothing stands out.
 
-    Every duration lies between a picosecond and a month, its median in its interval, and that within its samples.
+    Every duration lies between a picosecond and a month, its median within its interval, and the interval within the
+    samples.
     """
     if document.processes < 1:
         return f"{document.processes} processes"
@@ -33,6 +34,7 @@ def _of_result(result: BenchResult) -> Iterator[str]:
 
 
 def _of_steady(found: Steady) -> str | None:
+    # Each list must be in ascending order; its first and last numbers are the bounds of what is possible.
     ordered = [_SHORTEST_NS, found.ci_low, found.ns, found.ci_high, _LONGEST_NS]
     pieces = [1e-12, found.pieces_low, found.pieces, found.pieces_high, 1e15]
     same = [1e-6, found.same_low, found.same_high, 1e6]

@@ -1,11 +1,11 @@
-"""How long a call takes on the CPU while the machine runs at full speed, beside a yardstick in the same rounds.
+"""Measures how long a call takes on the CPU while the machine runs at full speed, beside a yardstick.
 
-What else runs changes a machine from moment to moment: a busy sibling of a core makes everything take one and a half
-times as long, and a core that is taken away makes single calls much longer. So calls are measured in many short
-bursts, together with a yardstick, a fixed piece of work. Only rounds count in which the yardstick ran at full speed.
-Between two sessions, the yardstick says whether the machine itself was faster. On two shared cores with two busy
-processes beside, medians of one function differed by up to 1.6 times from session to session, those of its fastest
-rounds by up to 1.06, and ratios to a yardstick by up to 1.02.
+Other processes change a machine's speed from moment to moment: a busy sibling of a core makes everything take one and a
+half times as long, and a core that is taken away makes single calls much longer. So calls are measured in many short
+bursts, in rounds together with a yardstick, which is a fixed piece of work. Only rounds in which the yardstick ran at
+full speed count. Between two sessions, the yardstick tells whether the machine itself was faster. On two shared cores
+beside two busy processes, medians of one function differed by up to 1.6 times from session to session, those of its
+fastest rounds by up to 1.06, and ratios to a yardstick by up to 1.02.
 """
 
 import gc
@@ -23,23 +23,26 @@ from opscope.documents.bench import Steady
 from opscope.workbench.benchmarking.statistics import Interval, median_interval
 
 _FULL_SPEED: Final = 1.05  # times the yardstick's fastest rounds; a busy sibling of the core makes it 1.3 to 1.6
-_ALIKE: Final = 1.1  # by how much two calls of a round may differ; where they do, the machine changed within it
+_ALIKE: Final = 1.1  # if two calls of a round differ by more than this factor, the machine changed within the round
 _FEWEST: Final = 6  # rounds whose median has an interval
-_LONGEST: Final = 4  # times as long as asked, where calls are slow
+_LONGEST: Final = 4  # times as long as asked is measured if calls are slow
 _BURST_NS: Final = 2 * NS_PER_MS
 _PAUSE_S: Final = 0.002  # after a pause, a process that waits for a core is preferred
-_SLOW_NS: Final = NS_PER_MS  # of such calls, waiting for a core is asked for; asking takes some 20 us
-_YARDSTICK_NS: Final = 20 * NS_PER_US  # at least, and a hundred times as long at most
+_SLOW_NS: Final = NS_PER_MS  # of calls at least this slow, waiting for a core is noted; reading it takes some 20 us
+_YARDSTICK_NS: Final = 20 * NS_PER_US  # the least length of the yardstick; the most is a hundred times that
 _LOOKS: Final = 5
-_SEVERAL: Final = 1.2  # times as much of the CPU as of the clock: more than one thread works
+_SEVERAL: Final = 1.2  # with more than this CPU time per time of the clock, more than one thread works
 
 
 def steady_time(call: Callable[[], object], seconds: float) -> Steady | None:
-    """Measure a call; None where the machine was never at full speed for long enough to tell.
+    """Measure a call beside a yardstick.
 
     Args:
         call: works on the CPU, and is warm.
-        seconds: how long to measure; slow calls take up to four times as long.
+        seconds: how long to measure; slow calls take up to four times as long, and a second more.
+
+    Returns:
+        The time at full speed; None if the machine was not at full speed for long enough to tell.
     """
     once, threads = _about(call)
     yardstick, repeats = _yardstick(once, threads)
@@ -48,7 +51,7 @@ def steady_time(call: Callable[[], object], seconds: float) -> Steady | None:
 
 
 def _about(call: Callable[[], object]) -> tuple[float, float]:
-    """Return about how long a call takes, and how many threads work in it.
+    """Return about how long a call takes in nanoseconds, and how many threads work in it.
 
     Threads of an earlier call go on looking for work for some milliseconds, so the least of several looks counts.
     """
@@ -56,6 +59,7 @@ def _about(call: Callable[[], object]) -> tuple[float, float]:
     return median(once for once, _ in looks), min(threads for _, threads in looks)
 
 
+# The CPU time of all threads over the clock's time is how many threads work at once.
 def _look(call: Callable[[], object]) -> tuple[float, float]:
     durations: list[int] = []
     used, began = time.process_time_ns(), time.perf_counter_ns()
@@ -67,7 +71,13 @@ def _look(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def _yardstick(once_ns: float, threads: float) -> tuple[Callable[[], object], int]:
-    """Return a piece of work of about the same length, on as many threads, and how many pieces of one kind it is."""
+    """Return the yardstick and the number of equal pieces that it is made of.
+
+    Args:
+        once_ns: how long the call takes; the yardstick takes about as long.
+        threads: how many threads work in the call; the yardstick works on one, or on several as well.
+    """
+    # PyTorch works on a small tensor with one thread, and on a large one with several.
     small, large = torch.ones(64, 64), torch.ones(1 << 18)
     value = large if threads > _SEVERAL else small
 
@@ -93,7 +103,7 @@ def _yardstick(once_ns: float, threads: float) -> tuple[Callable[[], object], in
     return several, repeats
 
 
-_Round = dict[str, tuple[int, int]]  # per name how long it took, and how long of that it waited for a core
+_Round = dict[str, tuple[int, int]]  # per name, how long it took, and how much of that it waited for a core; in ns
 
 
 def _rounds(calls: dict[str, Callable[[], object]], once_ns: float, seconds: float) -> list[_Round]:
@@ -101,6 +111,7 @@ def _rounds(calls: dict[str, Callable[[], object]], once_ns: float, seconds: flo
     orders, rounds = random.Random(0), list[_Round]()
     began = time.perf_counter_ns()
     asks = once_ns >= _SLOW_NS
+    # A garbage collection in the midst of a call would be counted as its time.
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -136,16 +147,18 @@ def _alike(one: int, other: int) -> bool:
 
 def _told(rounds: list[_Round], repeats: int, threads: float) -> Steady | None:
     yardstick = [one["yardstick"][0] - one["yardstick"][1] for one in rounds]
-    fastest = sorted(yardstick)[len(yardstick) // 100]
+    fastest = sorted(yardstick)[len(yardstick) // 100]  # the first percentile, not the one fastest of many
     fast = [one for one, took in zip(rounds, yardstick, strict=True) if took <= _FULL_SPEED * fastest]
     clean = [one for one in fast if _alike(one["call"][0], one["again"][0])]
     clean = clean if len(clean) >= _FEWEST else fast
     if len(clean) < _FEWEST:
         return None
     pieces = [(one["yardstick"][0] - one["yardstick"][1]) / repeats for one in clean]
+    # The call takes no longer than by the clock, and no less than without the time that its threads waited.
     most = median_interval([float(one["call"][0]) for one in clean])
     least = median_interval([float(max(1, one["call"][0] - one["call"][1])) for one in clean])
-    # One thread that waits does nothing else meanwhile; of several, nobody knows how much of it the call waited for.
+    # While a single thread waits for a core, its call stands still. Of several threads, others may go on, so it is
+    # unknown how much of their waiting the call itself waited for.
     time_ns = Interval(least.median, least.low, most.high if threads > _SEVERAL else least.high, least.n)
     per_piece = median_interval(
         [(one["call"][0] - one["call"][1]) / piece for one, piece in zip(clean, pieces, strict=True)]
@@ -153,6 +166,7 @@ def _told(rounds: list[_Round], repeats: int, threads: float) -> Steady | None:
     same = median_interval([one["again"][0] / one["call"][0] for one in clean if one["call"][0]])
     if None in (time_ns.low, time_ns.high, per_piece.low, per_piece.high, same.low, same.high):
         return None
+    # What widens the time upwards widens the pieces as well.
     stretch = (time_ns.high or 0.0) / (least.high or 1.0)
     return Steady(
         ns=time_ns.median,

@@ -1,4 +1,4 @@
-"""When enough has been measured: warm-up until durations are steady, then until the median is known well enough."""
+"""Decides when enough was measured: warm-up until durations are steady, then until the median is known well enough."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from opscope.workbench.benchmarking.statistics import median_interval
 
 _FIRST_LOOK: Final = 16
 _FEWEST: Final = 6  # samples whose median has a 95 % interval
-_PATIENCE: Final = 4  # times the limit: so long slow calls are waited for until there are 16
+_PATIENCE: Final = 4  # times the limit: up to then, slow calls are waited for until there are 16
 _STEADY: Final = 0.02  # by how much the medians of batches may differ once warm
 _STEADY_BATCHES: Final = 3
 
@@ -21,10 +21,10 @@ class Limits:
     """How long to measure one variant.
 
     Attributes:
-        half_width: of the interval over the median, that is narrow enough.
-        of_ratio: the same of a ratio to the baseline.
+        half_width: half of the interval over the median; if it is no more than this, measuring ends.
+        of_ratio: the same for the ratio to the baseline.
         seconds: the most time for one measure.
-        calls: the most calls.
+        calls: the most calls for one measure.
     """
 
     half_width: float = 0.01
@@ -34,20 +34,20 @@ class Limits:
 
 
 def stopped(samples: Sequence[float], spent_s: float, limits: Limits) -> Stopped | None:
-    """Say why to stop; None to go on.
+    """Return why to stop; None to go on.
 
-    The interval is looked at after 16, 32, 64, ... samples only: who looks after each one finds a narrow interval by
-    chance.
+    The interval is looked at only after 16, 32, 64, ... samples: looking after every sample would find a narrow
+    interval by chance.
 
     Args:
-        samples: so far.
-        spent_s: seconds so far.
+        samples: the durations so far.
+        spent_s: the seconds so far.
         limits: how far to go.
     """
     n = len(samples)
     if n >= limits.calls:
         return Stopped.CALLS
-    if n >= _FIRST_LOOK and n & (n - 1) == 0:
+    if n >= _FIRST_LOOK and n & (n - 1) == 0:  # a power of two
         width = median_interval(samples).half_width
         if width is not None and width <= limits.half_width:
             return Stopped.CONFIDENT
@@ -56,7 +56,7 @@ def stopped(samples: Sequence[float], spent_s: float, limits: Limits) -> Stopped
 
 
 def next_look(n: int, limits: Limits) -> int:
-    """Return after how many samples to look next."""
+    """Return after how many samples, more than ``n``, to look at the interval next; no more than the most calls."""
     look = _FIRST_LOOK
     while look <= n:
         look *= 2
@@ -67,9 +67,9 @@ def is_steady(batches: Sequence[Sequence[float]], busy_ns: float, least_ns: floa
     """Tell whether a warm-up can end: the device was busy long enough, and the last batches took the same.
 
     Args:
-        batches: durations of the calls so far, batch by batch.
-        busy_ns: how long all of them took.
-        least_ns: how long is long enough.
+        batches: the durations of the calls so far, batch by batch.
+        busy_ns: how long all calls took together.
+        least_ns: the least time that is long enough.
     """
     if busy_ns < least_ns or len(batches) < _STEADY_BATCHES:
         return False

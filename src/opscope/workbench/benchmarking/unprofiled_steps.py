@@ -32,14 +32,15 @@ def time_once(step: Callable[[], object], device: torch.device) -> int:
 
 
 def benchmark(step: Callable[[], object], device: torch.device, progress: Callable[[float], None]) -> Benchmark:
-    """Time at least 200 steps and half a second, but not more than three seconds or 20,000 steps (six at least).
+    """Time steps without a profiler.
 
-    Each step is synchronised, so steps do not overlap; caches stay as the step before left them (warm L2).
+    Timing ends after 200 steps and half a second, after three seconds, or after 20,000 steps, but not before six steps.
+    Each step is synchronised, so steps do not overlap. Caches stay as the step before left them (warm L2).
 
     Args:
         step: does the work once.
-        device: where it runs.
-        progress: called with the fraction done.
+        device: where the work runs.
+        progress: called with the fraction done, 0 to 1.
     """
     progress(0.0)
     warmup = _warm_up(step, device)
@@ -104,6 +105,6 @@ class _EventTimer:
         return timed
 
     def elapsed_ns(self) -> int:
-        """Return the time between the events (resolution of the driver: about half a microsecond)."""
+        """Return the time between the events of a step that has ended; the driver resolves about half a microsecond."""
         milliseconds: float = self.before.elapsed_time(self.after)
         return round(milliseconds * NS_PER_MS)

@@ -1,4 +1,4 @@
-"""What may be said of two variants that were measured in turns."""
+"""The verdict on two variants that were measured in turns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +14,22 @@ from opscope.workbench.benchmarking.statistics import (
     sign_test,
 )
 
-LEVEL: Final = 0.01  # of the corrected p-value; the intervals are of 95 %
-PRACTICAL: Final = 0.01  # a smaller difference is none
-_TOLD: Final = 0.02  # an interval that reaches no further from 1 says that there is no difference
+LEVEL: Final = 0.01  # of the corrected p-value; the intervals are 95 % intervals
+PRACTICAL: Final = 0.01  # smaller differences of a ratio from 1 do not count
+_TOLD: Final = 0.02  # an interval within this distance of 1 means that there is no difference
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """The durations of two variants, round by round; and of the baseline at the variant's lower precision."""
+    """The durations of two variants, round by round.
+
+    Attributes:
+        baseline: the result of the first variant.
+        variant: the result of the other one.
+        measure: what the durations are of; None if the two have no measure in common.
+        of_baseline, of_variant: the durations in nanoseconds; the same index is the same round.
+        at_same_precision: those of the baseline at the variant's lower precision; empty if it was not timed there.
+    """
 
     baseline: BenchResult
     variant: BenchResult
@@ -32,9 +40,9 @@ class Paired:
 
 
 def pairs_of(results: Sequence[BenchResult]) -> tuple[Paired, ...]:
-    """Pair the variants of each case and choice of parameters with the first one, the baseline, round by round.
+    """Pair the variants of each case and parameters with the first one, the baseline, round by round.
 
-    By the durations that ``compared_by`` names.
+    ``compared_by`` says which measure is compared.
     """
     groups: dict[tuple[object, ...], list[BenchResult]] = {}
     for result in results:
@@ -43,7 +51,7 @@ def pairs_of(results: Sequence[BenchResult]) -> tuple[Paired, ...]:
 
 
 def at_precision(baseline: str, precision: str) -> str:
-    """Return what the baseline is called where it runs at a lower precision."""
+    """Return the name of the baseline that runs at a lower precision."""
     return f"{baseline} at {precision}"
 
 
@@ -53,6 +61,7 @@ def _pair(baseline: BenchResult, variant: BenchResult, others: Sequence[BenchRes
     lower = next((other for other in others if other.name == name and other is not variant), None)
     for measure in compared_by(baseline, variant):
         mine, theirs = baseline.duration(measure), variant.duration(measure)
+        # Different numbers of samples are not of the same rounds.
         if mine is not None and theirs is not None and mine.n == theirs.n:
             same = None if lower is None else lower.duration(measure)
             at_same = same.samples if same is not None and same.n == mine.n else ()
@@ -61,8 +70,16 @@ def _pair(baseline: BenchResult, variant: BenchResult, others: Sequence[BenchRes
 
 
 def compare(pairs: Sequence[Paired]) -> tuple[Comparison, ...]:
-    """Judge all pairs of one benchmark together: the more there are, the more must each differ to be told apart."""
+    """Judge all pairs of one benchmark together: the more pairs there are, the more each must differ to be told apart.
+
+    Args:
+        pairs: of one benchmark; see `pairs_of`.
+
+    Returns:
+        One comparison per pair, in the same order.
+    """
     found = [_Judged.of(pair) for pair in pairs]
+    # Only pairs that were tested count for the correction.
     timed = [judged for judged in found if judged.p_value is not None]
     corrected = holm([judged.p_value or 0.0 for judged in timed])
     by_pair = {id(judged): p for judged, p in zip(timed, corrected, strict=True)}
@@ -72,8 +89,8 @@ def compare(pairs: Sequence[Paired]) -> tuple[Comparison, ...]:
 @dataclass(frozen=True, slots=True)
 class _Judged:
     pair: Paired
-    ratio: Interval | None
-    p_value: float | None
+    ratio: Interval | None  # of the variant's durations to the baseline's; None if nothing was timed, or one is wrong
+    p_value: float | None  # of the sign test, not yet corrected
 
     @classmethod
     def of(cls, pair: Paired) -> "_Judged":
@@ -112,7 +129,7 @@ class _Judged:
         return verdict, _sentence(verdict, self.ratio) + self._precision(verdict) + self._by_the_host()
 
     def _by_the_host(self) -> str:
-        """Of what the host issues more slowly than the device runs it, say how long a call takes by its clock."""
+        """Add the ratio by the host's clock if issuing a call takes longer than its kernels; empty text otherwise."""
         pair = self.pair
         mine, theirs = pair.baseline.wall_ns, pair.variant.wall_ns
         if pair.measure is Measure.WALL or not (pair.baseline.launch_bound or pair.variant.launch_bound):
@@ -139,7 +156,7 @@ class _Judged:
 
 
 def _widened(pair: Paired, ratio: Interval) -> Interval:
-    """Widen the interval, where calls had to wait for a core, by what each call then differs from itself."""
+    """Widen the interval of wall times by how much calls differ from themselves, if they had to wait for a core."""
     both = (pair.baseline, pair.variant)
     if pair.measure is not Measure.WALL or ratio.low is None or ratio.high is None:
         return ratio
@@ -150,7 +167,7 @@ def _widened(pair: Paired, ratio: Interval) -> Interval:
 
 
 def _wrong(pair: Paired) -> str | None:
-    """Say which of two variants computes something else; None if neither does."""
+    """Return which of two variants is wrong, and why; None if neither is."""
     for one in (pair.variant, pair.baseline):
         if one.correctness is not None and one.correctness.verdict is Correct.WRONG:
             return f"{one.name} is wrong: {one.correctness.sentence}"
@@ -158,10 +175,14 @@ def _wrong(pair: Paired) -> str | None:
 
 
 def verdict_of(ratio: Interval, p_value: float) -> Verdict:
-    """Return what a ratio says.
+    """Return the verdict on a ratio of durations, variant to baseline.
 
-    Faster or slower: the interval does not hold 1, the sign test, corrected, neither, and 1 % or more is possible. No
-    difference: the interval lies within 2 % of 1, or within 1 % of it. Else inconclusive.
+    Faster or slower: the interval does not hold 1, the corrected sign test rejects 1 as well, and the interval reaches
+    further than 1 % from 1. No difference: the interval lies within 2 % of 1. Otherwise inconclusive.
+
+    Args:
+        ratio: its median and interval.
+        p_value: of the sign test, corrected for the number of comparisons.
     """
     low, high = ratio.low, ratio.high
     if low is None or high is None:

@@ -1,1 +1,1 @@
-"""Whether everything works here: `ask` tries it, `diagnose` says what follows."""
+"""Checks whether everything works on this machine: `ask` tries it, `diagnose` draws the conclusions."""

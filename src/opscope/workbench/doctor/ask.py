@@ -1,4 +1,4 @@
-"""Tries everything on this machine, at once, each in a process of its own."""
+"""Tries everything on this machine at once, each thing in a separate process."""
 
 import importlib.metadata
 import importlib.util
@@ -21,13 +21,13 @@ from opscope.record.probes import Computed, Probes, ToolProbe, TorchProbe
 from opscope.workbench.toolchain import nvcc
 
 T = TypeVar("T")
-_SECONDS: Final = 90
-_NVIDIA, _DISPLAY = "0x10de", "0x03"
+_SECONDS: Final = 90  # the most for each probe
+_NVIDIA, _DISPLAY = "0x10de", "0x03"  # of PCI: the vendor's number, and how classes of display controllers begin
 _DEVICES: Final = Path("/sys/bus/pci/devices")
 _INJECTIONS: Final = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "LD_PRELOAD")
 _VERSION: Final = re.compile(r"(\d+\.\d+(?:\.\d+)*)")
 _COUNTER: Final = "smsp__cycles_active.avg"
-# As a library that ctypes calls, and as a program that exits with 0 where its result is right.
+# A program that exits with 0 if its result is right, and otherwise prints what is wrong.
 _SOURCE: Final = """
 #include <cstdio>
 __global__ void probe(int* out) { out[threadIdx.x] = threadIdx.x * 2 + 1; }
@@ -45,11 +45,12 @@ int main() {
 
 
 class _ProbeFailedError(Exception):
-    """A probe did not answer."""
+    """A probe failed, did not answer in time, or its answer cannot be read."""
 
 
 def ask() -> Probes:
-    """Try everything."""
+    """Try everything on this machine; what fails is part of the answer."""
+    # Threads only wait for processes. Works that need the driver's answer wait for its future; it is submitted first.
     with ThreadPoolExecutor() as pool:
         drivers = pool.submit(driver)
         launched = pool.submit(_launched, drivers)
@@ -137,7 +138,11 @@ def _cards() -> int:
 
 
 def _nvcc(drivers: "Future[Driver]") -> tuple[ToolProbe, tuple[str, ...]]:
-    """Build a program with nvcc, and run it where there is a GPU."""
+    """Build a program with nvcc, and run it if there is a GPU that it was built for.
+
+    Returns:
+        What came of it, and the compute capabilities that nvcc builds for (none if it is missing or does not run).
+    """
     try:
         compiler = nvcc.installed()
     except EnvironmentLacksError as lacking:
@@ -145,7 +150,7 @@ def _nvcc(drivers: "Future[Driver]") -> tuple[ToolProbe, tuple[str, ...]]:
         return ToolProbe() if path is None else ToolProbe(path=str(path), error=str(lacking)), ()
     here = [device.compute_capability for device in drivers.result().devices]
     fitting = [number for number in dict.fromkeys(here) if number in compiler.capabilities]
-    targets = fitting or list(compiler.capabilities[-1:])
+    targets = fitting or list(compiler.capabilities[-1:])  # without a GPU that fits, the newest: it is only built
     tried = f"a program for sm_{targets[0].replace('.', '')}, built" + (" and run" if fitting else "")
     error = None
     with scratch() as folder:
@@ -160,7 +165,7 @@ def _nvcc(drivers: "Future[Driver]") -> tuple[ToolProbe, tuple[str, ...]]:
 
 
 def _run_failed(command: "list[Path | str]") -> str | None:
-    """Run a program; return what it said where it failed."""
+    """Run a program; return the last line that it printed if it failed, None if it did not."""
     try:
         done = run_within(command, _SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -172,7 +177,7 @@ def _run_failed(command: "list[Path | str]") -> str | None:
 
 
 def _ncu(drivers: "Future[Driver]") -> ToolProbe:
-    """Read a counter of the kernel that `probes.driver_launch` runs."""
+    """Read a counter of the kernel that ``probes.driver_launch`` runs."""
     found = _program("ncu")
     if found.path is None or not drivers.result().devices:
         return found

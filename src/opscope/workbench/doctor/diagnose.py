@@ -1,4 +1,4 @@
-"""What follows from the answers of a machine: one function a check. No probe is made here."""
+"""Draws the conclusions from a machine's answers: one function per check. Nothing is probed here."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -24,7 +24,7 @@ def _fine(name: str, found: str) -> Check:
 
 
 def diagnose(probes: Probes) -> tuple[Check, ...]:
-    """Return all checks, in the order in which one thing builds on the other."""
+    """Return all checks, in an order in which each thing comes after what it builds on."""
     return tuple(check for rule in _RULES for check in rule(probes))
 
 
@@ -34,6 +34,7 @@ def _driver(probes: Probes) -> Iterator[Check]:
         found = f"{driver.release or 'of unknown version'}, for CUDA up to {driver.cuda} ({driver.library})"
         yield _fine("driver", found)
         return
+    # A card on the bus or a device file without a driver's library is a problem; a machine without either is not.
     there = probes.cards or probes.nodes
     if driver.library is None and not there:
         yield Check(name="driver", status=Status.ABSENT, found="no NVIDIA GPU and no driver")
@@ -47,6 +48,7 @@ def _driver(probes: Probes) -> Iterator[Check]:
 
 def _driver_fix(probes: Probes) -> str:
     driver, error = probes.driver, probes.driver.error or ""
+    # The numbers are those of CUresult: 100 no device, 802 system not ready, 803 system driver mismatch.
     if driver.visible is not None and (not error or "error 100" in error):
         return f"CUDA_VISIBLE_DEVICES is {driver.visible!r}: unset it"
     if "error 803" in error:
@@ -103,7 +105,7 @@ def _pytorch(probes: Probes) -> Iterator[Check]:
 
 
 def _why_no_gpu(probes: Probes, torch: TorchProbe) -> tuple[str, str] | None:
-    """Say why PyTorch sees no GPU though the driver has some, and what to do."""
+    """Return why PyTorch sees no GPU although the driver does, and what to do; None if there is no such problem."""
     driver = probes.driver
     if not driver.devices or torch.available:
         return None
@@ -118,10 +120,11 @@ def _why_no_gpu(probes: Probes, torch: TorchProbe) -> tuple[str, str] | None:
 
 
 def _newest_cuda(probes: Probes) -> str:
-    """Return the newest CUDA that the driver and all devices are for."""
+    """Return the newest major version of CUDA that the driver and all devices support."""
     supported = [(probes.driver.cuda or "?").split(".")[0]]
     known = (compute_capabilities().get(device.compute_capability) for device in probes.driver.devices)
     ended = [one.cuda_max for one in known if one is not None and one.cuda_max is not None]
+    # CUDA has ended support for some devices: the one whose support ended first limits the version.
     oldest = min(ended, key=version_of, default=None)
     if oldest is not None and version_of(oldest)[:1] < version_of(supported[0]):
         return oldest
@@ -166,10 +169,14 @@ def _other_build(number: str) -> str:
 
 
 def has_code(architectures: Sequence[str], number: str) -> bool:
-    """Tell whether one of some architectures runs on a compute capability.
+    """Tell whether code for any of some architectures runs on a compute capability.
 
-    Machine code runs on its own and later minor versions of the same major version, with ``a`` on its own alone, PTX
-    on all later ones (CUDA C++ Programming Guide, "Application Compatibility").
+    Machine code runs on its own and later minor versions of the same major version, with the letter ``a`` on its own
+    version only. PTX runs on all later versions (CUDA C++ Programming Guide, "Application Compatibility").
+
+    Args:
+        architectures: ``sm_90``, ``sm_90a``, ``compute_90``.
+        number: the compute capability, ``9.0``.
     """
     wanted = version_of(number)
     for one in architectures:
@@ -260,7 +267,7 @@ def _nvcc_fix(probes: Probes) -> str:
 
 
 def _mismatch(probes: Probes) -> Iterator[Check]:
-    """Warn of extensions that PyTorch refuses to build: its CUDA and nvcc are of different major versions."""
+    """Warn that PyTorch refuses to build extensions if its CUDA and nvcc differ in their major version."""
     torch, tool = probes.torch, probes.nvcc
     if torch is None or torch.cuda is None or tool.version is None:
         return
@@ -306,6 +313,7 @@ def _counters(probes: Probes) -> Iterator[Check]:
         tried = f"; {tool.tried} was read" if tool.tried else ""
         yield _fine("ncu", f"{_tool(tool)}{tried}")
     else:
+        # Without the permission to read counters ncu itself works, so that is a warning.
         refused = "ERR_NVGPUCTRPERM" in tool.error
         yield Check(
             name="ncu", status=Status.WARNING if refused else Status.PROBLEM, found=f"{_tool(tool)}: {tool.error}",

@@ -1,4 +1,4 @@
-"""Benchmarks that are examples: each case is one module with a function ``case`` that says what is compared."""
+"""Benchmarks that are examples: each module has a function ``case`` that returns what is compared."""
 
 import importlib
 from collections.abc import Mapping
@@ -41,6 +41,14 @@ TIMERS: Final = "timers"  # one function, timed in the ways that people do: see 
 
 
 def gallery_case(name: str, device: "torch.device") -> "Case":
-    """Return a case by its name, with the variants that a device can run."""
+    """Return a case by its name, with the variants that a device can run.
+
+    Args:
+        name: a key of `GALLERY`.
+        device: where the variants are to run.
+
+    Raises:
+        EnvironmentLacksError: the case compares CUDA kernels, and an NVIDIA GPU or nvcc is missing.
+    """
     found: Case = importlib.import_module(f"{__name__}.{GALLERY[name][0]}").case(device)
     return found

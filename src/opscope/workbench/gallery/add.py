@@ -1,4 +1,4 @@
-"""An addition: nothing but memory."""
+"""An addition, whose time is that of moving memory."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Which ways of writing a kernel there are here."""
+"""Tells which ways of writing a kernel are available on this machine."""
 
 import importlib.util
 

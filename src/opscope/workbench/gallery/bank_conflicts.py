@@ -1,7 +1,7 @@
 """Bank conflicts: a transposition by tiles of 32 x 32, and of 32 x 33 words of shared memory.
 
-Word n of shared memory is in bank n % 32, and a bank serves one word at a time. In rows of 32 words a column lies in
-one bank, and a warp that reads it waits 32 times; one word of padding in each row puts it into all banks.
+Word n of shared memory is in bank n % 32, and a bank serves one word at a time. With rows of 32 words, a column lies in
+one bank, and a warp that reads it waits 32 times. One word of padding in each row spreads the column over all banks.
 """
 
 import torch
@@ -13,7 +13,11 @@ from opscope.workbench.gallery.transpose import pytorch
 
 
 def case(device: torch.device) -> Case:
-    """Return the kernels; a GPU is needed."""
+    """Return the case.
+
+    Raises:
+        EnvironmentLacksError: the device is no NVIDIA GPU, or nvcc is missing.
+    """
     kernels.refuse_without_cuda(device)
     variants: dict[str, Function] = {
         "32 x 32": kernels.transpose_tile_32,

@@ -1,4 +1,4 @@
-"""Distances between all pairs of points: as one product, or as differences."""
+"""Distances between all pairs of points: by one matrix product, or by differences."""
 
 import torch
 
@@ -12,17 +12,17 @@ def inputs(size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def as_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Use that a distance's square is the sum of two squares less a product: it cancels where points are near."""
+    """Compute squared distances as a sum of squares minus a product, which loses digits where points are near."""
     squares = a.square().sum(1, keepdim=True) + b.square().sum(1)
     return (squares - 2 * a @ b.T).clamp_min(0).sqrt()
 
 
 def exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Let torch.cdist take differences."""
+    """Have torch.cdist take differences."""
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def case(device: torch.device) -> Case:
-    """Return the variants."""
+    """Return the case, smaller on a CPU."""
     variants = {"torch.cdist": torch.cdist, "differences": exact, "product": as_product}
     return Case("cdist", variants, inputs, exact, {"size": 2048 if device.type == "cuda" else 256})

@@ -1,7 +1,7 @@
 """Coalescing: a matrix copied with neighbouring threads along columns, and along rows.
 
-Memory is read and written in sectors of 32 bytes. 32 neighbours in a row are four of them; 32 neighbours in a column
-are 32, of which an eighth is used.
+Memory is read and written in sectors of 32 bytes. 32 neighbours of 4 bytes in a row lie in four sectors; 32 neighbours
+in a column lie in 32 sectors, of which an eighth is used.
 """
 
 import torch
@@ -16,7 +16,11 @@ def inputs(rows: int, columns: int, device: torch.device) -> torch.Tensor:
 
 
 def case(device: torch.device) -> Case:
-    """Return the kernels; a GPU is needed."""
+    """Return the case.
+
+    Raises:
+        EnvironmentLacksError: the device is no NVIDIA GPU, or nvcc is missing.
+    """
     kernels.refuse_without_cuda(device)
     variants: dict[str, Function] = {
         "along columns": kernels.copy_along_columns,

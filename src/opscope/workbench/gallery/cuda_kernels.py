@@ -1,4 +1,4 @@
-"""The gallery's kernels in CUDA C++ (``elementwise.cu``), as functions of tensors; and how C functions are called."""
+"""The gallery's kernels in CUDA C++ (``elementwise.cu``) as functions of tensors, and the calling of C functions."""
 
 import ctypes
 from collections.abc import Callable
@@ -10,6 +10,7 @@ import torch
 from opscope.base.errors import OpscopeError
 from opscope.workbench.toolchain.nvcc import build
 
+# The numbers by which the functions of elementwise.cu know data types.
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _ALIGNED = 16  # bytes of the widest load
 _C_TYPES: dict[type, type] = {int: ctypes.c_int64, float: ctypes.c_float}
@@ -29,16 +30,17 @@ def _function(source: str, name: str, types: tuple[type, ...], capability: tuple
 
 
 def launch(source: str, name: str, device: torch.device, *arguments: object) -> None:
-    """Call a C function that launches kernels, on the current stream.
+    """Call a C function that launches kernels on the current stream; build its source if necessary.
 
     Args:
-        source: the ``.cu`` file of this folder that has it.
-        name: of the function.
+        source: the ``.cu`` file of this folder that defines the function.
+        name: the function's name.
         device: where the tensors are.
-        arguments: all but the stream, which comes last: numbers, values of ctypes, and tensors for their addresses.
+        arguments: all but the last argument, the stream: numbers, values of ctypes, and tensors for their addresses.
 
     Raises:
-        OpscopeError: CUDA refuses.
+        EnvironmentLacksError: nvcc is missing.
+        OpscopeError: the source cannot be built, or CUDA refuses the launch.
     """
     values = [ctypes.c_void_p(v.data_ptr()) if isinstance(v, torch.Tensor) else v for v in arguments]
     types = tuple(_C_TYPES.get(type(value), type(value)) for value in values)
@@ -48,7 +50,7 @@ def launch(source: str, name: str, device: torch.device, *arguments: object) -> 
 
 
 def dense(value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose elements lie one after the other, from an address that vectors may be loaded from."""
+    """Return a contiguous tensor at an address aligned to 16 bytes, as vector loads need it; copy if necessary."""
     found = value.contiguous()
     return found if found.data_ptr() % _ALIGNED == 0 else found.clone()
 

@@ -1,7 +1,7 @@
-"""Divergence: two computations, chosen by a flag of each element, with flags mixed in warps and with warps that agree.
+"""Divergence: two computations, chosen by a flag per element, with mixed flags in each warp and with equal ones.
 
-The threads of a warp share their instructions: where some take one branch and some the other, the warp runs both. The
-kernel is the same for both variants, and so is the result; what differs is the order in which threads take elements.
+The threads of a warp share their instructions: if some take one branch and some the other, the warp runs both. Both
+variants use the same kernel and have the same result; only the order in which threads take elements differs.
 """
 
 from typing import Final
@@ -15,24 +15,24 @@ _STEPS: Final = 32
 
 
 def inputs(size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return numbers, flags that alternate, the order as they lie, and the order by flags."""
+    """Return numbers, alternating flags, the order in memory, and the order by flags."""
     mixed = torch.arange(size, device=device, dtype=torch.int32)
     flags = mixed % 2
     return torch.randn(size, device=device), flags, mixed, torch.argsort(flags, stable=True).int()
 
 
 def in_mixed_order(x: torch.Tensor, flags: torch.Tensor, mixed: torch.Tensor, _by_flag: torch.Tensor) -> torch.Tensor:
-    """Take elements as they lie: in each warp every second flag is set."""
+    """Take elements in the order of memory: in each warp, every second flag is set."""
     return kernels.choose(x, flags, mixed, _STEPS)
 
 
 def in_sorted_order(x: torch.Tensor, flags: torch.Tensor, _mixed: torch.Tensor, by_flag: torch.Tensor) -> torch.Tensor:
-    """Take elements by flags: in all warps but one at most they are equal."""
+    """Take elements in the order of their flags: in all warps, except one at most, the flags are equal."""
     return kernels.choose(x, flags, by_flag, _STEPS)
 
 
 def reference(x: torch.Tensor, flags: torch.Tensor, _mixed: torch.Tensor, _by_flag: torch.Tensor) -> torch.Tensor:
-    """Compute both for all, and choose."""
+    """Compute both branches for all elements, and choose by the flags."""
     squared = 1.0 + x.abs()
     root, solution = squared, x
     for _ in range(_STEPS):
@@ -41,7 +41,11 @@ def reference(x: torch.Tensor, flags: torch.Tensor, _mixed: torch.Tensor, _by_fl
 
 
 def case(device: torch.device) -> Case:
-    """Return the kernel in both orders; a GPU is needed."""
+    """Return the case.
+
+    Raises:
+        EnvironmentLacksError: the device is no NVIDIA GPU, or nvcc is missing.
+    """
     kernels.refuse_without_cuda(device)
     variants: dict[str, Function] = {"mixed warps": in_mixed_order, "warps that agree": in_sorted_order}
     return Case("divergence", variants, inputs, reference, {"size": 1 << 22})

@@ -1,7 +1,7 @@
-"""Fusion: scale, add a bias and cut what is negative, as three kernels, and as one.
+"""Fusion: scale, add a bias and set negative numbers to zero, in three kernels and in one.
 
-Each of the three kernels reads all numbers from memory and writes them; fused, they are read and written once, and stay
-in registers in between.
+Each of the three kernels reads all numbers from memory and writes them back. Fused, numbers are read and written once,
+and stay in registers in between.
 """
 
 from typing import Final
@@ -20,12 +20,12 @@ def inputs(rows: int, columns: int, device: torch.device) -> tuple[torch.Tensor,
 
 
 def three_kernels(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Make three passes over the memory."""
+    """Make three passes over memory."""
     return kernels.relu(kernels.add_bias(kernels.scale_by_float(x, _FACTOR), bias))
 
 
 def one_kernel(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Make one."""
+    """Make one pass over memory."""
     return kernels.scale_bias_relu(x, bias, _FACTOR)
 
 
@@ -35,7 +35,11 @@ def pytorch(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 
 def case(device: torch.device) -> Case:
-    """Return the kernels; a GPU is needed."""
+    """Return the case.
+
+    Raises:
+        EnvironmentLacksError: the device is no NVIDIA GPU, or nvcc is missing.
+    """
     kernels.refuse_without_cuda(device)
     variants: dict[str, Function] = {"three kernels": three_kernels, "one kernel": one_kernel, "pytorch": pytorch}
     return Case("fusion", variants, inputs, pytorch, {"rows": 8192, "columns": 4096})

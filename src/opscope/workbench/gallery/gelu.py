@@ -1,4 +1,4 @@
-"""GELU by hand, by PyTorch, in CUDA, in Triton and compiled: what fusing nine kernels into one is worth."""
+"""GELU by hand, by PyTorch, in CUDA, in Triton and compiled: what fusing its kernels into one is worth."""
 
 import math
 
@@ -10,7 +10,7 @@ from opscope.workbench.gallery.square import inputs
 
 
 def by_hand(x: torch.Tensor) -> torch.Tensor:
-    """Write the formula out: each operation is a kernel, and a pass over the memory."""
+    """Write the formula out: each operation is a kernel, and a pass over memory."""
     return 0.5 * x * (1.0 + torch.erf(x * (1.0 / math.sqrt(2.0))))
 
 

@@ -1,7 +1,7 @@
-"""CUDA graphs: twenty small kernels, each of which needs the one before, issued one by one, and as one graph.
+"""CUDA graphs: twenty small kernels, each of which needs the result of the last, issued one by one and as one graph.
 
-The host takes longer to issue such a kernel than the device takes to run it. A graph is made once and issued by one
-call. The kernels are the same: the gain is in the time by the host's clock.
+The host takes longer to issue a small kernel than the device takes to run it. A graph is made once, and launched by one
+call. The kernels are the same, so the gain is in the time by the host's clock.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ def one_by_one(x: torch.Tensor) -> torch.Tensor:
 
 
 def graph(x: torch.Tensor) -> torch.Tensor:
-    """Launch the graph; in a stream that is being captured, where no graph can be launched, issue its kernels."""
+    """Launch the graph; while the stream is being captured, which allows no launch of a graph, issue its kernels."""
     if torch.cuda.is_current_stream_capturing():
         return one_by_one(x)
     return kernels.replay_sines(x, _KERNELS)
@@ -41,7 +41,11 @@ def pytorch(x: torch.Tensor) -> torch.Tensor:
 
 
 def case(device: torch.device) -> Case:
-    """Return both ways; a GPU is needed."""
+    """Return the case.
+
+    Raises:
+        EnvironmentLacksError: the device is no NVIDIA GPU, or nvcc is missing.
+    """
     kernels.refuse_without_cuda(device)
     variants: dict[str, Function] = {"one by one": one_by_one, "graph": graph, "pytorch": pytorch}
     return Case("graphs", variants, inputs, pytorch, {"size": 1 << 16})

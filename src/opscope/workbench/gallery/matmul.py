@@ -1,4 +1,4 @@
-"""A product at several precisions: what a lower one is worth, and what it costs."""
+"""A matrix product at several precisions: what a lower precision gains, and what it costs."""
 
 import torch
 
@@ -13,13 +13,13 @@ def inputs(size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def as_tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Let Tensor Cores read float32 numbers with ten bits behind the point."""
+    """Multiply in TF32: Tensor Cores read float32 numbers with ten bits of mantissa."""
     with tf32(allowed=True):
         return a @ b
 
 
 def bfloat16(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Convert, and multiply in 16 bits: the conversions count."""
+    """Convert and multiply in 16 bits; the conversions are part of the time."""
     return a.bfloat16() @ b.bfloat16()
 
 

@@ -1,7 +1,7 @@
 """Occupancy: loads that wait for each other, with one small block on a multiprocessor, and with as many as fit.
 
-While a warp waits for memory, a multiprocessor runs another one, if it has one. The kernel and its work are the same;
-one launch asks for so much shared memory, which it does not use, that there is room for one block of two warps.
+While a warp waits for memory, a multiprocessor runs another warp if it has one. The kernel and its work are the same.
+One launch asks for so much shared memory, without using it, that only one block of two warps fits.
 """
 
 from typing import Final
@@ -15,17 +15,17 @@ _STEPS: Final = 8
 
 
 def inputs(size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return numbers, and for each of them which one follows: a random permutation."""
+    """Return numbers, and the index of the number that follows each: a random permutation."""
     return torch.randn(size, device=device), torch.randperm(size, device=device).int()
 
 
 def one_block(x: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """Leave no room for a second block."""
+    """Leave no room for a second block on a multiprocessor."""
     return kernels.follow_alone(x, following, _STEPS)
 
 
 def many_blocks(x: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """Fill the multiprocessors."""
+    """Fill the multiprocessors with blocks."""
     return kernels.follow_together(x, following, _STEPS)
 
 
@@ -38,7 +38,11 @@ def reference(x: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
 
 
 def case(device: torch.device) -> Case:
-    """Return both launches; a GPU is needed."""
+    """Return the case.
+
+    Raises:
+        EnvironmentLacksError: the device is no NVIDIA GPU, or nvcc is missing.
+    """
     kernels.refuse_without_cuda(device)
     variants: dict[str, Function] = {"one block": one_block, "many blocks": many_blocks}
     return Case("occupancy", variants, inputs, reference, {"size": 1 << 20})

@@ -1,4 +1,4 @@
-"""Softmax of rows: three passes by hand, one in a kernel."""
+"""Softmax of rows: several kernels by hand, or one kernel."""
 
 import torch
 
@@ -12,13 +12,13 @@ def inputs(rows: int, columns: int, dtype: torch.dtype, device: torch.device) ->
 
 
 def by_hand(x: torch.Tensor) -> torch.Tensor:
-    """Write it out."""
+    """Write the formula out; each operation is a kernel."""
     above = torch.exp(x - x.amax(-1, keepdim=True))
     return above / above.sum(-1, keepdim=True)
 
 
 def pytorch(x: torch.Tensor) -> torch.Tensor:
-    """Use PyTorch's."""
+    """Use PyTorch's softmax."""
     return torch.softmax(x, -1)
 
 

@@ -12,12 +12,12 @@ def inputs(size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 
 def multiplied(x: torch.Tensor) -> torch.Tensor:
-    """Multiply with itself."""
+    """Multiply each element by itself."""
     return x * x
 
 
 def power(x: torch.Tensor) -> torch.Tensor:
-    """Raise to the power of two."""
+    """Raise each element to the power of two."""
     return x**2
 
 

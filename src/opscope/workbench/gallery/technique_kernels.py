@@ -14,10 +14,10 @@ _SOURCE: Final = "techniques.cu"
 
 
 def refuse_without_cuda(device: torch.device) -> None:
-    """Refuse a device that cannot run the kernels, or a machine that cannot build them.
+    """Check that a device can run the kernels, and that this machine can build them.
 
     Raises:
-        EnvironmentLacksError: the device is no GPU of NVIDIA's, or nvcc is missing.
+        EnvironmentLacksError: the device is no NVIDIA GPU, or nvcc is missing.
     """
     if device.type != "cuda" or torch.version.cuda is None:
         raise EnvironmentLacksError(
@@ -27,10 +27,10 @@ def refuse_without_cuda(device: torch.device) -> None:
 
 
 def _ready(value: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return a tensor as the kernels take it: dense, and at an address that vectors may be loaded from.
+    """Return a tensor as the kernels take it: contiguous, and at an address that vector loads can use.
 
     Raises:
-        UsageError: it is of another data type, or not on a GPU.
+        UsageError: the tensor is of another data type, or not on a GPU.
     """
     if value.dtype != dtype:
         wanted, given = (str(name).removeprefix("torch.") for name in (dtype, value.dtype))
@@ -54,12 +54,12 @@ def _copy(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def copy_along_columns(x: torch.Tensor) -> torch.Tensor:
-    """Copy a matrix, each warp a piece of a column."""
+    """Copy a matrix; each warp copies a piece of a column."""
     return _copy("copy_along_columns", x)
 
 
 def copy_along_rows(x: torch.Tensor) -> torch.Tensor:
-    """Copy a matrix, each warp a piece of a row."""
+    """Copy a matrix; each warp copies a piece of a row."""
     return _copy("copy_along_rows", x)
 
 
@@ -86,7 +86,14 @@ def transpose_tile_33(x: torch.Tensor) -> torch.Tensor:
 
 
 def choose(x: torch.Tensor, flags: torch.Tensor, order: torch.Tensor, steps: int) -> torch.Tensor:
-    """Solve Kepler's equation where a flag is set, else take a square root; threads take the elements in an order."""
+    """Solve Kepler's equation for elements whose flag is set, and take a square root of the others.
+
+    Args:
+        x: the numbers, float32.
+        flags: int32, of the same size; 0 takes the square root.
+        order: int32, a permutation: the index of the element that each thread takes.
+        steps: how many iterations each computation makes.
+    """
     x, flags, order = _ready(x), _ready(flags, torch.int32), _ready(order, torch.int32)
     result = torch.empty_like(x)
     return _run("choose", result, x, flags, order, result, x.numel(), steps)
@@ -99,12 +106,18 @@ def _follow(name: str, x: torch.Tensor, following: torch.Tensor, steps: int) -> 
 
 
 def follow_alone(x: torch.Tensor, following: torch.Tensor, steps: int) -> torch.Tensor:
-    """Add up the values that links lead to, with one small block on a multiprocessor."""
+    """Follow links and add up their values, with one small block on a multiprocessor.
+
+    Args:
+        x: the values, float32.
+        following: int32, of the same size: the index that follows each one.
+        steps: how many links to follow from each element.
+    """
     return _follow("follow_alone", x, following, steps)
 
 
 def follow_together(x: torch.Tensor, following: torch.Tensor, steps: int) -> torch.Tensor:
-    """Add up the values that links lead to, with as many blocks on a multiprocessor as fit."""
+    """Follow links and add up their values as `follow_alone`, with as many blocks on a multiprocessor as fit."""
     return _follow("follow_together", x, following, steps)
 
 
@@ -115,12 +128,12 @@ def _scale(name: str, x: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def scale_by_float(x: torch.Tensor, factor: float) -> torch.Tensor:
-    """Multiply with a number, four bytes a thread."""
+    """Multiply by a number, with four bytes per thread."""
     return _scale("scale_by_float", x, factor)
 
 
 def scale_by_float4(x: torch.Tensor, factor: float) -> torch.Tensor:
-    """Multiply with a number, sixteen bytes a thread."""
+    """Multiply by a number, with sixteen bytes per thread."""
     return _scale("scale_by_float4", x, factor)
 
 
@@ -132,14 +145,14 @@ def add_bias(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 
 def relu(x: torch.Tensor) -> torch.Tensor:
-    """Replace what is negative by zero."""
+    """Replace negative numbers by zero."""
     x = _ready(x)
     result = torch.empty_like(x)
     return _run("relu", result, x, result, x.numel())
 
 
 def scale_bias_relu(x: torch.Tensor, bias: torch.Tensor, factor: float) -> torch.Tensor:
-    """Multiply a matrix with a number, add one to each column, and replace what is negative by zero."""
+    """Multiply a matrix by a number, add a bias to each column, and replace negative numbers by zero."""
     x, bias = _ready(x), _ready(bias)
     result = torch.empty_like(x)
     return _run("scale_bias_relu", result, x, bias, result, *x.shape, factor)
@@ -154,14 +167,21 @@ def sine(x: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _recorded(size: int, kernels: int, device: torch.device) -> tuple[ctypes.c_void_p, torch.Tensor]:
-    """Return a graph of sines, and the memory between its kernels, which must stay as long as the graph does."""
+    """Return a graph of sines, and the memory that its kernels share, which must live as long as the graph."""
     between, graph = torch.empty(size, device=device), ctypes.c_void_p()
     launch(_SOURCE, "record_sines", device, between, size, kernels, ctypes.c_void_p(ctypes.addressof(graph)))
     return graph, between
 
 
 def replay_sines(x: torch.Tensor, kernels: int) -> torch.Tensor:
-    """Take sines of sines, as one launch of a graph that is made once for a size, and told the tensors of each call."""
+    """Take sines of sines by one launch of a graph.
+
+    The graph is made once for each size and number of kernels, and gets the tensors of each call.
+
+    Args:
+        x: the numbers, float32.
+        kernels: how many sines to take one after the other.
+    """
     x = _ready(x)
     result = torch.empty_like(x)
     if not result.numel():

@@ -20,7 +20,13 @@ _NAME = "timers"
 
 
 def measure(device: torch.device, limits: Limits, progress: Callable[[str], None]) -> tuple[BenchResult, ...]:
-    """Time GELU of a million elements in every way that there is here, opscope's last."""
+    """Time GELU in every way that is available here, opscope's last: a million elements on a GPU, 16,384 on a CPU.
+
+    Args:
+        device: where the function runs.
+        limits: for opscope's own measurement.
+        progress: called with a line of text on what goes on.
+    """
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     x = torch.randn(1 << 20 if device.type == "cuda" else 1 << 14, device=device).to(dtype)
 
@@ -59,6 +65,7 @@ def _others(call: Callable[[], object], device: torch.device) -> Iterator[BenchR
         "perf_counter and synchronize", Measure.WALL, [_clocked(call, device, waits=True) for _ in range(_CALLS)],
         "issuing, the device's work, and finding out that it has ended",
     )  # fmt: skip
+    # Timer measures with one thread unless it is told otherwise; all ways are to use as many.
     timed = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     yield _result(
         "torch.utils.benchmark.Timer", Measure.WALL,

@@ -1,7 +1,7 @@
 """Tiles in shared memory: a matrix transposed directly, and by tiles.
 
-Directly, either the reads or the writes run along columns, and a sector of 32 bytes is moved for each 4. A tile is
-read by rows, turned in shared memory, and written by rows.
+Directly, either the reads or the writes run along columns, and a sector of 32 bytes is moved for each element of 4. A
+tile is read by rows, transposed in shared memory, and written by rows.
 """
 
 import torch
@@ -12,12 +12,16 @@ from opscope.workbench.gallery.coalescing import inputs
 
 
 def pytorch(x: torch.Tensor) -> torch.Tensor:
-    """Use PyTorch's copy of a transposed view."""
+    """Transpose with PyTorch: a copy of a transposed view."""
     return x.t().contiguous()
 
 
 def case(device: torch.device) -> Case:
-    """Return the kernels; a GPU is needed."""
+    """Return the case.
+
+    Raises:
+        EnvironmentLacksError: the device is no NVIDIA GPU, or nvcc is missing.
+    """
     kernels.refuse_without_cuda(device)
     variants: dict[str, Function] = {
         "naive": kernels.transpose_naive,

@@ -4,9 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-_BLOCK_BYTES = 4096  # of a block of four warps: two loads of 16 bytes a thread, the fastest on an H200
+_BLOCK_BYTES = 4096  # of a block of four warps: two loads of 16 bytes per thread, the fastest on an H200
 
-# The block's first element is a 64-bit number of the whole program; within the block 32 bits suffice, and are faster.
+# The index of a block's first element has 64 bits; within the block 32 bits suffice, and are faster.
 
 
 @triton.jit
@@ -39,7 +39,9 @@ def _add_kernel(x_pointer, y_pointer, out_pointer, n, BLOCK: tl.constexpr):  # t
 def _softmax_kernel(x_pointer, out_pointer, columns, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
+    # Elements beyond the row are minus infinity: they add nothing to the sum, and are never the maximum.
     x = tl.load(x_pointer + row * columns + at, mask=at < columns, other=-float("inf")).to(tl.float32)
+    # Relative to the maximum, so that exp cannot overflow.
     above = tl.exp(x - tl.max(x, axis=0))
     tl.store(out_pointer + row * columns + at, above / tl.sum(above, axis=0), mask=at < columns)
 
@@ -51,7 +53,7 @@ def _layer_norm_kernel(x_pointer, weight_pointer, bias_pointer, out_pointer, col
     inside = at < columns
     x = tl.load(x_pointer + row * columns + at, mask=inside, other=0.0).to(tl.float32)
     mean = tl.sum(x, axis=0) / columns
-    centred = tl.where(inside, x - mean, 0.0)
+    centred = tl.where(inside, x - mean, 0.0)  # zeros beyond the row would have become -mean, and count
     scale = tl.rsqrt(tl.sum(centred * centred, axis=0) / columns + epsilon)
     weight = tl.load(weight_pointer + at, mask=inside).to(tl.float32)
     bias = tl.load(bias_pointer + at, mask=inside).to(tl.float32)
@@ -82,7 +84,7 @@ def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
-    """Softmax over the last dimension: one program per row, which fits into registers."""
+    """Compute softmax over the last dimension, with one program per row, which must fit into registers."""
     x = x.contiguous()
     out, columns = torch.empty_like(x), x.shape[-1]
     block = triton.next_power_of_2(columns)
@@ -91,7 +93,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Layer norm over the last dimension: one program per row."""
+    """Compute layer norm over the last dimension, with one program per row."""
     x = x.contiguous()
     out, columns = torch.empty_like(x), x.shape[-1]
     block = triton.next_power_of_2(columns)

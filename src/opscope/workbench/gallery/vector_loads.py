@@ -1,7 +1,7 @@
-"""Vectors: numbers multiplied four bytes a thread, and sixteen.
+"""Vector loads: numbers scaled with four bytes per thread, and with sixteen.
 
-A load of a ``float4`` is one instruction instead of four, and has four times the bytes under way: by so much fewer
-warps keep the memory busy. The address must be a multiple of sixteen bytes.
+A load of a ``float4`` is one instruction instead of four, and has four times the bytes in flight, so a quarter of the
+warps keeps the memory busy. The address must be a multiple of sixteen bytes.
 """
 
 from typing import Final
@@ -20,22 +20,26 @@ def inputs(size: int, device: torch.device) -> torch.Tensor:
 
 
 def by_float(x: torch.Tensor) -> torch.Tensor:
-    """Move one number a thread."""
+    """Move one number per thread."""
     return kernels.scale_by_float(x, _FACTOR)
 
 
 def by_float4(x: torch.Tensor) -> torch.Tensor:
-    """Move four numbers a thread."""
+    """Move four numbers per thread."""
     return kernels.scale_by_float4(x, _FACTOR)
 
 
 def pytorch(x: torch.Tensor) -> torch.Tensor:
-    """Use PyTorch's."""
+    """Multiply with PyTorch."""
     return x * _FACTOR
 
 
 def case(device: torch.device) -> Case:
-    """Return the kernels; a GPU is needed."""
+    """Return the case.
+
+    Raises:
+        EnvironmentLacksError: the device is no NVIDIA GPU, or nvcc is missing.
+    """
     kernels.refuse_without_cuda(device)
     variants: dict[str, Function] = {"float": by_float, "float4": by_float4, "pytorch": pytorch}
     return Case("vector-loads", variants, inputs, pytorch, {"size": 1 << 24})

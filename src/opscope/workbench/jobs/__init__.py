@@ -1,1 +1,1 @@
-"""What commands start: processes that measure benchmarks or list kernels, and the parents that follow them."""
+"""The processes that commands start to benchmark or to list kernels, and the code that starts and follows them."""

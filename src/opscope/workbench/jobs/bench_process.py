@@ -1,4 +1,4 @@
-"""Benchmarks in processes of their own, which may crash or never return. No PyTorch here."""
+"""Benchmarks in separate processes, which may crash or never return. Needs no PyTorch here."""
 
 import functools
 import os
@@ -25,19 +25,21 @@ from opscope.workbench.benchmarking.verdicts import compare, pairs_of
 
 Progress = Callable[[str], None]
 T = TypeVar("T", BenchDocument, FalseAlarms)
-_LAST_LINES = 15
+_LAST_LINES = 15  # of a process's errors, which a failure shows
 
 
 def benchmark(request: BenchRequest, processes: int, timeout_s: float, progress: Progress) -> BenchDocument:
-    """Benchmark in one fresh process, or in several: then each process is one sample.
+    """Benchmark in one fresh process, or in several, of which each is one sample.
 
     Args:
-        request: what.
-        processes: how many.
-        timeout_s: the most for each.
-        progress: called with what goes on.
+        request: what to benchmark.
+        processes: how many processes, at least 1.
+        timeout_s: the most for each process, in seconds.
+        progress: called with a line of text on what goes on.
 
     Raises:
+        UsageError: a target or parameter is wrong.
+        EnvironmentLacksError: the machine lacks something, such as memory.
         OpscopeError: a process failed, or did not return in time.
     """
     documents = []
@@ -53,7 +55,15 @@ def _prefixed(progress: Progress, prefix: str, text: str) -> None:
 
 
 def calibrate(request: BenchRequest, timeout_s: float, progress: Progress) -> tuple[FalseAlarms, Path]:
-    """Measure how often equal functions are said to differ here, and keep it.
+    """Measure how often equal functions are said to differ on this machine, and keep the result.
+
+    Args:
+        request: with ``trials`` of at least 1; its targets are not measured.
+        timeout_s: the most for the process, in seconds.
+        progress: called with a line of text on what goes on.
+
+    Returns:
+        The result, and the file where it is kept.
 
     Raises:
         OpscopeError: the process failed, or did not return in time.
@@ -65,7 +75,7 @@ def calibrate(request: BenchRequest, timeout_s: float, progress: Progress) -> tu
 
 
 def kept_false_alarms(document: BenchDocument) -> FalseAlarms | None:
-    """Return what was measured by `calibrate` on this device with this PyTorch."""
+    """Return what `calibrate` measured on a document's device with its PyTorch; None if it did not."""
     device = document.device if document.framework.on_gpu else "cpu"
     try:
         return msgspec.json.decode(_calibration(device, document.framework.torch).read_bytes(), type=FalseAlarms)
@@ -79,7 +89,7 @@ def _calibration(device: str, torch: str) -> Path:
 
 
 def together(documents: Sequence[BenchDocument]) -> BenchDocument:
-    """Join the same benchmark of several processes: the median of each process is a sample."""
+    """Join documents of the same benchmark from several processes; each process's median is one sample."""
     first = documents[0]
     results = tuple(_joined([document.results[at] for document in documents]) for at in range(len(first.results)))
     return replace(first, processes=len(documents), results=results, comparisons=compare(pairs_of(results)))
@@ -90,6 +100,7 @@ def _joined(results: Sequence[BenchResult]) -> BenchResult:
         found = [one for result in results if (one := result.duration(measure)) is not None]
         return duration_of([one.median for one in found]) if len(found) == len(results) else None
 
+    # What is wrong in one process is wrong, whatever the others say.
     wrong = next((r.correctness for r in results if r.correctness and r.correctness.verdict is Correct.WRONG), None)
     return replace(
         results[0],
@@ -105,7 +116,11 @@ def _joined(results: Sequence[BenchResult]) -> BenchResult:
 
 
 def _one(request: BenchRequest, timeout_s: float, progress: Progress, kind: type[T]) -> T:
-    """Run one process and return what it wrote."""
+    """Run one process and return the document that it wrote.
+
+    Raises:
+        OpscopeError: see `benchmark`.
+    """
     with scratch() as folder:
         target = folder / "document.json"
         process = subprocess.Popen(
@@ -114,6 +129,7 @@ def _one(request: BenchRequest, timeout_s: float, progress: Progress, kind: type
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # It can import what this process can: targets may be modules of the user's.
             env=own_environment(PYTHONPATH=os.pathsep.join(part for part in sys.path if part)),
         )
         last = _followed(process, encode(request).decode(), timeout_s, progress)
@@ -123,16 +139,17 @@ def _one(request: BenchRequest, timeout_s: float, progress: Progress, kind: type
 
 
 def _followed(process: "subprocess.Popen[str]", request: str, timeout_s: float, progress: Progress) -> tuple[str, str]:
-    """Send the request and follow what the process says; return the last of it, and its errors.
+    """Send the request and pass on the process's lines; return its last line, and the end of its errors.
 
     Raises:
-        OpscopeError: it did not return in time.
+        OpscopeError: the process did not return in time.
     """
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     errors: list[str] = []
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
+    # Both streams are read at the same time: a process whose pipe is full would wait for ever.
     threads = [
         threading.Thread(target=_read, args=(process.stdout, lines.put), daemon=True),
         threading.Thread(target=_read, args=(process.stderr, lambda line: errors.append(line or "")), daemon=True),
@@ -151,7 +168,7 @@ def _followed(process: "subprocess.Popen[str]", request: str, timeout_s: float, 
             raise OpscopeError(
                 f"it did not return within {timeout_s:.0f} s (--timeout); the last it said: {last}"
             ) from None
-        if line is None:
+        if line is None:  # the stream has ended
             break
         last = line.strip()
         progress(last)

@@ -1,4 +1,4 @@
-"""From the words of a command line to the cases that are benchmarked."""
+"""Turns the words of a command line into the cases that are benchmarked."""
 
 import functools
 import inspect
@@ -24,21 +24,26 @@ _DTYPES: Final = {
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE: Final = re.compile(r"(\d+)([kKmMgG]?)")
 _RANGE: Final = re.compile(rf"{_SIZE.pattern}\.\.{_SIZE.pattern}")
-_STEP: Final = 4
-_OWN: Final = ("inputs", "reference")  # of a file: no variants
+_STEP: Final = 4  # the factor between the sizes of a range
+_OWN: Final = ("inputs", "reference")  # functions of a file that are not variants
 
 
 def cases_of(request: BenchRequest, device: torch.device) -> list[Case]:
-    """Return what is benchmarked: each gallery case and each file by itself, functions of several places together.
+    """Return the cases of a request: one per gallery case and per file, and one for all functions together.
+
+    Args:
+        request: with the targets; ``timers`` among them is skipped, as it is no comparison of functions.
+        device: which decides what variants a gallery case has.
 
     Raises:
-        UsageError: a target is not there.
+        UsageError: a target does not exist, cannot be imported, or has no functions.
+        EnvironmentLacksError: a gallery case needs a GPU or nvcc.
     """
     cases: list[Case] = []
     functions: list[str] = []
     for target in request.targets:
         if target == TIMERS:
-            continue  # it is no comparison of functions
+            continue
         if target in GALLERY:
             cases.append(gallery_case(target, device))
         elif ":" in target:
@@ -57,6 +62,7 @@ def cases_of(request: BenchRequest, device: torch.device) -> list[Case]:
 
 def _of_file(place: str, request: BenchRequest) -> Case:
     module = _loaded(load_module, place)
+    # Only functions that the file itself defines: imported ones belong to another module.
     variants = {
         name: value
         for name, value in vars(module).items()
@@ -71,6 +77,7 @@ def _of_file(place: str, request: BenchRequest) -> Case:
 
 def _of_functions(targets: Sequence[str], request: BenchRequest) -> Case:
     places = [target.rpartition(":") for target in targets]
+    # Functions of the same name, from several files, are told apart by their whole targets.
     names = [name for *_, name in places]
     shown = names if len(set(names)) == len(names) else list(targets)
     module = _loaded(load_module, places[0][0])
@@ -82,7 +89,7 @@ def _loaded(load: Callable[[str], T], target: str) -> T:
     """Load a module or function of the user's.
 
     Raises:
-        UsageError: that fails, in whatever way.
+        UsageError: loading fails, for any reason.
     """
     try:
         return load(target)
@@ -107,7 +114,10 @@ def _reference(module: ModuleType, request: BenchRequest) -> Callable[..., objec
 
 
 def points_of(axes: Mapping[str, Sequence[str]]) -> Iterator[dict[str, object]]:
-    """Return every combination of the axes' values.
+    """Yield every combination of the axes' values, by name.
+
+    Args:
+        axes: per parameter, the words for its values: ``1024``, ``64M``, ``1k..64M``, ``bf16``, ``true``.
 
     Raises:
         UsageError: a range is empty.
@@ -118,7 +128,7 @@ def points_of(axes: Mapping[str, Sequence[str]]) -> Iterator[dict[str, object]]:
 
 
 def _values(word: str) -> list[object]:
-    """Return the values that a word stands for: ``1k..64M`` is a range in steps of four times."""
+    """Return the values that a word stands for; ``1k..64M`` is a range in which each size is four times the last."""
     if (found := _RANGE.fullmatch(word)) is not None:
         first, last = (int(found[at]) * _UNITS[found[at + 1].lower()] for at in (1, 3))
         if first > last or not first:
@@ -132,6 +142,7 @@ def _values(word: str) -> list[object]:
         return [_DTYPES[word]]
     if (found := _SIZE.fullmatch(word)) is not None:
         return [int(found[1]) * _UNITS[found[2].lower()]]
+    # What is neither a number nor a truth value stays text.
     try:
         return [float(word)]
     except ValueError:

@@ -1,4 +1,4 @@
-"""The process that benchmarks: reads a request from standard input, says what goes on, and writes a document."""
+"""The process that benchmarks: reads a request from standard input, prints its progress, and writes a document."""
 
 import sys
 from collections.abc import Callable
@@ -21,10 +21,15 @@ from opscope.workbench.jobs.bench_written import document_of
 
 
 def run(request: BenchRequest, progress: Callable[[str], None]) -> BenchDocument | FalseAlarms:
-    """Benchmark what is asked for.
+    """Benchmark what a request asks for.
+
+    Args:
+        request: with ``trials``, a function is compared with itself that often, and targets are not measured.
+        progress: called with a line of text on what goes on.
 
     Raises:
-        UsageError: a target, a parameter or the device is not there.
+        UsageError: a target, a parameter or the device's name is wrong.
+        EnvironmentLacksError: the device or nvcc is missing.
     """
     device = resolve_device(request.device)
     limits = Limits(half_width=request.half_width, seconds=request.seconds, calls=request.calls)
@@ -43,7 +48,7 @@ def run(request: BenchRequest, progress: Callable[[str], None]) -> BenchDocument
 
 
 def main() -> None:
-    """Serve one request: the document goes to the file that the first argument names, progress to standard output."""
+    """Serve one request: write the document to the file that the first argument names, progress to standard output."""
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=BenchRequest)
 
     def progress(text: str) -> None:
@@ -56,7 +61,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except torch.OutOfMemoryError as error:
         sys.stderr.write(f"not enough memory on the device: {str(error).splitlines()[0]}\n")
-        sys.exit(3)
+        sys.exit(3)  # the code of EnvironmentLacksError
     Path(sys.argv[1]).write_bytes(encode(document))
 
 

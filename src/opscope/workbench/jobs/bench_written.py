@@ -1,4 +1,4 @@
-"""The document of a benchmark, from what was measured and where."""
+"""Makes the document of a benchmark from its results."""
 
 from collections.abc import Sequence
 
@@ -15,13 +15,14 @@ from opscope.workbench.gallery import TIMERS
 def document_of(
     results: Sequence[BenchResult], device: torch.device, request: BenchRequest | None = None
 ) -> BenchDocument:
-    """Compare the results of one process, and say where they were measured.
+    """Compare the results of one process, and describe where they were measured.
 
     Args:
         results: of all cases and parameters.
-        device: where.
-        request: what was asked for, so that it can be measured again.
+        device: where they were measured.
+        request: what was asked for, so that it can be measured again; None if no command asked.
     """
+    # Ways of timing one function are no variants of each other, so they are not compared.
     return BenchDocument(
         created=utc_timestamp(),
         machine=describe_machine(device),

@@ -1,4 +1,4 @@
-"""Starts the process that compiles kernels, and lists what it leaves in Triton's cache."""
+"""Starts the process that compiles kernels, and lists the kernels that it leaves in Triton's cache."""
 
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from opscope.record.listing import ListingRequest
 from opscope.workbench.toolchain.building import disassembled
 from opscope.workbench.toolchain.listing import ptx_kernels
 
-_ERRORS: Final = {2: UsageError, 3: EnvironmentLacksError}
+_ERRORS: Final = {2: UsageError, 3: EnvironmentLacksError}  # by the process's exit code
 
 
 def compiled_kernels(request: ListingRequest, kind: str, timeout_s: float) -> ListingDocument:
@@ -23,12 +23,15 @@ def compiled_kernels(request: ListingRequest, kind: str, timeout_s: float) -> Li
     Args:
         request: what to compile.
         kind: ``ptx`` or ``sass``.
-        timeout_s: how long that may take.
+        timeout_s: how long compiling may take, in seconds.
 
     Raises:
-        OpscopeError: it cannot be compiled, in the words of the process.
+        UsageError: the request is wrong.
+        EnvironmentLacksError: a GPU, Triton or nvdisasm is missing.
+        OpscopeError: the function cannot be compiled, or not in time; the message is the process's last line.
     """
     with scratch() as folder:
+        # Empty caches: what was compiled before would not be compiled again, and so not be listed.
         cache = folder / "triton"
         own = {"TRITON_CACHE_DIR": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
         command = own_process("opscope.workbench.jobs.listing_worker")

@@ -1,6 +1,6 @@
-"""The process that compiles kernels of Triton and torch.compile: it leaves them in Triton's cache, a folder of its own.
+"""The process that compiles kernels of Triton and torch.compile, and leaves them in a Triton cache of its own.
 
-It reads a request from standard input. The caches' folders are set in its environment before anything is imported.
+It reads a request from standard input. Its environment names the folders of the caches before anything is imported.
 """
 
 import ast
@@ -15,7 +15,7 @@ from opscope.knowledge.compute_capabilities import capability_of, compute_capabi
 from opscope.record.bench import BenchRequest
 from opscope.record.listing import ListingRequest
 
-_WARP = 32
+_WARP = 32  # threads
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def _without_gpu_faults(function: Callable[..., object], inputs: Sequence[object
 
 
 def _compile_ahead(request: ListingRequest) -> None:
-    """Compile a kernel of Triton for types and an architecture that were named; no GPU is needed."""
+    """Compile a Triton kernel for the types and the architecture of a request; needs no GPU if that names one."""
     try:
         import triton
         from triton.backends.compiler import GPUTarget
@@ -79,12 +79,13 @@ def _compile_ahead(request: ListingRequest) -> None:
         triton.compile(source, target=target)
     except Exception as error:  # Triton's own errors have no common base
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+        # Of a message of many lines, the first and the last.
         why = " ... ".join(dict.fromkeys(lines[:1] + lines[-1:]))[:400]
         raise OpscopeError(f"{request.target} cannot be compiled: {type(error).__name__}: {why}") from error
 
 
 def _undecorated(module: Any, name: str, target: str) -> Any:
-    """Return a kernel without what chooses its configurations: @triton.autotune, @triton.heuristics."""
+    """Return a kernel without its decorators that choose configurations (@triton.autotune, @triton.heuristics)."""
     found = getattr(module, name, None)
     if found is None:
         raise UsageError(f"{target}: there is no {name}")
@@ -97,7 +98,11 @@ def _undecorated(module: Any, name: str, target: str) -> Any:
 
 
 def _types(names: Sequence[str], request: ListingRequest) -> tuple[dict[str, str], dict[tuple[int, ...], object]]:
-    """Return the type of each argument, and the values of constants by position."""
+    """Return the type of each argument by name, and the values of constants by the argument's position.
+
+    Raises:
+        UsageError: a constant is no argument, or types and constants are not as many as the arguments.
+    """
     unknown = [name for name in request.constants if name not in names]
     if unknown:
         raise UsageError(f"the kernel has no argument {unknown[0]!r}; it has {', '.join(names)}")
@@ -122,7 +127,11 @@ def _value(text: str) -> object:
 
 
 def _number(arch: str | None) -> int:
-    """Return a compute capability as Triton counts it: 90."""
+    """Return a compute capability as Triton writes it, 90 for 9.0; that of the current GPU if ``arch`` is None.
+
+    Raises:
+        UsageError: it is no known architecture, or None without a GPU.
+    """
     if arch is None:
         import torch
 

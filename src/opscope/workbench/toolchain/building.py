@@ -1,4 +1,4 @@
-"""A source and what to make of it -> `BuildDocument`, or listings of its kernels."""
+"""Builds a source into a `BuildDocument`, or lists its kernels."""
 
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,10 +27,15 @@ SUFFIXES: Final = {nvcc.Kind.EXECUTABLE: "", nvcc.Kind.LIBRARY: ".so", nvcc.Kind
 
 
 def chosen(asked: Sequence[str], *, universal: bool) -> tuple[str, ...]:
-    """Return the compute capabilities to build for: what was asked, all, or those of the GPUs here.
+    """Return the compute capabilities to build for: those asked for, all, or those of this machine's GPUs.
+
+    Args:
+        asked: words such as ``sm_90`` or ``9.0``; empty for the GPUs of this machine.
+        universal: whether to build for all that nvcc knows; ``asked`` then does not count.
 
     Raises:
-        EnvironmentLacksError: nothing was asked for, and there is no GPU here.
+        UsageError: a word is no architecture, or nvcc does not build for it.
+        EnvironmentLacksError: nvcc is missing, or nothing was asked for and there is no GPU.
     """
     compiler = nvcc.installed()
     if universal:
@@ -49,17 +54,18 @@ def chosen(asked: Sequence[str], *, universal: bool) -> tuple[str, ...]:
 def build_file(
     source: Path, output: Path, kind: nvcc.Kind, numbers: Sequence[str], block: int, more: Iterable[str] = ()
 ) -> BuildDocument:
-    """Build a file, and say what its kernels take.
+    """Build a file, and report the resources of its kernels.
 
     Args:
         source: a ``.cu`` file.
-        output: what to write; a library is loaded under its name.
-        kind: what to make of it.
+        output: the file to write; the name of an extension's module is taken from it.
+        kind: what to build.
         numbers: compute capabilities.
-        block: threads of the blocks whose occupancy is told.
+        block: how many threads a block has whose occupancy is reported.
         more: further flags for nvcc.
 
     Raises:
+        UsageError: a flag makes nvcc write something else, or nvcc misreads a name.
         EnvironmentLacksError: nvcc, the host's compiler or PyTorch is missing.
         BuildFailedError: the source cannot be compiled.
     """
@@ -80,12 +86,16 @@ def build_file(
         kernels=tuple(with_occupancy(kernel, block) for kernel in resources(built.text)),
         contents=tuple(contents(output)),
         messages=tuple(found for found in messages(built.text) if found.kind == "warning"),
+        # With relocatable device code, the linker decides what kernels take: ptxas does not know it yet.
         linked_figures=not any(one in " ".join(more).replace(" true", "=true") for one in _RELOCATABLE),
     )
 
 
 def with_occupancy(kernel: KernelResources, block: int) -> KernelResources:
-    """Add the theoretical occupancy of blocks of some threads, or why such a block cannot be launched."""
+    """Add the theoretical occupancy of blocks of ``block`` threads, or why they cannot be launched.
+
+    A kernel of an unknown architecture is returned unchanged.
+    """
     capability = compute_capabilities().get(capability_of(kernel.arch) or "")
     if capability is None:
         return kernel
@@ -100,8 +110,13 @@ def listing_of(source: Path, kind: str, number: str, more: Iterable[str] = ()) -
     Args:
         source: a ``.cu`` file.
         kind: ``ptx`` or ``sass``.
-        number: the compute capability.
+        number: the compute capability, such as ``9.0``.
         more: further flags for nvcc.
+
+    Raises:
+        UsageError: a flag makes nvcc write something else, or nvcc misreads a name.
+        EnvironmentLacksError: nvcc, nvdisasm or the host's compiler is missing.
+        BuildFailedError: the source cannot be compiled.
     """
     more = tuple(more)
     nvcc.refuse_flags(more)
@@ -116,8 +131,8 @@ def disassembled(cubin: Path) -> Iterator[KernelListing]:
     """Yield the kernels of a cubin, as nvdisasm reads it.
 
     Raises:
-        EnvironmentLacksError: nvdisasm is missing.
-        OpscopeError: it cannot read the file.
+        EnvironmentLacksError: nvdisasm is missing, or does not run.
+        OpscopeError: nvdisasm cannot read the file.
     """
     command = [str(program("nvdisasm")), "-g", "-c", str(cubin)]
     try:
@@ -131,7 +146,7 @@ def disassembled(cubin: Path) -> Iterator[KernelListing]:
 
 
 def contents(path: Path) -> Iterator[BinaryEntry]:
-    """Yield the code for GPUs in an ELF file, each kind and architecture once with the bytes of all."""
+    """Yield the GPU code in an ELF file: one entry per kind, architecture and compression, with its bytes in all."""
     sizes: dict[tuple[str, str, bool], int] = {}
     with open_elf(path) as elf:
         for binary in fat_binaries(elf):

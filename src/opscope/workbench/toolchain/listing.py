@@ -1,4 +1,4 @@
-"""Text of PTX, and of nvdisasm -> listings with the source line of each instruction."""
+"""Makes listings, with the source line of each instruction, from PTX and from the output of nvdisasm."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _OTHER_SECTION: Final = re.compile(r"\s*\.section\s")
 
 
 def ptx_kernels(text: str) -> Iterator[KernelListing]:
-    """Yield the kernels of PTX, each with its instructions; a kernel ends where its braces do."""
+    """Yield the kernels in a text of PTX, each with its lines; a kernel ends where its braces close."""
     readable, files, arch = demangler(), dict(_files(text)), ""
     symbol: str | None = None
     place: tuple[str | None, int | None] = (None, None)
@@ -31,7 +31,7 @@ def ptx_kernels(text: str) -> Iterator[KernelListing]:
         if symbol is None:
             continue
         if location := _LOC.match(line):
-            place = (files.get(location[1]), int(location[2]))
+            place = (files.get(location[1]), int(location[2]))  # holds for the lines up to the next .loc
             continue
         if line.strip():
             found.append(Instruction(line.rstrip().expandtabs(8), *place))
@@ -48,11 +48,12 @@ def _files(text: str) -> Iterator[tuple[str, str]]:
 
 
 def sass_kernels(text: str) -> Iterator[KernelListing]:
-    """Yield the kernels of what ``nvdisasm -g -c`` printed."""
+    """Yield the kernels in the output of ``nvdisasm -g -c``, each with its instructions and labels."""
     readable, arch = demangler(), ""
     symbol: str | None = None
     place: tuple[str | None, int | None] = (None, None)
     found: list[Instruction] = []
+    # A kernel ends where the next section begins, so one more section ends the last kernel.
     for line in (*text.splitlines(), ".section end"):
         if target := _TARGET.match(line):
             arch = target[1]
@@ -61,7 +62,8 @@ def sass_kernels(text: str) -> Iterator[KernelListing]:
             yield KernelListing(name=readable(symbol), symbol=symbol, arch=arch, instructions=tuple(found))
             symbol = None
         if section:
-            symbol, found = section[1], []  # a place is printed where it changes, also from one kernel to the next
+            # The place is kept: it is printed only where it changes, also from one kernel to the next.
+            symbol, found = section[1], []
         elif symbol is not None and (location := _LINE.match(line)):
             place = (location[1], int(location[2]))
         elif symbol is not None and ("/*" in line or line.startswith(".L_")):

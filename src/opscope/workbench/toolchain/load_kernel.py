@@ -1,4 +1,4 @@
-"""Operators of PyTorch from sources in CUDA or C++: built, checked before each call, and known to ``torch.compile``."""
+"""Makes PyTorch operators from CUDA or C++ sources: built, checked before each call, usable with ``torch.compile``."""
 
 import hashlib
 import inspect
@@ -20,24 +20,26 @@ from opscope.workbench.toolchain.messages import first_error
 from opscope.workbench.toolchain.nvcc import BuildFailedError, installed
 
 Function = Callable[..., object]
+# Python annotations -> types of the C++ declarations.
 _TYPES: Final = {torch.Tensor: "torch::Tensor", int: "int64_t", float: "double", bool: "bool"}
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _ANY_NAME: Final = "TORCH_EXTENSION_NAME"
 _MODULE: Final = re.compile(r"^[ \t]*PYBIND11_MODULE\s*\(\s*(\w+)", re.MULTILINE)
 _INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+# Sources need not include these headers themselves.
 _INCLUDED: Final = ("-include", "torch/types.h")
 _INCLUDED_CUDA: Final = (*_INCLUDED, "-include", "cuda_runtime.h")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requires:
-    """What a tensor must be, so that a kernel may read it.
+    """What a tensor must be for a kernel to read it.
 
     Attributes:
-        dtypes: one of these; None allows all.
-        dims: number of dimensions; None allows all.
-        contiguous: whether its elements must lie one after the other.
-        shape_of: the argument whose shape it must have.
+        dtypes: the data types that it may have; None allows all.
+        dims: its number of dimensions; None allows any.
+        contiguous: whether it must be contiguous.
+        shape_of: the name of the argument whose shape it must have; None allows any shape.
     """
 
     dtypes: tuple[torch.dtype, ...] | None = None
@@ -46,7 +48,13 @@ class Requires:
     shape_of: str | None = None
 
     def problem(self, name: str, value: torch.Tensor, arguments: Mapping[str, object]) -> str | None:
-        """Say what is wrong with an argument; None where nothing is."""
+        """Return what is wrong with an argument; None if nothing is.
+
+        Args:
+            name: of the argument.
+            value: the argument.
+            arguments: all arguments of the call, by name.
+        """
         if self.dtypes is not None and value.dtype not in self.dtypes:
             return f"{name} is of {_short(value.dtype)}, not of {' or '.join(map(_short, self.dtypes))}"
         if self.dims is not None and value.dim() != self.dims:
@@ -64,11 +72,11 @@ def _short(dtype: torch.dtype) -> str:
 
 
 class Operators:
-    """The operators of one source, as attributes; each is ``torch.ops.<namespace>.<name>``, too.
+    """The operators of one source, as attributes; each is also ``torch.ops.<namespace>.<name>``.
 
     Attributes:
-        namespace: under which PyTorch knows them.
-        source: what they were built from.
+        namespace: the operators' namespace in ``torch.ops``.
+        source: the file that they were built from, or a name for a text.
     """
 
     def __init__(self, namespace: str, source: Path, operators: Mapping[str, Function]) -> None:
@@ -96,26 +104,26 @@ def load_kernel(
     name: str = "kernels",
     flags: tuple[str, ...] = (),
 ) -> Operators:
-    """Build operators from a source, unless that was done before, and register them with PyTorch.
+    """Build operators from a source, unless they are in the cache, and register them with PyTorch.
 
-    Before each call it is checked that all tensors are on one device, a GPU for a CUDA source, and are what
-    ``requires`` asks for, contiguous unless told otherwise. The operators work under ``torch.compile`` and pass
-    ``torch.library.opcheck``.
+    Each call first checks that all tensors are on one device (a GPU for a CUDA source) and are what ``requires`` asks
+    for, by default contiguous. The operators work under ``torch.compile`` and pass ``torch.library.opcheck``.
 
     Args:
         source: a ``.cu`` or ``.cpp`` file, or the text of one (CUDA, where it has a ``__global__``). It defines C++
-            functions that take and return ``torch::Tensor``, ``int64_t``, ``double`` and ``bool``. A source with a
-            ``PYBIND11_MODULE`` of its own is built as the extension that it is.
-        functions: per function of the source (of its module, where it has one), a Python function of the same
-            parameters, with annotations, that returns empty tensors like its results: the fake kernel.
-        requires: per parameter, what it must be; the same for all functions.
+            functions that take and return ``torch::Tensor``, ``int64_t``, ``double`` and ``bool``. A source with its
+            own ``PYBIND11_MODULE`` is built as an extension without changes.
+        functions: per function of the source (or of its module, if it has one), the fake kernel: an annotated Python
+            function with the same parameters, which returns empty tensors like the results.
+        requires: per parameter, what it must be; for all functions that have the parameter. None for the defaults.
         name: the operators' namespace in ``torch.ops``.
         flags: further flags for the compiler.
 
     Raises:
-        UsageError: a signature cannot be translated, or an operator of that name is of another source.
+        UsageError: a signature cannot be translated, the source lacks a function, or another source has registered an
+            operator of that name.
         EnvironmentLacksError: PyTorch has no CUDA, or a compiler or ninja is missing.
-        BuildFailedError: the source cannot be compiled: the compiler's first error, with its line.
+        BuildFailedError: the source cannot be compiled; the message has the compiler's first error, with its line.
     """
     if not functions or not _NAME.fullmatch(name):
         raise UsageError(f"load_kernel needs functions, and a name that is one of C++: {name!r}")
@@ -142,7 +150,7 @@ def load_kernel(
     return Operators(name, file or Path(f"{name}.{'cu' if is_cuda else 'cpp'}"), operators)
 
 
-_taken: dict[str, str] = {}  # operator -> what it was built from, in this process
+_taken: dict[str, str] = {}  # operator -> the path or digest of the source that it was built from, in this process
 
 
 def _origin(file: Path | None, text: str) -> str:
@@ -150,10 +158,10 @@ def _origin(file: Path | None, text: str) -> str:
 
 
 def _refuse_taken(name: str, functions: Mapping[str, Function], file: Path | None, text: str) -> None:
-    """Refuse to replace an operator of another source: what holds the earlier one would call the later one.
+    """Check that no operator of another source is replaced: code that holds the old one would call the new one.
 
     Raises:
-        UsageError: an operator of the name is there.
+        UsageError: another source has registered an operator of that name.
     """
     for function in functions:
         before = _taken.get(f"{name}::{function}")
@@ -173,10 +181,14 @@ def _text(source: str | Path) -> tuple[str, Path | None]:
 
 
 def declaration(name: str, fake: Function) -> str:
-    """Return the C++ declaration of a function with a Python function's annotations.
+    """Return the C++ declaration of a function, from its fake kernel's annotations.
+
+    Args:
+        name: the C++ function's name.
+        fake: a Python function whose parameters and result are all annotated.
 
     Raises:
-        UsageError: a parameter or the result is of a type that cannot be translated.
+        UsageError: an annotation is missing, or cannot be translated to C++.
     """
     hints = get_type_hints(fake)
     parameters = list(inspect.signature(fake).parameters)
@@ -209,11 +221,16 @@ def _built(
     if is_cuda and torch.version.cuda is None:
         raise EnvironmentLacksError("a CUDA source needs a PyTorch with CUDA; this one is built for the CPU")
     capability = torch.cuda.get_device_capability() if is_cuda and torch.cuda.is_available() else None
+<<<<<<< ours
     bound = _MODULE.search(text)
     binding = None if bound is not None else _binding(declarations)
     parts = [text, binding or "", *flags, torch.__version__, str(capability)]
+=======
+    # All that decides what is built; each combination gets a folder of its own.
+    parts = [text, *declarations.values(), *flags, torch.__version__, str(capability)]
+>>>>>>> theirs
     parts.append(installed().version if is_cuda else "")
-    if file is not None:  # the same text beside other headers is another program
+    if file is not None:  # the same text with other headers beside it is another program
         parts += [str(file), *_included(file, text)]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     folder = private_folder(f"operators/{name}-{key}")
@@ -223,9 +240,15 @@ def _built(
     sources, called = [own], f"{name}_{key}"
     if binding is not None:
         sources.append(folder / f"opscope_binding_{key}.cpp")
+<<<<<<< ours
         _keep(sources[-1], binding)
     elif bound is not None and bound[1] != _ANY_NAME:
         called = bound[1]  # what its initialisation is called after
+=======
+        _keep(sources[-1], _binding(declarations))
+    elif bound[1] != _ANY_NAME:
+        called = bound[1]  # Python looks for an initialisation of this name, so the library must have it
+>>>>>>> theirs
     with alone_in(folder, lambda: _say_waiting(folder)):
         _clear(folder, called)
         module = _compiled(called, folder, sources, flags, capability, is_cuda=is_cuda)
@@ -236,7 +259,7 @@ def _built(
 
 
 def _included(source: Path, text: str) -> Iterator[str]:
-    """Yield paths and digests of the headers beside a source that it includes, and those that these include."""
+    """Yield the path and digest of each header beside a source that it includes, directly or through others."""
     waiting, seen = [(source.parent, text)], set[Path]()
     while waiting:
         folder, content = waiting.pop()
@@ -251,9 +274,9 @@ def _included(source: Path, text: str) -> Iterator[str]:
 
 
 def _clear(folder: Path, name: str) -> None:
-    """Clear away what a build that was killed left; called while no other process builds in the folder.
+    """Remove what a killed build left behind; no other process may build in the folder meanwhile.
 
-    PyTorch's own lock is a file that stays when its process is killed, and a library may have been cut off.
+    PyTorch's own lock is a file that stays when its process is killed, and a library may be incomplete.
     """
     (folder / "lock").unlink(missing_ok=True)
     library = folder / f"{name}.so"
@@ -275,7 +298,7 @@ def _say_waiting(folder: Path) -> None:
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write a file, unless it is there: ninja builds anew what is newer than before."""
+    """Write a file unless it has that text already: ninja would rebuild what depends on a newer file."""
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         write_whole(path, text.encode())
 
@@ -319,7 +342,12 @@ def _compiled(
 
 @contextmanager
 def _for_architecture(capability: tuple[int, int] | None) -> Iterator[None]:
-    """Build for the device here only, and with ninja of this environment."""
+    """In a ``with`` block, build for this machine's device only, and with the ninja of this Python environment.
+
+    Args:
+        capability: of the device; None leaves the architectures to PyTorch.
+    """
+    # pip installs ninja beside Python's executable, which need not be on the PATH.
     wanted = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
     if capability is not None and "TORCH_CUDA_ARCH_LIST" not in os.environ:
         wanted["TORCH_CUDA_ARCH_LIST"] = f"{capability[0]}.{capability[1]}"
@@ -361,7 +389,13 @@ def _registered(
 
 
 def check_arguments(arguments: Mapping[str, object], requires: Mapping[str, Requires], *, is_cuda: bool) -> str | None:
-    """Say what is wrong with the arguments of a call; None where nothing is."""
+    """Return what is wrong with the arguments of a call; None if nothing is.
+
+    Args:
+        arguments: all arguments, by name.
+        requires: what tensors must be, by the argument's name; others must be contiguous.
+        is_cuda: whether tensors must be on a GPU.
+    """
     tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
     for name, value in tensors.items():
         if is_cuda and not value.is_cuda:

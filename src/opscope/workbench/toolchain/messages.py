@@ -1,4 +1,4 @@
-"""What compilers print: warnings, errors, and what ptxas says of kernels."""
+"""Reads what compilers print: warnings, errors, and the resources of kernels that ptxas reports."""
 
 import re
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from typing import Final
 from opscope.documents.build import CompilerMessage, KernelResources
 from opscope.knowledge.binaries.demangle import demangler
 
+# Of nvcc's front end, of gcc with and without a place, of nvcc's other programs, of the linker, and of gcc's driver.
 _MESSAGES: Final = (
     re.compile(r"(?P<file>[^\s(][^(]*)\((?P<line>\d+)\): (?:\w+ )?(?P<kind>warning|error)\b[^:]*: (?P<text>.*)"),
     re.compile(r"(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:\d+:)? (?:fatal )?(?P<kind>warning|error): (?P<text>.*)"),
@@ -28,7 +29,7 @@ _NUMBERS: Final = {
 
 
 def messages(text: str) -> Iterator[CompilerMessage]:
-    """Yield the warnings and errors in what a compiler printed, each once."""
+    """Yield the warnings and errors in a compiler's output, each once."""
     seen = set()
     for line in text.splitlines():
         found = next((match for pattern in _MESSAGES if (match := pattern.match(line.strip()))), None)
@@ -44,7 +45,7 @@ def messages(text: str) -> Iterator[CompilerMessage]:
 
 
 def first_error(text: str) -> str:
-    """Return the first error that a compiler printed, with its place; its last line where none is recognised."""
+    """Return the first error in a compiler's output, with its place; the last line if no error is recognised."""
     error = next((message for message in messages(text) if message.kind == "error"), None)
     if error is None:
         lines = [line for line in text.strip().splitlines() if line.strip()]
@@ -60,8 +61,9 @@ class _Kernel:
 
 
 def resources(text: str) -> Iterator[KernelResources]:
-    """Yield what ``ptxas --verbose`` said of each kernel on each architecture."""
+    """Yield the resources of each kernel on each architecture, from the output of ``ptxas --verbose``."""
     readable = demangler()
+    # Lines on a kernel follow each other: the entry, its stack, and last its registers.
     kernel: _Kernel | None = None
     for line in text.splitlines():
         if found := _ENTRY.search(line):

@@ -1,4 +1,4 @@
-"""nvcc: which one there is, for which devices it builds, and building with it."""
+"""Finds nvcc, tells for which devices it builds, and builds with it."""
 
 import ctypes
 import hashlib
@@ -23,9 +23,10 @@ from opscope.machine.programs import host_compiler, program, version_text, wheel
 from opscope.workbench.toolchain.messages import first_error
 
 _SECONDS: Final = 1800
-_FIRST_WITH_LETTER: Final = 9  # sm_90a
+_FIRST_WITH_LETTER: Final = 9  # the first major version that has a letter: sm_90a
 _VERSION: Final = re.compile(r"release [\d.]+, V([\d.]+)")
-_MISREAD: Final = re.compile(r"[`$\"',\\]")  # by the shell that it hands names to, or as lists
+_MISREAD: Final = re.compile(r"[`$\"',\\]")  # nvcc passes names to a shell, and splits them at commas
+# Flags that change what nvcc writes, or where.
 _ELSEWHERE: Final = (
     *("-o", "--output-file", "-c", "--compile", "-dc", "--device-c", "-dw", "-ptx", "--ptx", "-cubin", "--cubin"),
     *("-fatbin", "--fatbin", "-dlink", "--device-link", "-lib", "--lib", "-E", "--preprocess", "-M", "-MM", "-cuda"),
@@ -47,13 +48,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Nvcc:
-    """One compiler.
+    """One installation of nvcc.
 
     Attributes:
-        path: where it is.
-        version: ``13.0.88``.
-        capabilities: the compute capabilities that it builds for, the oldest first.
-        flags: what it needs to find its own parts.
+        path: of the program.
+        version: such as ``13.0.88``; ``unknown`` if it does not tell.
+        capabilities: the compute capabilities that it builds for, such as ``9.0``, the lowest first.
+        flags: the flags that it needs to find its own libraries.
     """
 
     path: Path
@@ -64,13 +65,13 @@ class Nvcc:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a build gave.
+    """The result of a build.
 
     Attributes:
-        output: the file.
-        command: as it was run, for a shell.
+        output: the file that was written.
+        command: the command, quoted for a shell.
         text: what the compiler printed.
-        seconds: how long it took.
+        seconds: how long the build took.
     """
 
     output: Path
@@ -80,23 +81,23 @@ class Built:
 
 
 class BuildFailedError(OpscopeError):
-    """The source cannot be compiled: the compiler's first error, with its line."""
+    """The source cannot be compiled; the message has the compiler's first error, with its line."""
 
 
 def compiler() -> Path:
-    """Return the nvcc of ``CUDA_HOME``, of the path, of its usual place, or of NVIDIA's wheels.
+    """Return the path of nvcc: from ``CUDA_HOME``, the PATH, its usual place, or NVIDIA's wheels.
 
     Raises:
-        EnvironmentLacksError: there is none.
+        EnvironmentLacksError: nvcc is not installed.
     """
     return program("nvcc")
 
 
 def installed() -> Nvcc:
-    """Describe the nvcc that is here.
+    """Describe the nvcc of this machine.
 
     Raises:
-        EnvironmentLacksError: there is none, or it does not run.
+        EnvironmentLacksError: nvcc is not installed, or does not run.
     """
     return _described(compiler())
 
@@ -117,17 +118,17 @@ def _described(path: Path) -> Nvcc:
     if not numbers:
         raise EnvironmentLacksError(f"{path} does not say what it builds for: it is no nvcc that works")
     root = path.resolve().parent.parent
-    # The wheels of 13.0 and 13.1 look for their libraries in lib64, and have lib.
+    # nvcc of the wheels 13.0 and 13.1 looks for its libraries in lib64, but they are in lib.
     flags = (f"-L{root / 'lib'}",) if (root / "lib" / "libcudart_static.a").is_file() else ()
     version = found[1] if found else "unknown"
     return Nvcc(path, version, tuple(sorted(numbers, key=version_of)), flags)
 
 
 def architectures(nvcc: Nvcc, asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the compute capabilities of words like ``sm_90``, ``9.0`` or ``sm_90a``, with the letter kept.
+    """Return the compute capabilities of words like ``sm_90``, ``9.0`` or ``sm_90a``, with their letters (``9.0a``).
 
     Raises:
-        UsageError: a word is none, or this nvcc does not build for it.
+        UsageError: a word is no architecture, or this nvcc does not build for it.
     """
     return tuple(dict.fromkeys(_architecture(nvcc, word) for word in asked))
 
@@ -152,9 +153,9 @@ def _why(number: str) -> str:
 
 
 def target_flags(numbers: Sequence[str]) -> tuple[str, ...]:
-    """Return nvcc's flags for machine code of each compute capability, and PTX of the newest for later devices."""
+    """Return nvcc's flags for machine code of each compute capability, and for PTX of the highest for later devices."""
     flags = [flag for number in numbers for flag in gencode(number, ptx=False)]
-    general = [number for number in numbers if number[-1].isdecimal()]  # PTX of sm_90a runs on nothing else
+    general = [number for number in numbers if number[-1].isdecimal()]  # PTX of compute_90a runs on sm_90 only
     if general:
         flags += gencode(max(general, key=version_of), sass=False)
     return tuple(flags)
@@ -165,13 +166,14 @@ def run(source: Path, output: Path, kind: Kind, numbers: Sequence[str], more: It
 
     Args:
         source: a ``.cu`` file.
-        output: what to write.
-        kind: what to make of it.
-        numbers: compute capabilities; one for a cubin or PTX.
+        output: the file to write; it must not be the source.
+        kind: what to build.
+        numbers: compute capabilities, such as ``9.0`` or ``9.0a``; only the first counts for a cubin or PTX.
         more: further flags.
 
     Raises:
-        EnvironmentLacksError: nvcc, or the host's compiler, is missing.
+        EnvironmentLacksError: nvcc or the host's compiler is missing, or the output's folder cannot be written to.
+        UsageError: nvcc misreads a name, or the flags make it write something else.
         BuildFailedError: the source cannot be compiled.
     """
     nvcc, more = installed(), tuple(more)
@@ -205,10 +207,10 @@ def run(source: Path, output: Path, kind: Kind, numbers: Sequence[str], more: It
 
 
 def _refuse(source: Path, output: Path) -> None:
-    """Refuse what nvcc, which hands names to a shell, would make something else of.
+    """Check the names of source and output: nvcc passes them to a shell.
 
     Raises:
-        UsageError: a name that it misreads, or an output that is the source.
+        UsageError: nvcc would misread a name, or the output is the source.
         EnvironmentLacksError: the output cannot be written.
     """
     for path in (source, output):
@@ -221,10 +223,10 @@ def _refuse(source: Path, output: Path) -> None:
 
 
 def refuse_flags(flags: Iterable[str]) -> None:
-    """Refuse flags that make nvcc write something else than what is reported.
+    """Check that no flag makes nvcc write something other than what is reported.
 
     Raises:
-        UsageError: there is one.
+        UsageError: there is such a flag.
     """
     for flag in flags:
         if flag.partition("=")[0] in _ELSEWHERE:
@@ -232,7 +234,7 @@ def refuse_flags(flags: Iterable[str]) -> None:
 
 
 def _is_replaced(flag: str, more: Sequence[str]) -> bool:
-    """Tell whether a default is replaced by a flag of the user's."""
+    """Tell whether one of the user's flags replaces a default."""
     if flag == "-lineinfo":
         return any(one in ("-G", "--device-debug", "-lineinfo", "--generate-line-info") for one in more)
     name = "-std" if flag.startswith("-std") else "-O"
@@ -250,16 +252,16 @@ def _of_kind(kind: Kind, numbers: Sequence[str], more: Sequence[str]) -> tuple[s
 
 
 def build(source: Path, capability: tuple[int, int]) -> ctypes.CDLL:
-    """Build a source with C functions, unless that was done before, and load it.
+    """Build a source with C functions, unless it is in the cache, and load it.
 
     No headers of PyTorch are compiled, so a build takes seconds.
 
     Args:
         source: a ``.cu`` file with C functions.
-        capability: the device's, (9, 0).
+        capability: of the device, as major and minor version: (9, 0).
 
     Raises:
-        EnvironmentLacksError: nvcc is missing.
+        EnvironmentLacksError: nvcc or the host's compiler is missing, or the cache cannot be written to.
         BuildFailedError: the source cannot be compiled.
     """
     number = f"{capability[0]}.{capability[1]}"
@@ -270,16 +272,17 @@ def build(source: Path, capability: tuple[int, int]) -> ctypes.CDLL:
         with tempfile.TemporaryDirectory(prefix=partial_prefix(), dir=library.parent) as folder:
             partial = Path(folder) / library.name
             run(source, partial, Kind.LIBRARY, [number])
+            # In place only when it is whole: other processes may look for it at any time.
             partial.chmod(PRIVATE_FILE)
             partial.replace(library)
     return ctypes.CDLL(str(library))
 
 
 def extension_flags(name: str) -> tuple[str, ...]:
-    """Return the flags that a C++ extension of PyTorch is built with.
+    """Return the flags that build a C++ extension of PyTorch.
 
     Args:
-        name: of the module.
+        name: the name of the extension's module.
 
     Raises:
         EnvironmentLacksError: PyTorch is missing, or built without CUDA.

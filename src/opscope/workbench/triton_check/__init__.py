@@ -1,1 +1,1 @@
-"""Whether a Triton kernel is right: its interpreter with hooks, and agreement with the GPU."""
+"""Checks whether a Triton kernel is right: in Triton's interpreter with hooks, and by comparison with the GPU."""

@@ -1,4 +1,4 @@
-"""Whether the results of a case are right: beside its reference in float64, or beside the interpreter's results.
+"""Checks whether the results of a case are right, against its reference in float64 or the interpreter's results.
 
 The tolerances are those of ``opscope bench``.
 """
@@ -17,7 +17,14 @@ _ANY_TOLERANCE: Final = 1e-1  # 8-bit types have two or three bits of mantissa
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What came of one result."""
+    """How one result compares.
+
+    Attributes:
+        sentence: what was found, for the reader.
+        right: whether the result is right.
+        relative_error: the norm of the difference over that of the right values; None if they cannot be compared.
+        element_error: the largest error of an element, over its size; None for whole numbers.
+    """
 
     sentence: str
     right: bool = False
@@ -27,14 +34,14 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What is right: the results, and where they are from."""
+    """The right results, and where they come from, as words for a sentence."""
 
     results: tuple[torch.Tensor, ...]
     origin: str
 
 
 def changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return a value with every tensor in it changed."""
+    """Return a value with every tensor in it (in mappings, tuples and lists) replaced by what ``change`` returns."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, Mapping):
@@ -45,14 +52,14 @@ def changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def right_of(reference: Callable[..., object], inputs: tuple[Any, ...]) -> Right:
-    """Call the reference with float64 inputs; at their own precision where it does not take those.
+    """Call the reference with float64 inputs, or with the inputs as they are if it does not take float64.
 
-    Whole numbers and truth values are those of the inputs as they are.
+    Results that are whole numbers or truth values always come from the inputs as they are.
     """
     plain = tensors_of(reference(*changed(inputs, copy_of)))
     try:
         double = tensors_of(reference(*changed(inputs, _double)))
-    except Exception:  # many references name a data type
+    except Exception:  # many references name a data type, and then do not take float64
         double = []
     floating = [place for place, one in enumerate(plain) if one.is_floating_point()]
     exact = len(double) == len(plain) and all(double[place].dtype is torch.float64 for place in floating)
@@ -67,12 +74,12 @@ def _double(value: torch.Tensor) -> torch.Tensor:
 
 
 def agreement_of(results: Sequence[torch.Tensor], right: Right, *, tf32: bool = False) -> Agreement:
-    """Compare results with what is right.
+    """Compare the results of a case with the right ones; the answer is that of the worst result.
 
     Args:
         results: of the case.
         right: what they should be.
-        tf32: whether float32 results may be as far off as products in TF32 are, the default of ``tl.dot`` on GPUs.
+        tf32: whether float32 results may be as far off as products in TF32, the default of ``tl.dot`` on GPUs.
     """
     if len(results) != len(right.results):
         sentence = f"it returns {len(results)} tensors, not {len(right.results)}"
@@ -92,6 +99,7 @@ def agreement_of(results: Sequence[torch.Tensor], right: Right, *, tf32: bool = 
     )
 
 
+# Wrong results are worse than right ones; among these, the error counts in units of what its type allows.
 def _badness(found: _Found, dtype: torch.dtype) -> tuple[bool, float]:
     return not found.right, (found.relative_error or 0.0) / (_tolerance(dtype) or 1.0)
 
@@ -128,6 +136,7 @@ def _of_whole(result: torch.Tensor, wanted: torch.Tensor) -> _Found:
 
 def _of_floating(result: torch.Tensor, wanted: torch.Tensor, *, tf32: bool) -> _Found:
     got, limits = result.double(), torch.finfo(result.dtype)
+    # A number that the result's type cannot hold is right as infinity.
     beyond = wanted.abs() > limits.max
     wanted = torch.where(beyond, torch.copysign(torch.full_like(wanted, float("inf")), wanted), wanted)
     if differing := int((got.isnan() != wanted.isnan()).sum()):

@@ -1,4 +1,4 @@
-"""Arithmetic in bfloat16 in Triton's interpreter, which does it on the bits, as if they were whole numbers."""
+"""Corrects bfloat16 in Triton's interpreter, which computes with the bits as if they were whole numbers."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -6,19 +6,20 @@ from typing import Any, Final
 
 import numpy as np
 
+# Methods of InterpreterBuilder that compute elementwise.
 _ARITHMETIC: Final = ("binary_op", "unary_op", "create_clampf", "create_fma")
 
 Call = Callable[..., Any]
 
 
 class Bfloat16:
-    """Makes the interpreter compute in float32, and round to bfloat16, as GPUs do."""
+    """Makes the interpreter compute in float32 and round the result to bfloat16, as GPUs do."""
 
     def __init__(self, interpreter: ModuleType) -> None:
         self._interpreter = interpreter
 
     def install(self) -> None:
-        """Replace what computes, as far as this version has it."""
+        """Replace the interpreter's methods that compute, as far as this version of Triton has them."""
         builder = getattr(self._interpreter, "InterpreterBuilder", None)
         for name in _ARITHMETIC:
             _replace(builder, name, self._in_float32)
@@ -32,6 +33,7 @@ class Bfloat16:
             if not any(map(self._is_bfloat16, args)):
                 return original(builder, *args)
             result = original(builder, *map(self._wide, args))
+            # Comparisons give truth values, which stay as they are.
             return self._narrow(result) if result.data.dtype == np.float32 else result
 
         return compute
@@ -44,7 +46,7 @@ class Bfloat16:
 
     def _cast_by_float32(self, original: Call) -> Call:
         def cast(builder: Any, source: Any, kind: Any) -> Any:
-            if kind.scalar == self._interpreter.tl.bfloat16:
+            if kind.scalar == self._interpreter.tl.bfloat16:  # other types go through float32
                 wide = source if self._is_bfloat16(source) else original(builder, source, self._interpreter.tl.float32)
                 return self._narrow(self._wide(wide))
             return original(builder, self._wide(source), kind)
@@ -79,11 +81,14 @@ class Bfloat16:
     def _wide(self, value: Any) -> Any:
         if not self._is_bfloat16(value):
             return value
+        # A bfloat16 is the upper half of a float32.
         bits = value.data.astype(np.uint32) << np.uint32(16)
         return self._interpreter.TensorHandle(bits.view(np.float32), self._interpreter.tl.float32)
 
     def _narrow(self, value: Any) -> Any:
-        """Round float32 to the nearest bfloat16, to even ones in between, as GPUs do."""
+        """Round float32 to the nearest bfloat16, and to the even one of two that are equally near, as GPUs do."""
+        # A NaN is not rounded: it could become infinite. Its highest mantissa bit, 22, keeps it a NaN when the lower
+        # half is cut off.
         bits = np.ascontiguousarray(value.data).view(np.uint32)
         odd = (bits >> np.uint32(16)) & np.uint32(1)
         rounded = np.where(np.isnan(value.data), bits | np.uint32(1 << 22), bits + np.uint32(0x7FFF) + odd)

@@ -1,8 +1,8 @@
-"""Hooks into Triton's interpreter: every access to memory is checked before it is made.
+"""Hooks into Triton's interpreter: every memory access is checked before it is made.
 
 The interpreter calls methods of ``InterpreterBuilder`` for what a program does. A pointer remembers the tensor that it
-was made from (in its handle's attributes, carried on by what computes pointers from pointers), and an access outside
-that tensor is reported and left out: a load gives NaN (in whole numbers, all bits set), a store nothing.
+was made from, in its handle's attributes, and whatever computes pointers from pointers passes that on. An access
+outside of the tensor is reported and left out: a load gives NaN (all bits set in whole numbers), a store does nothing.
 """
 
 import gc
@@ -21,14 +21,15 @@ import torch
 from opscope.documents.triton_check import MemoryProblem, ProblemKind
 from opscope.workbench.triton_check.memory import POISON, Addresses, Flags, Memory, WatchedMemory, memory_of
 
-_KEY: Final = "opscope.memories"
-# What makes pointers of pointers; not all are there in every version.
+_KEY: Final = "opscope.memories"  # of a handle's attributes
+# Methods that compute pointers from pointers; not every version of Triton has all of them.
 _CARRIES: Final = (
     *("create_addptr", "create_splat", "create_unsplat", "create_broadcast", "create_expand_dims", "create_reshape"),
     *("create_trans", "create_select", "create_bitcast", "create_cat", "create_join"),
 )
 _HANDLES: Final = ("BlockPointerHandle", "TensorDescHandle")
-_MOST_PROBLEMS: Final = 200
+_MOST_PROBLEMS: Final = 200  # kinds of problems that are kept
+# Files below these folders are not the user's code, so no problem's location is there.
 _NOT_OURS: Final = tuple(f"{Path(place).parent}{os.sep}" for place in (__file__, np.__file__, torch.__file__))
 
 Call = Callable[..., Any]
@@ -36,7 +37,16 @@ Call = Callable[..., Any]
 
 @dataclass(slots=True)
 class _Found:
-    """Accesses that are wrong in the same way, as they add up."""
+    """Wrong accesses of one kind, by one line of a kernel to one tensor, added up.
+
+    Attributes:
+        memory: of the tensor.
+        first_program: the program (x, y, z) of the first such access.
+        programs: all programs with such an access.
+        elements: how many elements were accessed.
+        first_offset, last_offset: the least and the greatest index, in elements from the tensor's first one.
+        in_storage: whether all accesses lie within the tensor's storage.
+    """
 
     memory: Memory
     first_program: tuple[int, int, int]
@@ -52,10 +62,10 @@ class _Launch:
     """A launch that is under way.
 
     Attributes:
-        kernel: its name.
-        names: those of its tensors, in the order in which the interpreter takes them.
-        memories: of the tensors that it has taken.
-        live: the memory of all tensors; None until it is asked for.
+        kernel: the kernel's name.
+        names: the names of its tensors, in the order in which the interpreter converts them.
+        memories: the memory of the tensors that it has converted.
+        live: the memory of all tensors in the process; None until it is needed.
     """
 
     kernel: str
@@ -65,12 +75,12 @@ class _Launch:
 
 
 class Watch:
-    """What is seen of the interpreter.
+    """Watches the interpreter's launches and memory accesses.
 
     Attributes:
         launches: how many kernels were launched.
         accesses: how many accesses of single elements were checked.
-        not_checked: what was not, and why.
+        not_checked: sentences on what was not checked, and why.
     """
 
     def __init__(self, interpreter: ModuleType, memory: WatchedMemory) -> None:
@@ -81,7 +91,7 @@ class Watch:
         self._memory = memory
         self._launch: _Launch | None = None
         self._found: dict[tuple[ProblemKind, str, str | None, str], _Found] = {}
-        self._scratch = np.zeros(1, dtype=np.uint64)
+        self._scratch = np.zeros(1, dtype=np.uint64)  # where a compare-and-swap goes that must not be made
         self._not_ours = (*_NOT_OURS, f"{Path(str(interpreter.__file__)).parents[1]}{os.sep}")
 
     def install(self) -> None:
@@ -102,16 +112,16 @@ class Watch:
             self._hook(getattr(self._interpreter, name, None), "materialize_pointers", self._of_block, None)
 
     def use_first_configuration(self, tuner: type) -> None:
-        """Make a kernel with several configurations run with the first, as there is no device to time them on."""
+        """Make kernels with several configurations run with the first one, as no device can time them."""
         self._hook(tuner, "run", self._tuned, "kernels with several configurations cannot be run")
 
     def note(self, sentence: str) -> None:
-        """Say once that something was not checked."""
+        """Note a sentence on what was not checked, once."""
         if sentence not in self.not_checked:
             self.not_checked.append(sentence)
 
     def problems(self) -> tuple[MemoryProblem, ...]:
-        """Return what was found, those with most elements first."""
+        """Return the problems that were found, those with the most elements first."""
         found = [
             MemoryProblem(
                 kind=kind,
@@ -159,6 +169,7 @@ class Watch:
             converted = original(value)
             if self._launch is not None and hasattr(value, "data_ptr"):
                 tensor = getattr(value, "base", value)  # of triton.reinterpret's wrapper
+                # The interpreter converts tensors in the order of the parameters.
                 name = next(self._launch.names, "an argument")
                 memory = memory_of(tensor, name, self._memory.of(tensor))
                 self._launch.memories.append(memory)
@@ -222,6 +233,7 @@ class Watch:
 
     def _atomic(self, original: Call) -> Call:
         def change(builder: Any, operation: Any, pointers: Any, value: Any, mask: Any, *args: Any) -> Any:
+            # An exchange does not depend on what was in memory, so that may be unwritten.
             exchanges = getattr(operation, "name", "") == "XCHG"
             refused = self._refused(ProblemKind.ATOMIC_OUTSIDE, pointers, mask.data, reads=not exchanges)
             allowed = mask if refused is None else self._less(mask, refused)
@@ -239,6 +251,7 @@ class Watch:
                 self._write(pointers, everywhere)
                 return original(builder, pointers, *args)
             self._write(pointers, ~refused)
+            # It takes no mask: pointers that are refused are led to memory of our own.
             elsewhere = np.where(refused, np.uint64(self._scratch.ctypes.data), pointers.data)
             replaced = self._interpreter.TensorHandle(elsewhere, pointers.dtype)
             return self._poisoned(original(builder, replaced, *args), refused)
@@ -246,16 +259,27 @@ class Watch:
         return swap
 
     def _less(self, mask: Any, refused: Flags) -> Any:
-        # Some versions give a plain array, whose ``data`` is its buffer, so no type is taken from it.
+        # Some versions pass a plain array, whose ``data`` is its buffer, so the type is not taken from the mask.
         return self._interpreter.TensorHandle(np.asarray(mask.data) & ~refused, self._interpreter.tl.int1)
 
     def _poisoned(self, result: Any, refused: Flags) -> Any:
         data = np.array(result.data)
+        # Eight bytes of POISON, seen as the result's type: NaN, or all bits set.
         data[refused] = True if data.dtype == np.bool_ else np.full(1, POISON, np.uint8).repeat(8).view(data.dtype)[0]
         return self._interpreter.TensorHandle(data, result.dtype)
 
     def _refused(self, kind: ProblemKind, pointers: Any, mask: Any, *, reads: bool = True) -> Flags | None:
-        """Check an access; return which elements must not be accessed, None where all may."""
+        """Check an access and note its problems.
+
+        Args:
+            kind: the problem to note if the access lies outside.
+            pointers: the handle of the pointers.
+            mask: which of the elements are accessed.
+            reads: whether the access depends on what memory holds; a store never does.
+
+        Returns:
+            A flag per pointer, set where the access must not be made; None if all may be made.
+        """
         launch = self._launch
         wanted = np.broadcast_to(np.asarray(mask), pointers.data.shape)
         addresses = pointers.data[wanted]
@@ -265,6 +289,7 @@ class Watch:
         size = _size(pointers)
         memories = _memories(pointers)
         fine = np.zeros(addresses.shape, dtype=np.bool_)
+        # A pointer of unknown origin may point into any of the launch's tensors.
         for memory in memories or launch.memories:
             here = memory.holds(addresses, size)
             if reads and kind is not ProblemKind.STORE_OUTSIDE:
@@ -285,7 +310,7 @@ class Watch:
         return refused
 
     def _in_live(self, launch: _Launch, addresses: Addresses, size: int) -> Flags:
-        """Hold addresses that were made from numbers against all tensors that there are."""
+        """Check addresses that were made from numbers against the storages of all tensors in the process."""
         if launch.live is None:
             launch.live = [memory_of(tensor, "", None) for tensor in _live_tensors()]
             self.note(f"{launch.kernel} makes pointers from numbers: they were held against whole storages only")
@@ -314,7 +339,7 @@ class Watch:
     def _add(self, kind: ProblemKind, memory: Memory, addresses: Addresses, size: int) -> None:
         kernel = self._launch.kernel if self._launch is not None else ""
         key = (kind, kernel, self._location(), memory.name)
-        x, y, z = map(int, self._interpreter.interpreter_builder.grid_idx)
+        x, y, z = map(int, self._interpreter.interpreter_builder.grid_idx)  # the program that is being interpreted
         if key not in self._found and len(self._found) >= _MOST_PROBLEMS:
             self.note(f"more than {_MOST_PROBLEMS} kinds of problems: the rest is not shown")
             return
@@ -327,7 +352,7 @@ class Watch:
         found.in_storage &= bool(memory.in_storage(addresses, size).all())
 
     def _location(self) -> str | None:
-        """Return the line of the user's code that is run."""
+        """Return the innermost line of the user's code that is running, ``file.py:12``; None if there is none."""
         frame = inspect.currentframe()
         while frame is not None:
             path = frame.f_code.co_filename
@@ -338,7 +363,7 @@ class Watch:
 
 
 def _memories(value: Any) -> tuple[Memory, ...]:
-    """Return the memory that a pointer was made from; nothing where that cannot be told, or of what is no pointer."""
+    """Return the memories that a pointer was made from; none if that is unknown, or the value is no pointer."""
     attributes = getattr(value, "attr", None)
     return attributes.get(_KEY, ()) if isinstance(attributes, dict) else ()
 
@@ -353,7 +378,7 @@ def _tensor_names(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     try:
         given = inspect.getcallargs(executor.fn, *args, **{name: kwargs[name] for name in kwargs if name in known})
     except TypeError:
-        return  # the launch itself says what is wrong
+        return  # the launch itself fails, and says what is wrong
     for name, value in given.items():
         if name not in executor.constexprs:
             yield from _named(name, value)
@@ -371,5 +396,6 @@ def _named(name: str, value: Any) -> Iterator[str]:
 
 def _live_tensors() -> Iterator[torch.Tensor]:
     for one in gc.get_objects():
+        # type(), not isinstance(): objects may answer for their __class__ by running code.
         if issubclass(type(one), torch.Tensor) and one.device.type == "cpu" and one.layout is torch.strided:
             yield one

@@ -1,7 +1,8 @@
-"""A Triton kernel in Triton's interpreter, and on the GPU where there is one: each in a process of its own.
+"""Runs a Triton kernel in Triton's interpreter, and on the GPU if there is one, each in a separate process.
 
-The interpreter is chosen when Triton is imported, a kernel that is wrong may crash or never return, and the command
-line imports neither PyTorch nor Triton. Runs of the same case make the same inputs, from the same seed.
+There are three reasons for processes: the interpreter is chosen when Triton is imported, a wrong kernel may crash or
+never return, and the command line imports neither PyTorch nor Triton. Runs of the same case make the same inputs, from
+the same seed.
 """
 
 import importlib.util
@@ -26,13 +27,13 @@ INTERPRETER: Final = "Triton's interpreter"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
-    """What a process is asked for.
+    """What a process is asked to run.
 
     Attributes:
         target: ``file.py:function`` or ``package.module:function``.
-        parameters: words for the parameters of the inputs.
-        interpreted: whether in the interpreter; else on the GPU.
-        results: the file where the interpreter's results are kept for the GPU's to be compared with.
+        parameters: the parameters of the inputs, by name, as words of the command line.
+        interpreted: whether to run in the interpreter; otherwise on the GPU.
+        results: the file where the interpreter's results are kept, which those of the GPU are compared with.
     """
 
     target: str
@@ -46,10 +47,10 @@ class CheckAnswer:
     """What a process answers.
 
     Attributes:
-        run: what came of it; None where the request is wrong.
-        usage: what is wrong with it.
-        triton: the version.
-        torch: PyTorch's.
+        run: what came of the run; None if the request is wrong.
+        usage: what is wrong with the request; None if nothing is.
+        triton: the version of Triton; None if the process gave no answer.
+        torch: the version of PyTorch; None if the process gave no answer.
     """
 
     run: KernelRun | None = None
@@ -59,16 +60,16 @@ class CheckAnswer:
 
 
 def check_kernel(target: str, parameters: Mapping[str, str], timeout_s: float) -> TritonCheckDocument:
-    """Run a case in the interpreter, then on the GPU, and say what came of it.
+    """Run a case in the interpreter, then on the GPU, and report what was found.
 
     Args:
-        target: the function that launches the kernels.
-        parameters: words for the parameters of the inputs.
-        timeout_s: the most for each run.
+        target: the function that launches the kernels: ``file.py:function`` or ``package.module:function``.
+        parameters: the parameters of the inputs, by name, as words of the command line.
+        timeout_s: the most for each run, in seconds.
 
     Raises:
         EnvironmentLacksError: Triton or PyTorch is missing.
-        UsageError: the function is not there, or cannot be called so.
+        UsageError: the function does not exist, or cannot be called with the inputs.
     """
     for package in ("triton", "torch"):
         if importlib.util.find_spec(package) is None:
@@ -76,6 +77,7 @@ def check_kernel(target: str, parameters: Mapping[str, str], timeout_s: float) -
     with scratch() as folder:
         results = str(folder / "results.pt")
         request = CheckRequest(target=target, parameters=dict(parameters), interpreted=True, results=results)
+        # The interpreter first: without a reference, the GPU's results are compared with its own.
         interpreted = _asked(request, INTERPRETER, timeout_s)
         cpu = _run(interpreted, INTERPRETER)
         on_gpu = _asked_on_gpu(replace(request, interpreted=False), timeout_s)
@@ -110,12 +112,14 @@ def _asked_on_gpu(request: CheckRequest, timeout_s: float) -> CheckAnswer:
 
 
 def _asked(request: CheckRequest, device: str, timeout_s: float) -> CheckAnswer:
-    """Ask a process; what the user's code prints goes to standard error."""
+    """Start a process and return its answer; a process that fails is an answer, too."""
+    # Without the variable, even if it is set here: the GPU's process must not interpret.
     environment = {name: value for name, value in own_environment().items() if name != INTERPRET}
     if request.interpreted:
         environment[INTERPRET] = "1"
     command = own_process("opscope.workbench.triton_check.probe")
     try:
+        # errors=None: what the user's code prints is shown on the standard error of this process.
         done = run_within(command, timeout_s, stdin=encode(request), environment=environment, errors=None)
     except subprocess.TimeoutExpired:
         return _failed(device, f"it did not end within {timeout_s:g} s")

@@ -1,4 +1,4 @@
-"""The memory of tensors that interpreted kernels take: what may be accessed, and what nothing was written to yet."""
+"""The memory of the tensors that interpreted kernels take: what may be accessed, and what is not written yet."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +15,8 @@ _EMPTY: Final = frozenset(
     f"aten::{name}"
     for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 )
-# Every byte of such memory: no number in every floating-point type, -1 in whole numbers. Memory that holds something
-# else was written to, by whatever means.
+# Every byte of such memory is set to this: NaN in every floating-point type, -1 in whole numbers. Memory that holds
+# something else was written to, by whatever means.
 POISON: Final = 0xFF
 
 Addresses = NDArray[np.uint64]
@@ -25,9 +25,9 @@ Flags = NDArray[np.bool_]
 
 
 class Unwritten:
-    """Which bytes of a storage nothing was written to.
+    """Knows which bytes of a storage are not written yet.
 
-    It keeps the storage, so that no other tensor gets its addresses.
+    It holds a reference to the storage, so that no other tensor gets its addresses.
     """
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
@@ -36,7 +36,7 @@ class Unwritten:
         self._written = np.zeros(storage.nbytes(), dtype=np.bool_)
 
     def write(self, addresses: Addresses, size: int) -> None:
-        """Note that elements of some bytes are written."""
+        """Note that the elements of ``size`` bytes at some addresses are written."""
         places = (addresses - np.uint64(self.start)).astype(np.int64)
         for byte in range(size):
             self._written[places + byte] = True
@@ -46,7 +46,7 @@ class Unwritten:
         _bytes_of(self._written, tensor)[...] = True
 
     def read(self, addresses: Addresses, size: int) -> Flags:
-        """Tell for each address whether nothing was written to any byte of the element there."""
+        """Tell for each address whether no byte of the element of ``size`` bytes there is written."""
         places = (addresses - np.uint64(self.start)).astype(np.int64)
         content = self._content()
         found = np.ones(places.shape, dtype=np.bool_)
@@ -55,7 +55,7 @@ class Unwritten:
         return found
 
     def read_view(self, tensor: torch.Tensor) -> Flags:
-        """Tell for each element of a view whether nothing was written to it."""
+        """Tell for each element of a view whether none of its bytes is written."""
         written, content = _bytes_of(self._written, tensor), _bytes_of(self._content(), tensor)
         unwritten: Flags = (~written & (content == POISON)).all(axis=-1)
         return unwritten
@@ -67,7 +67,7 @@ class Unwritten:
 
 
 def _bytes_of(whole: NDArray[Any], tensor: torch.Tensor) -> NDArray[Any]:
-    """Return the bytes of a view's elements, in its shape with one more dimension."""
+    """Return the bytes of a view's elements, in the view's shape with one more dimension for the bytes."""
     size = tensor.element_size()
     return np.lib.stride_tricks.as_strided(
         whole[tensor.storage_offset() * size :],
@@ -77,7 +77,7 @@ def _bytes_of(whole: NDArray[Any], tensor: torch.Tensor) -> NDArray[Any]:
 
 
 class WatchedMemory(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not read by mypy
-    """Sees every operator of PyTorch: which memory is made without content, and what is written to it."""
+    """Sees every operator of PyTorch, and so what memory is made without content and what is written to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class WatchedMemory(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not 
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run an operator, and note what it did."""
+        """Run an operator, and note what memory it made or wrote."""
         keywords = kwargs or {}
         result = func(*args, **keywords)
         if self._paused:
@@ -105,7 +105,7 @@ class WatchedMemory(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not 
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Look at nothing, while the interpreter copies its arguments and gives them back."""
+        """Ignore operators while the interpreter copies its arguments and copies them back."""
         before, self._paused = self._paused, True
         try:
             yield
@@ -113,7 +113,7 @@ class WatchedMemory(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not 
             self._paused = before
 
     def of(self, tensor: torch.Tensor) -> Unwritten | None:
-        """Return what is known of a tensor's storage; None where it had content from its beginning."""
+        """Return what is known of a tensor's storage; None if the storage had content from its beginning."""
         if tensor.layout is not torch.strided or tensor.device.type != "cpu":
             return None
         return self._unwritten.get(tensor.untyped_storage().data_ptr())
@@ -140,17 +140,17 @@ def _written_by(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> I
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Memory:
-    """The memory of a tensor that a kernel was given.
+    """The memory of a tensor that is a kernel's argument.
 
     Attributes:
         name: of the argument.
-        start: address of the first element.
-        item_bytes: size of an element.
-        elements: how many there are.
-        span_bytes: from the beginning of the first element to the end of the last.
-        allowed: which elements of the span belong to the view; None where all do.
+        start: the address of the first element.
+        item_bytes: the size of an element.
+        elements: how many elements there are.
+        span_bytes: from the beginning of the first element to the end of the last one.
+        allowed: which elements of the span belong to the view; None if all do.
         storage: the first address of the storage, and the one after its last.
-        unwritten: what nothing was written to; None where the memory had content from its beginning.
+        unwritten: what is not written yet; None if the memory had content from its beginning.
     """
 
     name: str
@@ -163,36 +163,45 @@ class Memory:
     unwritten: Unwritten | None
 
     def offsets(self, addresses: Addresses) -> Offsets:
-        """Return how many bytes addresses are behind the first element; before it they are negative."""
+        """Return how many bytes each address is behind the first element; negative for addresses before it."""
+        # Unsigned differences wrap around; seen as signed, those before the start are negative.
         return (addresses - np.uint64(self.start)).view(np.int64)
 
     def holds(self, addresses: Addresses, size: int) -> Flags:
-        """Tell for each address whether an element of some bytes there is part of the view."""
+        """Tell for each address whether an element of ``size`` bytes there lies within the view."""
         offsets = self.offsets(addresses)
         inside: Flags = (offsets >= 0) & (offsets <= self.span_bytes - size)
         if self.allowed is not None:
+            # An address that is not aligned touches two elements: both must belong to the view.
             first, last = offsets[inside] // self.item_bytes, (offsets[inside] + size - 1) // self.item_bytes
             inside[inside] = self.allowed[first] & self.allowed[last]
         return inside
 
     def in_storage(self, addresses: Addresses, size: int) -> Flags:
-        """Tell for each address whether an element of some bytes there is inside the storage."""
+        """Tell for each address whether an element of ``size`` bytes there lies within the storage."""
         first, end = self.storage
         found: Flags = (addresses >= np.uint64(first)) & (addresses <= np.uint64(max(end - size, 0)))
         return found
 
     def distance(self, address: int) -> int:
-        """Return how many bytes an address is away."""
+        """Return how many bytes an address is away from the tensor's span; 0 inside of it."""
         return max(self.start - address, address - (self.start + self.span_bytes), 0)
 
 
 def memory_of(tensor: torch.Tensor, name: str, unwritten: Unwritten | None) -> Memory:
-    """Describe the memory of a tensor on the CPU."""
+    """Describe the memory of a tensor on the CPU.
+
+    Args:
+        tensor: a strided tensor.
+        name: of the argument that it is.
+        unwritten: what is not written yet of its storage; None if it had content from its beginning.
+    """
     storage = tensor.untyped_storage()
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     span = sum((count - 1) * stride for count, stride in steps) + 1 if tensor.numel() else 0
     allowed: Flags | None = None
     if not tensor.is_contiguous() and span:
+        # One flag per element of the span; the view's own strides set those that belong to it.
         view = np.zeros(span, dtype=np.bool_)
         strides = tuple(stride * view.itemsize for stride in tensor.stride())
         np.lib.stride_tricks.as_strided(view, shape=tuple(tensor.shape), strides=strides)[...] = True

@@ -1,4 +1,4 @@
-"""Runs a case of Triton kernels, in the interpreter or on the GPU, and compares its results with what is right."""
+"""Runs a case of Triton kernels, in the interpreter or on the GPU, and compares its results with the right ones."""
 
 import importlib
 import importlib.util
@@ -36,11 +36,12 @@ _DTYPES: Final = {
     **{"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16},
     **{"int8": torch.int8, "int16": torch.int16, "int32": torch.int32, "int64": torch.int64, "uint8": torch.uint8},
 }
-_LONGEST: Final = 500
+_LONGEST: Final = 500  # characters of an error's text
 
 
 def main() -> None:
-    """Run what standard input asks for; what the user's code prints goes to standard error."""
+    """Run the request that standard input holds; what the user's code prints goes to standard error."""
+    # Standard output is for the answer alone.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=CheckRequest)
@@ -62,13 +63,13 @@ def _run(request: CheckRequest) -> KernelRun:
 
 
 class _Case:
-    """The user's function, with its inputs on the CPU, which begin with the same random numbers in every run.
+    """The user's function with its inputs on the CPU, which are the same random numbers in every run.
 
     Attributes:
-        request: what names it.
+        request: what names the function.
         memory: sees what the inputs and the function do with memory.
-        inputs: its arguments.
-        kept: a copy of them, for the reference.
+        inputs: the function's arguments.
+        kept: a copy of the arguments, for the reference: kernels may change them.
     """
 
     def __init__(self, request: CheckRequest) -> None:
@@ -84,7 +85,11 @@ class _Case:
         _refuse_unfit(self._function, self.inputs, name)
 
     def call(self, inputs: tuple[Any, ...]) -> tuple[list[torch.Tensor], BaseException | None]:
-        """Call the function; return its results, or what it raised first."""
+        """Call the function; return its results, and the first error if it raised one (None if not).
+
+        Raises:
+            UsageError: the function returns no tensors.
+        """
         try:
             with self.memory:
                 results = tensors_of(self._function(*inputs))
@@ -100,7 +105,11 @@ class _Case:
         return results, None
 
     def compared(self, results: list[torch.Tensor]) -> tuple[Agreement | None, str | None]:
-        """Compare with the reference, else the GPU's results with the interpreter's; or say why that failed."""
+        """Compare results with the reference, or without one the GPU's results with the interpreter's.
+
+        Returns:
+            The agreement (None if there is nothing to compare with), and why comparing failed (None if it did not).
+        """
         interpreted, kept = self.request.interpreted, self.request.results
         reference = getattr(self._module, "reference", None)
         if reference is not None:
@@ -163,10 +172,10 @@ def _watched(memory: WatchedMemory) -> Watch:
 
 
 def _seed() -> None:
-    """Begin the random numbers that inputs are made of, in every run alike."""
+    """Seed the random numbers that inputs may use, the same way in every run."""
     torch.manual_seed(0)
     random.seed(0)
-    np.random.seed(0)  # what the user's file may use
+    np.random.seed(0)  # the user's file may use numpy's global generator
 
 
 def _said(error: BaseException) -> str:
@@ -175,7 +184,7 @@ def _said(error: BaseException) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """Return the last line outside of installed packages that an error passed."""
+    """Return the innermost line of an error's traceback that is the user's, as `` (file.py:12)``; or empty text."""
     own = tuple(str(Path(place).parent) for place in (Path(__file__).parents[1], str(triton.__file__)))
     frames = [
         frame
@@ -186,7 +195,7 @@ def _where(error: BaseException) -> str:
 
 
 def _unwritten(results: list[torch.Tensor], memory: WatchedMemory) -> list[MemoryProblem]:
-    """Find the elements of results that nothing was written to."""
+    """Find elements of the results that are not written."""
     found = []
     for number, result in enumerate(results, 1):
         known = memory.of(result)
@@ -217,10 +226,10 @@ def _unwritten(results: list[torch.Tensor], memory: WatchedMemory) -> list[Memor
 
 
 def _loaded(place: str) -> ModuleType:
-    """Import a file or a module of the user's.
+    """Import the user's file or module.
 
     Raises:
-        UsageError: it is not there, or cannot be imported.
+        UsageError: it does not exist, or cannot be imported.
     """
     if not place:
         raise UsageError("which function? file.py:function, or package.module:function")
@@ -234,6 +243,7 @@ def _loaded(place: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None:
             raise UsageError(f"{path} cannot be imported as a Python file")
+        # As if Python ran the file: it can import what lies beside it.
         sys.path.insert(0, str(path.parent.resolve()))
         module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -256,7 +266,7 @@ def _inputs(module: ModuleType, words: Mapping[str, str]) -> tuple[Any, ...]:
     """Make the arguments of the case, on the CPU.
 
     Raises:
-        UsageError: they cannot be made so.
+        UsageError: there is no function for them, it takes no such parameter, or it fails.
     """
     make: Callable[..., object] | None = getattr(module, "inputs", None)
     if make is None:

@@ -1,1 +1,1 @@
-"""Small programs that try something on this machine, each in a process of its own, and print what came of it."""
+"""Small programs that each try something on this machine, in a separate process, and print the result as JSON."""

@@ -1,4 +1,4 @@
-"""Launches a kernel of our own on every GPU, through the driver alone, and compares its result with the CPU's."""
+"""Launches a small kernel on every GPU, through the driver alone, and compares its result with the CPU's."""
 
 import ctypes
 import sys
@@ -8,7 +8,7 @@ from opscope.machine.driver import DriverFailedError, DriverLibrary
 from opscope.record.codec import encode
 from opscope.record.probes import Computed
 
-# PTX of CUDA 9, which every driver in use translates for every device: out[i] = i * i + 1.
+# out[i] = i * i + 1, in PTX of CUDA 9, which every driver in use can translate for every device.
 _PTX: Final = b"""
 .version 6.0
 .target sm_50
@@ -67,7 +67,7 @@ def _run(library: DriverLibrary, device: int) -> "ctypes.Array[ctypes.c_int]":
 
 
 def main() -> None:
-    """Try every GPU."""
+    """Try every GPU and print the results."""
     try:
         library = DriverLibrary()
         library.call("cuInit", 0)

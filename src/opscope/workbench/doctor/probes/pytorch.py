@@ -18,11 +18,12 @@ _CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.
 
 
 def main() -> None:
-    """Try it."""
+    """Try PyTorch and print the result."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     counts = torch.cuda.device_count() if available else 0
+    # CUPTI is looked for after the profile, which loads it.
     kernels, profile_error = _profiled() if available else (None, None)
     place, version, held = _cupti() if available else (None, None, None)
     found = TorchProbe(
@@ -80,7 +81,7 @@ def _cupti() -> tuple[str | None, int | None, str | None]:
     if library.cuptiGetVersion(ctypes.byref(version)):
         return place, None, None
     handle, callback = ctypes.c_void_p(), _CALLBACK(lambda *_: None)
-    code = library.cuptiSubscribe(ctypes.byref(handle), callback, None)
+    code = library.cuptiSubscribe(ctypes.byref(handle), callback, None)  # fails while another tool holds CUPTI
     if code == 0:
         library.cuptiUnsubscribe(handle)
         return place, version.value, None
@@ -114,7 +115,7 @@ def _reduced(count: int) -> Computed:
     try:
         parts = [torch.full((1024,), float(at + 1), device=f"cuda:{at}") for at in range(count)]
         torch.cuda.nccl.all_reduce(parts)
-        right = count * (count + 1) / 2
+        right = count * (count + 1) / 2  # GPU number n has n + 1 in every element
         wrong = [at for at, part in enumerate(parts) if bool((part != right).any())]
     except RuntimeError as error:
         return Computed(device=0, error=_short(error))

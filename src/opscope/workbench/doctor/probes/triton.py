@@ -1,4 +1,4 @@
-"""Compiles a kernel of Triton, runs it on the first GPU, and compares its result."""
+"""Compiles a Triton kernel, runs it on the first GPU, and checks its result."""
 
 import sys
 
@@ -7,7 +7,7 @@ from opscope.record.probes import ToolProbe
 
 
 def main() -> None:
-    """Try it."""
+    """Try Triton and print the result; without a GPU, only that it can be imported."""
     import torch
     import triton
     import triton.language as tl
