@@ -18,10 +18,10 @@ from opscope.workbench.benchmarking.stopping import Limits
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """What a benchmark measured, and what may be said of it.
+    """The results of a benchmark, and the comparisons of its variants.
 
     Attributes:
-        document: everything, by the schema ``opscope.bench/1``.
+        document: all results, by the schema ``opscope.bench/1``.
     """
 
     document: BenchDocument
@@ -33,7 +33,7 @@ class Comparison:
 
     @property
     def comparisons(self) -> tuple[doc.Comparison, ...]:
-        """Every variant beside the first one."""
+        """The comparison of every variant with the first one, the baseline."""
         return self.document.comparisons
 
     def to_dict(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Comparison:
         return found
 
     def report(self) -> str:
-        """Return everything as Markdown."""
+        """Return all results as Markdown."""
         return render(bench_section(self.document), level=2)
 
     def __repr__(self) -> str:
@@ -51,7 +51,7 @@ class Comparison:
         return "\n".join(lines)
 
     def summary(self) -> Summary:
-        """Return what may be said of every variant, and by the best measure that all have, how long each takes."""
+        """Summarise the durations and comparisons, with a chart by the best measure that all variants have."""
         measure = doc.headline(self.results)
         rows = [(result.name, _shown(result)) for result in self.results]
         rows += [(f"{found.variant} beside {found.baseline}", found.sentence) for found in self.comparisons]
@@ -67,7 +67,7 @@ class Comparison:
 
 
 def _measure_name(measure: doc.Measure) -> str:
-    """Return what a measure is called in running text."""
+    """Return a measure's name for running text."""
     return str(measure).removesuffix("_ns").replace("_", " ")
 
 
@@ -102,20 +102,21 @@ def bench(
     calls: int = 2_000,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Benchmark functions of the same inputs beside each other, in this process; the first one is the baseline.
+    """Benchmark functions with the same inputs in this process; the first one is the baseline.
 
     Args:
-        variants: the functions by name, or one.
-        inputs: their arguments: a tuple, one value, or what makes them (it may take ``device``); None for none.
+        variants: the functions by name, or one function.
+        inputs: their arguments: a tuple, one value, or a function that makes them (it may take ``device``); None for
+            functions without arguments.
         reference: computes the right result in float64; None takes the baseline.
-        device: where: ``cpu``, ``cuda``, ``auto``.
-        seconds: the most time for one kind of duration of one variant.
-        precision: half the width of the interval over the median that is narrow enough.
-        calls: the most calls of one kind.
-        progress: called with what goes on.
+        device: ``cpu``, ``cuda``, ``cuda:N`` or ``auto`` (the first GPU, else the CPU).
+        seconds: the time limit for one measure of one variant.
+        precision: measuring stops when half of the median's 95 % interval is at most this share of the median.
+        calls: the most calls of one measure.
+        progress: called with lines on the progress.
 
     Raises:
-        UsageError: there is no variant, or the device is not there.
+        UsageError: there is no variant, or the device does not exist.
         EnvironmentLacksError: PyTorch is missing.
     """
     from opscope.torch_support.device import current, resolve_device
@@ -126,6 +127,7 @@ def bench(
     named = {getattr(variants, "__name__", "function"): variants} if callable(variants) else dict(variants)
     if not named:
         raise UsageError("there is nothing to benchmark: name at least one function")
+    # Cases take a function that makes the arguments.
     make = inputs if callable(inputs) or inputs is None else _giving(inputs)
     where = resolve_device(device)
     case = Case("opscope.bench", named, make, reference)

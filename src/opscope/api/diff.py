@@ -34,14 +34,14 @@ class Diff(Summarised):
     """What changed between two runs.
 
     Attributes:
-        document: everything, by the schema ``opscope.diff/1``.
+        document: all changes, by the schema ``opscope.diff/1``.
     """
 
     document: DiffDocument
 
     @property
     def pairs(self) -> tuple[PairDiff, ...]:
-        """The configurations that both have."""
+        """The configurations that both runs have, compared."""
         return self.document.pairs
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,16 +50,20 @@ class Diff(Summarised):
         return found
 
     def report(self) -> str:
-        """Return everything as Markdown."""
+        """Return all changes as Markdown."""
         return render(difference_section(self.document), level=2)
 
     def page(self, title: str | None = None) -> Page:
-        """Return everything as a page that opens offline; a notebook shows it in a frame."""
+        """Return a page that opens offline; a notebook shows it in a frame.
+
+        Args:
+            title: None takes the names of both runs.
+        """
         default = f"{self.document.before} and {self.document.after}"
         return Page(new_page(title or default, difference=self.document))
 
     def summary(self) -> Summary:
-        """Return of each pair whether the step changed and what grew most, and of the first what it is made of."""
+        """Summarise each pair (whether the step changed, what grew most), with a chart of the first pair's parts."""
         rows: list[tuple[str, str]] = []
         for pair in self.pairs:
             rows.append((pair.name, pair.unprofiled.sentence))
@@ -85,14 +89,15 @@ def diff(
 
     Args:
         before: a run, an analysis, a trace, or the path of a trace, a converted trace or a run directory.
-        after: the same of what it is compared with.
-        fail_over: how much longer a step may take, as a share (0.05); ``document.gate`` then says whether it does.
-        any_device: compare what ran on different devices.
-        any_steps: compare steps of different kinds.
+        after: the other side, in the same forms.
+        fail_over: by how much longer a step may take, as a share (0.05 is 5 %); ``document.gate`` then has the result.
+            None for no gate.
+        any_device: whether to compare even if they ran on different devices.
+        any_steps: whether to compare even if their steps are of different kinds.
 
     Raises:
         UsageError: they ran on different devices, or have no configuration in common.
-        InconclusiveError: the steps of one are not of the kind of the other's.
+        InconclusiveError: their steps are of different kinds.
         BadInputError, EnvironmentLacksError: as ``opscope.read``.
     """
     sides = dict(_traces(before)), dict(_traces(after))
@@ -122,22 +127,23 @@ def compare_sides(
     any_steps: bool = False,
     without_result: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
 ) -> Diff:
-    """Compare traces by their names; where both sides have one alone, these two.
+    """Compare traces of equal names; if each side has only one trace, compare these two whatever their names.
 
     Args:
-        before: what the first side is called.
-        after: what the second one is called.
-        first: the traces of the first side.
-        second: those of the second one.
-        fail_over: how much longer a step may take, as a share.
-        any_device: compare what ran on different devices.
-        any_steps: compare steps of different kinds.
-        without_result: of each side the configurations that were to be measured and have no result, with the reason.
+        before: the name of the first side.
+        after: the name of the second side.
+        first: the traces of the first side by name.
+        second: the traces of the second side by name.
+        fail_over: as for `diff`.
+        any_device: as for `diff`.
+        any_steps: as for `diff`.
+        without_result: for each side, its configurations that have no result, with the reason.
 
     Raises:
         UsageError, InconclusiveError: as `diff`.
     """
     names = [(name, name) for name in first if name in second]
+    # Not if a configuration has no result: the two that are left over need not belong together.
     if len(first) == len(second) == 1 and not any(without_result):
         names = [(next(iter(first)), next(iter(second)))]
     if not names:
@@ -154,6 +160,7 @@ def compare_sides(
     )
     paired = {one for one, _ in names}, {other for _, other in names}
     gates = [pair.gate for pair in pairs if pair.gate is not None]
+    # What is new after is no regression; what is missing after, or failed on either side, leaves the gate incomplete.
     incomplete = {name: "it is missing after" for name in first if name not in paired[0]}
     incomplete |= {name: f"before, {reason}" for name, reason in without_result[0].items()}
     incomplete |= {name: f"after, {reason}" for name, reason in without_result[1].items()}
@@ -183,7 +190,7 @@ def _check_devices(before: Measured, after: Measured) -> None:
 
 
 def _check_steps(before: Measured, after: Measured) -> None:
-    """Refuse to compare what is no repetition of one thing: an evaluation does not take less time than training."""
+    """Refuse to compare steps of different kinds, such as an evaluation with a training step."""
     records = [one.record for one in (before, after) if one.record is not None]
     kinds = [record.steps.kind for record in records if record.steps is not None]
     if len(set(kinds)) > 1:
@@ -206,15 +213,15 @@ def _traces(side: Side) -> Iterator[tuple[str, Measured]]:
 def traces_by_name(
     paths: list[Path], max_bytes: int, unreadable: Callable[[str, BadInputError], None] | None = None
 ) -> Iterator[tuple[str, Measured]]:
-    """Yield every trace of some paths with its name: its configuration's, or its file's.
+    """Yield every trace of some paths with a unique name: its configuration's, or its file's.
 
     Args:
         paths: traces, run directories, folders.
-        max_bytes: refuse traces that unpack to more.
-        unreadable: told of files of a folder that are no traces, which stop nothing.
+        max_bytes: refuse traces that unpack to more than this.
+        unreadable: called with the name and error of files in a folder that are not traces; these are skipped.
 
     Raises:
-        BadInputError: a file that was named, or all of a folder, cannot be read.
+        BadInputError: a file that was named by itself, or every file of a folder, cannot be read.
     """
     functions, taken = NativeFunctions.shipped(), set[str]()
     for file in files_of(paths):
@@ -234,7 +241,7 @@ def traces_by_name(
 
 
 def _names_of(file: TraceFile) -> Iterator[str]:
-    """Yield what a trace can be called, the shortest first: names of folders tell apart what is called alike."""
+    """Yield possible names of a trace, the shortest first; longer ones add folders, which tell equal names apart."""
     folders, name = file.path.parent, file.path.name or file.path.resolve().name
     if file.capture is not None:
         cycle = f", cycle {file.capture.cycle + 1}" if file.capture.cycle else ""

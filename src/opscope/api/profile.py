@@ -1,4 +1,4 @@
-"""The Python API: ``opscope.profile``, as a call on a step or a module, or around any code with ``with``."""
+"""The Python API of profiles: ``opscope.profile``, called with a step or a module, or used in a ``with`` block."""
 
 import copy
 import operator
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Run(Summarised):
-    """What one profile measured.
+    """The results of one profile.
 
     Attributes:
-        record: what was asked for, the environment, unprofiled step times and peak memory.
+        record: the request, the environment, unprofiled step times and peak memory.
         trace: the trace's tables (of the first cycle).
-        analysis: everything computed from it.
+        analysis: everything computed from the trace.
         measured: the analysis joined with the record: bound, trust, throughput.
-        statistics: the same figures as in ``profiling_stats_*.json`` (schema ``opscope.analysis/1``).
-        directory: the run directory; a temporary one, gone with this object, unless ``output_dir`` was given.
+        statistics: the figures of ``profiling_stats_*.json`` (schema ``opscope.analysis/1``).
+        directory: the run directory; without ``output_dir``, a temporary one that is removed with this object.
     """
 
     record: CaptureRecord
@@ -58,7 +58,7 @@ class Run(Summarised):
     directory: Path
 
     def summary(self) -> Summary:
-        """Return the step time, the verdict, the trust in it, and the operators that cost most."""
+        """Summarise the step time, the bound, the trust in it, and the most expensive operators."""
         of_trace, wall = self.analysis.summary(), self.measured.measurement.wall
         joined = {
             "step": "not timed"
@@ -76,17 +76,17 @@ class Run(Summarised):
         return render(kernel_report(self.statistics))
 
     def page(self) -> Page:
-        """Return everything as a page that opens offline; a notebook shows it in a frame."""
+        """Return a page that opens offline; a notebook shows it in a frame."""
         parts = PageParts(1)
         directory = RunDirectory(self.directory)
         parts.add(self.measured, functions_of(directory, self.record), self.statistics.trace, directory)
         return Page(parts.page())
 
     def save(self, directory: str | Path) -> Path:
-        """Copy the run directory (trace, statistics, report, manifest) to a new place and return its path.
+        """Copy the run directory (trace, statistics, report, manifest) to another place and return its path.
 
         Raises:
-            UsageError: something is there already: results are never replaced unasked.
+            UsageError: that folder is not empty; results are never replaced unasked.
         """
         target = Path(directory)
         if target.resolve() == self.directory.resolve():
@@ -152,35 +152,36 @@ def profile(
     name: str = "workload",
     output_dir: str | Path | None = None,
 ) -> "Run | ProfileSession":
-    """Profile a step or a module, or any code.
+    """Profile a step, a module, or any code.
 
-    Called with a workload, it runs a cold step, unprofiled steps and a profiler schedule, and returns a `Run`. Called
-    without one, it returns a `ProfileSession` to be used with ``with``.
+    With a workload, run a cold step, unprofiled steps and a profiler schedule, and return a `Run`. Without one, return
+    a `ProfileSession` for a ``with`` block.
 
     Args:
-        workload: a callable without arguments that does one step, or a module (then ``inputs`` are its inputs). Of a
-            module a copy is measured: its mode, data type, device and weights stay as they are.
+        workload: a callable without arguments that does one step, or a module (then ``inputs`` are its inputs). A copy
+            of a module is measured, so its mode, data type, device and weights stay as they are. None for a ``with``
+            block.
         inputs: the module's inputs: a tensor, a tuple of positional or a dict of keyword arguments.
-        mode: for a module, one inference or one training step (AdamW).
-        dtype: for a module, the type of its parameters (inference) or of autocast (training); its own if left out.
-        compile: run it through ``torch.compile``.
-        batch_size: sequences in one step, for throughput.
-        seq_len: tokens per sequence, for throughput.
-        device: ``auto`` (first GPU, else CPU), ``cpu``, ``cuda`` or ``cuda:N``; a copy of the module is moved there.
+        mode: for a module, whether a step is one inference or one training step (AdamW).
+        dtype: for a module, the type of its parameters (inference) or of autocast (training); None keeps its own.
+        compile: whether to run it through ``torch.compile``.
+        batch_size: sequences in one step, for throughput; None if unknown.
+        seq_len: tokens per sequence, for throughput; None if unknown.
+        device: ``auto`` (first GPU, else CPU), ``cpu``, ``cuda`` or ``cuda:N``; the copy of a module is moved there.
         wait: profiler schedule: steps left out.
         warmup: profiler schedule: steps not kept.
         active: profiler schedule: steps recorded.
         repeat: profiler schedule: cycles, one trace each.
-        benchmark: whether unprofiled steps are timed too.
+        benchmark: whether to time unprofiled steps too.
         activities: what the profiler collects.
-        with_stack: whether Python stacks are recorded.
-        profile_memory: whether allocations are recorded.
+        with_stack: whether to record Python stacks.
+        profile_memory: whether to record allocations.
         name: for file names and titles.
-        output_dir: where the run directory is made; a temporary one if left out.
+        output_dir: the run directory; None makes a temporary one.
 
     Raises:
         UsageError: the workload is neither a step nor a module with inputs, or a setting does not apply to it.
-        EnvironmentLacksError: PyTorch is missing, or the device is not there.
+        EnvironmentLacksError: PyTorch is missing, or the device does not exist.
     """
     _require_torch()
     schedule = _schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
@@ -205,6 +206,7 @@ def profile(
     _check(configuration, options)
     if workload is not None:
         return _profile_workload(workload, inputs, configuration, options, output_dir)
+    # What a with block does not take must still have its default.
     if inputs is not None or configuration != Configuration(name, {"mode": "inference"}) or schedule != Schedule():
         raise UsageError(
             "without a workload, profile() is for a with block, which takes only device, activities, with_stack, "
@@ -225,7 +227,7 @@ def _schedule(**given: Any) -> Schedule:
 
 
 def _whole(name: str, value: Any) -> int:
-    """Return any kind of whole number (NumPy's too) as an integer."""
+    """Return a whole number of any type (NumPy's too) as an ``int``."""
     try:
         return operator.index(value)
     except TypeError as error:
@@ -233,7 +235,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _check(configuration: Configuration, options: CaptureOptions) -> None:
-    """Raise UsageError for a setting that is none."""
+    """Raise UsageError for a setting with an invalid value."""
     for setting, chosen, choices in (
         ("mode", [configuration.mode], get_args(Mode)),
         ("dtype", [] if configuration.dtype is None else [configuration.dtype], get_args(Dtype)),
@@ -258,7 +260,7 @@ def _check(configuration: Configuration, options: CaptureOptions) -> None:
 
 @contextmanager
 def _run_directory(output_dir: str | Path | None) -> Iterator[RunDirectory]:
-    """Make the run directory; a temporary one is removed again if the block fails."""
+    """Make the run directory; if the block fails, remove a temporary one again."""
     path = kept_scratch() if output_dir is None else Path(output_dir)
     directory = RunDirectory(path)
     if output_dir is not None:
@@ -302,7 +304,7 @@ def _profile_workload(
 
 
 def _copied(module: Any) -> Any:
-    """Copy a module: measuring trains, converts and moves it, which is not to happen to the caller's."""
+    """Copy a module, because measuring trains, converts and moves it."""
     try:
         return copy.deepcopy(module)
     except Exception as error:
@@ -312,13 +314,13 @@ def _copied(module: Any) -> Any:
 
 
 def _finish(record: CaptureRecord, manifest: Manifest, directory: RunDirectory, *, temporary: bool) -> Run:
-    """Write the run directory's results and return them as a run."""
+    """Write the results into the run directory and return them as a `Run`."""
     reported = write_outputs(directory, replace(manifest.entries[0], status="done", measured=True))
     manifest = described(with_entry(manifest, reported.entry), record)
     manifest = written_sweep(directory, directory.with_digests(manifest, manifest.entries))
     first = reported.results[0]
     run = Run(record, first.analysis.trace, first.analysis, first.measured, first.document, directory.path)
-    if temporary:
+    if temporary:  # the directory lives as long as the run that refers to it
         weakref.finalize(run, shutil.rmtree, directory.path, ignore_errors=True)
     return run
 
@@ -336,8 +338,8 @@ class ProfileSession:
                 model(inputs)
         print(session.run.report())
 
-    Nothing is run before: what a first use costs (loading code to the device) is in the trace, and named as such by
-    the trust checks.
+    There is no warm-up, so the trace contains the costs of first use (loading code to the device); the trust checks
+    point them out.
     """
 
     def __init__(
@@ -354,10 +356,10 @@ class ProfileSession:
 
     @property
     def run(self) -> Run:
-        """The result, once the ``with`` block has ended.
+        """The result, available after the ``with`` block.
 
         Raises:
-            OpscopeError: it has not.
+            OpscopeError: the block has not ended, or it failed.
         """
         if self._run is None:
             raise OpscopeError("the session has no result yet: it is there after the with block")
@@ -376,6 +378,8 @@ class ProfileSession:
             self._directory = stack.enter_context(_run_directory(self._output_dir))
             stack.enter_context(current(self._device))
             reset_peak_memory(self._device)
+            # Apart from the other contexts: the profiler must stop before the results are written, and the device stay
+            # current until then.
             block = ExitStack()
             self._profiler = block.enter_context(collector.block())
             self._block = block
@@ -388,6 +392,7 @@ class ProfileSession:
         from opscope.torch_support.device import synchronize
 
         try:
+            # Work that the block launched belongs to it, even if it still runs on the device.
             synchronize(self._device)
             self._block.__exit__(kind, error, trace)
             if error is None:
@@ -398,18 +403,28 @@ class ProfileSession:
         self._contexts.__exit__(kind, error, trace)
 
     def start(self, *activities: Activity) -> None:
-        """Collect these activities (``"cpu"``, ``"cuda"``) from here on."""
+        """Collect these activities (``"cpu"``, ``"cuda"``) from here on.
+
+        Raises:
+            UsageError: no activity is named.
+            OpscopeError: the ``with`` block has not begun.
+        """
         self._toggle(activities, enable=True)
 
     def stop(self, *activities: Activity) -> None:
-        """Do not collect these activities from here on."""
+        """Stop collecting these activities from here on.
+
+        Raises:
+            UsageError: no activity is named.
+            OpscopeError: the ``with`` block has not begun.
+        """
         self._toggle(activities, enable=False)
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Mark a step of the workload: ``with session.step(): ...``.
 
-        It ends with a wait for the device, so that the step's work lies in its own range of the trace.
+        It ends with a wait for the device, so that the step's work lies within its range in the trace.
         """
         from torch.profiler import record_function
 
@@ -431,7 +446,7 @@ class ProfileSession:
         self._profiler.toggle_collection_dynamic(enable, chosen)
 
     def _finished(self) -> Run:
-        """Write down what was collected, and read it back as a run."""
+        """Write the collected trace and the record, and read them back as a `Run`."""
         from opscope.collect.environment import peak_memory
         from opscope.collect.torch_profiler import write_trace
         from opscope.sweep.measure import Outcome, Task, write_record

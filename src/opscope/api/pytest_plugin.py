@@ -1,8 +1,8 @@
 """A fixture for pytest: ``def test_x(opscope_bench): opscope_bench(f, inputs, max_regression="5%")``.
 
-Durations are held against a saved baseline (``--opscope-baseline FILE``, written by ``--opscope-save``), and results
-against float64. What cannot be decided is an expected failure that says by how much it could have changed;
-``--opscope-strict`` makes it a failure. Nothing is imported, and nothing happens, unless a test uses the fixture.
+Durations are compared with a saved baseline (``--opscope-baseline FILE``, written by ``--opscope-save``), and results
+with float64. If that gives no clear answer, the test is an expected failure that says by how much the duration may have
+changed; with ``--opscope-strict``, it fails. Nothing is imported, and nothing happens, unless a test uses the fixture.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from opscope.documents.bench import BenchDocument
 
 _DEFAULT = "opscope-baseline.json"
-_AGAIN = (4, 8, 16)  # times as long, while what was measured does not tell
+_AGAIN = (4, 8, 16)  # how many times as long to measure again while the result is unclear
 Bench = Callable[..., "BenchDocument"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add the plugin's command-line options to pytest."""
     group = parser.getgroup("opscope", "benchmarks against a saved baseline")
     group.addoption(
         "--opscope-baseline", default=_DEFAULT, metavar="FILE", help=f"What opscope_bench compares with [{_DEFAULT}]."
@@ -34,7 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def opscope_bench(request: pytest.FixtureRequest) -> Bench:
-    """Benchmark a function and compare it with the baseline that was saved for this test."""
+    """Benchmark a function and compare it with the baseline saved for this test.
+
+    Returns:
+        A function that takes the function to benchmark and its ``inputs``, and ``max_regression``: by how much longer
+        it may take, ``"5%"``. It returns the `BenchDocument`.
+    """
     path = Path(request.config.getoption("--opscope-baseline"))
     saves = bool(request.config.getoption("--opscope-save"))
     strict = bool(request.config.getoption("--opscope-strict"))
@@ -52,11 +57,13 @@ def opscope_bench(request: pytest.FixtureRequest) -> Bench:
     ) -> "BenchDocument":
         nonlocal count
         count += 1
+        # A test may benchmark several functions; each call has a baseline of its own.
         own = name if count == 1 else f"{name}#{count}"
 
         def measured(times: int = 1) -> "BenchDocument":
             from opscope.api.bench import bench
 
+            # With the same precision, measuring would stop where it stopped before, however much time it has.
             return bench(
                 function, inputs=inputs, reference=reference, device=device, seconds=seconds * times,
                 precision=0.01 / times,
@@ -65,7 +72,7 @@ def opscope_bench(request: pytest.FixtureRequest) -> Bench:
         now = measured()
         _refuse_wrong(now)
         if saves:
-            for times in _AGAIN:  # what is compared with later must tell
+            for times in _AGAIN:  # later comparisons need a baseline that other processes did not disturb
                 if all(result.steady is not None or result.contention is None for result in now.results):
                     break
                 now = measured(times)
@@ -81,7 +88,7 @@ def opscope_bench(request: pytest.FixtureRequest) -> Bench:
 
 
 def _undecided(reason: str, *, strict: bool) -> None:
-    """End a test that can be called neither good nor bad: as an expected failure; if strict, as a failure."""
+    """End a test without a clear result: as an expected failure, or if strict, as a failure."""
     if strict:
         pytest.fail(f"not decided: {reason}")
     pytest.xfail(f"not decided: {reason}")
@@ -106,7 +113,7 @@ def _judged(
             return now
         first, now = worst(found), measured(times)
         found = changes(before, now, threshold)
-        if first is worst(found) and first is not Change.INCONCLUSIVE:  # a regression is one twice
+        if first is worst(found) and first is not Change.INCONCLUSIVE:  # a regression counts if it shows twice
             break
     if worst(found) is Change.INCONCLUSIVE:
         unknown = next(one for one in found if one.change is Change.INCONCLUSIVE)

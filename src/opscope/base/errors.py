@@ -26,20 +26,20 @@ class EnvironmentLacksError(OpscopeError):
 
 
 class BadInputError(OpscopeError):
-    """A file cannot be read as what it should be (exit code 4)."""
+    """A file is missing, unreadable or not in the expected format (exit code 4)."""
 
     exit_code: ClassVar[int] = 4
 
 
 class InconclusiveError(OpscopeError):
-    """What was asked cannot be told from what there is (exit code 5)."""
+    """The available data cannot answer the question (exit code 5)."""
 
     exit_code: ClassVar[int] = 5
 
 
 class NotATraceError(BadInputError):
-    """A file is whole, and something else than a trace (exit code 4)."""
+    """A file is intact but is not a trace (exit code 4)."""
 
 
 class DamagedInputError(BadInputError):
-    """A file is damaged: what is whole was read and shown (exit code 4)."""
+    """A file is damaged; its intact part was read and shown (exit code 4)."""

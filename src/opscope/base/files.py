@@ -1,6 +1,6 @@
-"""Writing files: whole or not at all, never over an input or a device. And the names of files as text.
+"""File helpers: atomic writes that never replace an input or a device, bounded reads, and the private cache.
 
-What a process leaves half written carries its number, so that the next one can sweep it once that process is gone.
+Temporary files carry the process id of their writer, so that a later process can remove them once the writer is gone.
 """
 
 import functools
@@ -20,29 +20,29 @@ from typing import BinaryIO, Final
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
 
-PARTIAL: Final = ".opscope-partial-"  # begins the name of what is being written
-_SCRATCH: Final = "opscope-"  # begins the name of a temporary folder
+PARTIAL: Final = ".opscope-partial-"  # prefix of files that are being written
+_SCRATCH: Final = "opscope-"  # prefix of temporary folders
 STANDARD_OUTPUT: Final = Path("-")
 _DESCRIPTOR: Final = re.compile(
     r"/dev/(?:stdin|stdout|stderr|fd/\d+)|/proc/(?:self|thread-self|\d+)/(?:task/\d+/)?fd/\d+"
 )
-_DERIVED: Final = (".html", ".md")  # endings of what is computed from results, and can be computed again
+_DERIVED: Final = (".html", ".md")  # computed from results, and can be computed again
 
 
 # ---------------------------------------------------------------- what commands write where their user says
 
 
 def refuse_output(target: Path, inputs: Iterable[Path] = (), *, overwrite: bool = False) -> None:
-    """Check where a result is to go, before any work is done.
+    """Check that a result may be written to a path, before any work is done.
 
     Args:
         target: a file, a pipe, a device, or ``-`` for standard output.
-        inputs: what the command reads; a folder stands for all that is in it.
-        overwrite: whether its user said that a file that is there may be replaced.
+        inputs: what the command reads; a folder stands for everything in it except reports (``.html``, ``.md``).
+        overwrite: whether the user allowed an existing file to be replaced.
 
     Raises:
-        UsageError: it is an input, a folder, or a file that is there and may not be replaced.
-        EnvironmentLacksError: its folder is not there.
+        UsageError: the target is an input, a folder, or an existing file and ``overwrite`` is false.
+        EnvironmentLacksError: the target's folder does not exist.
     """
     if target == STANDARD_OUTPUT or _is_stream(target):
         return
@@ -60,17 +60,23 @@ def refuse_output(target: Path, inputs: Iterable[Path] = (), *, overwrite: bool 
 
 
 def refuse_outputs(targets: Iterable[Path | None], inputs: Iterable[Path] = (), *, overwrite: bool = False) -> None:
-    """Check where the results of one command are to go; see `refuse_output`.
+    """Check the targets of all results of one command; see `refuse_output`.
+
+    Args:
+        targets: where the results go; None for a result that is not written.
+        inputs: as for `refuse_output`.
+        overwrite: as for `refuse_output`.
 
     Raises:
-        UsageError: two of them are one file, or `refuse_output` refuses one.
-        EnvironmentLacksError: the folder of one is not there.
+        UsageError: two targets are the same file, or `refuse_output` refuses one.
+        EnvironmentLacksError: the folder of a target does not exist.
     """
     inputs, seen = tuple(inputs), set[Path]()
     for target in targets:
         if target is None:
             continue
         refuse_output(target, inputs, overwrite=overwrite)
+        # One pipe or device may take several results; standard output may not.
         place = target if target == STANDARD_OUTPUT else target.resolve()
         if place in seen and (target == STANDARD_OUTPUT or not _is_stream(target)):
             raise UsageError(f"{target} is named for two results: give each a name of its own")
@@ -82,7 +88,7 @@ def _is_result_in(target: Path, folder: Path) -> bool:
 
 
 def _is_stream(target: Path) -> bool:
-    """Tell whether something is written to, and not replaced: a pipe, a device, or a descriptor's name."""
+    """Tell whether a path is written into rather than replaced: a pipe, a device, or a descriptor's name."""
     try:
         mode = target.stat().st_mode
     except OSError:
@@ -94,20 +100,20 @@ def _is_stream(target: Path) -> bool:
 
 @contextmanager
 def output(target: Path) -> Iterator[BinaryIO]:
-    """Give a file object for the result of a command.
+    """Open a file object for the result of a command.
 
-    A file is there whole at the end of the block, or as it was before, and a link stays a link. Pipes, devices and
-    standard output (``-``) are written to.
+    A regular file is replaced atomically at the end of the block, and a link stays a link. Pipes, devices and standard
+    output (``-``) are written to directly.
 
     Raises:
-        EnvironmentLacksError: it cannot be written.
+        EnvironmentLacksError: the target cannot be written.
     """
     if target == STANDARD_OUTPUT:
         sys.stdout.flush()
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
     elif _is_stream(target):
-        # Neither made nor cut: what a shell redirected there before stays.
+        # Opened without O_CREAT and O_TRUNC: what a shell redirected there before stays.
         with _told(target), os.fdopen(os.open(target, os.O_WRONLY | os.O_APPEND), "wb") as file:
             yield file
     else:
@@ -116,7 +122,11 @@ def output(target: Path) -> Iterator[BinaryIO]:
 
 
 def write_output(target: Path, content: bytes) -> None:
-    """Write the result of a command; see `output`."""
+    """Write the result of a command; see `output`.
+
+    Raises:
+        EnvironmentLacksError: the target cannot be written.
+    """
     with output(target) as file:
         file.write(content)
 
@@ -125,7 +135,7 @@ def write_output(target: Path, content: bytes) -> None:
 def _told(target: Path) -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader of a pipe has gone: the command line decides what that means
         raise
     except OSError as error:
         raise EnvironmentLacksError(f"cannot write {target}: {error.strerror or error}") from error
@@ -135,15 +145,15 @@ def _told(target: Path) -> Iterator[None]:
 
 
 def write_whole(target: Path, content: bytes, mode: int | None = None) -> None:
-    """Write a file so that it is there whole, or as it was before.
+    """Write a file atomically: on failure it stays as it was.
 
     Args:
-        target: where.
-        content: what.
-        mode: who may do what with it; None leaves that to the process's mask.
+        target: the file.
+        content: its new content.
+        mode: permission bits; None takes 0o666 less the process's umask.
 
     Raises:
-        EnvironmentLacksError: it cannot be written (no room, no permission, a device stands there).
+        EnvironmentLacksError: the file cannot be written (no room, no permission, a device stands there).
     """
     with written_whole(target, mode) as partial:
         partial.write_bytes(content)
@@ -151,22 +161,29 @@ def write_whole(target: Path, content: bytes, mode: int | None = None) -> None:
 
 @contextmanager
 def written_whole(target: Path, mode: int | None = None) -> Iterator[Path]:
-    """Give a temporary path to write to; at the end of the block it becomes ``target``.
+    """Provide a temporary path to write to; at the end of the block it replaces ``target``.
+
+    Args:
+        target: the file.
+        mode: permission bits; None takes 0o666 less the process's umask.
 
     Raises:
-        EnvironmentLacksError: it cannot be written (no room, no permission, a device stands there).
+        EnvironmentLacksError: the file cannot be written (no room, no permission, a device stands there).
     """
     with _told(target):
         if _is_stream(target) or target.is_dir():
             raise EnvironmentLacksError(f"cannot write {target}: it is no regular file")
         sweep(target.parent)
+        # In the target's folder, because a rename is atomic only within one file system.
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=partial_prefix())
         os.close(handle)
         partial = Path(name)
         try:
             yield partial
+            # Before the rename: else a power cut could leave the new name with no content.
             with partial.open("rb+") as file:
                 os.fsync(file.fileno())
+            # mkstemp makes files that only their owner may read; results get the mode of an ordinary new file.
             partial.chmod(0o666 & ~_umask() if mode is None else mode)
             partial.replace(target)
         except BaseException:
@@ -176,13 +193,13 @@ def written_whole(target: Path, mode: int | None = None) -> Iterator[Path]:
 
 @contextmanager
 def alone_in(folder: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Wait until no other process does this in a folder: what is read there and written again is not lost.
+    """Hold an exclusive lock on a folder, so that no other process updates its files at the same time.
 
-    The system gives the folder free when a process ends, however it ends.
+    The system releases the lock when the process ends, however it ends.
 
     Args:
-        folder: where.
-        waiting: called if another process is there.
+        folder: the folder to lock.
+        waiting: called once if another process holds the lock.
 
     Raises:
         EnvironmentLacksError: the folder cannot be opened.
@@ -205,7 +222,7 @@ def alone_in(folder: Path, waiting: Callable[[], None] = lambda: None) -> Iterat
 
 
 def _umask() -> int:
-    mask = os.umask(0)
+    mask = os.umask(0)  # a umask can only be read by setting it
     os.umask(mask)
     return mask
 
@@ -215,7 +232,8 @@ def _umask() -> int:
 
 @functools.cache
 def _place() -> str:
-    """Return what tells this machine, and the processes seen here, from others that share its folders."""
+    """Return a short id of this machine and its process namespace, as others may share its folders."""
+    # A process id means something only within one boot of one machine and one PID namespace (containers).
     parts = [os.uname().nodename]
     with suppress(OSError):
         parts.append(os.readlink("/proc/self/ns/pid"))
@@ -228,20 +246,20 @@ def _of_process() -> str:
 
 
 def partial_prefix() -> str:
-    """Return how the names of what this process is writing begin."""
+    """Return the prefix of temporary files that this process writes."""
     return PARTIAL + _of_process()
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Give an empty temporary folder, which is removed at the end of the block."""
+    """Provide an empty temporary folder, which is removed at the end of the block."""
     with tempfile.TemporaryDirectory(prefix=_SCRATCH + _of_process()) as folder:
         _sweep_temporary()
         yield Path(folder)
 
 
 def kept_scratch() -> Path:
-    """Make an empty temporary folder that stays until its user, or the next process, removes it."""
+    """Make an empty temporary folder that stays until its user, or a later process, removes it."""
     _sweep_temporary()
     return Path(tempfile.mkdtemp(prefix=_SCRATCH + _of_process()))
 
@@ -253,11 +271,12 @@ def _sweep_temporary() -> None:
 
 @functools.lru_cache(maxsize=256)
 def sweep(folder: Path) -> None:
-    """Remove, once, what processes that are gone left half written in a folder."""
+    """Remove temporary files of ended processes from a folder; a folder is swept once per process."""
     _sweep(folder, PARTIAL)
 
 
 def _sweep(folder: Path, beginning: str) -> None:
+    # Files of other machines and containers are left alone: whether their writers run cannot be seen from here.
     ours = f"{beginning}{_place()}-"
     with suppress(OSError):
         for entry in os.scandir(folder):
@@ -276,7 +295,7 @@ def _runs(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # it is another user's
+    except (OSError, OverflowError):  # another user's process, or a number too large to be one: nothing is removed
         return True
     return True
 
@@ -285,10 +304,12 @@ def _runs(process: int) -> bool:
 
 
 def regular(path: Path) -> Path:
-    """Return a path, unless a pipe, a device or a socket stands there, which may never end.
+    """Return a path, unless it is a pipe, a device or a socket, which may never end.
+
+    A path that does not exist is returned too; reading it fails later.
 
     Raises:
-        BadInputError: it does.
+        BadInputError: the path is neither a regular file nor a folder.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         raise BadInputError(f"{path} is no regular file")
@@ -296,10 +317,10 @@ def regular(path: Path) -> Path:
 
 
 def digest_of(path: Path) -> str:
-    """Return the BLAKE2b digest of a file's content.
+    """Return the BLAKE2b digest (32 bytes) of a file's content, in hexadecimal.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
@@ -308,8 +329,12 @@ def digest_of(path: Path) -> str:
 def unpacked_gzip(path: Path, most: int) -> bytes:
     """Read a gzip file.
 
+    Args:
+        path: the file.
+        most: the most bytes that it may unpack to.
+
     Raises:
-        BadInputError: it is no regular file, or unpacks to more than ``most`` bytes.
+        BadInputError: it is not a regular file, or unpacks to more than ``most`` bytes.
         EOFError, zlib.error, OSError: it is damaged.
     """
     with gzip.GzipFile(fileobj=io.BytesIO(regular(path).read_bytes())) as file:
@@ -320,7 +345,7 @@ def unpacked_gzip(path: Path, most: int) -> bytes:
 
 
 def path_text(path: Path) -> str:
-    """Return a path as text that any encoding of JSON takes: bytes that are no UTF-8 become U+FFFD."""
+    """Return a path as text that JSON can hold: bytes that are not UTF-8 become U+FFFD."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
@@ -332,17 +357,23 @@ _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def cache_folder() -> Path:
-    """Return where to keep what can be found again: ``$OPSCOPE_CACHE``, else ``opscope`` in the user's cache folder."""
+    """Return the cache folder: ``$OPSCOPE_CACHE``, else ``opscope`` in the user's cache folder."""
     if chosen := os.environ.get("OPSCOPE_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opscope"
 
 
 def private_folder(name: str) -> Path:
-    """Make a folder of the cache that its user alone may use, whatever the mask; return it.
+    """Make a folder of the cache that only its user can access, whatever the umask.
 
-    Where the cache is another user's, or cannot be made private, it is a temporary folder: whoever can write to a cache
-    decides what runs of it.
+    Whoever can write to the cache decides which code runs from it. So where the cache belongs to another user or is not
+    a real folder, a temporary folder is used instead.
+
+    Args:
+        name: the folder's path below the cache folder.
+
+    Returns:
+        The folder.
 
     Raises:
         EnvironmentLacksError: it cannot be made.
@@ -354,7 +385,7 @@ def private_folder(name: str) -> Path:
         for level in (root, *(root / part for part in reversed(list(map(str, Path(name).parents))[:-1])), folder):
             with suppress(FileExistsError):
                 level.mkdir(mode=_PRIVATE_FOLDER)
-            found = level.lstat()
+            found = level.lstat()  # not stat: a link could lead to a folder that others can write to
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 return kept_scratch()
             if found.st_mode & 0o777 != _PRIVATE_FOLDER:
@@ -367,9 +398,9 @@ def private_folder(name: str) -> Path:
 
 
 def is_own(path: Path) -> bool:
-    """Tell whether a file is one that nobody but its user, or the system's, can have written: a library may be loaded.
+    """Tell whether only this user or root can have written a file, so that it may be loaded as a library.
 
-    Its folder is checked as well; links are not followed.
+    The file's folder is checked as well; links are not followed.
     """
     try:
         found, folder = path.lstat(), path.parent.lstat()

@@ -1,4 +1,4 @@
-"""The interval of a median by order statistics: the one owner of which ranks hold it."""
+"""The confidence interval of a median by order statistics."""
 
 import math
 from functools import lru_cache
@@ -9,17 +9,17 @@ CONFIDENCE: Final = 0.95
 
 @lru_cache(maxsize=4096)
 def median_rank(count: int, confidence: float = CONFIDENCE) -> int | None:
-    """Return the largest r such that samples r and count-1-r, in order and from 0, hold the median.
+    """Return the largest r such that sorted samples r and count-1-r (from 0) enclose the median.
 
     The number of independent samples below the median is binomial(count, 1/2), so these two miss it with probability
     2 * P(X <= r) (Conover, Practical Nonparametric Statistics, 3.2).
 
     Args:
-        count: how many samples there are.
-        confidence: the probability that the interval holds the median.
+        count: the number of samples.
+        confidence: the probability that the interval encloses the median.
 
     Returns:
-        The rank; None if there are so few samples that not even the extremes suffice.
+        The rank; None if there are so few samples that not even their extremes suffice.
     """
     outside = (1 - confidence) / 2
     below = 0.0
@@ -27,6 +27,7 @@ def median_rank(count: int, confidence: float = CONFIDENCE) -> int | None:
         # In logarithms, because the coefficients of a thousand samples exceed what a float holds.
         ways = math.lgamma(count + 1) - math.lgamma(rank + 1) - math.lgamma(count - rank + 1)
         below += math.exp(ways - count * math.log(2))
+        # P(X <= rank) is too much, so the rank before was the last that suffices; before rank 0 there is none.
         if below > outside:
             return rank - 1 if rank else None
     return None

@@ -12,16 +12,20 @@ from pathlib import Path
 def own_process(module: str) -> list[str]:
     """Return the command that runs a module of opscope in a process of its own.
 
+    ``-P`` keeps the current folder off the module path: a ``msgspec.py`` beside the user's code must not shadow ours.
+
     Args:
         module: its full name.
-
-    What lies in the current folder never shadows a library (``-P``): a ``msgspec.py`` beside a user's code is not ours.
     """
     return [sys.executable, "-P", "-m", module]
 
 
 def own_environment(**variables: str) -> dict[str, str]:
-    """Return the variables of a child that runs opscope: it finds opscope where this process did, installed or not."""
+    """Return the environment of a child process that runs opscope: it imports opscope from where this process did.
+
+    Args:
+        variables: set on top of this process's environment.
+    """
     environment = {**os.environ, **variables}
     source = str(Path(__file__).resolve().parents[2])
     if source in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
@@ -38,19 +42,20 @@ def run_within(
     environment: Mapping[str, str] | None = None,
     errors: int | None = subprocess.PIPE,
 ) -> "subprocess.CompletedProcess[bytes]":
-    """Run a program and return what it printed; what takes too long is killed with all that it started.
+    """Run a program and return its output; after the time limit, kill it with every process that it started.
 
     Args:
         command: the program and its arguments.
-        seconds: how long it may take.
+        seconds: the time limit.
         stdin: its standard input.
-        environment: its variables; None gives it those of this process.
-        errors: where its standard error goes, as `subprocess.Popen` takes it: None leaves it where this one's goes.
+        environment: its environment variables; None passes on those of this process.
+        errors: where its standard error goes, as `subprocess.Popen` takes it; None shares this process's.
 
     Raises:
-        OSError: it cannot be started.
-        subprocess.TimeoutExpired: it took too long.
+        OSError: the program cannot be started.
+        subprocess.TimeoutExpired: it ran longer than ``seconds``.
     """
+    # A session of its own is a process group of its own, which can be killed as a whole.
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, start_new_session=True
     )

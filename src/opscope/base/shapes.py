@@ -8,20 +8,20 @@ _WRITTEN_OUT = 3
 
 
 def tensor_shapes(dims: str | None) -> str:
-    """Write the shapes of a call's tensors, and of a long list of tensors the first ones and how many there are.
+    """Format the shapes of a call's tensors; of a long list of tensors, only the first ones and their number.
 
     Args:
-        dims: the shapes as a trace has them, JSON text (``[[8,768],[],[[768],[768]]]``); None where it has none.
+        dims: the shapes as a trace has them, JSON text (``[[8,768],[],[[768],[768]]]``); None if not recorded.
 
     Returns:
-        ``[8,768], [[768],[768]]``; empty where no input is a tensor.
+        ``[8,768], [[768],[768]]``; empty if no input is a tensor.
     """
     shapes = json.loads(dims) if dims else []
     return ", ".join(_text(shape) for shape in shapes if shape)
 
 
 def input_shapes(dims: str | None) -> str:
-    """Write what `tensor_shapes` does, and say it in words where there is nothing to write."""
+    """Format shapes as `tensor_shapes` does; ``not recorded`` or ``scalars`` where it would return nothing."""
     if dims is None:
         return "not recorded"
     return tensor_shapes(dims) or "scalars"

@@ -1,4 +1,4 @@
-"""How an object shows itself in a prompt and in a notebook: in a few lines, whatever it holds."""
+"""Short summaries of large objects, for the Python prompt and for notebooks."""
 
 import abc
 import html
@@ -24,7 +24,7 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a chart: its name, its length (below 0 it goes the other way), and what is written beside it."""
+    """A bar of a chart: its name, its length (a negative one points left), and the text beside it."""
 
     name: str
     value: float
@@ -33,7 +33,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A title, names with their values, and for notebooks a chart of bars with a title of its own."""
+    """A title, rows of (name, value), and for notebooks a bar chart with its own title."""
 
     title: str
     rows: tuple[tuple[str, str], ...]
@@ -41,7 +41,7 @@ class Summary:
     bars_title: str = ""
 
     def text(self) -> str:
-        """Return plain lines, long values wrapped and long names shortened in their middle."""
+        """Return plain text; long values are wrapped, and long names shortened in the middle."""
         names = [_shortened(_plain(name)) for name, _ in self.rows]
         width = max(map(len, names), default=0)
         lines = [_plain(self.title)]
@@ -52,7 +52,7 @@ class Summary:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Return a table and the chart; what comes from a trace is text in it and never markup."""
+        """Return HTML with a table and the chart; text from a trace is escaped."""
         cell = '<td style="text-align:left">'
         texts = ((html.escape(_plain(name)), html.escape(_plain(value))) for name, value in self.rows)
         rows = (f"<tr>{cell}{name}</td>{cell}{value}</td></tr>" for name, value in texts)
@@ -60,10 +60,11 @@ class Summary:
         return f"<div>{title}<table>{''.join(rows)}</table>{self._chart()}</div>"
 
     def _chart(self) -> str:
-        """Draw the bars, all on one scale, as a picture that needs no script."""
+        """Draw the bars on one scale, as SVG without scripts."""
         if not self.bars:
             return ""
         largest = max(abs(bar.value) for bar in self.bars) or 1.0
+        # With negative bars, zero is in the middle and each direction has half of the width.
         below = any(bar.value < 0 for bar in self.bars)
         zero, room = (_NAMES + _BARS / 2, _BARS / 2) if below else (_NAMES, _BARS)
         drawn = "".join(_drawn(bar, place, zero, room / largest) for place, bar in enumerate(self.bars))
@@ -88,13 +89,13 @@ def _drawn(bar: Bar, place: int, zero: float, scale: float) -> str:
 
 
 class Summarised(abc.ABC):
-    """Shows its `summary` instead of everything in it."""
+    """An object whose ``repr`` is its `summary`."""
 
     __slots__ = ()
 
     @abc.abstractmethod
     def summary(self) -> Summary:
-        """Return what is worth seeing at a glance."""
+        """Return the most important figures of the object."""
 
     def __repr__(self) -> str:
         return self.summary().text()

@@ -1,4 +1,4 @@
-"""Several independent pieces of work at once. numpy and polars do not hold Python's lock while they compute."""
+"""Runs independent pieces of work on threads: numpy and polars release Python's lock while they compute."""
 
 import os
 from collections import deque
@@ -7,22 +7,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-_WORTH_IT: Final = 300_000  # events
-_MOST_AHEAD: Final = 8
+_WORTH_IT: Final = 300_000  # events of a trace; with fewer, threads cost more than they save
+_MOST_AHEAD: Final = 8  # threads, and so results that wait for their turn
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def waited_for_cpu_ns() -> int | None:
-    """Return how long this process's threads have been ready to run without a CPU core; None if the system is silent.
+    """Return how long this process's threads have waited for a CPU core, added up; None if the system does not tell.
 
-    Linux keeps it per thread (``schedstat``: time on a core, time waiting for one, number of slices).
+    Linux counts it per thread (``schedstat``: time on a core, time waiting for one, number of slices).
     """
     try:
         texts = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
@@ -32,11 +32,13 @@ def waited_for_cpu_ns() -> int | None:
 
 
 def together(works: Iterable[Callable[[], Any]], *, events: int) -> list[Any]:
-    """Return what each piece of work returns, in order, and raise what the first one that fails does.
+    """Run several functions at once and return their results in order.
+
+    If some fail, the exception of the first of them (in order) is raised.
 
     Args:
-        works: pieces that change nothing that another one uses.
-        events: of the trace that they work on; of small ones one work follows the other, as threads would not pay.
+        works: functions that change nothing that another one uses.
+        events: the number of events of the trace that they work on; for small traces they run one after the other.
     """
     pieces = list(works)
     threads = min(cores(), len(pieces)) if events > _WORTH_IT else 1
@@ -47,11 +49,11 @@ def together(works: Iterable[Callable[[], Any]], *, events: int) -> list[Any]:
 
 
 def ahead(function: Callable[[T], R], arguments: Iterable[T], *, events: int) -> Iterator[R]:
-    """Yield what a function makes of each argument, in order, while the next ones are at work on threads.
+    """Yield the function's result for each argument, in order, while threads compute the next ones.
 
     Args:
         function: changes nothing that another call of it uses.
-        arguments: what it is called with; only a few results are kept ahead.
+        arguments: its arguments; only a few results are computed ahead.
         events: as for `together`.
     """
     threads = min(cores(), _MOST_AHEAD) if events > _WORTH_IT else 1

@@ -1,11 +1,11 @@
-"""When something was made, as documents and manifests say it."""
+"""Timestamps of documents and manifests."""
 
 from datetime import UTC, datetime
 
 
 def utc_timestamp(moment: datetime | None = None) -> str:
-    """Return a moment, by default now, as ISO 8601 in UTC.
+    """Return a moment (now if None) as ISO 8601 in UTC, with milliseconds.
 
-    Two runs can begin within one second, and the order of runs is read from this: hence milliseconds.
+    Runs are ordered by this text, and two runs can begin within one second: hence the milliseconds.
     """
     return (moment or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="milliseconds")

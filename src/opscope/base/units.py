@@ -1,4 +1,4 @@
-"""Numbers as people read them. Only renderers use this: every stored figure keeps its exact unit in its name."""
+"""Formats numbers for people. Only renderers use this: every stored figure keeps its exact unit in its name."""
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000

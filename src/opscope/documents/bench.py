@@ -11,12 +11,12 @@ from opscope.record.machine import Framework, Machine
 
 
 class Measure(StrEnum):
-    """What a duration is of. Different measures are never put in one column.
+    """What a duration measures. Different measures are never put in one column.
 
     Attributes:
-        KERNEL: the durations of the kernels, copies and fills that a call launched, added up; L2 flushed before it.
-        KERNEL_WARM: the same with the cache as the call before left it.
-        EVENT: the device from a call's first work to its last, by events, queued so that the host is never late.
+        KERNEL: sum of the durations of the kernels, copies and fills that a call launched; L2 flushed before it.
+        KERNEL_WARM: the same, with the cache as the previous call left it.
+        EVENT: time on the device between events around a call, queued so that the host is never late.
         GRAPH: the same for one replay of the call, captured in a CUDA graph.
         ISSUE: how long the host takes to issue a call to an idle device.
         WALL: the host's clock around a call and a synchronise.
@@ -31,7 +31,7 @@ class Measure(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What may be said of a variant beside the baseline."""
+    """The result of comparing a variant with the baseline."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -41,7 +41,7 @@ class Verdict(StrEnum):
 
 
 class Stopped(StrEnum):
-    """Why no more was measured."""
+    """Why measuring stopped."""
 
     CONFIDENT = "the interval is narrow enough"
     TIME = "the time was up"
@@ -54,11 +54,11 @@ class Duration:
 
     Attributes:
         median: of the samples.
-        ci_low, ci_high: the 95 % interval of the median, by order statistics: it assumes nothing of how they spread.
-            Null with fewer than six samples.
-        n: how many samples.
-        samples: each call, in the order in which they were made; of several processes, the median of each.
-        stopped: why there are no more.
+        ci_low, ci_high: the 95 % interval of the median, by order statistics, which assume no distribution. Null with
+            fewer than six samples.
+        n: number of samples.
+        samples: each call, in order; for several processes, the median of each.
+        stopped: why measuring stopped.
     """
 
     median: float
@@ -80,12 +80,12 @@ class Correct(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegimeError:
-    """How far a result is from the reference with some kind of inputs.
+    """How far a result is from the reference for one kind of inputs.
 
     Attributes:
-        regime: which kind: ``as given``, ``large``, ``zeros``, ``strided``.
-        error: the norm of the difference over the norm of the reference; null where it was not compared.
-        problem: what is wrong; null where nothing is.
+        regime: the kind of inputs: ``as given``, ``large``, ``zeros``, ``strided``.
+        error: the norm of the difference over the norm of the reference; null if it was not compared.
+        problem: what is wrong; null if nothing is.
     """
 
     regime: str
@@ -95,16 +95,16 @@ class RegimeError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correctness:
-    """What comparing with a float64 reference gave.
+    """The comparison of a result with a float64 reference.
 
     Attributes:
         verdict: the result.
         sentence: what it rests on.
-        reference: what it was compared with; null if with nothing.
+        reference: what it was compared with; null if it was not compared.
         tolerance: largest relative error that counts as right.
         errors: per kind of inputs.
-        precision: at which the variant computes, as far as its result and error tell: ``float32``, ``tf32``.
-        worst: the kind of inputs that decided the verdict; null where none did.
+        precision: the precision of the variant, as far as its result and error show it: ``float32``, ``tf32``.
+        worst: the kind of inputs that decided the verdict; null if none did.
     """
 
     verdict: Correct
@@ -118,17 +118,17 @@ class Correctness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitShare:
-    """How far the kernels are from what the device allows.
+    """How far the kernels are from the device's limits.
 
     Attributes:
         flop: operations of products, as ``torch.utils.flop_counter`` counts them for the baseline.
-        least_bytes: of the inputs and the result, each once.
-        ideal_ns: the least time by these and the peaks; null where no peaks are known.
+        least_bytes: size of the inputs and the result, each counted once.
+        ideal_ns: the least time by these and the peaks; null if no peaks are known.
         share: the ideal over the median kernel time; over 1 is a contradiction.
-        flop_per_s, bytes_per_s: achieved, by the median kernel time.
-        peaks: where the peaks are from.
+        flop_per_s, bytes_per_s: achieved rates, by the median kernel time.
+        peaks: the source of the peaks.
         of_peak_flops, of_peak_bandwidth: the achieved rates over these peaks.
-        of_datasheet_flops, of_datasheet_bandwidth: over the datasheet's.
+        of_datasheet_flops, of_datasheet_bandwidth: the achieved rates over the datasheet's peaks.
     """
 
     flop: int
@@ -146,19 +146,19 @@ class LimitShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
-    """How long a call takes on the CPU while the machine runs at full speed, and beside a yardstick.
+    """How long a call takes on the CPU while the machine runs at full speed, absolute and relative to a yardstick.
 
-    The yardstick is a fixed piece of work, measured in the same rounds. Where the machine is another one than before,
-    as other processes share its cores, the yardstick is too.
+    The yardstick is a fixed piece of work, measured in the same rounds. If the machine is slower than before, for
+    example because other processes share its cores, the yardstick is slower too.
 
     Attributes:
         ns: the median of the rounds in which the yardstick ran at full speed, without waiting for a core.
-        ci_low, ci_high: its 95 % interval; of several threads up to where all of their waiting counts.
+        ci_low, ci_high: its 95 % interval; for several threads, up to where all of their waiting counts.
         pieces: the same in pieces of the yardstick.
         pieces_low, pieces_high: its 95 % interval.
         piece_ns: how long a piece of the yardstick took.
         same_low, same_high: the 95 % interval of the ratio of the call to itself, in the same rounds.
-        rounds, of_rounds: how many rounds counted, and of how many.
+        rounds, of_rounds: how many rounds counted, and out of how many.
         several_threads: whether more than one thread worked.
     """
 
@@ -182,22 +182,23 @@ class BenchResult:
 
     Attributes:
         name: of the variant.
-        case: what it is a variant of: the file, module or gallery case.
-        parameters: the sizes, data types and others that it ran with.
-        inputs: what each argument was: a tensor's data type and shape, or the type of anything else.
+        case: the file, module or gallery case that it is a variant of.
+        parameters: the sizes, data types and other parameters that it ran with.
+        inputs: each argument: a tensor's data type and shape, or the type of anything else.
         reasons: by measure, why it is null.
-        kernels: how many kernels, copies and fills a call launches; null without a GPU.
-        operators: those of a call, each with those that it calls in brackets; of equal ones the number.
-        launched: what a call launches, by short names; several equal ones with their number.
-        about: what this is, where it is no function of the user's.
+        kernels: kernels, copies and fills that a call launches; null without a GPU.
+        operators: operators of a call, with the operators that they call in brackets; equal ones once, with their
+            number.
+        launched: short names of what a call launches; equal ones once, with their number.
+        about: what this measures, if it is not a function of the user.
         launch_bound: whether issuing a call takes longer than its kernels; null without a GPU.
-        correctness: whether it computes what it should.
-        limit: how far it is from what the device allows.
+        correctness: whether the result is right; null if it was not checked.
+        limit: how far it is from the device's limits.
         clocks: of the device while it was measured.
         doubts: what makes its durations unfit for a verdict.
-        contention: says that other processes took the CPU meanwhile; null where none did, or nobody knows.
-        steady: of what ran on a CPU, its time at the machine's full speed; null without.
-        peak_memory_bytes: the most that a call took beyond what was allocated before; null without a GPU.
+        contention: a sentence if other processes took the CPU meanwhile; null if none did, or it is unknown.
+        steady: on a CPU, its time at the machine's full speed; null without.
+        peak_memory_bytes: the most memory that a call allocated beyond what was allocated before; null without a GPU.
     """
 
     name: str
@@ -225,16 +226,16 @@ class BenchResult:
     steady: Steady | None = None
 
     def duration(self, measure: Measure) -> Duration | None:
-        """Return the durations of one measure."""
+        """Return the durations of one measure; None if it was not measured."""
         found: Duration | None = getattr(self, measure.value)
         return found
 
     @property
     def kernels_exceed_events(self) -> bool:
-        """Whether the kernels add up to more than passes between events around the call.
+        """Whether the kernels add up to more than the time between events around the call.
 
-        They overlap, or recording slows them: kernels of many short blocks took 5 to 8 % longer on an H200. What counts
-        is the events' time, which is a few microseconds too long.
+        Then they overlap, or recording slows them: kernels of many short blocks took 5 to 8 % longer on an H200. The
+        events' time, a few microseconds too long, is used instead.
         """
         kernel, event = self.kernel_ns, self.event_ns
         if kernel is None or event is None or kernel.ci_low is None or event.ci_high is None:
@@ -244,19 +245,19 @@ class BenchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A variant beside the baseline, measured in turns.
+    """The comparison of a variant with the baseline, measured in turns.
 
     Attributes:
         baseline, variant: their names.
-        case, parameters: as of both.
-        measure: which durations were compared.
-        ratio: the median of the ratios variant / baseline of each round; below 1 the variant is faster. Null where a
-            wrong variant was not timed.
+        case, parameters: of both.
+        measure: the compared durations; null if the variant was not timed.
+        ratio: median over the rounds of the ratio variant / baseline; below 1, the variant is faster. Null for a wrong
+            variant, which was not timed.
         ci_low, ci_high: its 95 % interval by order statistics.
         p_value: of a sign test that the ratio is 1, corrected for the number of comparisons (Holm).
-        rounds: how many rounds, or processes.
-        verdict: what may be said.
-        sentence: the same with numbers.
+        rounds: number of rounds, or of processes.
+        verdict: the result.
+        sentence: the result with numbers.
     """
 
     baseline: str
@@ -275,16 +276,16 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FalseAlarms:
-    """How often equal functions were said to differ on this machine (``opscope bench --calibrate``).
+    """How often a function was reported to differ from itself on this machine (``opscope bench --calibrate``).
 
     Attributes:
-        device: where.
-        torch: with which PyTorch.
-        created: when.
+        device: the device's name.
+        torch: the version of PyTorch.
+        created: UTC, ISO 8601.
         trials: comparisons of a function with itself.
         alarms: how many of them ended in "faster" or "slower".
-        measure: by which durations.
-        widths: half the width of each interval of the ratio: what could have been told apart.
+        measure: the compared durations.
+        widths: half of the width of each ratio's interval: the smallest difference that could have been seen.
     """
 
     device: str
@@ -301,13 +302,13 @@ class BenchDocument:
     """One benchmark.
 
     Attributes:
-        created: when.
+        created: UTC, ISO 8601.
         machine, framework: where it ran.
-        processes: how many fresh processes were the samples; 1: calls are.
+        processes: number of fresh processes, each of which is one sample; with 1, calls are the samples.
         results: all variants with all parameters.
-        comparisons: all variants beside the first one of their case.
-        false_alarms: of this machine, if they were measured.
-        request: what was asked for, so that it can be measured again.
+        comparisons: all variants compared with the first one of their case.
+        false_alarms: of this machine; null if they were not measured.
+        request: the request, by which it can be measured again; null for benchmarks of the Python API.
     """
 
     schema: Literal["opscope.bench/1"] = "opscope.bench/1"
@@ -328,7 +329,7 @@ class BenchDocument:
 
 
 class Change(StrEnum):
-    """What may be said of one benchmark since it was saved."""
+    """How one benchmark changed since it was saved."""
 
     REGRESSION = "regression"
     FINE = "fine"
@@ -342,11 +343,11 @@ class Changed:
     """One benchmark, then and now.
 
     Attributes:
-        name: of case and variant, with its parameters.
-        measure: which durations were compared.
+        name: case and variant, with parameters.
+        measure: the compared durations.
         before_ns, now_ns: their medians.
-        ratio_low, ratio_high: between which now / before lies, by the intervals of both medians.
-        change: what may be said.
+        ratio_low, ratio_high: the range of now / before, by the intervals of both medians.
+        change: the result.
     """
 
     name: str
@@ -363,8 +364,8 @@ class ChangesDocument:
     """Two benchmarks, then and now: the schema ``opscope.compare/1``.
 
     Attributes:
-        threshold: by how much longer one may take.
-        changes: of all that were saved.
+        threshold: how much longer a benchmark may take, as a share.
+        changes: of all saved benchmarks.
     """
 
     schema: Literal["opscope.compare/1"] = "opscope.compare/1"
@@ -373,9 +374,9 @@ class ChangesDocument:
 
 
 def compared_by(*results: BenchResult) -> tuple[Measure, ...]:
-    """Return by which durations to compare results, the best first: those of kernels, else the host's clock.
+    """Return the measures to compare results by, the best first: kernels, else the host's clock.
 
-    Where kernels take longer than the events around them, the events come first.
+    If kernels of any result take longer than the events around them, events come first.
     """
     if any(result.kernels_exceed_events for result in results):
         return (Measure.EVENT, Measure.KERNEL, Measure.WALL)
@@ -383,7 +384,7 @@ def compared_by(*results: BenchResult) -> tuple[Measure, ...]:
 
 
 def headline(results: Sequence[BenchResult]) -> Measure:
-    """Return the best measure to compare results by that all of them have which were timed."""
+    """Return the best measure that all timed results have; `Measure.WALL` if none was timed."""
     timed = [result for result in results if result.wall_ns is not None]
     measures = (m for m in compared_by(*timed) if all(result.duration(m) is not None for result in timed))
     return next(measures, Measure.WALL) if timed else Measure.WALL

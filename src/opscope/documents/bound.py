@@ -1,4 +1,4 @@
-"""What bounds a step: one word, the range of the device's share, a sentence."""
+"""What bounds a step: a kind, the range of the device's share, and a sentence."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,12 +7,19 @@ from enum import StrEnum
 class BoundKind(StrEnum):
     """What limits the step time.
 
-    ``DEVICE``: the device computes nearly all the time. ``COMMUNICATION``, ``MEMCPY``: it moves data meanwhile. Else it
-    waits: for launches to be issued (``DISPATCH``), for a call in which the host sits (``BLOCKING``; one that allocates
-    or frees: ``ALLOCATION``), for the host's other work (``HOST_WORK``; for data to be loaded: ``INPUT``), for another
-    stream (``DEPENDENCY``). ``HOST_ONLY``: nothing ran on a device. ``COLD_START``: contexts are created and code is
-    loaded most of the time. ``CAPTURE``: what was recorded is mostly a graph's capture, in which nothing runs.
-    ``UNKNOWN``: what was recorded allows opposite answers.
+    Attributes:
+        DEVICE: the device computes nearly all the time.
+        COMMUNICATION, MEMCPY: the device moves data while nothing is computed.
+        DISPATCH: the device waits for launches.
+        BLOCKING: the device waits while the host sits in a call.
+        ALLOCATION: the same, in a call that allocates or frees memory.
+        HOST_WORK: the device waits for other work of the host.
+        INPUT: the device waits for data to be loaded.
+        DEPENDENCY: the device waits for another stream.
+        COLD_START: contexts are created and code is loaded most of the time.
+        CAPTURE: the recording is mostly a graph's capture, in which nothing runs.
+        HOST_ONLY: nothing ran on a device.
+        UNKNOWN: the recording allows opposite answers.
     """
 
     DEVICE = "device"
@@ -36,14 +43,14 @@ class Bound:
 
     Attributes:
         kind: what limits it; see `BoundKind`.
-        sentence: the verdict in at most 25 words; where it is unknown, what to record to know.
-        evidence: how it is known, and how far.
-        share_low: the least share of the step, without a profiler, in which the busiest device works. None where no
+        sentence: the verdict in at most 25 words; if it is unknown, what to record instead.
+        evidence: how the verdict is known, and how certain it is.
+        share_low: the least share of the step, without a profiler, in which the busiest device works. None if no
             device worked, or nothing can be said.
-        share_high: the most; the same where an unprofiled step was measured.
-        device_share: the share as measured: of the unprofiled step where there is one, else of the profiled one.
-        idle_cause: the largest cause of the device's idle time in the pass with names, as ``idle_by_cause_ns`` of
-            ``devices`` names it.
+        share_high: the largest such share; equal to ``share_low`` if an unprofiled step was measured.
+        device_share: the measured share: of the unprofiled step if there is one, else of the profiled one.
+        idle_cause: the largest cause of the device's idle time in the pass with names, named as in
+            ``idle_by_cause_ns`` of ``devices``.
     """
 
     kind: str

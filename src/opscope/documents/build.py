@@ -8,20 +8,20 @@ from opscope.documents.launch import OccupancyEntry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelResources:
-    """What one kernel takes on one architecture, as ptxas says.
+    """The resources of one kernel on one architecture, as reported by ptxas.
 
     Attributes:
-        name, symbol: as people and as linkers write it.
+        name, symbol: the demangled and the mangled name.
         arch: ``sm_90``.
-        registers: of a thread.
-        stack_bytes: of a thread, in local memory: arrays that are indexed by what the compiler does not know.
-        spill_store_bytes, spill_load_bytes: written and read because registers did not suffice, per thread.
-        shared_memory_bytes: of a block, static.
-        constant_bytes: of constant memory; null where the compiler does not say.
+        registers: per thread.
+        stack_bytes: local memory per thread, for arrays whose indices the compiler does not know.
+        spill_store_bytes, spill_load_bytes: bytes per thread written and read because registers did not suffice.
+        shared_memory_bytes: static shared memory per block.
+        constant_bytes: constant memory; null if the compiler does not say.
         barriers: used by a block.
-        occupancy: theoretical, of blocks of the size that was asked for; null where such a block cannot be launched, or
-            nothing is known of the architecture.
-        problem: why such a block cannot be launched; null where it can, or nothing is known.
+        occupancy: theoretical, for blocks of ``block_threads``; null if such a block cannot be launched, or the
+            architecture is unknown.
+        problem: why such a block cannot be launched; null if it can, or the architecture is unknown.
     """
 
     name: str
@@ -43,9 +43,9 @@ class CompilerMessage:
     """A warning or an error of a compiler.
 
     Attributes:
-        file, line: where; null where it is of none.
+        file, line: the place; null if the message is about none.
         kind: ``warning`` or ``error``.
-        text: what it says.
+        text: the message.
     """
 
     file: str | None
@@ -56,12 +56,12 @@ class CompilerMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinaryEntry:
-    """Code for a GPU in a file.
+    """GPU code in a file.
 
     Attributes:
         kind: ``sass`` (machine code) or ``ptx``.
         arch: ``sm_90``, ``compute_90``.
-        size_bytes: as it is stored.
+        size_bytes: stored size, compressed if ``compressed``.
         compressed: whether it is stored compressed.
     """
 
@@ -79,14 +79,14 @@ class BuildDocument:
         source, output: files.
         kind: ``executable``, ``library`` or ``extension``.
         nvcc, nvcc_version: the compiler.
-        command: as it was run, for a shell.
+        command: the command as run, quoted for a shell.
         seconds: how long it took.
-        block_threads: of the blocks that ``occupancy`` is of.
-        kernels: per architecture.
-        contents: what the output holds, read from it.
+        block_threads: threads per block, for the kernels' ``occupancy``.
+        kernels: one entry per kernel and architecture.
+        contents: the GPU code in the output, read from it.
         messages: warnings.
-        linked_figures: whether the kernels' figures are of what runs; false for relocatable device code, which is
-            linked afterwards.
+        linked_figures: whether the kernels' figures hold for the final program; false for relocatable device code,
+            which is linked afterwards.
     """
 
     schema: Literal["opscope.build/1"] = "opscope.build/1"
@@ -106,7 +106,7 @@ class BuildDocument:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One line of a listing, and the source line that it is of."""
+    """One line of a listing, and its source line; None if unknown."""
 
     text: str
     file: str | None = None
@@ -118,7 +118,7 @@ class KernelListing:
     """The PTX or the machine code of one kernel.
 
     Attributes:
-        name, symbol: as people and as linkers write it.
+        name, symbol: the demangled and the mangled name.
         arch: ``sm_90``.
         instructions: all lines, in order.
     """
@@ -136,7 +136,7 @@ class ListingDocument:
     Attributes:
         kind: ``ptx`` or ``sass``.
         origin: what was compiled.
-        kernels: each.
+        kernels: one listing per kernel.
     """
 
     schema: Literal["opscope.listing/1"] = "opscope.listing/1"

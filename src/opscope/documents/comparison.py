@@ -16,23 +16,23 @@ class ComparisonRow:
 
     Attributes:
         id: the configuration's name in file names.
-        batch_size, seq_len: its sizes; null where they are not swept.
-        axes: all that the sweep varies, by name.
+        batch_size, seq_len: its sizes; null if they are not axes of the sweep.
+        axes: the values of all axes, by name.
         wall_ms, wall_low_ms, wall_high_ms: median unprofiled wall time and its 95 % interval.
         event_ms: median CUDA event time.
         profiled_step_ms: median length of the profiled steps.
         device_sum_ms: durations of all device activities, per profiled step.
         device_busy_ms: time in which a device worked, per profiled step.
-        device_share: busy time over the unprofiled wall time (over the profiled step where that was not measured).
+        device_share: busy time over the unprofiled wall time, or over the profiled step if that was not measured.
         cpu_self_ms: self CPU time of all operators, per profiled step.
         sequences_per_second, tokens_per_second: from ``wall_ms``.
         peak_memory_bytes, peak_memory_kind: most memory allocated on the device; on a CPU, most memory resident in the
             process, libraries included.
-        bound: what bounds the step.
-        launch_bound: whether that is the host's launching, wholly or in part; null if unknown.
+        bound: what bounds the step; see `opscope.documents.bound.BoundKind`.
+        launch_bound: whether launching on the host bounds it; null if unknown.
         trust: verdict of the trust checks.
         contended: whether other processes took the CPU from it while it was timed; null if unknown.
-        categories_ms: self time per category and step: device time, or CPU time where no device worked.
+        categories_ms: self time per category and step: device time, or CPU time if no device worked.
         top_operators: the three operators with the most self time.
     """
 
@@ -68,13 +68,13 @@ class ScalingRow:
     Configurations that were measured on a busy machine are left out.
 
     Attributes:
-        quantity: ``wall``, ``device sum``, a category (times per step), ``sequences/s``, ``tokens/s``, ``peak memory``
-        along: the axis: ``batch_size``, ``seq_len``, or another one with numbers.
-        fixed: the other one of these two sizes, if there is one.
-        smaller, larger: the two sizes.
-        ratio: its value at the larger over that at the smaller size.
-        ratio_low, ratio_high: of ``wall``, what the 95 % intervals of the two medians leave possible; else null.
-        exponent: 0 means no growth, 1 in proportion, 2 with the square.
+        quantity: ``wall``, ``device sum``, a category (times per step), ``sequences/s``, ``tokens/s``, ``peak memory``.
+        along: the axis: ``batch_size``, ``seq_len``, or another numeric one.
+        fixed: the value of the other one of these two sizes; null if there is none.
+        smaller, larger: the two values of the axis.
+        ratio: the quantity at the larger size over that at the smaller one.
+        ratio_low, ratio_high: for ``wall``, the range of the ratio by the 95 % intervals of both medians; else null.
+        exponent: of the growth: 0 is none, 1 proportional, 2 quadratic.
         others: the values of all other axes.
     """
 
@@ -103,8 +103,12 @@ class FailedRow:
 class Comparison:
     """A sweep's results side by side.
 
-    ``measured_on`` says whose self times the categories are; ``unit`` what ``sequences_per_second`` counts; ``notes``
-    name configurations that were measured in another environment; ``findings`` are what only a sweep shows.
+    Attributes:
+        measured_on: whether the categories' self times are the device's or the CPU's.
+        unit: what ``sequences_per_second`` counts.
+        notes: name the configurations that were measured in another environment.
+        pending: ids of configurations that did not run.
+        findings: those that only a sweep shows.
     """
 
     schema: Literal["opscope.comparison/1"] = "opscope.comparison/1"

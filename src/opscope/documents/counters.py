@@ -1,4 +1,4 @@
-"""The schema ``opscope.counters/1``: what Nsight Compute measured of kernels, beside the launches of a run."""
+"""Nsight Compute's counters of kernels, joined with the launches of a run: the schema ``opscope.counters/1``."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,19 +6,20 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class CounterRow:
-    """All launches of one kernel with one geometry. Medians over the launches that have a figure; None without any.
+    """All launches of one kernel with one geometry. Figures are medians over the launches that have them, else None.
 
     Attributes:
         kernel: the name, as Nsight Compute spells it.
-        grid, block: thread blocks and threads of a block, x,y,z.
-        measured: how many launches Nsight Compute measured.
-        joined: how many of these are launches of the run: the n-th of a name and geometry is the n-th of it there.
-        run_ns: duration in the run, of the joined launches.
+        grid, block: thread blocks and threads of a block, ``x,y,z``.
+        measured: launches that Nsight Compute measured.
+        joined: how many of these were found in the run: the n-th launch of a name and geometry is taken for the n-th
+            one there.
+        run_ns: duration of the joined launches in the run.
         ncu_ns: duration under Nsight Compute, which sets clocks and empties caches unless told otherwise.
-        sm_percent, memory_percent, dram_percent: throughput of the multiprocessors, of the memory system and of the
-            device's memory, of their peaks.
+        sm_percent, memory_percent, dram_percent: throughput of the multiprocessors, the memory system and the device's
+            memory, in percent of their peaks.
         dram_bytes: read from and written to the device's memory.
-        occupancy_percent: achieved.
+        occupancy_percent: achieved occupancy.
     """
 
     kernel: str
@@ -41,9 +42,9 @@ class CounterLaunch:
 
     Attributes:
         kernel: as Nsight Compute spells it.
-        number: which one of those with its name and geometry, from 0.
-        run_ns: how long the same launch took in the run; None where that has no such launch.
-        metrics: all that was measured; times in nanoseconds, sizes in bytes.
+        number: its position among the launches of its name and geometry, from 0.
+        run_ns: how long the same launch took in the run; None if the run has no such launch.
+        metrics: all metrics by name; times in nanoseconds, sizes in bytes.
     """
 
     kernel: str
@@ -54,15 +55,15 @@ class CounterLaunch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountersDocument:
-    """Counters, joined with a run where one is given.
+    """Counters, joined with a run if there is one.
 
     Attributes:
-        files: where the counters are from.
-        trace: the run; None without.
-        kernels: by time in the run, or under Nsight Compute without one.
+        files: the files of the counters.
+        trace: the run's traces; None without a run.
+        kernels: sorted by time in the run, or without one, under Nsight Compute.
         launches: every measured launch, in order.
-        unmatched_launches: measured, and not in the run.
-        kernels_of_run_without: kernels of the run that were not measured.
+        unmatched_launches: number of measured launches that the run does not have.
+        kernels_of_run_without: number of the run's kernels that were not measured.
     """
 
     schema: Literal["opscope.counters/1"] = "opscope.counters/1"

@@ -1,7 +1,7 @@
 """What changed between two measurements, taken apart: the schema ``opscope.diff/1``.
 
-Changes are whole nanoseconds a step (of the recording, where no steps are marked), rounded so that parts add up exactly
-to what they are parts of; each is within a nanosecond of its exact value. A change above 0 takes longer.
+Changes are whole nanoseconds per step (of the whole recording, if no steps are marked), rounded so that parts add up
+exactly to their whole; each is within a nanosecond of its exact value. A positive change means that it takes longer.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from opscope.documents.trace import SampleSummary
 
 
 class ChangeVerdict(StrEnum):
-    """What may be said of the step."""
+    """Whether the step changed."""
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -21,10 +21,10 @@ class ChangeVerdict(StrEnum):
 
 
 class Gate(StrEnum):
-    """What ``--fail-over`` says.
+    """The result of ``--fail-over``.
 
     Attributes:
-        INCOMPLETE: nothing takes longer as far as can be told, but configurations have no result to compare.
+        INCOMPLETE: nothing was found to take longer, but some configurations have no result to compare.
     """
 
     FINE = "fine"
@@ -34,7 +34,7 @@ class Gate(StrEnum):
 
 
 class Matched(StrEnum):
-    """By what work on one side was found again on the other."""
+    """How work on one side was matched with work on the other."""
 
     SAME = "operator and inputs"
     OPERATOR = "operator, inputs not recorded on both sides"
@@ -46,7 +46,7 @@ class Matched(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """Something that is not the same on both sides; null where a side does not tell."""
+    """A difference between the sides that is not a time; the value of a side is null if it is unknown."""
 
     kind: Literal["environment", "settings", "recording", "measurement"]
     name: str
@@ -60,12 +60,12 @@ class UnprofiledChange:
 
     Attributes:
         verdict: whether it changed.
-        sentence: the same, with numbers or the reason.
-        before, after: the samples of both sides; null where there are none.
-        change_ns: of the medians.
+        sentence: the verdict with numbers, or the reason why it is unknown.
+        before, after: the samples of both sides; null if there are none.
+        change_ns: difference of the medians.
         ratio: median after over median before.
-        ratio_low, ratio_high: where that ratio lies: by the 95 % intervals of both medians, and what two runs of the
-            same program may differ by. Null where it cannot be told.
+        ratio_low, ratio_high: the range of that ratio, by the 95 % intervals of both medians and the usual difference
+            between two runs of the same program. Null if unknown.
     """
 
     verdict: ChangeVerdict
@@ -88,12 +88,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class KernelChange:
-    """One kernel of a group of calls. Counts and times are a step's; null on a side that does not have it.
+    """One kernel of a group of calls. Counts are per step; all figures of a side are null if it does not have it.
 
     Attributes:
-        before, after: its name on either side; they differ where only the spelling does.
+        before, after: its name on either side; the names may differ in spelling.
         calls_before, calls_after: how often it ran.
-        mean_before_ns, mean_after_ns: how long once.
+        mean_before_ns, mean_after_ns: mean duration.
     """
 
     before: str | None
@@ -106,26 +106,26 @@ class KernelChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkChange:
-    """The calls of an operator with the same inputs on both sides; counts and times are a step's.
+    """The calls of an operator with the same inputs on both sides; counts and times are per step.
 
     ``calls_ns + inputs_ns + launches_ns + kernel_changed_ns + same_kernel_ns + clocks_ns = change_ns``.
 
     Attributes:
-        operator: its name; after, where it is called so on one side only, before. Null for work of no operator.
-        renamed_to: its name after, where that is another.
+        operator: its name before, or after if only that side has it. Null for work of no operator.
+        renamed_to: its name after, if that differs; else null.
         category: what kind of work it does.
-        matched: by what the two sides were matched.
-        why: the same in a sentence where it is no exact match; null else.
-        inputs_before, inputs_after: shapes as recorded, JSON text.
+        matched: how the two sides were matched.
+        why: a sentence on the match if it is not exact; else null.
+        inputs_before, inputs_after: recorded shapes, JSON text.
         calls_before, calls_after: calls that launched anything.
-        before_ns, after_ns: device time; where nothing ran on a device, self CPU time.
+        before_ns, after_ns: device time; if nothing ran on a device, self CPU time.
         change_ns: the difference.
-        calls_ns: because there are more or fewer calls; all of it where one side has none.
-        inputs_ns: because the inputs are others.
-        launches_ns: because a call launches the same kernels more or less often.
-        kernel_changed_ns: because other kernels do it.
-        same_kernel_ns: because the same kernels take longer or shorter.
-        clocks_ns: of that, as much as the change of the multiprocessors' clock can explain at most.
+        calls_ns: the part due to more or fewer calls; all of it if one side has none.
+        inputs_ns: the part due to other inputs.
+        launches_ns: the part due to more or fewer launches of the same kernels per call.
+        kernel_changed_ns: the part due to other kernels.
+        same_kernel_ns: the part due to the same kernels taking longer or shorter, except for ``clocks_ns``.
+        clocks_ns: the part of such a change that the multiprocessors' clock can explain at most.
         kernels: what ran, the most expensive first.
     """
 
@@ -152,25 +152,25 @@ class WorkChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepChange:
-    """How much longer a step takes. ``work_ns`` and ``parts`` add up to ``change_ns``, ``idle`` to the part so named.
+    """How much longer a step takes. ``work_ns`` and ``parts`` add up to ``change_ns``, ``idle`` to the idle part.
 
     Attributes:
-        unprofiled: whether it is the median unprofiled step; else the recorded one, as always on a CPU, where all times
-            of operators are the profiler's.
-        per_step: whether figures are of one step; else of the whole recording.
-        steps_before, steps_after: how many steps were recorded.
-        measured_on: ``device``, or ``cpu`` where nothing ran on a device: then work is operators' self CPU time.
+        unprofiled: whether this is the median unprofiled step. Else it is the recorded one, as always on a CPU, where
+            all operator times are from the profiler.
+        per_step: whether figures are for one step; else for the whole recording.
+        steps_before, steps_after: number of recorded steps.
+        measured_on: ``device``; or ``cpu`` if nothing ran on a device, and then work is operators' self CPU time.
         device_before, device_after: the numbers of the devices that worked most; null on the CPU.
-        before_ns, after_ns: how long it took.
+        before_ns, after_ns: how long the step took.
         change_ns: the difference.
         work: by operator and inputs, the largest change first.
-        work_ns: their changes added up.
-        parts: the rest: idle time, work that ran side by side or outside of the window; on the CPU what is no
-            operator's own time.
-        idle: idle time by its causes in the recorded step; of an unprofiled step, with what the profiler adds to that.
+        work_ns: sum of their changes.
+        parts: the rest: idle time, and work that ran in parallel or outside of the window; on the CPU, time that is
+            not an operator's own.
+        idle: idle time by cause in the recorded step; for an unprofiled step, also what the profiler adds to it.
         recorded_before_ns, recorded_after_ns: how long the step took under the profiler.
-        window: what the recorded step is measured by, in words.
-        reason: why it is not taken apart, where it is not.
+        window: how the recorded step is delimited, in words.
+        reason: why it is not taken apart; null if it is.
     """
 
     unprofiled: bool
@@ -198,8 +198,8 @@ class HostChange:
     """The host's part of the recorded step; ``parts`` add up to ``change_ns``.
 
     Attributes:
-        launches_before, launches_after: API calls that launch work, a step.
-        before_ns, after_ns: how long the step's ranges on the host are (the recorded operators, without steps).
+        launches_before, launches_after: API calls per step that launch work.
+        before_ns, after_ns: length of the step's ranges on the host (of the recorded operators, without steps).
         change_ns: the difference.
         parts: operators' self times, API calls, the rest.
         operators: operators' self times on the host, the largest changes first.
@@ -216,7 +216,7 @@ class HostChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPart:
-    """What was alive at the peaks, of one operator; bytes."""
+    """Bytes allocated by one operator that were alive at the peaks."""
 
     name: str
     before_bytes: int
@@ -229,8 +229,8 @@ class MemoryChange:
     """Peak memory. ``parts`` add up to the change of the recorded peak where there are any.
 
     Attributes:
-        before_bytes, after_bytes: most that was allocated on the device: over the unprofiled steps.
-        recorded_before_bytes, recorded_after_bytes: most that was allocated in the recording.
+        before_bytes, after_bytes: most memory allocated on the device over the unprofiled steps; null if unknown.
+        recorded_before_bytes, recorded_after_bytes: most memory allocated in the recording; null if not recorded.
         parts: by the operator that allocated.
     """
 
@@ -243,18 +243,18 @@ class MemoryChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairDiff:
-    """Two traces.
+    """The difference of two traces.
 
     Attributes:
-        name: what they are called together.
+        name: of the pair.
         before, after: their files.
-        differing: what differs before any time does.
-        unprofiled: whether the step changed.
-        step: the recorded step taken apart.
-        host: the host's part; null where nothing was recorded of it.
-        memory: null where neither side knows it.
-        culprit: of a step that is slower, what grew most, in a sentence; null where the evidence names nothing.
-        gate: what ``--fail-over`` says; null without it.
+        differing: differences that are not times, such as settings.
+        unprofiled: whether the step without a profiler changed.
+        step: the step taken apart.
+        host: the host's part; null if the host was not recorded.
+        memory: null if neither side has any.
+        culprit: for a slower step, what grew most, in a sentence; null if the evidence names nothing.
+        gate: the result of ``--fail-over``; null without it.
     """
 
     name: str
@@ -271,15 +271,15 @@ class PairDiff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffDocument:
-    """Two runs: their traces in pairs.
+    """The difference of two runs, whose traces are compared in pairs.
 
     Attributes:
         before, after: the inputs.
-        pairs: configurations that both have.
-        only_before, only_after: configurations that one has.
-        incomplete: configurations that were not compared, as a side has no result of them; each with the reason.
-        fail_over: how much longer a step may take, as a share; null where that was not asked.
-        gate: the worst of all pairs, and whether any is missing.
+        pairs: configurations that both runs have.
+        only_before, only_after: configurations that only one run has.
+        incomplete: configurations that were not compared because a side has no result, each with the reason.
+        fail_over: how much longer a step may take, as a share; null without ``--fail-over``.
+        gate: the worst result of all pairs, or `Gate.INCOMPLETE` if that is worse; null without ``--fail-over``.
     """
 
     schema: Literal["opscope.diff/1"] = "opscope.diff/1"

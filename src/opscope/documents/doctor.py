@@ -6,11 +6,11 @@ from typing import Literal
 
 
 class Status(StrEnum):
-    """What came of a check.
+    """The result of a check.
 
     Attributes:
         FINE: it works.
-        WARNING: it works, and something is to be known.
+        WARNING: it works, with a reservation.
         PROBLEM: it is there and does not work.
         ABSENT: it is not there, and nothing needs it.
     """
@@ -23,13 +23,13 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was tried.
+    """One check of the machine.
 
     Attributes:
-        name: what.
+        name: what was checked.
         status: the result.
-        found: what was found.
-        fix: what to do; null where nothing is to be done.
+        found: details of the result.
+        fix: what to do; null if nothing is to be done.
     """
 
     name: str
@@ -43,9 +43,9 @@ class DoctorDocument:
     """All checks.
 
     Attributes:
-        works: whether none is a problem.
-        seconds: how long they took.
-        checks: each.
+        works: whether no check found a problem.
+        seconds: how long the checks took.
+        checks: all checks.
     """
 
     schema: Literal["opscope.doctor/1"] = "opscope.doctor/1"

@@ -1,4 +1,4 @@
-"""What is known of the most expensive operators of a trace: the schema ``opscope.dossier/1``."""
+"""What is known about the most expensive operators of a trace: the schema ``opscope.dossier/1``."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ from opscope.documents.trust import Check
 
 @dataclass(frozen=True, slots=True)
 class Dossier:
-    """One operator: what ``opscope explain`` says of it, and what its shapes, launches and counters say."""
+    """One operator: its explanation, as from ``opscope explain``, and the statements on it."""
 
     explanation: ExplainDocument
     findings: Findings

@@ -1,6 +1,6 @@
-"""What is known of one operator or kernel: the schema ``opscope.explain/1``.
+"""What is known about one operator or kernel: the schema ``opscope.explain/1``.
 
-Times are integer nanoseconds. What is unknown is null; ``how`` and ``basis`` say how the rest is known.
+Times are integer nanoseconds. Unknown values are null; ``how`` and ``basis`` say how the others are known.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from opscope.knowledge.kernels.kernel_source import How
 
 @dataclass(frozen=True, slots=True)
 class HostFileEntry:
-    """The file of a C++ function: verified where its own code names it, else likely (its neighbours' file)."""
+    """The file of a C++ function: verified if its own code names it, else likely (its neighbours' file)."""
 
     file: str
     how: How
@@ -30,8 +30,8 @@ class NativeFunctionEntry:
     Attributes:
         name: as in ``native_functions.yaml``.
         detail: schema, dispatch, C++ function, and how they are known.
-        yaml_url: its entry at the exact commit.
-        host_file: the file of the C++ function.
+        yaml_url: link to its entry at the exact commit; null if unknown.
+        host_file: the file of the C++ function; null if unknown.
         derivatives: differentiated inputs -> formula, from ``derivatives.yaml``.
         calls: operators that it called in the trace, with the number of calls.
     """
@@ -69,7 +69,7 @@ class LaunchRow:
 
 @dataclass(frozen=True, slots=True)
 class CostEntry:
-    """What it took in the trace. ``total_device_ns`` adds nested operators; ``share`` is of the device sum."""
+    """Its cost in the trace. ``total_device_ns`` includes nested operators; ``share`` is of the device sum."""
 
     calls: int
     self_device_ns: int
@@ -80,7 +80,7 @@ class CostEntry:
 
 @dataclass(frozen=True, slots=True)
 class ContextEntry:
-    """What the answer was looked up in. ``trace`` is null without one; ``failed_checks`` are those that it fails."""
+    """The sources of the answer. ``trace`` is null without a trace; ``failed_checks`` are its failed trust checks."""
 
     trace: str | None
     torch: str | None
@@ -99,7 +99,7 @@ class CandidateEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeviceKernelsEntry:
-    """Where an operator's device kernels may be, by names: always candidates. ``reason`` says why there are none."""
+    """Files that may hold an operator's device kernels, judged by names alone. ``reason`` says why there are none."""
 
     candidates: tuple[CandidateEntry, ...]
     reason: str | None
@@ -110,19 +110,19 @@ class ExplainDocument:
     """One operator or kernel.
 
     Attributes:
-        kind: what the name is.
-        name: as given, or as the trace has it.
+        kind: whether the name is an operator's or a kernel's.
+        name: the user's spelling, or that of the trace.
         summary: a short name for people.
-        category, category_rule: what kind of work it is, and which rule says so.
+        category, category_rule: the kind of work, and the rule that decided it.
         decoded: what a kernel's name says; null for operators.
-        native_function: behind an operator; null for kernels.
-        source: where it is.
-        launches: what launched what; empty without a trace that has it.
-        cost: in the trace; null without one that has it.
-        context: what was looked up.
-        known: whether anything was recognised: an operator of this PyTorch, a kernel's name that can be read or found.
-        did_you_mean: operators with names like it, where nothing was.
-        device_kernels: of an operator of which no kernel is recorded: where its kernels may be; else null.
+        native_function: the function behind an operator; null for kernels.
+        source: where its source is.
+        launches: its launches by inputs and kernel; empty without a trace that has any.
+        cost: its cost in the trace; null without a trace that has it.
+        context: the sources of the answer.
+        known: whether it was recognised: an operator of this PyTorch, or a kernel whose name can be read or found.
+        did_you_mean: operators with similar names, if it was not recognised.
+        device_kernels: for an operator without a recorded kernel, files that may hold its kernels; else null.
     """
 
     schema: Literal["opscope.explain/1"] = "opscope.explain/1"

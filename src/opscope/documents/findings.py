@@ -1,4 +1,4 @@
-"""What could make a step faster: what, where, how that is known, how much, what to write, and how to prove it."""
+"""Findings: what could make a step faster, where, by how much, the evidence, what to change, and how to verify it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from opscope.documents.statements import Basis
 
 
 class StepBasis(StrEnum):
-    """Of what a saving is."""
+    """What a saving refers to."""
 
     UNPROFILED = "unprofiled step"
     RECORDED = "recorded step"
@@ -15,7 +15,7 @@ class StepBasis(StrEnum):
 
 
 class Rule(StrEnum):
-    """The rules that find something. docs/findings.md has a row on each."""
+    """The rules that make findings; docs/findings.md has a row for each."""
 
     FP32_PRODUCTS = "fp32_products"
     UNALIGNED_SIZES = "unaligned_sizes"
@@ -56,16 +56,16 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Where it is, as far as that was recorded.
+    """Where a finding is, as far as that was recorded; unknown fields are null.
 
     Attributes:
-        operator: the operator that costs most of it.
-        input_dims: its recorded shapes, JSON text.
+        operator: the operator with most of its cost.
+        input_dims: that operator's recorded shapes, JSON text.
         module: the innermost ``nn.Module``.
-        python: the innermost Python frame of the user's.
-        kernel: the kernel that takes most of it.
-        source_file: the file that instantiates that kernel; null where it is not known for certain.
-        call: the call of the CUDA or HIP API that the host sits in.
+        python: the innermost Python frame of the user's code.
+        kernel: the kernel that takes most of the time.
+        source_file: the file that instantiates that kernel; null if it is not verified.
+        call: the CUDA or HIP API call that the host sits in.
         annotation: the innermost named range.
     """
 
@@ -81,7 +81,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class SavingRange:
-    """Nanoseconds a step: what is nearly certain, and what the step would lose if the change did all that it can."""
+    """A saving in nanoseconds per step: nearly certain (low), and if the change did all that it can (high)."""
 
     low: float
     high: float
@@ -89,7 +89,7 @@ class SavingRange:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One piece of evidence, and what it rests on."""
+    """One piece of evidence, and its basis."""
 
     text: str
     basis: Basis
@@ -100,21 +100,21 @@ class Finding:
     """One thing to do.
 
     Attributes:
-        id: unique in its list: the rule, with a number where it found several.
-        rule: which rule found it; see `Rule`.
-        title: what is the matter, in one line.
-        where: where.
-        saving_ns: what a step could lose.
-        saving: that in words; empty where it is nothing.
-        likely_ns: what it likely loses, by which findings are ranked.
-        is_first: whether it is one of the three to begin with: of those that save the same time, the dearest only.
-        of_step_ns: how long the step takes that this refers to.
-        of_step: whether that is an unprofiled step, a recorded one, or all of a recording that marks no steps.
-        derivation: how the saving follows.
-        evidence: what was seen.
-        action: what to write.
-        prove: a command that shows whether it helped.
-        wrong_if: what would make it wrong.
+        id: unique in its list: the rule, with a number if it found several.
+        rule: the rule that found it; see `Rule`.
+        title: the problem in one line.
+        where: where it is.
+        saving_ns: the time that a step could save.
+        saving: the saving in words; empty if there is none.
+        likely_ns: the likely saving, by which findings are ranked.
+        is_first: whether it is one of the three to begin with; findings that overlap with a larger one come last.
+        of_step_ns: the length of the step that savings refer to.
+        of_step: whether that is an unprofiled step, a recorded one, or a whole recording without steps.
+        derivation: how the saving was derived.
+        evidence: what was observed.
+        action: the change to make in the code.
+        prove: a command that shows whether the change helped.
+        wrong_if: what would make the finding wrong.
         overlaps: ids of findings that would save some of the same time; their savings do not add up.
     """
 

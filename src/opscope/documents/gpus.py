@@ -1,4 +1,4 @@
-"""What is known of GPUs: the schema ``opscope.gpus/1``."""
+"""Facts about GPUs: the schema ``opscope.gpus/1``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,27 +9,27 @@ from opscope.record.driver import DriverDevice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """One model, or one device here.
+    """One GPU model, or one device of this machine. Unknown figures are null.
 
     Attributes:
-        name: what it is sold as, or what the driver calls it.
-        vendor, architecture: as named; the architecture is null where nobody knows it.
-        compute_capability: ``9.0``; of AMD's devices the gfx name.
-        arch: what compilers call it: ``sm_90``.
-        flag: how compilers are told to build for it: of nvcc, machine code and PTX, which newer devices translate.
-        gencode: the same for nvcc in the long form, which can be given several times; null of AMD's devices.
-        cuda_min: the first CUDA toolkit that builds for it; null of AMD's devices, and where it is not known.
-        cuda_max: the last one; null where the newest does.
-        kind: ``data centre``, ``workstation``, ``consumer`` or ``embedded``; null of a model that is not in the table.
-        sms: streaming multiprocessors, compute units; null where that is not known.
-        memory_bytes, memory_bytes_per_s: of its memory.
-        l2_bytes: of the cache that all of them share.
+        name: its product name, or the driver's name for it.
+        vendor, architecture: as named; the architecture is null if it is unknown.
+        compute_capability: ``9.0``; for AMD's devices, the gfx name.
+        arch: the compilers' name for it: ``sm_90``.
+        flag: the compiler option to build for it; with nvcc, that makes machine code, and PTX for newer devices.
+        gencode: the same in nvcc's long form, which can be repeated; null for AMD's devices.
+        cuda_min: the first CUDA toolkit that builds for it; null for AMD's devices, or if unknown.
+        cuda_max: the last one; null if the newest still does.
+        kind: ``data centre``, ``workstation``, ``consumer`` or ``embedded``; null for a model that is not in the table.
+        sms: number of streaming multiprocessors or compute units.
+        memory_bytes, memory_bytes_per_s: size and bandwidth of its memory.
+        l2_bytes: size of the cache that all multiprocessors share.
         boost_clock_mhz: the highest clock.
         peak_flops: dense operations per second by the type of the operands: ``fp16`` and ``bf16`` with 32-bit
             accumulation, ``fp16_acc16`` with 16-bit accumulation, ``fp32`` on ordinary cores.
-        sources: where each of this is from: what -> whence.
-        here: what the driver says, of a device here.
-        note: what to know before using these figures; null where nothing.
+        sources: the sources of the figures: figures -> source.
+        here: the driver's facts about a device of this machine; null for a model.
+        note: what to know before using these figures; null if there is nothing.
     """
 
     name: str
@@ -58,10 +58,10 @@ class GpusDocument:
     """A table of GPUs.
 
     Attributes:
-        gpus: the models, or the devices here.
-        driver: the driver's release, where it was asked.
+        gpus: the models, or the devices of this machine.
+        driver: the driver's release; null if the driver was not asked or found.
         driver_cuda: the newest CUDA that it supports.
-        problem: why there are no devices here.
+        problem: why this machine has no devices; null if it has.
     """
 
     schema: Literal["opscope.gpus/1"] = "opscope.gpus/1"

@@ -1,6 +1,6 @@
-"""The versions of the document of a trace (``opscope.analysis/1``): what was added when. Nothing changes its meaning.
+"""The versions of a trace's document (``opscope.analysis/1``), and what each added. No field ever changes its meaning.
 
-A reader of version N reads all earlier ones that a release wrote: what they lack has a default.
+A reader of version N can read all earlier versions of releases: fields that they lack have defaults.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Whether a kernel can be launched so, and how it fills a device: the schema ``opscope.launch/1``."""
+"""The check of a launch configuration, and how it fills a device: the schema ``opscope.launch/1``."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,8 +8,13 @@ from typing import Literal
 class OccupancyEntry:
     """Theoretical occupancy, computed from the launch and the device's limits.
 
-    ``waves`` is the number of thread blocks over what the whole device holds at a time. ``tail`` is the share of its
-    places that stay empty in the last wave, over all waves: of blocks that take the same time, so much time is lost.
+    Attributes:
+        percent: of the most warps that a multiprocessor holds.
+        blocks_per_multiprocessor: thread blocks that a multiprocessor holds at a time.
+        limiter: what limits that number.
+        waves: the number of thread blocks over the number that the whole device holds at a time; null if unknown.
+        tail: the share of places for blocks, over all waves, that stay empty in the last one. If all blocks take the
+            same time, that is the share of time lost. Null if unknown.
     """
 
     percent: float
@@ -24,14 +29,14 @@ class LaunchDocument:
     """One launch configuration on one device.
 
     Attributes:
-        device: which.
-        compute_capability, multiprocessors: its own; the latter null where no device is meant.
-        grid, block: of the launch.
-        registers_per_thread, shared_memory_bytes: of the kernel, static and dynamic shared memory together.
+        device: its name.
+        compute_capability, multiprocessors: of the device; the latter is null for a capability without a device.
+        grid, block: of the launch, x, y, z.
+        registers_per_thread, shared_memory_bytes: of the kernel; static and dynamic shared memory per block together.
         can_launch: whether the device accepts it.
-        problems: why not, each with the device's limit.
+        problems: why it does not, each with the device's limit.
         remarks: what the caller has to do for it, such as opting in to more shared memory.
-        occupancy: how it fills the device; null where it cannot be launched.
+        occupancy: how it fills the device; null if it cannot be launched.
     """
 
     schema: Literal["opscope.launch/1"] = "opscope.launch/1"

@@ -8,7 +8,7 @@ from opscope.knowledge.costs import Product
 
 
 class LimitedBy(StrEnum):
-    """What an ideal time follows from."""
+    """What determines an ideal time."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
@@ -17,16 +17,16 @@ class LimitedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PeaksEntry:
-    """What a device can do at most, and how that is known.
+    """The peaks of a device, and how they are known.
 
     Attributes:
         device: its number in the trace.
         name: its name.
-        origin: ``datasheet``, or how it was measured; null where nothing is known of the device.
+        origin: ``datasheet``, or how it was measured; null if no peaks are known.
         flop_per_s: by precision, dense, a multiplication and an addition counted as two.
         memory_bytes_per_s: to and from its memory.
         l2_bytes: its cache.
-        measured: which precisions were measured; the others' peaks are the datasheet's.
+        measured: the precisions that were measured; the other peaks are the datasheet's.
     """
 
     device: int | None
@@ -40,34 +40,34 @@ class PeaksEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRow:
-    """The calls of an operator with the same inputs on one device. What refers to a call is its mean.
+    """The calls of an operator with the same inputs on one device. Figures of a call are means over the calls.
 
     Attributes:
-        operator: its name; null for what no operator launched.
-        category: what kind of work it is.
-        device: where it ran.
+        operator: its name; null for work that no operator launched.
+        category: the kind of work.
+        device: the device that it ran on.
         input_dims, input_types, input_strides: as recorded, JSON text.
         kernel: the kernel that took most of the time.
-        thread_blocks: of its launch.
+        thread_blocks: of that kernel's launch.
         calls: calls that launched anything.
-        device_ns: all their device time.
+        device_ns: device time of all calls.
         call_ns: device time of a call.
         flop: floating-point operations of a call as ``torch.utils.flop_counter`` counts them; null without a model.
-        least_flop: those that must be done.
-        least_bytes: bytes that a call reads and writes at least; null without a model.
+        least_flop: the operations that must be done.
+        least_bytes: the bytes that a call must at least read and write; null without a model.
         product: the sizes of a matrix product; null for other work.
-        precision: in which products ran, by the kernel's name: ``fp32``, ``tf32``, ``bf16``; also where
-            there is no model; null for other work.
-        compute_ns: how long a call's products take at the peak of their unit, of the fastest one where the name does
-            not say which that is; 0 without products, null without a model.
-        ideal_ns: the least time of a call: by operations or bytes, but not below one short kernel's, nor above what it
-            took where its data fit into the cache. Null without a model.
-        limited_by: which of these decides.
+        precision: of products, by the kernel's name: ``fp32``, ``tf32``, ``bf16``; known even without a model. Null for
+            other work.
+        compute_ns: how long a call's products take at the peak of their unit, or of the fastest unit if the name does
+            not tell the unit; 0 without products, null without a model.
+        ideal_ns: the least time of a call, by operations or bytes; at least that of one short kernel, and at most the
+            measured time if its data fit into the cache. Null without a model.
+        limited_by: what determines ``ideal_ns``; see `LimitedBy`.
         share: ``ideal_ns`` over ``call_ns``.
         lost_ns: ``device_ns`` less the ideal time of all calls.
-        lower_precision: the next lower one of products that the device is faster at; null for other work.
-        lower_ideal_ns: the ideal time at that.
-        reason: why there is no model; null where there is one.
+        lower_precision: for products, the next lower precision at which the device is faster; null for other work.
+        lower_ideal_ns: the ideal time at that precision.
+        reason: why there is no model; null if there is one.
     """
 
     operator: str | None
@@ -101,12 +101,12 @@ class LimitTotal:
     """Rows added up: by operator, category, module or step.
 
     Attributes:
-        name: of what they have in common.
-        device_ns: their device time.
-        modelled_ns: the part of it that a model exists for; the following refer to that part.
+        name: the operator, category, module or step.
+        device_ns: device time of the rows.
+        modelled_ns: the part of it that models exist for; the following figures refer to that part.
         ideal_ns: the least time.
         lost_ns: ``modelled_ns`` less ``ideal_ns``.
-        share: ``ideal_ns`` over ``modelled_ns``; null where nothing is modelled.
+        share: ``ideal_ns`` over ``modelled_ns``; null if nothing is modelled.
         flop: operations of products that must be done (``least_flop``).
     """
 
@@ -121,16 +121,15 @@ class LimitTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilisation:
-    """What a step makes of a device.
+    """How much of a device's peaks a step uses.
 
     Attributes:
         device: its number.
-        of_ns: the time that the shares refer to: the unprofiled step, else the profiled one.
-        unprofiled: which of the two.
-        hfu: operations of all products, each over the peak of its precision and that time. Recomputed ones count.
-        mfu: the same without what the backward pass computes again of the forward pass, as far as its operators were
-            recorded.
-        achieved_bytes_per_s: the least bytes of all modelled work over that time: a lower bound of what was moved.
+        of_ns: the time that the shares refer to: that of the unprofiled step, else of the profiled one.
+        unprofiled: whether it is the unprofiled step.
+        hfu: operations of all products over the peak of their precision in that time, including recomputed ones.
+        mfu: the same without forward work that the backward pass computes again, as far as its operators were recorded.
+        achieved_bytes_per_s: the least bytes of all modelled work over that time: a lower bound of the bytes moved.
     """
 
     device: int | None
@@ -147,11 +146,11 @@ class LimitsEntry:
 
     Attributes:
         peaks: of the devices.
-        device_sum_ns: the durations of all activities.
-        modelled_ns: the part that models exist for.
-        rows: the work, with the most time lost first; what has no model after it, by its time.
-        utilisation: per device that has known peaks, where steps are known.
-        over_limit: operators whose calls were more than 5 % above the limit: a model or a peak is wrong.
+        device_sum_ns: sum of the durations of all activities.
+        modelled_ns: the part of it that models exist for.
+        rows: the work that loses most time first; work without a model follows, by its time.
+        utilisation: of each device with known peaks; empty if the number of steps is unknown.
+        over_limit: operators whose calls were more than 5 % faster than the limit: a model or a peak is wrong.
     """
 
     peaks: tuple[PeaksEntry, ...]
@@ -168,9 +167,9 @@ class LimitsDocument:
 
     Attributes:
         trace: its file.
-        limits: of all of its work.
-        by: what ``totals`` are by.
-        totals: the same added up.
+        limits: of all its work.
+        by: how ``totals`` are grouped: ``shape``, ``operator``, ``category``, ``module`` or ``step``.
+        totals: sums over the groups.
     """
 
     schema: Literal["opscope.limits/1"] = "opscope.limits/1"

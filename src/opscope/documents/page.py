@@ -1,6 +1,7 @@
-"""What the one-file page is drawn from: the schema ``opscope.page/1``. Figures are numbers; the page formats them.
+"""The data of the one-file page: the schema ``opscope.page/1``. Figures are numbers; the page formats them.
 
-Columns of many values are lists of whole numbers: names and places are numbers of entries of the lists of their trace.
+Long columns are lists of integers. Names and places in them are indices into the lists ``names`` of the trace and
+``places`` of its timeline.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from opscope.documents.trace import TraceDocument
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a step, in nanoseconds a step."""
+    """A part of a step, in nanoseconds per step."""
 
     name: str
     ns: float
@@ -26,12 +27,12 @@ class StepBar:
 
     Attributes:
         device: its number.
-        parts: compute, exposed communication and copies, then idle time by its causes; those that are not 0.
-        step_ns: the recorded window over its steps; all of it where no steps are marked.
-        per_step: whether it is of one step.
+        parts: compute, exposed communication and copies, then idle time by cause; parts of 0 are left out.
+        step_ns: the recorded window over its number of steps; the whole window if no steps are marked.
+        per_step: whether figures are for one step.
         window: what the window is, in words.
-        light: whether it is of the light pass.
-        unprofiled_ns: the median step without a profiler; null where that was not measured.
+        light: whether it is from the light pass.
+        unprofiled_ns: the median step without a profiler; null if that was not measured.
     """
 
     device: int
@@ -45,19 +46,20 @@ class StepBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackEntry:
-    """Slices below each other: of a stream, of a thread, or of a device's idle time.
+    """A track of slices in rows below each other: of a stream, of a thread, or of a device's idle time.
 
     Attributes:
         kind: ``stream``, ``thread`` or ``idle``.
-        label: what it is called.
-        device: of a stream, or of idle time; null for threads and where it was not recorded.
-        rows: how many rows it has.
-        row, start, duration: per slice its row, its start since that of the slice before it (of the first one since the
-            timeline's), and its length, in nanoseconds.
-        name: per slice its name; -1 where several were put together.
-        operator: per slice the name of its operator; -1 where none is known.
-        place: per slice where in the program its operator was called; -1 where that is not known.
-        count: per slice how many it stands for; empty where each stands for itself.
+        label: its title.
+        device: of a stream, or of idle time; null for threads, and if it was not recorded.
+        rows: number of rows.
+        row: per slice, its row.
+        start: per slice, nanoseconds since the start of the previous slice, or for the first, of the timeline.
+        duration: per slice, its length in nanoseconds.
+        name: per slice, the index of its name; -1 if it merges several slices.
+        operator: per slice, the index of its operator's name; -1 if unknown.
+        place: per slice, the index of the place that called its operator; -1 if unknown.
+        count: per slice, how many slices it merges; empty if none are merged.
     """
 
     kind: str
@@ -75,7 +77,7 @@ class TrackEntry:
 
 @dataclass(frozen=True, slots=True)
 class PlaceEntry:
-    """Where in the program: the module and the line, as names; -1 where not recorded."""
+    """A place in the program: the module and the line of Python, as indices of names; -1 if not recorded."""
 
     module: int
     python: int
@@ -83,16 +85,16 @@ class PlaceEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineEntry:
-    """A part of a trace.
+    """The timeline of a part of a trace.
 
     Attributes:
-        start_ns: when it begins, on the trace's clock.
-        duration_ns: how long it is.
-        steps: the steps that were chosen; empty where none are marked.
-        all_steps: of all steps.
-        slice_count: how many slices the part has in the trace.
-        merged_below_ns: neighbours shorter than this were put together; 0 where all slices are there.
-        tracks: what is drawn, from top to bottom.
+        start_ns: when the part begins, on the trace's clock.
+        duration_ns: its length.
+        steps: the numbers of the shown steps; empty if none are marked.
+        all_steps: the numbers of all steps of the trace.
+        slice_count: number of slices of this part in the trace.
+        merged_below_ns: neighbouring slices shorter than this were merged; 0 if none were.
+        tracks: from top to bottom.
         places: where operators were called.
     """
 
@@ -108,14 +110,14 @@ class TimelineEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlameEntry:
-    """A tree; nodes come after their parents, and times are a node's own.
+    """A flame graph as a tree. Nodes come after their parents; times exclude children.
 
     Attributes:
         by: what inner nodes stand for: ``operator``, ``module`` or ``python``.
-        parent: per node the one above it, or -1.
-        name: per node its name.
+        parent: per node, the index of its parent; -1 for roots.
+        name: per node, the index of its name.
         device_ns, cpu_ns, calls: per node.
-        merged: per node of how many small ones it was made; 0 for the others.
+        merged: per node, how many small nodes it merges; 0 for other nodes.
     """
 
     by: str
@@ -129,7 +131,7 @@ class FlameEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AliveRow:
-    """What was alive at the peak: of one operator, shape, module and line."""
+    """Memory that was alive at the peak, allocated by one operator, shape, module and line; null if unknown."""
 
     operator: str | None
     input_dims: str | None
@@ -144,15 +146,15 @@ class MemoryCurve:
     """Memory of one device over time. ``before_bytes``, ``alive`` and ``smaller_bytes`` add up to ``peak_bytes``.
 
     Attributes:
-        device: null for the host.
-        time: since the first record, in nanoseconds; of very many records the lowest and the highest of each stretch.
-        allocated_bytes: how much was allocated then.
-        record_count: how many there are in the trace.
-        peak_at: when most was allocated, on the same clock as ``time``.
-        peak_bytes: how much that was, by the allocator.
-        before_bytes: of it, what was allocated before the recording; null where addresses were not recorded.
-        alive: of it, what was allocated in the recording, the largest first.
-        smaller_bytes, smaller_count: rows that are not listed.
+        device: its number; null for the host.
+        time: nanoseconds since the first record; of very many records, only the lowest and highest of each stretch.
+        allocated_bytes: allocated at these times.
+        record_count: number of records in the trace.
+        peak_at: when most memory was allocated, on the clock of ``time``.
+        peak_bytes: allocated then, according to the allocator.
+        before_bytes: the part allocated before the recording; null if addresses were not recorded.
+        alive: the part allocated in the recording, the largest rows first.
+        smaller_bytes, smaller_count: bytes and number of the rows that are not listed.
     """
 
     device: int | None
@@ -169,9 +171,13 @@ class MemoryCurve:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows of a table that the page does not have: how many, and their time (self time of operators).
+    """Rows of a table that the page leaves out.
 
-    ``cpu_ns`` is the self CPU time of operators; 0 for other tables.
+    Attributes:
+        table: its name in the document.
+        rows: how many are left out.
+        ns: sum of their times; for operators, of their self device times.
+        cpu_ns: for operators, sum of their self CPU times; 0 for other tables.
     """
 
     table: str
@@ -182,13 +188,13 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLimit:
-    """All calls with a model in which one kernel takes most of the time. Sums over them.
+    """Sums over all modelled calls in which one kernel takes most of the time.
 
     Attributes:
-        kernel, device: which.
-        precision: in which its products run; null for other work.
+        kernel, device: the kernel, and the number of its device.
+        precision: of its products; null for other work.
         calls: of operators.
-        device_ns, ideal_ns, lost_ns: their time, the least it could be, and the difference.
+        device_ns, ideal_ns, lost_ns: their time, the least time possible, and the difference.
         flop, least_bytes: operations, and bytes that must be moved.
     """
 
@@ -208,16 +214,16 @@ class PageTrace:
     """One trace of the page.
 
     Attributes:
-        name: what it is called on the page.
-        sweep: the name of the run that it is of; null for a trace that stands alone.
-        document: its document, as ``opscope analyze --format json`` has it; long names are cut.
-        left_out: what was left out of that document's tables.
-        bars: per device what it does in a step.
-        samples_ns: unprofiled steps, in the order in which they ran.
-        names: of slices, nodes and places.
-        timeline: null where nothing was recorded.
-        flames: the trees.
-        memory: empty where it was not recorded.
+        name: its title on the page.
+        sweep: the name of the run it belongs to; null for a trace that stands alone.
+        document: its document, as ``opscope analyze --format json`` prints it; long names are cut.
+        left_out: rows left out of that document's tables.
+        bars: per device, what it does in a step.
+        samples_ns: durations of the unprofiled steps, in the order in which they ran.
+        names: the names that slices, nodes and places refer to by index.
+        timeline: null if nothing was recorded.
+        flames: the flame graphs.
+        memory: per device; empty if memory was not recorded.
         kernel_limits: how far calls are from the limit, by the kernel that takes most of each.
     """
 
@@ -236,13 +242,13 @@ class PageTrace:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Between two neighbouring sizes of a sweep what bounds the step changes.
+    """A change of the step's bound between two neighbouring sizes of a sweep.
 
     Attributes:
         along: the axis.
         others: the values of all other axes, as text.
         smaller, larger: the sizes.
-        before, after: what bounds the step at them.
+        before, after: what bounds the step at the smaller and at the larger size.
     """
 
     along: str
@@ -255,7 +261,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepEntry:
-    """A sweep, and between which sizes what bounds the step changes."""
+    """A sweep, and the sizes between which the step's bound changes."""
 
     name: str
     comparison: Comparison
@@ -267,14 +273,14 @@ class PageDocument:
     """Everything on a page.
 
     Attributes:
-        title: in its head.
+        title: its title.
         opscope: the version that made it.
-        created: when.
+        created: UTC, ISO 8601.
         traces: its traces.
-        sweeps: runs of several configurations.
-        benchmarks: saved by ``opscope bench``; of long ones the first results.
-        benchmark_results_left_out: of each benchmark how many further results it has.
-        difference: of two runs.
+        sweeps: the runs that traces belong to, with their comparisons.
+        benchmarks: saved by ``opscope bench``; only the first results of long ones.
+        benchmark_results_left_out: per benchmark, the number of results left out.
+        difference: of two runs; null without.
     """
 
     schema: Literal["opscope.page/1"] = "opscope.page/1"

@@ -9,12 +9,12 @@ class RunRow:
     """One configuration of a run, or one command that ran under ``opscope exec``.
 
     Attributes:
-        folder: of the run.
+        folder: the run's folder.
         target: what ran.
-        created: when, UTC, ISO 8601.
+        created: UTC, ISO 8601; empty if the run cannot be read.
         configuration: its id; null for a command.
         outcome: what bounds its step, why it failed, or how the command ended.
-        step_ns: the median unprofiled step; null where none was timed.
+        step_ns: the median unprofiled step; null if none was timed.
     """
 
     folder: str

@@ -1,4 +1,4 @@
-"""Where source is, as documents say it."""
+"""Locations of source code, as in documents."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from opscope.knowledge.kernels.kernel_source import How
 
 @dataclass(frozen=True, slots=True)
 class PlaceEntry:
-    """A line of a source file. ``line`` is null where only the file is known, ``function`` is the host function."""
+    """A line of a source file; ``line`` is null if only the file is known, ``function`` is the host function."""
 
     file: str
     line: int | None
@@ -17,20 +17,20 @@ class PlaceEntry:
 
 @dataclass(frozen=True, slots=True)
 class SourceEntry:
-    """Where the source is; the three meanings of "file" are kept apart.
+    """Where the source of a kernel or operator is. What is unknown is null.
 
     Attributes:
-        file: the translation unit that instantiates the kernel; of an operator, that of the kernel that took most of
-            its time, or the file of its C++ function where no kernel is known.
-        line: the line of that file that launches it, where known.
+        file: the translation unit that instantiates the kernel. For an operator, that of the kernel that took most of
+            its time, or the file of its C++ function if no kernel is known.
+        line: the line of that file that launches the kernel.
         how: verified, likely, candidate, library or unknown.
         basis: how it is known, in a sentence.
-        definition: what defines the kernel's template.
+        definition: where the kernel's template is defined.
         launch_site: the line that launches it.
         launch_sites: all such lines.
         library: the library that it belongs to.
-        candidates: the files that are possible, where there are several; the first ones of ``candidate_count``.
-        url: a link to ``file`` at the commit ``git``; null where the file is generated or its folder is not known.
+        candidates: the possible files if there are several; the first ones of ``candidate_count``.
+        url: a link to ``file`` at the commit ``git``; null if the file is generated or its folder is unknown.
         torch, git: the version of PyTorch that the answer is about.
     """
 
@@ -59,8 +59,8 @@ class NativeFunctionDetail:
         dispatch_key: the key whose kernel serves the device.
         cpp_function: the C++ function registered for it.
         torch_version: the PyTorch whose table answered.
-        how: where the answer comes from, or why there is none.
-        other_overloads: further overloads that calls of the operator used, for less time.
+        how: the source of the answer, or why there is none.
+        other_overloads: further overloads that calls of the operator used, with less time than the first.
     """
 
     schema: str | None

@@ -1,7 +1,7 @@
-"""Statements on an operator: what is known, what that rests on, what could be gained, and by which change.
+"""Statements on an operator: the evidence, its basis, the possible gain, and the change to make.
 
-A statement is its evidence: figures with names, from which the sentence for people is made last
-(`opscope.render.sentences`). So statements can be ranked by their gain, compared, and acted on without reading text.
+A statement is structured evidence, from which its sentence is made last (`opscope.render.sentences`). So statements can
+be ranked by gain, compared, and acted on without parsing text.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,10 @@ from opscope.record.counters import Counters
 class Basis(StrEnum):
     """What a statement rests on.
 
-    ``measured`` is a figure of the trace or of hardware counters, ``derived`` follows from such figures or from schema
-    and shapes, ``general`` is knowledge about kernels of this kind that was not checked on this one.
+    Attributes:
+        MEASURED: a figure of the trace or of hardware counters.
+        DERIVED: follows from such figures, or from schema and shapes.
+        GENERAL: knowledge about kernels of this kind, not checked on this one.
     """
 
     MEASURED = "measured"
@@ -46,14 +48,14 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What a step could lose if the change did what its limit allows (high), and what is nearly certain (low).
+    """The time that a change could save: nearly certain (low), and if it did all that the limit allows (high).
 
-    Gains of statements that touch the same time overlap, and are not added up.
+    Gains of statements about the same time overlap, and do not add up.
 
     Attributes:
-        low_ns, high_ns: nanoseconds, of a step where ``per`` says so, else of the whole recording.
+        low_ns, high_ns: nanoseconds per step or of the whole recording; see ``per``.
         per: what they refer to.
-        derivation: why.
+        derivation: how they were derived.
     """
 
     low_ns: float
@@ -100,7 +102,7 @@ class Geometry(Evidence, frozen=True, tag="geometry"):
 
 
 class PerBlock(Evidence, frozen=True, tag="per_block"):
-    """How many of the independent parts a thread block, and a thread, works on."""
+    """How many of the independent parts a thread block and a thread work on."""
 
     unit: str
     per_block: float
@@ -108,7 +110,7 @@ class PerBlock(Evidence, frozen=True, tag="per_block"):
 
 
 class BlockPerTile(Evidence, frozen=True, tag="block_per_tile"):
-    """One thread block per tile. ``down`` and ``across`` are null where the grid does not tell which is which."""
+    """One thread block per tile; ``down`` and ``across`` are null if the grid does not tell which is which."""
 
     tile: tuple[int, int]
     tiles: int
@@ -126,14 +128,14 @@ class BlocksPerTile(Evidence, frozen=True, tag="blocks_per_tile"):
 
 
 class TilesDiffer(Evidence, frozen=True, tag="tiles_differ"):
-    """The grid is not that of the tiles; ``tiles`` are the possible numbers."""
+    """The grid does not match the tiles; ``tiles`` are the possible numbers of tiles."""
 
     tile: tuple[int, int]
     tiles: tuple[int, ...]
 
 
 class Waves(Evidence, frozen=True, tag="waves"):
-    """Thread blocks over what the device holds at a time."""
+    """The number of thread blocks over the number that the device holds at a time."""
 
     waves: float
     blocks_at_a_time: float
@@ -144,14 +146,14 @@ class ResourcesUnknown(Evidence, frozen=True, tag="resources_unknown"):
 
 
 class Resources(Evidence, frozen=True, tag="resources"):
-    """What a thread and a thread block take."""
+    """Registers of a thread, and shared memory of a thread block."""
 
     registers_per_thread: int
     shared_memory_bytes: int | None
 
 
 class TheoreticalOccupancy(Evidence, frozen=True, tag="theoretical_occupancy"):
-    """From the launch and the device's limits."""
+    """Theoretical occupancy, from the launch and the device's limits."""
 
     percent: float
     blocks_per_multiprocessor: int
@@ -160,13 +162,13 @@ class TheoreticalOccupancy(Evidence, frozen=True, tag="theoretical_occupancy"):
 
 
 class AchievedOccupancy(Evidence, frozen=True, tag="achieved_occupancy"):
-    """By hardware counters."""
+    """Achieved occupancy, by hardware counters."""
 
     percent: float
 
 
 class LeastTraffic(Evidence, frozen=True, tag="least_traffic"):
-    """What must at least be moved, and how fast that is at the measured time of a call."""
+    """The least bytes that must be moved, and the rate that follows from the measured time of a call."""
 
     least_bytes: int
     call_ns: float
@@ -174,7 +176,7 @@ class LeastTraffic(Evidence, frozen=True, tag="least_traffic"):
 
 
 class MemoryTraffic(Evidence, frozen=True, tag="memory_traffic"):
-    """By hardware counters, caches empty at the start."""
+    """Traffic of the device's memory, by hardware counters, with caches empty at the start."""
 
     read_bytes: float
     written_bytes: float
@@ -189,13 +191,13 @@ class Sectors(Evidence, frozen=True, tag="sectors"):
 
 
 class BankConflicts(Evidence, frozen=True, tag="bank_conflicts"):
-    """In shared memory, by hardware counters."""
+    """Bank conflicts in shared memory, by hardware counters."""
 
     conflicts: float
 
 
 class VectorWidth(Evidence, frozen=True, tag="vector_width"):
-    """Elements that a thread loads at once, by the kernel's name."""
+    """Elements that a thread loads at a time, by the kernel's name."""
 
     elements: int
 
@@ -219,13 +221,13 @@ class ActiveThreads(Evidence, frozen=True, tag="active_threads"):
 
 
 class UsualSynchronisation(Evidence, frozen=True, tag="usual_synchronisation"):
-    """What waits for what in kernels of this kind."""
+    """How kernels of this kind synchronise."""
 
     text: str
 
 
 class SynchronisationUnknown(Evidence, frozen=True, tag="synchronisation_unknown"):
-    """Nothing is known of it."""
+    """Nothing is known about the kernel's synchronisation."""
 
 
 class Share(Evidence, frozen=True, tag="share"):
@@ -254,7 +256,7 @@ class OnFp32Cores(Evidence, frozen=True, tag="on_fp32_cores"):
 
 
 class AnyAlignment(Evidence, frozen=True, tag="any_alignment"):
-    """A kernel for operands of any alignment; ``sizes`` are those of the product."""
+    """A kernel for operands of any alignment; ``sizes`` are the product's."""
 
     sizes: dict[str, int]
     all_multiples_of_8: bool
@@ -280,6 +282,7 @@ class UsualGain(Evidence, frozen=True, tag="usual_gain"):
     text: str
 
 
+# A tagged union: msgspec tells the kinds of evidence apart by ``id``.
 AnyEvidence = (
     DivisionUnknown
     | Independent
@@ -321,11 +324,11 @@ class Statement:
     """One statement.
 
     Attributes:
-        text: the sentence, made from the rest.
+        text: the sentence, made from the evidence.
         basis: what it rests on.
-        evidence: its figures, with its id.
-        gain: what could be gained; null where that does not follow.
-        action: what to change; null for a mere observation.
+        evidence: its figures, with the statement's id.
+        gain: what could be gained; null if unknown.
+        action: what to change; null for an observation.
     """
 
     text: str = ""
@@ -336,27 +339,27 @@ class Statement:
 
     @property
     def id(self) -> str:
-        """Which statement it is: ``last_wave``."""
+        """The kind of statement: ``last_wave``."""
         return str(self.evidence.__struct_config__.tag)
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """One operator.
+    """All statements on one operator.
 
     Attributes:
         inputs: shapes of the inputs that took most of its time, which the statements are about; null if not recorded.
         kernel: the kernel that took most of the time with these inputs; null if it launched none.
         parallel: dimensions that are independent of each other, with their sizes.
-        reduced: dimensions that are combined for each element of the result.
+        reduced: dimensions that are combined for each element of the result, with their sizes.
         parallelism: why it can run in parallel.
         coverage: how grid and block cover those dimensions.
         resources: registers, shared memory, occupancy and what limits it.
         memory_access: how it reads and writes.
-        synchronisation: what waits for what.
+        synchronisation: how it synchronises.
         gains: what could be gained.
-        counters: hardware counters of the operator, replayed alone; empty without.
-        counters_reason: why there are none.
+        counters: hardware counters of the operator, replayed alone; empty if there are none.
+        counters_reason: why there are none; null if there are.
     """
 
     inputs: str | None
@@ -373,6 +376,6 @@ class Findings:
     counters_reason: str | None
 
     def by_topic(self) -> dict[str, tuple[Statement, ...]]:
-        """Return the statements by what they are about, in the order of this class."""
+        """Return the statements by topic, in the order of this class's fields."""
         names = ("parallelism", "coverage", "resources", "memory_access", "synchronisation", "gains")
         return {name: getattr(self, name) for name in names}

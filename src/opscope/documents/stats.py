@@ -1,4 +1,4 @@
-"""The schema ``opscope.stats/1``: sums of what a program did with CUDA, in the tables that nsys users know."""
+"""Sums of what a program did with CUDA, in the tables of ``nsys stats``: the schema ``opscope.stats/1``."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,13 +19,13 @@ class Report(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Some values, in the unit of the row: of a row, never of rows added up.
+    """The distribution of a row's values, in the row's unit.
 
     Attributes:
-        total: added up.
-        count: how many.
-        mean, median, min, max: of them.
-        stddev: of a sample (n - 1); 0 of a single value.
+        total: sum of the values.
+        count: number of values.
+        mean, median, min, max: of the values.
+        stddev: standard deviation of a sample (n - 1); 0 for a single value.
     """
 
     total: int
@@ -39,14 +39,14 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class TimeRow:
-    """Durations in nanoseconds of all that has one name.
+    """Durations in nanoseconds of everything with one name.
 
     Attributes:
         name: of the call, kernel, operation or range.
-        time_percent: the total's share of the totals of all rows of the table.
+        time_percent: its total in percent of the sum over all rows of the table.
         duration_ns: the durations.
-        category: CUDA_KERNEL or MEMORY_OPER, where a table holds both.
-        style: PushPop or StartEnd, of ranges.
+        category: CUDA_KERNEL or MEMORY_OPER, in a table with both; else null.
+        style: PushPop or StartEnd for ranges; else null.
     """
 
     name: str
@@ -66,13 +66,13 @@ class SizeRow:
 
 @dataclass(frozen=True, slots=True)
 class UnifiedMemoryRow:
-    """What happened to unified memory at one address; addresses are those of the pages' beginnings as recorded.
+    """Events of unified memory at one address.
 
     Attributes:
-        address: the first address.
-        to_device_bytes, to_host_bytes: moved.
+        address: the first address, as recorded.
+        to_device_bytes, to_host_bytes: bytes moved.
         cpu_faults, gpu_faults: page faults.
-        bytes_per_s: moved in both directions over the time that this took; None where nothing was moved.
+        bytes_per_s: bytes moved in both directions over the time that it took; None if nothing was moved.
     """
 
     address: int
@@ -97,15 +97,15 @@ class UnifiedMemoryTotals:
 
 @dataclass(frozen=True, slots=True)
 class ReportEntry:
-    """One table; the largest total comes first. Only the rows of its kind are there.
+    """One table, the largest total first. Only one of ``times``, ``sizes`` and ``addresses`` has rows.
 
     Attributes:
-        name: which.
-        times: of calls, kernels, memory operations, ranges.
-        sizes: of memory operations.
-        addresses: of unified memory.
-        totals: over all addresses.
-        empty: why there is no row.
+        name: the table.
+        times: rows of calls, kernels, memory operations or ranges.
+        sizes: rows of memory operations.
+        addresses: rows of unified memory.
+        totals: over all addresses; null for other tables.
+        empty: why there is no row; null if there are rows.
     """
 
     name: Report
@@ -117,24 +117,24 @@ class ReportEntry:
 
     @property
     def rows(self) -> "tuple[TimeRow, ...] | tuple[SizeRow, ...] | tuple[UnifiedMemoryRow, ...]":
-        """The rows, of whatever kind they are."""
+        """The rows, whatever their kind."""
         return self.times or self.sizes or self.addresses
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEntry:
-    """One process, or trace.
+    """One process, which is one trace.
 
     Attributes:
-        name: rank, program and process number, as far as they are known; else the file.
+        name: rank, program and process id, as far as known; else the file.
         trace: the file.
-        format: who recorded it.
-        devices: those it used, by name.
-        kernels: how many it ran.
-        device_ns: the durations of its device activities, added up.
+        format: the name of its format.
+        devices: the devices that it used, as ``number: name``.
+        kernels: number of kernels that it ran.
+        device_ns: sum of the durations of its device activities.
         first_ns, last_ns: when its first record began and its last ended, on the clock that all processes share.
-        checks: what its trust checks say that do not pass.
-        failed_calls: calls that returned an error: the function, the code and how often.
+        checks: sentences of the trust checks that do not pass.
+        failed_calls: calls that returned an error: the function, the error code, and how often.
     """
 
     name: str

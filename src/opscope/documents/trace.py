@@ -1,7 +1,7 @@
 """One trace, and what was measured beside it: the schema ``opscope.analysis/1``.
 
-Every command that says something of a trace takes its figures from here: ``opscope analyze``, the statistics file and
-the report of ``opscope profile``, the comparison of a sweep.
+Every command that reports on a trace takes its figures from here: ``opscope analyze``, the statistics file and the
+report of ``opscope profile``, the comparison of a sweep.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from opscope.trace.model import TraceSource
 
 @dataclass(frozen=True, slots=True)
 class WindowEntry:
-    """What idle time and shares refer to. ``duration_ns`` is its length without gaps between steps."""
+    """The time span that idle time and shares refer to. ``duration_ns`` is its length without gaps between steps."""
 
     kind: str
     start_ns: int
@@ -34,7 +34,7 @@ class WindowEntry:
 class DeviceEntry:
     """One device. ``compute + exposed_communication + exposed_memcpy + idle = window``, all within the window.
 
-    ``busy_ns`` is the union of all its activities, ``outside_window_ns`` the part of it that lies outside the window.
+    ``busy_ns`` is the union of all its activities, ``outside_window_ns`` the part of that union outside the window.
     """
 
     device: int
@@ -66,12 +66,17 @@ class ShapeRow:
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """One activity name on one device; within an operator, one launch geometry of it.
+    """All activities of one name on one device; within an operator, also of one launch geometry.
 
-    ``kind`` is kernel, memcpy or memset. ``theoretical_occupancy_percent`` is what Kineto calls "est. achieved
-    occupancy %": it follows from the launch and the device's limits and was not measured. ``grid`` and ``block`` are
-    "x,y,z". ``summary`` is what the name says, ``source_file`` instantiates the kernel, ``source_how`` is how that is
-    known (see `SourceEntry`); they are null where they were not asked for.
+    Attributes:
+        kind: kernel, memcpy or memset.
+        grid, block: thread blocks and threads of a block, ``x,y,z``.
+        theoretical_occupancy_percent: Kineto's "est. achieved occupancy %", which follows from the launch and the
+            device's limits and was not measured.
+        summary: a short name; null if it was not requested.
+        library: the library of the kernel; null if none is known.
+        source_file: the file that instantiates the kernel; null if unknown or not requested.
+        source_how: how that is known (see `SourceEntry`); null if it was not requested.
     """
 
     name: str
@@ -96,7 +101,7 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True)
 class CallerRow:
-    """A Python place that called an operator."""
+    """A place in Python code that called an operator."""
 
     place: str
     calls: int
@@ -106,16 +111,16 @@ class CallerRow:
 
 @dataclass(frozen=True, slots=True)
 class OperatorDetail:
-    """More of one operator, where it was asked for.
+    """Details of one operator.
 
-    ``shapes``, ``kernels`` and ``called_from`` list the most expensive ones, their counts say how many there are.
+    ``shapes``, ``kernels`` and ``called_from`` list the most expensive ones; the counts are of all.
 
     Attributes:
         category_rule: the rule that decided the category.
         native_function: the native function behind it, and how that is known.
-        source: where the kernel is that took most of its time.
-        called_from: null where no Python stacks were recorded.
-        findings: how it runs and what could be gained; null beyond the three that took most device time.
+        source: the source of the kernel that took most of its time.
+        called_from: null if no Python stacks were recorded.
+        findings: how it runs and what could be gained; null except for the three operators with the most device time.
     """
 
     category_rule: str
@@ -154,7 +159,7 @@ class OperatorRow:
 class CategoryRow:
     """One category of operators.
 
-    Unlinked kernels count by what their names say, and are a category of their own where these say nothing; unlinked
+    Unlinked kernels are classified by their names, or form a category of their own if the names say nothing; unlinked
     copies and fills count as Memory. So the rows add up to the device sum.
     """
 
@@ -167,7 +172,7 @@ class CategoryRow:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How a set of durations is spread."""
+    """Statistics of a set of durations."""
 
     count: int
     total_ns: int
@@ -187,9 +192,9 @@ class LaunchCallRow:
 
 @dataclass(frozen=True, slots=True)
 class LaunchesEntry:
-    """How the host fed the devices. Spreads are null where nothing was launched; backlog is no overhead.
+    """How the host fed the devices. Spreads are null if nothing was launched; backlog is not overhead.
 
-    ``without_activity`` is null where activities do not carry the ids of their launches.
+    ``without_activity`` counts launches without an activity; null if activities do not carry the ids of launches.
     """
 
     api: Spread | None
@@ -207,14 +212,14 @@ class Step:
         index: its position in the trace, from 0; profilers restart their numbers in every cycle.
         number: the profiler's step number.
         device: the device, or None for the host's figures of a step without device work.
-        span_ns: how long it was: its range on the host, or where steps do not wait for their work, from its first
+        span_ns: its length: that of its range on the host, or if steps do not wait for their work, from its first
             activity to the next step's first.
         activities: device activities launched in it.
         device_sum_ns: sum of their durations.
         busy_ns: time within the span in which the device worked.
         idle_ns: the rest of the span.
-        launch_bound_ns: the part of ``idle_ns`` in which the device waited for the host to launch.
-        launch_bound_share: that as a share of the span.
+        launch_bound_ns: the part of ``idle_ns`` in which the device waited for launches.
+        launch_bound_share: ``launch_bound_ns`` as a share of the span.
         cold: whether code was loaded to the device during the step.
     """
 
@@ -238,21 +243,21 @@ class GapRow:
     Attributes:
         device: the device.
         start_ns: when it began, on the trace's clock.
-        duration_ns: how long it was, within the window.
-        step: the profiler's number of the step in which most of it lies.
+        duration_ns: its length within the window.
+        step: the profiler's number of the step that contains most of it; null outside of steps.
         position: before the first activity, between activities, or after the last.
-        cause: what most of it is due to; see docs/metrics.md.
+        cause: the cause of most of it; see docs/metrics.md.
         causes: nanoseconds by cause.
-        call: the call that the host sat in, or that launched what came next, or the record of code being loaded.
+        call: the call that the host sat in, or that launched the next activity, or the record of code being loaded.
         operator: the innermost operator that the thread was in then.
         annotation: the innermost named range.
-        module: the innermost ``nn.Module``, where stacks were recorded.
-        python: the innermost Python frame of the user's, where stacks were recorded.
-        before: the activity before it.
-        after: the activity after it.
-        stream: the stream of the activity after it: where queued work waited, if the cause is a dependency.
-        waited_for: the activity of another device whose end ended such a wait, as far as that is to be seen: one that
-            ended within 50 us before; null else.
+        module: the innermost ``nn.Module``; null if stacks were not recorded.
+        python: the innermost Python frame of the user's code; null if stacks were not recorded.
+        before: the activity before the gap.
+        after: the activity after the gap.
+        stream: the stream of the activity after the gap, on which queued work waited if the cause is a dependency.
+        waited_for: the activity of another device whose end ended that wait, if one ended within 50 us before; else
+            null.
     """
 
     device: int | None
@@ -293,7 +298,7 @@ class GraphNodeRow:
 
 @dataclass(frozen=True, slots=True)
 class CapturedRow:
-    """Launches that were captured into graphs: of one operator (null where none made them) with the same inputs."""
+    """Launches captured into graphs by one operator (null if none made them) with the same inputs."""
 
     name: str | None
     input_dims: str | None
@@ -303,7 +308,7 @@ class CapturedRow:
 
 @dataclass(frozen=True, slots=True)
 class BackwardRow:
-    """A backward node and the forward operator with its sequence number; null where none has it."""
+    """A backward node and the forward operator with the same sequence number; null if there is none."""
 
     forward: str | None
     backward: str
@@ -321,10 +326,10 @@ class AnnotationRow:
         name: the innermost of them.
         depth: how many ranges enclose it.
         calls: how often it was entered.
-        span_ns: time on the host, added up.
-        self_device_ns: device time of what was launched in it and in no range inside.
-        total_device_ns: device time of what was launched in it, ranges inside included.
-        self_cpu_ns: ``span_ns`` without the ranges inside.
+        span_ns: time on the host, summed over the calls.
+        self_device_ns: device time of work launched in it, but not in ranges inside it.
+        total_device_ns: device time of work launched in it, including ranges inside it.
+        self_cpu_ns: ``span_ns`` without the ranges inside it.
     """
 
     path: str
@@ -343,11 +348,11 @@ class IterationRow:
 
     Attributes:
         kind: ``prefill``, ``decode``, ``mixed``, ``diffusion`` or ``capture``.
-        requests, tokens: of each; null where the range's name does not say.
-        detail: what else its name says.
-        iterations: how many.
-        total_ns: their time on the device, added up: from the first activity to the next iteration's first.
-        median_ns: of one.
+        requests, tokens: per iteration; null if the range's name does not say.
+        detail: what else the range's name says.
+        iterations: number of iterations.
+        total_ns: sum of their times on the device, each from its first activity to the next iteration's first.
+        median_ns: median of these times.
         host_ns: median length of the range on the host.
         device_sum_ns: durations of all activities launched in them.
         idle_ns: the part of ``total_ns`` in which the device did nothing; null without a device.
@@ -377,7 +382,7 @@ class UnlinkedEntry:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEntry:
-    """Allocations that were recorded (device null is the host)."""
+    """Recorded allocations on one device; ``device`` is null for the host."""
 
     device: int | None
     peak_allocated_bytes: int | None
@@ -410,18 +415,18 @@ class SampleSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Times of whole steps, by how they were measured. Never mix the columns.
+    """Times of whole steps, by how they were measured. Times of different kinds must not be mixed.
 
     Attributes:
-        cold_step_ns: wall time of the very first step.
+        cold_step_ns: wall time of the very first step; null if it was not timed.
         wall: unprofiled steps, host clock around step and synchronise.
         event: the same steps, CUDA events around them.
         profiled_step: host ranges of the profiled steps.
         profiler_overhead_percent: how much longer the median profiled step took than the median unprofiled one.
-        benchmark_reason: why ``wall`` is null, if it is.
+        benchmark_reason: why ``wall`` is null; null if it is not.
         synchronised: whether each of the ``wall`` times ends with a wait for the device.
-        between_marks: whether these are times between marks on the device's stream.
-        own_clock: what the same steps took by a clock alone, in another run of the script.
+        between_marks: whether the ``wall`` times were measured between CUDA events on the device's stream.
+        own_clock: times of the same steps in another run of the script with only a clock.
         memory: peak memory of the unprofiled steps.
         clocks, clocks_reason: GPU clocks meanwhile, or why they are unknown.
         sequences_per_second, tokens_per_second: from the median unprofiled wall time.
@@ -462,12 +467,12 @@ class CaptureEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LightEntry:
-    """A pass over the same steps that collected device activities only, and so hardly slowed the host down.
+    """A pass over the same steps that collected only device activities, and so hardly slowed the host down.
 
     Attributes:
-        agrees: whether it ran the same; else the rest is empty.
-        sentence: how it was joined with the pass that has the names, or why it could not be.
-        devices, steps: as of the other pass.
+        agrees: whether it ran the same work as the pass with names; if not, ``devices`` and ``steps`` are empty.
+        sentence: how it was joined with the pass with names, or why it could not be.
+        devices, steps: as in `TraceDocument`, for this pass.
     """
 
     agrees: bool
@@ -481,22 +486,21 @@ class TraceDocument:
     """One trace. Operators' ``self_device_ns`` + ``unlinked.device_ns`` = kernels' ``total_ns`` = devices' ``sum_ns``.
 
     Attributes:
-        version: which fields it may have; see `opscope.documents.history`.
-        operators: all of them, the most expensive first: by self device time, or by self CPU time where no device
-            worked.
-        phases_ns: splits a training step; null without one.
-        device_times_reason: why the device times say nothing (and are 0), where they do not.
+        version: determines which fields it may have; see `opscope.documents.history`.
+        operators: the most expensive first: by self device time, or by self CPU time if no device worked.
+        phases_ns: device time by phase of a training step; null without one.
+        device_times_reason: why device times are unknown (and 0); null if they are known.
         trace: the trace's file name, relative to its run directory; null for a trace that stands alone.
-        step_count: profiled steps; 0 where neither the trace nor the capture's schedule tells.
+        step_count: number of profiled steps; 0 if neither the trace nor the capture's schedule tells.
         capture: null for a trace that opscope did not capture.
-        gaps: the longest ones of all devices.
+        gaps: the longest gaps of all devices.
         captured: what was captured into graphs, the most launches first.
-        light: the light pass, whose busy and idle time and steps are nearly those without a profiler; null where there
-            is none.
-        iterations: of a server of models; empty where no range is one.
+        light: the light pass, whose busy time, idle time and steps are close to those without a profiler; null without
+            one.
+        iterations: of a model server; empty if no range is an iteration.
         findings: what could make a step faster, the largest likely saving first.
-        findings_reason: why there are none; null where there are.
-        limits: how far the work that loses most is from what the devices allow; null where no device worked.
+        findings_reason: why there are none; null if there are some.
+        limits: how far the work that loses most time is from the devices' limits; null if no device worked.
     """
 
     schema: Literal["opscope.analysis/1"] = "opscope.analysis/1"
@@ -532,32 +536,32 @@ class TraceDocument:
 
     @property
     def timed_devices(self) -> tuple[DeviceEntry, ...]:
-        """The devices with the busy and idle time that counts: of the light pass where that ran the same."""
+        """The devices whose busy and idle times to use: those of the light pass if it agrees, else the trace's own."""
         return self.light.devices if self.light is not None and self.light.agrees else self.devices
 
     @property
     def timed_steps(self) -> tuple[Step, ...]:
-        """The steps of the same pass."""
+        """The steps of the same pass as `timed_devices`."""
         return self.light.steps if self.light is not None and self.light.agrees else self.steps
 
     @property
     def device_sum_ns(self) -> int:
-        """The durations of all activities, added up."""
+        """The sum of the durations of all activities."""
         return sum(kernel.total_ns for kernel in self.kernels)
 
     @property
     def has_device_times(self) -> bool:
-        """Whether any device activity was recorded; without, device times are unknown and not 0."""
+        """Whether any device activity was recorded; if not, device times are unknown, not 0."""
         return bool(self.kernels)
 
     @property
     def cpu_self_ns(self) -> int:
-        """The self CPU times of all operators, added up."""
+        """The sum of the self CPU times of all operators."""
         return sum(row.self_cpu_ns for row in self.operators)
 
     @property
     def name(self) -> str:
-        """The configuration's name in file names; the trace's where there is none."""
+        """The configuration's id; for a trace without a capture, its file name."""
         return self.capture.configuration.id if self.capture else self.trace or self.source.path
 
 

@@ -6,14 +6,14 @@ from typing import Literal
 
 
 class ProblemKind(StrEnum):
-    """What a kernel did that it must not.
+    """A kind of error of a kernel.
 
     Attributes:
         LOAD_OUTSIDE: it reads outside the tensor that a pointer was made from.
-        STORE_OUTSIDE: it writes there.
-        ATOMIC_OUTSIDE: it does both at once there.
+        STORE_OUTSIDE: it writes outside that tensor.
+        ATOMIC_OUTSIDE: an atomic operation is outside that tensor.
         UNWRITTEN_READ: it reads memory of ``torch.empty`` that nothing was written to.
-        UNWRITTEN_RESULT: such memory is part of what is returned.
+        UNWRITTEN_RESULT: the result contains such memory.
     """
 
     LOAD_OUTSIDE = "load out of bounds"
@@ -28,17 +28,17 @@ class MemoryProblem:
     """Accesses of one line of a kernel that are wrong in the same way.
 
     Attributes:
-        kind: in which.
-        kernel: its function; null of a result.
-        location: file and line of the access; null where it is not known.
+        kind: of the error.
+        kernel: the kernel's function; null for a result.
+        location: file and line of the access; null if unknown.
         tensor: the argument that the pointer was made from, else the nearest one; or the number of the result.
-        tensor_elements: how many elements it has.
-        elements: accesses of single elements that are wrong, over all programs.
-        programs: how many programs have such an access.
-        first_program: the program id of the first.
+        tensor_elements: number of elements of the tensor.
+        elements: wrong accesses of single elements, over all programs.
+        programs: number of programs with such an access.
+        first_program: id of the first such program; null if unknown.
         first_offset: the smallest offset of such an access, in elements from the beginning of the tensor.
-        last_offset: the largest.
-        in_storage: whether all are inside the memory that the tensor is a view of; null where that is not the question.
+        last_offset: the largest offset.
+        in_storage: whether all are inside the memory that the tensor is a view of; null if that does not apply.
     """
 
     kind: ProblemKind
@@ -56,17 +56,17 @@ class MemoryProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """A result beside what is right.
+    """The comparison of a result with the right one.
 
     Attributes:
-        right: whether it is.
-        compared_with: what is right.
-        sentence: what was found.
-        dtype: of the result.
-        relative_error: norm of the difference over that of what is right, the largest of all results; null where that
-            is no number.
-        element_error: how far off a single element is, of its size and the typical one together.
-        tolerance: the largest relative error that is allowed for the data type.
+        right: whether it agrees.
+        compared_with: the source of the right result.
+        sentence: the outcome in words.
+        dtype: data type of the result.
+        relative_error: norm of the difference over the norm of the right result, the largest over all results; null if
+            it is not a number.
+        element_error: the error of a single element relative to its size and the typical size together.
+        tolerance: the largest relative error allowed for the data type.
     """
 
     right: bool
@@ -83,15 +83,15 @@ class KernelRun:
     """One run of the case.
 
     Attributes:
-        device: where.
-        ran: whether it came to an end.
-        reason: why it was not tried, or cannot be; null where it was.
-        error: what it raised, or how it ended; null where it ended well.
-        agreement: its result beside what is right; null where nothing was compared.
-        launches: kernels launched; null where they were not counted.
-        accesses: accesses of single elements that were checked; null where none were.
-        problems: what was found in them.
-        not_checked: what was not, and why.
+        device: where it ran.
+        ran: whether it completed.
+        reason: why it was not tried; null if it was.
+        error: what it raised, or how it ended; null if it ended well.
+        agreement: its result compared with the right one; null if nothing was compared.
+        launches: kernels launched; null if they were not counted.
+        accesses: accesses of single elements that were checked; null if none were.
+        problems: errors found in them.
+        not_checked: what was not checked, and why.
         seconds: how long the run took.
     """
 
@@ -109,14 +109,14 @@ class KernelRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonCheckDocument:
-    """A case, run in Triton's interpreter, and on the GPU where there is one.
+    """A case, run in Triton's interpreter, and on the GPU if there is one.
 
     Attributes:
         target: the function.
-        parameters: what its inputs were made with.
-        triton: the version.
-        torch: PyTorch's.
-        passed: whether at least one run came to an end, and nothing was found in any.
+        parameters: of the function that made its inputs.
+        triton: Triton's version; null if it is not installed.
+        torch: PyTorch's version; null if it is not installed.
+        passed: whether at least one run completed, and no run found an error.
         cpu: the run in the interpreter.
         gpu: the run on the GPU.
     """

@@ -1,4 +1,4 @@
-"""Can the figures of a trace be believed? Verdicts; the checks themselves are in `opscope.analysis.trust.checks`."""
+"""Results of the checks whether a trace's figures can be trusted; `opscope.analysis.trust.checks` makes them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,9 +49,9 @@ class Check:
     Attributes:
         name: stable identifier.
         verdict: the result.
-        count: how many records are concerned.
+        count: number of affected records.
         sentence: what was found, and what it means for the figures.
-        time_ns: the time concerned; None where time says nothing.
+        time_ns: the affected time; None if time does not apply.
         time_of: whose time that is.
         share: ``time_ns`` as a fraction of ``share_of``.
         share_of: what the fraction refers to.
@@ -68,7 +68,7 @@ class Check:
 
 
 def worst(checks: tuple[Check, ...]) -> Verdict:
-    """Return the worst verdict of some checks."""
+    """Return the worst verdict of some checks; PASS if there are none."""
     found = {check.verdict for check in checks}
     return next((v for v in (Verdict.FAIL, Verdict.WARN) if v in found), Verdict.PASS)
 
@@ -82,17 +82,17 @@ class Trust:
 
     @classmethod
     def of(cls, checks: tuple[Check, ...]) -> "Trust":
-        """Put checks together."""
+        """Build the result of all checks, with the worst verdict."""
         return cls(worst(checks), checks)
 
     def failed(self, name: CheckName) -> Check | None:
-        """Return the check of this name if it failed."""
+        """Return the check with this name if it failed, else None."""
         return next((c for c in self.checks if c.name is name and c.verdict is Verdict.FAIL), None)
 
     def failures(self) -> tuple[Check, ...]:
-        """Return the checks that fail."""
+        """Return the checks that failed."""
         return tuple(check for check in self.checks if check.verdict is Verdict.FAIL)
 
     def doubts(self) -> tuple[Check, ...]:
-        """Return the checks that do not pass."""
+        """Return the checks that did not pass: warnings and failures."""
         return tuple(check for check in self.checks if check.verdict is not Verdict.PASS)

@@ -1,11 +1,11 @@
-"""A trace as Chrome trace events that every viewer shows whole: overlapping slices in lanes, names escaped, in parts.
+"""Exports a trace as Chrome trace events that every viewer shows completely, in one file or in parts.
 
-Host threads and device streams are tracks; slices that overlap without nesting, which viewers drop, go to further
+Host threads and device streams are tracks. Slices that overlap without nesting, which viewers drop, go to further
 lanes of their track. Operators and activities carry their category, activities the operator that launched them.
 
-Traces of gigabytes are written piece by piece: what is in memory besides the tables is a piece, and numbers per event.
-What the events do not say stands in the header (`opscope.readers.exported`), so that an analysis of the file finds what
-one of the trace did.
+Traces of gigabytes are written piece by piece: besides the tables, memory holds one piece and some numbers per event.
+The header keeps what the events do not say (`opscope.readers.exported`), so that an analysis of the file gives the same
+results as one of the trace.
 """
 
 import json
@@ -34,22 +34,22 @@ from opscope.readers.exported import DEVICE, HEADER, HOST, LANES, OVERHEAD, PART
 from opscope.readers.metadata import known_metadata
 from opscope.trace.model import Migration, Trace
 
-_HOST_TABLES = ("ranges", "frames", "annotations", "operators", "launches")  # outer before inner where times are equal
+_HOST_TABLES = ("ranges", "frames", "annotations", "operators", "launches")  # outer before inner if times are equal
 _TAIL, _PART_TAIL = b"\n]}\n", '\n], "{}": {:10}}}\n'  # of the same length for every part
 _EVENTS_AT_ONCE = 16_384
-_SMALL_OPENING = 64 << 10
+_SMALL_OPENING = 64 << 10  # bytes of an opening that may take more than half of a part
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some bytes of a file that is written piece by piece.
+    """A chunk of a file that is written piece by piece.
 
     Attributes:
         part: the number of the file, from 1.
-        events: how many events the piece holds.
-        content: what to append to the file.
+        events: the number of events in the piece.
+        content: bytes to append to the file.
     """
 
     part: int
@@ -58,10 +58,15 @@ class Piece:
 
 
 def select_steps(trace: Trace, first: int, last: int) -> Trace:
-    """Return the part of a trace that belongs to some steps: what they ran on the host, and what they launched.
+    """Return the records of some steps: everything that began on the host within them, and all work they launched.
+
+    Args:
+        trace: the trace.
+        first: the profiler's number of the first step.
+        last: the number of the last step, included.
 
     Raises:
-        UsageError: the trace does not mark those steps.
+        UsageError: the trace does not mark any of those steps.
     """
     steps = step_table(trace)
     chosen = steps.filter(pl.col("step").is_between(first, last))
@@ -84,6 +89,7 @@ def select_steps(trace: Trace, first: int, last: int) -> Trace:
         migrations=within(trace.migrations),
         synchronizations=within(trace.synchronizations),
         allocations=within(trace.allocations, "time_ns"),
+        # By launch and not by time: work of a step may still run on the device when the next step has begun.
         activities=trace.activities[activities_of_steps(trace, link(trace), chosen)],
     )
 
@@ -93,13 +99,13 @@ def chrome_parts(
 ) -> Iterator[Piece]:
     """Yield the trace as one or more Chrome trace files, each of at most ``max_bytes``, split by time.
 
-    Pieces come in the order in which they belong into the files, one file after the other.
+    Pieces come in the order of their place in the files, one file after the other.
 
     Args:
         trace: the trace.
-        classifier: knows the operators' categories.
-        max_bytes: the limit; None for one file, however large.
-        failed: checks that failed and that an analysis of the trace alone does not make.
+        classifier: returns the operators' categories.
+        max_bytes: the size limit of a file; None for one file, however large.
+        failed: failed checks that an analysis of the trace alone cannot repeat.
 
     Raises:
         UsageError: no file can be that small; raised before the first piece.
@@ -113,7 +119,8 @@ def chrome_parts(
         yield from order.each(lambda texts: Piece(1, len(texts), _joined(texts)))
         yield Piece(1, 0, _TAIL)
     else:
-        if len(opening.content) > max(_SMALL_OPENING, max_bytes // 2):  # else the parts were mostly repetition
+        # Every part repeats the opening, so parts much smaller than twice its size would be mostly repetition.
+        if len(opening.content) > max(_SMALL_OPENING, max_bytes // 2):
             least = 2 * len(opening.content)
             raise UsageError(f"--max-size: what every part of this trace begins with asks for at least {least:,} bytes")
         room = max_bytes - len(opening.content) - len(_part_tail(1))
@@ -123,7 +130,7 @@ def chrome_parts(
 
 
 def _head(trace: Trace, failed: Sequence[Check]) -> bytes:
-    """Return what stands before the events: for viewers, for tools that read PyTorch's traces, and for opscope."""
+    """Return the text before the events: keys for viewers, for tools that read PyTorch's traces, and for opscope."""
     source = trace.source
     shown_by_nothing = [check for check in (check_file(source), *failed) if check.verdict is Verdict.FAIL]
     origin = ExportedFrom(
@@ -148,7 +155,7 @@ def _head(trace: Trace, failed: Sequence[Check]) -> bytes:
 
 
 def _left_behind(trace: Trace) -> Iterator[str]:
-    """Say what viewers may be shown and no reader reads back."""
+    """Yield sentences on what the export shows in viewers but cannot be read back."""
     if trace.migrations.height:
         yield "It is an export: what happened to unified memory is in the original alone."
     if trace.synchronizations.height:
@@ -168,16 +175,16 @@ def _part_tail(part: int) -> bytes:
 
 
 def _longest(order: "_Order", room: int) -> int:
-    """Return the length of the longest event, or what it is at most if that fits."""
+    """Return the length of the longest event in bytes, or an upper bound of it if that fits into ``room``."""
     at_most = max((table.longest for table in order.tables if len(table.start)), default=0)
     if at_most <= room:
         return at_most
-    # Only the texts themselves tell. Parts that small are rare, and then all is encoded twice.
+    # The exact length takes encoding all events, which are encoded again to be written. Such small parts are rare.
     return max(order.each(lambda texts: int(texts.str.len_bytes().to_numpy().max())), default=len(SEPARATOR))
 
 
 def _in_parts(windows: Iterator[pl.Series], opening: Piece, limit: int) -> Iterator[Piece]:
-    """Begin a new part wherever the next event would take one beyond the limit."""
+    """Yield pieces, and begin a new part wherever the next event would exceed the limit (which excludes the tail)."""
     yield opening
     part, size = 1, len(opening.content)
     for texts in windows:
@@ -203,12 +210,12 @@ def _joined(texts: pl.Series) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The events of all tables by time; of those that begin together, those of earlier tables and rows come first.
+    """The order of all events by time; of events that begin together, earlier tables and rows come first.
 
     Attributes:
         tables: the events, table by table.
         bounds: per table the number of its first event, counted over all tables.
-        numbers: the numbers of all events, by time.
+        numbers: the numbers of all events, sorted by time.
     """
 
     tables: Sequence[Events]
@@ -218,17 +225,17 @@ class _Order:
     @classmethod
     def of(cls, tables: Sequence[Events]) -> "_Order":
         bounds = np.cumsum([0, *(len(table.start) for table in tables)])[:-1]
-        # Of sorted runs, which tables mostly are, a stable sort is a merge.
+        # Tables are mostly sorted already, and a stable sort merges sorted runs.
         return cls(tables, bounds, np.argsort(np.concatenate([table.start for table in tables]), kind="stable"))
 
     def each(self, make: Callable[[pl.Series], T]) -> Iterator[T]:
-        """Encode the events by time, some at once, and yield what is made of each lot."""
+        """Encode the events in order, in batches, and yield what ``make`` returns for each batch of texts."""
         starts = range(0, len(self.numbers), _EVENTS_AT_ONCE)
         lots = (self.numbers[first : first + _EVENTS_AT_ONCE] for first in starts)
         return ahead(lambda numbers: make(self._encoded(numbers)), lots, events=len(self.numbers))
 
     def _encoded(self, numbers: Ints) -> pl.Series:
-        """Encode table by table, then bring what was encoded back into the order of the numbers."""
+        """Encode events table by table, then restore the order of their numbers."""
         table_of = np.searchsorted(self.bounds, numbers, side="right") - 1
         by_table = np.argsort(table_of, kind="stable")
         place = np.empty(len(numbers), np.int64)
@@ -245,6 +252,7 @@ class _Order:
 
 def _events(trace: Trace, classifier: Classifier) -> tuple[list[bytes], list[Events]]:
     """Return the names of processes and tracks, encoded, and the events of every table."""
+    # Lanes are found over all host tables together: operators, ranges and calls of a thread share its track.
     host_tables = [getattr(trace, name) for name in _HOST_TABLES]
     host_track = np.concatenate([column(table, "thread") for table in host_tables])
     host_start = np.concatenate([column(table, "start_ns") for table in host_tables])
@@ -264,7 +272,7 @@ def _events(trace: Trace, classifier: Classifier) -> tuple[list[bytes], list[Eve
 
 
 def _migration_tracks(migrations: pl.DataFrame) -> Ints:
-    """Number what happens to unified memory: a track for every kind, in lanes where some overlap."""
+    """Return thread ids for unified memory's events: a track for every kind, with lanes for overlaps."""
     kinds = {str(kind): number for number, kind in enumerate(Migration)}
     track = migrations["name"].cast(pl.String).replace_strict(kinds, return_dtype=pl.Int64, default=0).to_numpy()
     return track * LANES + lanes_of(track, column(migrations, "start_ns"), end_of(migrations))
@@ -279,7 +287,7 @@ def _migration_names(tids: Ints) -> list[bytes]:
 
 
 def _streams(trace: Trace) -> tuple[Ints, Ints, list[str]]:
-    """Number the (device, stream) pairs; return per activity device and number, and per number the stream's name."""
+    """Number the (device, stream) pairs; return each activity's device and number, and each number's stream name."""
     pairs = trace.activities.select(pl.col("device").fill_null(-1).cast(pl.Int64), pl.col("stream").fill_null(-1))
     known = pairs.unique(maintain_order=True).sort("device", "stream").with_row_index("track")
     track = pairs.join(known, on=["device", "stream"], how="left", maintain_order="left")["track"].cast(pl.Int64)
@@ -288,7 +296,7 @@ def _streams(trace: Trace) -> tuple[Ints, Ints, list[str]]:
 
 
 def _with_given_name(name: str, trace: Trace) -> str:
-    """Add the name that the program gave to a stream or a thread."""
+    """Append the name that the program gave to a stream or a thread (through NVTX), if any."""
     value = trace.source.metadata.get(name)
     return f"{name} ({value})" if value else name
 

@@ -1,7 +1,7 @@
-"""The rows of a trace's tables as Chrome trace events, encoded column by column: no object per event.
+"""Encodes the rows of a trace's tables as Chrome trace events, column by column, without an object per event.
 
-An event is a row of pieces of text that are put one after the other: fixed text, numbers, and the texts of a column's
-categories, each of which is encoded once.
+An event is a concatenation of pieces: fixed text, numbers, and the texts of a column's categories, each of which is
+encoded only once.
 """
 
 import json
@@ -25,7 +25,7 @@ _ENDS = ('"s"', '"f", "bp": "e"')  # phases of an arrow's two ends
 _DIGITS = 32  # no number has more characters
 _THOUSANDTHS = pl.Series([f".{part:03}" for part in range(1_000)])
 
-# What later analyses need: argument -> column.
+# Arguments of events -> columns: those that an analysis of the exported file needs, under Kineto's names.
 _OPERATOR_NUMBERS = {
     "External id": "external_id",
     "Sequence number": "sequence_number",
@@ -60,7 +60,7 @@ _ALLOCATION_NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class Tracks:
-    """The thread ids under which the rows of each table are drawn, and the activities' devices."""
+    """The thread ids under which each table's rows are drawn; ``device`` has activities' devices, -1 if unknown."""
 
     ranges: Ints
     frames: Ints
@@ -75,7 +75,7 @@ class Tracks:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A piece of the text of an event; null where an event has no such piece."""
+    """A piece of an event's text: an expression, null for events without the piece, and its most bytes."""
 
     of: pl.Expr
     longest: int
@@ -87,7 +87,7 @@ class Events:
 
     Attributes:
         start: when each begins, in nanoseconds.
-        longest: no event takes more bytes, separator included.
+        longest: an upper bound of an event's bytes, separator included.
     """
 
     start: Ints
@@ -97,21 +97,21 @@ class Events:
 
     @classmethod
     def of(cls, start: Ints, table: pl.DataFrame, pieces: Sequence[_Text]) -> "Events":
-        """Describe the events of a table by the pieces of their text."""
+        """Define the events of a table by the pieces of their text; `encoded` makes the texts."""
         text = pl.concat_str([piece.of for piece in pieces], ignore_nulls=True)
         used = table.select(sorted(set(text.meta.root_names())))
         return cls(start, sum(piece.longest for piece in pieces), used, text)
 
     def encoded(self, rows: Ints) -> pl.Series:
-        """Return the JSON text of some events, each after a separator."""
+        """Return the JSON text of events by their rows, each after a separator."""
         return self._table[rows].select(self._text).to_series()
 
 
 def events_of(trace: Trace, tracks: Tracks, classifier: Classifier) -> list[Events]:
-    """Return the events of all tables, those of outer slices before those of inner ones."""
+    """Return the events of all tables, outer slices before inner ones."""
     links = link(trace)
     launch, owner = links.activity_launch, pl.Series(links.activity_operator).replace(-1, None)
-    del links  # the rest of it takes as much as the operators do
+    del links  # the rest of it takes as much memory as the operators
     return [
         _slices(trace.ranges, tracks.ranges, "nvtx_range", []),
         _slices(trace.frames, tracks.frames, "python_function", []),
@@ -140,7 +140,7 @@ def _number_or_null(name: str) -> _Text:
 
 def _microseconds(nanoseconds: pl.Expr) -> list[_Text]:
     """Write nanoseconds as microseconds with three decimals, exactly."""
-    size = nanoseconds.abs().reinterpret(signed=False)  # unsigned, for the one number whose opposite is none
+    size = nanoseconds.abs().reinterpret(signed=False)  # unsigned: the lowest integer has no positive counterpart
     return [
         _Text(pl.when(nanoseconds < 0).then(pl.lit("-")), 1),
         _Text((size // 1_000).cast(pl.String), _DIGITS),
@@ -149,16 +149,17 @@ def _microseconds(nanoseconds: pl.Expr) -> list[_Text]:
 
 
 def _texts(values: pl.Series, write: Callable[[pl.Series], pl.Series], missing: str | None) -> _Text:
-    """Write the categories of a column, each once.
+    """Write a categorical column; each category is encoded once.
 
     Args:
-        values: a column of categories.
-        write: gives the texts for some distinct categories.
-        missing: the text for null.
+        values: the column.
+        write: returns the texts of distinct categories.
+        missing: the text of null; None for no text.
     """
     distinct = values.drop_nulls().unique()
     codes = distinct.to_physical().to_numpy()
     known = pl.concat([write(distinct.cast(pl.String)).cast(pl.String), pl.Series([missing], dtype=pl.String)])
+    # From a category's code to its text; the place after the largest code is for null.
     last = int(codes.max(initial=0)) + 1
     place = np.full(last + 1, len(codes))
     place[codes] = np.arange(len(codes))
@@ -168,7 +169,7 @@ def _texts(values: pl.Series, write: Callable[[pl.Series], pl.Series], missing: 
 
 
 def _encoded(name: str) -> str:
-    return json.dumps(name)  # nothing but ASCII that is printed, and yet the same name for who reads it back
+    return json.dumps(name)  # escapes all but printable ASCII, and reads back as the same name
 
 
 def _each(write: Callable[[str], str]) -> Callable[[pl.Series], pl.Series]:
@@ -180,7 +181,7 @@ def _names(values: pl.Series, before: str = "") -> _Text:
 
 
 def _optional(values: pl.Series, key: str, write: Callable[[str], str | None]) -> _Text:
-    """Write an argument where a column has a value, and where there is a text for it."""
+    """Write an argument for rows that have a value, unless ``write`` returns None for it."""
 
     def written(texts: pl.Series) -> pl.Series:
         encoded = pl.Series([write(text) for text in texts], dtype=pl.String)
@@ -190,7 +191,7 @@ def _optional(values: pl.Series, key: str, write: Callable[[str], str | None]) -
 
 
 def _numbers(table: pl.DataFrame, keys: Mapping[str, str]) -> list[_Text]:
-    """Return the arguments that are known, as they stand in JSON, each without a separator."""
+    """Return numeric arguments as JSON without separators, leaving out columns that are all null."""
     present = {key: name for key, name in keys.items() if table[name].null_count() < table.height}
     return [
         _Text(pl.concat_str(pl.lit(f'"{key}": '), pl.col(name).cast(pl.String)), len(key) + 4 + _DIGITS)
@@ -199,7 +200,7 @@ def _numbers(table: pl.DataFrame, keys: Mapping[str, str]) -> list[_Text]:
 
 
 def _listed(pieces: Sequence[_Text]) -> list[_Text]:
-    """Separate arguments of which each may be missing."""
+    """Join arguments with separators; any of them may be missing in a row."""
     if not pieces:
         return []
     text = pl.concat_str([piece.of for piece in pieces], separator=", ", ignore_nulls=True)
@@ -207,7 +208,7 @@ def _listed(pieces: Sequence[_Text]) -> list[_Text]:
 
 
 def _after(pieces: Sequence[_Text]) -> list[_Text]:
-    """Put arguments, of which each may be missing, after one that never is."""
+    """Put a separator before each argument; any may be missing, and one that never is must precede them."""
     return [_Text(pl.concat_str(pl.lit(", "), piece.of), piece.longest + 2) for piece in pieces]
 
 
@@ -253,13 +254,13 @@ def _operators(table: pl.DataFrame, tids: Ints, classifier: Classifier) -> Event
 
 
 def _overheads(trace: Trace) -> Events:
-    """Return the profiler's own records on a track of their own; they name no thread."""
+    """Return the profiler's own records, on one track, because they name no thread."""
     tids = np.zeros(trace.overheads.height, np.int64)
     return _slices(trace.overheads, tids, "overhead", [], [_fixed(str(OVERHEAD))])
 
 
 def _migrations(trace: Trace, tids: Ints) -> Events:
-    """Return what happened to unified memory, on a track of each kind."""
+    """Return unified memory's events, with a track for each kind."""
     numbers = _listed(_numbers(trace.migrations, {"device": "device", "bytes": "bytes", "faults": "faults"}))
     return _slices(trace.migrations, tids, "unified_memory", numbers, [_fixed(str(UNIFIED_MEMORY))])
 
@@ -294,7 +295,7 @@ def _activities(trace: Trace, owner: pl.Series, tracks: Tracks, classifier: Clas
     operators = _texts(table["operator"], _each(operator), operator(""))
     renamed = {"memcpy": "gpu_memcpy", "memset": "gpu_memset"}
     arguments = [
-        # An unknown one is said to be so: where nothing is said, readers take the track's numbers.
+        # Unknown values are written as null: if the key is missing, readers take the track's numbers instead.
         _fixed('"device": '),
         _number_or_null("device"),
         _fixed(', "stream": '),
@@ -310,7 +311,7 @@ def _activities(trace: Trace, owner: pl.Series, tracks: Tracks, classifier: Clas
 
 
 def _geometry(values: pl.Series) -> _Text:
-    """Write grids or blocks as JSON lists; what is no list of numbers not at all."""
+    """Write grids or blocks as JSON lists; leave out texts that are not lists of numbers."""
 
     def written(texts: pl.Series) -> pl.Series:
         known = pl.when(texts.str.contains(_DIMENSIONS)).then(pl.lit(texts))
@@ -320,7 +321,7 @@ def _geometry(values: pl.Series) -> _Text:
 
 
 def _flows(trace: Trace, activity_launch: Ints, tracks: Tracks) -> Events:
-    """Return an arrow from every launch to each of its activities: two events, one after the other."""
+    """Return an arrow from every launch to each of its activities, as two events in a row."""
     launched = np.flatnonzero(activity_launch >= 0)
     rows = activity_launch[launched]
     times = column(trace.launches, "start_ns")[rows], column(trace.activities, "start_ns")[launched]
@@ -331,6 +332,7 @@ def _flows(trace: Trace, activity_launch: Ints, tracks: Tracks) -> Events:
         "tid": (tracks.launches[rows], tracks.activities[launched]),
         "ts": times,
     }
+    # Interleaved: row 2i begins arrow i at the launch, row 2i + 1 ends it at the activity.
     table = pl.DataFrame({name: np.column_stack(pair).ravel() for name, pair in columns.items()})
     begin, end = (f'{SEPARATOR}{{"ph": {phase}, "cat": "ac2g", "name": "launch", "id": ' for phase in _ENDS)
     pieces = [

@@ -1,7 +1,7 @@
-"""Which SQL is run: one query over the tables of the traces, that can read nothing else.
+"""Checks SQL before it is run: one query, which can read nothing but the tables of the traces.
 
-The query is parsed, and every table in it must be one of the traces' or one that the query itself defines before. What
-is run is the parsed words without the comments, so that nothing is hidden from the check.
+The query is parsed, and every table in it must belong to the traces or be defined earlier in the query. Only the parsed
+words are run, without comments, so that nothing is hidden from the check.
 """
 
 import itertools
@@ -19,24 +19,25 @@ if TYPE_CHECKING:  # the module's name differs between versions
 _DIALECT: Final = "duckdb"
 _MOST_WORDS: Final = 2_000  # planning takes time with the square of a query's terms
 _MOST_CHARACTERS: Final = 100_000
+# Functions of DuckDB that read files or load extensions, by how their names begin.
 _READS: Final = re.compile(r"(read|scan|glob|load|copy|attach|httpfs|parquet|csv|sniff)_?\w*", re.IGNORECASE)
 
 
 def checked(query: str, tables: Collection[str]) -> tuple[str, tuple[str, ...]]:
-    """Return the query as it may be run, and the tables that it reads.
+    """Return the query in the form that may be run, and the tables that it reads.
 
     Args:
-        query: what the user wrote.
-        tables: the names of all tables that there are.
+        query: the user's query.
+        tables: the names of all tables.
 
     Raises:
-        UsageError: it is no single query, is too long, or names something else than these tables.
+        UsageError: it is not a single query, is too long, may never end, or reads anything but these tables.
     """
     words = _words(query)
     tree = _parsed(query)
     for function in tree.find_all(exp.Func):
         _refuse_readers(function.name if isinstance(function, exp.Anonymous) else function.sql_name())
-    for name in _called(words):
+    for name in _called(words):  # also by the words as written, whatever the parser made of them
         _refuse_readers(name)
     for scope in tree.find_all(exp.With):
         if scope.args.get("recursive"):
@@ -66,7 +67,8 @@ def _words(query: str) -> "Sequence[Token]":
 
 
 def _refuse_unusual_text(words: "Sequence[Token]") -> None:
-    """Refuse text with escapes, or between marks of one's own: parsers disagree about where it ends."""
+    """Refuse strings with escapes or with delimiters of their own: parsers disagree about where these end."""
+    # The end of a name, which makes a prefix of a string that begins right there.
     previous = -1
     for word in words:
         kind = word.token_type.name
@@ -86,7 +88,7 @@ def _parsed(query: str) -> exp.Query:
 
 
 def _in_one_line(error: Exception) -> str:
-    """Say where a query cannot be read, in its own words; what the parser says of itself helps nobody."""
+    """Describe where a query cannot be read by quoting it; the parser's own messages do not help users."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     details = getattr(error, "errors", None)
@@ -102,7 +104,7 @@ def _tables(tree: exp.Query) -> Iterator[str]:
 
 
 def _refuse_circles(scope: exp.With) -> None:
-    """Refuse tables that are defined by themselves, or by later ones."""
+    """Refuse tables that are defined by themselves or by later ones; `_tables` would count those as known."""
     names = [expression.alias_or_name for expression in scope.expressions]
     for place, expression in enumerate(scope.expressions):
         for table in expression.this.find_all(exp.Table):

@@ -1,4 +1,4 @@
-"""The tables that SQL sees: a trace's records, and what was computed of them, each column with what it means."""
+"""The tables that SQL sees: a trace's records and what was computed from them, with a meaning for each column."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from opscope.trace.columns import TABLES
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """A table of an analysis; ``own`` columns mean something else than columns of that name do elsewhere."""
+    """A table of an analysis; ``own`` has the meanings of columns that differ from `_MEANINGS`."""
 
     meaning: str
     frame: Callable[[Analysis], pl.DataFrame]
@@ -103,6 +103,7 @@ COMPUTED: Final[Mapping[str, _Computed]] = {
         bound="what bounds them in the profile",
     ),
 }
+# Meanings of columns that are the same in all computed tables.
 _MEANINGS: Final[Mapping[str, str]] = {
     "trace": "the trace's path",
     "calls": "how many calls",
@@ -155,7 +156,13 @@ def table_names() -> tuple[str, ...]:
 
 
 def frames_of(analysis: Analysis, wanted: Iterable[str]) -> dict[str, pl.DataFrame]:
-    """Return the tables of a trace that are wanted. Records that cannot be true are in none of them."""
+    """Return tables of a trace by their names. Impossible records are in none of them.
+
+    Args:
+        analysis: of the trace.
+        wanted: names from `table_names`.
+    """
+    # Categories are numbered per trace; as strings, tables of several traces can be put together.
     as_strings = pl.col(pl.Categorical).cast(pl.String)
     return {
         name: COMPUTED[name].frame(analysis)
@@ -166,10 +173,10 @@ def frames_of(analysis: Analysis, wanted: Iterable[str]) -> dict[str, pl.DataFra
 
 
 def schema_table(examples: Mapping[str, pl.DataFrame]) -> Table:
-    """Build the list of all tables and columns, each with its type and meaning.
+    """Build the list of all tables and columns, with types and meanings.
 
     Args:
-        examples: every table, of any trace.
+        examples: every table by name, of any trace.
     """
     return Table(("table", "column", "type", "meaning"), tuple(_described(examples)))
 

@@ -1,6 +1,6 @@
 """Trace files -> `Trace`: one module per format (``formats.py`` tells them apart).
 
-Imports nothing large by itself: a `Reading` goes on while its owner imports what is needed for the rest.
+Imports nothing large by itself: a `Reading` works on its thread while the caller imports numpy, polars and the rest.
 """
 
 import importlib
@@ -17,18 +17,18 @@ from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STORE_MANIFEST, Source
 if TYPE_CHECKING:
     from opscope.trace.model import Trace
 
-_PATIENCE_S = 0.1
+_PATIENCE_S = 0.1  # between looks at whether the thread has ended, and for signals
 
 
 def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> "Trace":
-    """Read a trace from torch.profiler.
+    """Read a trace of any known format.
 
-    What is whole in a damaged file is read; ``Trace.source`` and the trust checks say what is not.
+    Of a damaged file, the intact part is read; ``Trace.source`` and the trust checks say what is missing.
 
     Args:
         path: a file (gzip, xz and Zstandard are unpacked whatever the name says), ``-`` for standard input, or a
             directory that ``opscope convert`` made.
-        max_bytes: refuse a file that unpacks to more.
+        max_bytes: refuse a file that unpacks to more than this.
 
     Raises:
         BadInputError: the file is missing, unreadable, too large, or of no known format.
@@ -41,9 +41,9 @@ def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> "Trace":
 
 
 class Reading:
-    """`read`, begun on a thread of its own: files are read from the beginning of this object on.
+    """`read` on a thread of its own, which starts when this object is made.
 
-    The compiled reader and zlib do not hold Python's lock, so whatever else the caller does meanwhile goes on.
+    The compiled reader and zlib release Python's lock, so the caller can do other work meanwhile.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Reading:
 
         Args:
             path: as for `read`.
-            max_bytes: refuse a file that unpacks to more.
-            libraries_imported: is set once numpy and polars are imported. From then on the tables are made on the
-                thread too; without, `trace` makes them.
+            max_bytes: as for `read`.
+            libraries_imported: set by the caller once numpy and polars are imported; the thread then builds the tables
+                too. None leaves that to `trace`.
         """
         self._source, self._libraries_imported = Source(path, max_bytes), libraries_imported
         self._content: Content | None = None
@@ -66,7 +66,12 @@ class Reading:
             self._begin()
 
     def trace(self) -> "Trace":
-        """Wait until all is read and return the trace; raises what `read` does. To be called once."""
+        """Wait for the thread and return the trace. May be called only once.
+
+        Raises:
+            BadInputError: the file is missing, unreadable, too large, or of no known format.
+            EnvironmentLacksError: it does not fit in memory.
+        """
         if self._libraries_imported is not None:
             self._libraries_imported.set()
         return _trace(self._source, self._whole)
@@ -76,7 +81,7 @@ class Reading:
         thread = Thread(target=self._read, name="opscope-reading", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # no more threads are allowed here: it is read when it is asked for
+        except RuntimeError:  # no more threads are allowed here: `trace` reads the file itself
             return
         self._thread = thread
 
@@ -88,7 +93,7 @@ class Reading:
             else:
                 self._libraries_imported.wait()
                 self._made = _parsed(content)
-        except Exception as error:
+        except Exception as error:  # whatever it is, `trace` raises it in the caller's thread
             self._error = error
 
     def _whole(self) -> "Trace":

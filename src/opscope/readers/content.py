@@ -1,4 +1,4 @@
-"""A file's content, cut into events. Needs neither numpy nor polars: it can be read while those are imported."""
+"""Cuts a file's content into events. Needs neither numpy nor polars, so it can run while those are imported."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,22 +11,23 @@ from opscope.readers.odd import BETWEEN, LONGEST_EVENT, decode_event
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STANDARD_INPUT, Source
 from opscope.readers.whole import OpenedReader, WholeReader
 
-# What the compiled reader hands back is decoded one by one: of 16 GiB, as many as fill 16 MiB, or 131,072.
+# Events that the compiled reader hands back are decoded one by one, and slowly. So they are limited to a 1,024th of the
+# size limit: of 16 GiB, as many as fill 16 MiB, or 131,072 short ones.
 _SLOWER = 1024
 _LEAST = 128  # bytes that the shortest event counts as
 
 
 @dataclass(slots=True)
 class Content:
-    """A file that was read to its end, or to where it could not be read on.
+    """A file that was read to its end, or to where damage stopped the reader.
 
     Attributes:
-        source: the file; how much was read, and what ended it early.
-        format: what kind of file it is.
-        reader: what stands before and after the events. The compiled one also holds the columns of plain events.
-        events: the other events, decoded.
+        source: the file, how much of it was read, and its damage.
+        format: the file's format.
+        reader: holds what stands before and after the events. The compiled one also holds the columns of plain events.
+        events: the events that the reader handed back, decoded.
         replaced_bytes: how many bytes of these had to be replaced.
-        unreadable_bytes: the length of the stretches that are no events.
+        unreadable_bytes: total length of the stretches that are not events.
     """
 
     source: Source
@@ -46,8 +47,8 @@ def read_content(source: Source) -> Content:
     """Read a file.
 
     Raises:
-        BadInputError: the file cannot be opened or read, unpacks to more than its limit, or holds too many events that
-            are not written as profilers do.
+        BadInputError: the file cannot be opened or read, is of no known format, unpacks to more than its limit, or
+            holds too many events that no profiler writes in that form.
         MemoryError: there is no room for its columns.
     """
     reading = _Reading(source)
@@ -72,7 +73,7 @@ def read_content(source: Source) -> Content:
 
 
 class _Reading:
-    """Chooses the format by the file's beginning, and yields what its reader returns."""
+    """Chooses the format by the beginning of the file, and yields what the format's reader hands back."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -80,14 +81,14 @@ class _Reading:
 
     @property
     def chosen(self) -> tuple[Format, ContentReader]:
-        """The format and its reader; of a file without any content, those that say so."""
+        """The format and its reader; for an empty file, Kineto's, which reports that it is empty."""
         if self._chosen is None:
             self._choose(b"")
         assert self._chosen is not None
         return self._chosen
 
     def texts(self) -> Iterator[bytes]:
-        """Yield the events that are not plain, and the stretches that are no events."""
+        """Yield the text of events that are not plain, and of stretches that are not events."""
         yield from self._source.feed(self._choose)
         yield from self.chosen[1].finish()
 

@@ -1,6 +1,6 @@
-"""What opscope's collector of CUDA activities recorded of one process (``opscope exec``) -> `Trace`.
+"""Turns a recording of opscope's CUDA collector (``opscope exec``), which is of one process, into a `Trace`.
 
-What CUPTI's numbers mean is in ``cupti_names.py``.
+``cupti_names.py`` has the meanings of CUPTI's numbers.
 """
 
 import json
@@ -45,7 +45,7 @@ from opscope.trace.schema import SCHEMAS
 Ints = npt.NDArray[np.int64]
 
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
-_DRIVER_CALL: Final = 0x8000
+_DRIVER_CALL: Final = 0x8000  # the bit that marks a call of the driver; others are the runtime's
 _SAME_CLOCK_NS: Final = 10_000  # reading two clocks one after the other takes less
 _TRANSFERS: Final = (Migration.TO_DEVICE, Migration.TO_HOST, Migration.BETWEEN_DEVICES)
 _CAUSES: Final = {
@@ -55,8 +55,9 @@ _CAUSES: Final = {
 }
 _FAILED_KIND: Final = re.compile(r"activities of kind (\d{1,6}): (.*)", re.DOTALL)
 _NOT_ALLOWED: Final = "INSUFFICIENT_PRIVILEGES"
+# The numbers of `Happened` in collector.cpp.
 _STARTED, _FINISHED, _FAILED, _STEPPED_ASIDE, _REFUSED, _HINDERED = range(1, 7)
-_PUSH_POP: Final = 1
+_PUSH_POP: Final = 1  # of `Style` in nvtx.h
 _RATIO: Final = 60  # of what a packed recording unpacks to; recordings of tests/data/exec have 3 to 5
 _UNSUSPICIOUS: Final = 32 << 20  # bytes that a recording may unpack to, however small it is
 _OBJECTS: Final[Mapping[int, str]] = {2: "thread", 3: "device", 5: "stream"}  # that NVTX names
@@ -69,7 +70,7 @@ _CLIENTS: Final = (
     ("xla_extension", "XLA's profiler"),
     ("libtensorflow", "TensorFlow's profiler"),
 )
-# Who a process is among those of a job: the variables that launchers set, each with those of its kind.
+# Variables by which launchers tell a process its rank, each with the one for the number of processes.
 _RANKS: Final = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -83,7 +84,7 @@ def parse(content: Content) -> Trace:
     """Turn a collector's file into a trace.
 
     Raises:
-        BadInputError: it is no such file, or holds other columns.
+        BadInputError: the file is empty, not a recording, has other columns, or unpacks suspiciously much.
     """
     source, path = content.source, path_text(content.source.path)
     _refuse_padded(source, path)
@@ -95,9 +96,10 @@ def parse(content: Content) -> Trace:
 
 
 def _refuse_padded(source: Source, path: str) -> None:
-    """Refuse what unpacks to very much more than it is, unless the limit was set: rows of equal bytes.
+    """Refuse a file that unpacks to far more than its size, unless the user set the limit.
 
-    Times and numbers of calls grow from row to row, so honest recordings unpack to three to twenty times their size.
+    Times and correlation ids grow from row to row, so honest recordings unpack to three to twenty times their size.
+    Files of equal rows, made to exhaust memory, unpack to far more.
     """
     try:
         packed = source.path.stat().st_size if source.path.is_file() else source.size_bytes
@@ -125,7 +127,7 @@ class _Reading:
         self._threads = tuple(sorted(pairs))
         self._shift_ns = self._clock_shift()
         self._odd = 0
-        # Texts as categories: columns refer to them by number, the last stands for what is not there.
+        # Texts as categories: columns refer to them by number. The added last one stands for missing texts.
         self._texts = pl.Series([*file.texts, ""], dtype=pl.Categorical)
 
     def trace(self, path: str, size_bytes: int, damage: str | None) -> Trace:
@@ -185,7 +187,7 @@ class _Reading:
         return None
 
     def _not_recorded(self) -> Iterator[str]:
-        """Say what the recording lacks, by what happened to the collector."""
+        """Yield sentences on what the recording lacks, from the collector's events."""
         events = [(int(row["time_ns"]), int(row["event"]), row["text"]) for row in self._file.tables["events"]]
         began = next((time for time, event, _ in events if event == _STARTED), None)
         for time, event, number in events:
@@ -224,7 +226,10 @@ class _Reading:
         )
 
     def _clock_shift(self) -> int:
-        """Return what to add to CUPTI's times to get those of the system's real-time clock."""
+        """Return what to add to CUPTI's times to get those of the system's real-time clock.
+
+        They are the same clock, and the result is 0, unless another client of CUPTI sets another.
+        """
         clocks = self._file.tables["clocks"]
         known = clocks[clocks["cupti_ns"] > 0]
         if not len(known):
@@ -249,11 +254,11 @@ class _Reading:
     # ------------------------------------------------------------ tables
 
     def _timed(self, name: str, end: str | None = None) -> tuple[Rows, Ints, Ints]:
-        """Return a table's rows whose times can be true, with when they began and how long they took."""
+        """Return a table's rows with possible times, their starts (shifted) and their durations, in nanoseconds."""
         rows = self._file.tables[name]
         start = rows["start_ns"].astype(np.int64)
         duration = (rows[end].astype(np.int64) - start) if end else rows["duration_ns"].astype(np.int64)
-        untimed = start == 0
+        untimed = start == 0  # CUPTI could collect no times; `_not_recorded` counts these
         possible = (start > 0) & (start < LATEST_NS) & (duration >= 0) & (duration < LATEST_NS)
         self._odd += int((~possible & ~untimed).sum())
         return rows[possible], start[possible] + self._shift_ns, duration[possible]
@@ -262,7 +267,7 @@ class _Reading:
         return self._texts.gather(np.minimum(numbers.astype(np.int64), len(self._file.texts)))
 
     def _thread_of(self, numbers: npt.NDArray[Any]) -> Ints:
-        """Return the numbers of threads in the trace, for the collector's."""
+        """Translate the collector's thread numbers into the trace's; unknown ones become the main thread."""
         places = {pair: number for number, pair in enumerate(self._threads)}
         main = places[self._process, self._process]
         different, place = np.unique(numbers, return_inverse=True)
@@ -276,6 +281,7 @@ class _Reading:
         rows, start, duration = self._timed("api")
         names = {int(row["call"]): self._file.text(row["name"]) for row in self._file.tables["calls"]}
         short = {call: name if call & _DRIVER_CALL else call_name(name) for call, name in names.items()}
+        # Only calls that failed are listed there; all others returned 0.
         failures = self._file.tables["failures"]
         failed = pl.DataFrame(
             {name: failures[name].astype(np.int64) for name in ("correlation", "call", "status")}
@@ -297,6 +303,7 @@ class _Reading:
 
     def _kernels_of(self, name: str) -> pl.DataFrame:
         rows, start, duration = self._timed(name)
+        # Rows refer to their launch configuration by number, which is its position in that table.
         ways = self._file.tables["launches"]
         if (ways["number"] != np.arange(len(ways))).any() or (len(rows) and int(rows["launch"].max()) >= len(ways)):
             raise ValueError("a kernel refers to no launch")
@@ -320,6 +327,7 @@ class _Reading:
 
     def _copies(self) -> pl.DataFrame:
         rows, start, duration = self._timed("copies")
+        # Direction and both kinds of memory as one number, so that each combination is named once.
         code = rows["direction"].astype(np.int64) << 16 | rows["source"].astype(np.int64) << 8 | rows["destination"]
         return self._transfers("memcpy", rows, start, duration, _mapped(code, _copy_name))
 
@@ -369,8 +377,9 @@ class _Reading:
         start, end = rows["start_ns"].astype(np.int64), rows["end_ns"].astype(np.int64)
         kind = rows["kind"].astype(np.int64)
         moved = _is(kind, *_TRANSFERS)
-        # Only these have an end that means something; of others it may be anything.
+        # Only these kinds have a meaningful end; for others it may hold anything.
         lasts = (moved | _is(kind, Migration.GPU_FAULT, Migration.THROTTLING)) & (end >= start)
+        # ``value`` is a number of bytes for some kinds, and of page faults for a fault of the GPU.
         sized = moved | _is(kind, Migration.THRASHING, Migration.REMOTE_MAPPING)
         fault = _is(kind, Migration.CPU_FAULT)
         value = np.minimum(rows["value"], np.uint64(LATEST_NS)).astype(np.int64)
@@ -397,12 +406,12 @@ class _Reading:
         return shaped("overheads", pl.DataFrame({"name": names, "start_ns": start, "duration_ns": duration}))
 
     def _named_ranges(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the ranges of NVTX: those that nest on their thread, and those that need not."""
+        """Return the NVTX ranges: those that nest on their thread (push/pop), and those that need not (start/end)."""
         begins, ends = self._file.tables["ranges"], self._file.tables["range_ends"]
         domains = [self._file.text(number) for number in begins["domain"].tolist()]
         names = [self._file.text(number) for number in begins["name"].tolist()]
         ended = dict(zip(ends["number"].tolist(), ends["time_ns"].tolist(), strict=True))
-        # One that was never ended lasts as long as the recording, as far as that is known.
+        # A range that never ended is taken to last until the latest time that the recording has.
         last = max(
             [0, *begins["time_ns"].tolist(), *ends["time_ns"].tolist(), *self._file.tables["clocks"]["realtime_ns"]]
         )
@@ -429,7 +438,7 @@ def _is(kind: Ints, *meant: Migration) -> npt.NDArray[np.bool_]:
 
 
 def _device_of(kind: Ints, rows: Rows) -> pl.Series:
-    """Return the device of each row; of faults of the processor, none is recorded."""
+    """Return the device of each row, which is its source or destination by kind; null if none is recorded."""
     from_device = _is(kind, Migration.TO_HOST, Migration.GPU_FAULT, Migration.THROTTLING)
     devices = np.where(from_device, rows["source"], rows["destination"]).astype(np.int64)
     unknown = _is(kind, Migration.CPU_FAULT, Migration.THRASHING)
@@ -437,7 +446,7 @@ def _device_of(kind: Ints, rows: Rows) -> pl.Series:
 
 
 def _failure(text: str) -> str:
-    """Say what was not recorded, in words, and what may be done about it."""
+    """Describe what was not recorded, and what the user can do about it."""
     found = _FAILED_KIND.fullmatch(text)
     what = f"{RECORDS.get(int(found[1]), f'records of kind {found[1]}')} ({found[2]})" if found else text
     if _NOT_ALLOWED not in text:
@@ -446,7 +455,7 @@ def _failure(text: str) -> str:
 
 
 def _client(path: str) -> str:
-    """Name the client of CUPTI whose library called it."""
+    """Return the name of the CUPTI client that a library belongs to."""
     name = PurePath(path).name
     known = next((client for begin, client in _CLIENTS if name.startswith(begin)), None)
     return f"{known} ({name})" if known else name or "Another client"
@@ -464,7 +473,7 @@ def _cause(code: int) -> str | None:
 
 
 def _mapped(codes: npt.NDArray[Any], name_of: Callable[[int], str | None]) -> pl.Series:
-    """Return a column of names for a column of few numbers."""
+    """Map a column of numbers to names; each distinct number is named once."""
     found, places = np.unique(codes, return_inverse=True)
     names = pl.Series([name_of(int(code)) for code in found], dtype=pl.String)
     return names.gather(places) if len(codes) else pl.Series([], dtype=pl.String)

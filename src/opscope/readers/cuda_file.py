@@ -1,7 +1,7 @@
-"""The blocks of a file that opscope's collector of CUDA activities wrote, as tables.
+"""Reads the files of opscope's CUDA collector into tables.
 
-The file lists its tables and their columns itself (``collect/cuda/native/tables.h``), so the reader need not know them
-all.
+A file begins with a list of its tables and columns (``collect/cuda/native/tables.h``), so this module need not know
+them.
 """
 
 import re
@@ -28,9 +28,9 @@ _LONGEST_TEXT: Final = 1 << 20
 Rows = npt.NDArray[Any]
 
 
-# Rows that are read one by one: what a process has few of, by its nature (devices, calls of an API) or the system's
-# limits (threads: /proc/sys/kernel/threads-max is at most a few hundred thousand).
 _MOST_TEXTS: Final = 4_000_000  # each stands once, whatever uses it
+# Limits on tables whose rows are read one by one. A process has few of these rows, by their nature (devices, calls of
+# an API) or by the system's limits (threads: /proc/sys/kernel/threads-max is at most a few hundred thousand).
 _MOST_ROWS: Final = {
     "devices": 1_024,
     "calls": 1 << 16,
@@ -45,12 +45,12 @@ _MOST_ROWS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CudaFile:
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
-        tables: structured arrays by the table's name; empty where it has no rows.
-        texts: what columns of texts refer to by number.
-        damage: why the file ended before its end; None where it is whole.
+        tables: structured arrays by the table's name; an array is empty if its table has no rows.
+        texts: the texts that columns refer to by number.
+        damage: why reading stopped before the end; None if the file is whole.
     """
 
     tables: Mapping[str, Rows]
@@ -58,15 +58,19 @@ class CudaFile:
     damage: str | None
 
     def text(self, number: int) -> str:
-        """Return a text; an empty one where the file does not hold it."""
+        """Return a text by its number; empty if the file does not have it."""
         return self.texts[number] if 0 <= number < len(self.texts) else ""
 
 
 def read_cuda_file(content: bytes, path: str) -> CudaFile:
-    """Read all whole blocks.
+    """Read all whole blocks of a file, up to the first damage.
+
+    Args:
+        content: the file, unpacked.
+        path: its name, for messages.
 
     Raises:
-        BadInputError: the header is of a later version, or cannot be understood.
+        BadInputError: the header is cut off, of another version, or malformed, or a table has too many rows.
     """
     end = content.find(b"\n\n", 0, _LONGEST_HEADER)
     if end < 0:
@@ -77,7 +81,7 @@ def read_cuda_file(content: bytes, path: str) -> CudaFile:
     parts: dict[str, list[Rows]] = {name: [] for name in names if name != _STRINGS}
     counts: Counter[str] = Counter()
     texts: list[str] = []
-    damage, at = None, end + 2
+    damage, at = None, end + 2  # blocks begin after the empty line that ends the header
     while at < len(content):
         if at + _BLOCK.size > len(content):
             damage = "it ends in the middle of a block"
@@ -97,6 +101,7 @@ def read_cuda_file(content: bytes, path: str) -> CudaFile:
             damage = "a block holds no whole rows"
             break
         else:
+            # A view of the content: rows are copied once, when the parts of a table are joined.
             parts[name].append(np.frombuffer(view[at : at + size], layout))
             counts[name] += size // layout.itemsize
             if name in _MOST_ROWS and counts[name] > _MOST_ROWS[name]:
@@ -107,7 +112,7 @@ def read_cuda_file(content: bytes, path: str) -> CudaFile:
 
 
 def _layouts(lines: list[str], path: str) -> dict[str, np.dtype[Any] | None]:
-    """Return the columns of every table, in the order of their numbers."""
+    """Return the columns of every table in the order of the tables' numbers; None for the table of texts."""
     if lines[0] != _MAGIC + _VERSION:
         raise BadInputError(f"{path} was written by another version of opscope ({lines[0][:40]}): it is not understood")
     layouts: dict[str, np.dtype[Any] | None] = {}
@@ -125,7 +130,7 @@ def _layouts(lines: list[str], path: str) -> dict[str, np.dtype[Any] | None]:
 
 
 def _take_texts(block: bytes, texts: list[str]) -> bool:
-    """Add the texts of a block; return whether it is whole, and they are numbered in order."""
+    """Append the texts of a block; return whether it is whole and numbers them in order."""
     at = 0
     while at < len(block):
         if at + _TEXT.size > len(block):

@@ -1,4 +1,4 @@
-"""What CUPTI's numbers mean, of its own records and of Nsight Systems' exports, which have most of them.
+"""Names for CUPTI's numbers, in its own records and in Nsight Systems' exports, which use most of them too.
 
 The numbers are those of CUPTI's headers (cupti_activity.h, the same from CUDA 12.0 on).
 """
@@ -13,11 +13,11 @@ UNKNOWN: Final = "Unknown"
 DIRECTIONS: Final = (UNKNOWN, "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 MEMORY: Final = (UNKNOWN, "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
 WAITS: Final = ("Synchronize", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
-# Why unified memory moved, how a GPU accessed what was not there, why memory was mapped from afar.
+# Why unified memory moved; which access of a GPU caused a page fault; why memory was mapped remotely.
 CAUSES: Final = (None, "user", "coherence", "prefetch", "eviction", "access counters")
 ACCESSES: Final = (None, "read", "write", "atomic", "prefetch")
 MAPPING_CAUSES: Final = (None, "coherence", "thrashing", "policy", "out of memory", "eviction")
-# What became of unified memory; what a record is of, where it may be refused; what the tools do themselves.
+# Events of unified memory; kinds of records that CUPTI may refuse; overheads of profiler and driver.
 MIGRATIONS: Final[Mapping[int, Migration]] = {
     1: Migration.TO_DEVICE,
     2: Migration.TO_HOST,
@@ -51,33 +51,33 @@ OVERHEADS: Final[Mapping[int, str]] = {
     7 << 16: "Activity Buffer Request",
     8 << 16: "CUPTI Unified Memory Initialisation",
 }
-NOT_MEANT: Final = 0xFFFFFFFF  # the number of no stream and no event
+NOT_MEANT: Final = 0xFFFFFFFF  # stands for "no stream" and "no event"
 _VERSION: Final = re.compile(r"_v\d{4,5}$")
 
 
 def call_name(name: str) -> str:
-    """Return a call of the runtime without the version of its interface: ``cudaLaunchKernel_v7000``.
+    """Return a runtime call's name without its interface version: ``cudaLaunchKernel_v7000``.
 
-    Of the driver's calls, ``_v2`` is a part of the name, and stays.
+    The ``_v2`` of driver calls is a part of their names, and stays.
     """
     return _VERSION.sub("", name)
 
 
 def copy_name(direction: str, source: str, destination: str) -> str:
-    """Return what a copy is called, as torch.profiler calls it."""
+    """Return torch.profiler's name for a copy."""
     return f"Memcpy {direction} ({source} -> {destination})"
 
 
 def fill_name(memory: str) -> str:
-    """Return what a fill is called, as torch.profiler calls it."""
+    """Return torch.profiler's name for a fill."""
     return f"Memset ({memory})"
 
 
 def named(names: Sequence[str], number: int | None, other: str = UNKNOWN) -> str:
-    """Return a name by its number; the one for what is unknown where there is no such number."""
+    """Return a name by its number; ``other`` if there is no such number, or it is None."""
     return names[number] if number is not None and 0 <= number < len(names) else other
 
 
 def cause(causes: Sequence[str | None], number: int | None) -> str | None:
-    """Return a cause by its number; None where it is not told."""
+    """Return a cause by its number; None if it is unknown or was not recorded."""
     return causes[number] if number is not None and 0 <= number < len(causes) else None

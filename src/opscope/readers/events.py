@@ -1,4 +1,4 @@
-"""What Kineto's events mean, one by one: the rules for every event, and for those that are not quite JSON.
+"""The meaning of Kineto's events: the rules for all of them, including values that are not quite JSON.
 
 The compiled reader applies the same rules to plain events. The fields are documented nowhere in full; their names,
 categories and oddities were read off real traces. Times are microseconds with three decimals, and the producer's clock
@@ -32,7 +32,7 @@ _RANGE: Final = "nvtx_range"  # of opscope's exports: one that need not nest
 _FRAME: Final = frozenset({"python_function", "python_func"})
 _OVERHEAD: Final = frozenset({"overhead", "Overhead"})
 _SLICES: Final = (*_OPERATOR, *_LAUNCH, *_ACTIVITY_KIND, _ANNOTATION, _RANGE, *_FRAME, *_OVERHEAD)
-# Slices that are no work and repeat what others say: known, and left out.
+# Known categories that are no work or repeat other slices; they are left out.
 _LEFT_OUT: Final = frozenset(
     {"gpu_user_annotation", "cuda_sync", "Trace", "fwdbwd", "forward_backward", "ac2g", "async_cpu_to_gpu", "async_gpu"}
     | {"unified_memory"}  # of opscope's exports, for viewers
@@ -52,7 +52,7 @@ _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
 def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:
-    """Add an event to its table, if it belongs to one; return False for one whose times cannot be true."""
+    """Add an event to its table if it belongs to one; return False only if its times are impossible."""
     arguments = event.get("args")
     args = arguments if isinstance(arguments, dict) else {}
     ph, name = event.get("ph"), text_of(event.get("name", ""))
@@ -73,7 +73,7 @@ def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:
 
 
 def not_understood(category: Any) -> bool:
-    """Tell whether a slice's category is one that nothing here knows."""
+    """Tell whether a slice's category is unknown to every rule here."""
     return isinstance(category, str) and category not in _SLICES and category not in _LEFT_OUT
 
 
@@ -117,16 +117,16 @@ def _thread(rows: Rows, event: Mapping[str, Any]) -> int:
 
 
 def identity(value: Any) -> str:
-    """Return a process or thread as JSON writes it: 7 and "7" are two, 7 and 7.0 are one."""
+    """Return a process or thread as JSON text; 7 and "7" differ, 7 and 7.0 are the same."""
     if (number := _finite(value)) is not None and number == number.to_integral_value() and abs(number) < 1 << _INT64:
         return str(int(number))
     return json.dumps(value, default=str)
 
 
 def _ids(args: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return the correlation id and the id of the operator.
+    """Return the columns ``correlation`` and ``external_id`` (the operator's id) of an event.
 
-    Before PyTorch 1.13 the key of the latter was lower-case, and repeated the correlation id where there was none.
+    Before PyTorch 1.13 the key of the latter was lower-case, and repeated the correlation id if there was no operator.
     """
     correlation = _integer(args.get("correlation"))
     if "External id" in args or "external id" not in args:
@@ -142,11 +142,11 @@ _ELEMENT_BYTES: Final = {
     **dict.fromkeys(("Int", "Float"), 4),
     **dict.fromkeys(("Long", "Double"), 8),
 }
-_MOST_ELEMENTS: Final = 1 << 48
+_MOST_ELEMENTS: Final = 1 << 48  # so that their bytes fit into 64 bits
 
 
 def _moved(args: Mapping[str, Any]) -> int | None:
-    """Return how much a copy or fill moved; of a collective, the larger of its messages."""
+    """Return the bytes that a copy or fill moved, or those of a collective's larger message; None if unknown."""
     if "bytes" in args:
         return _integer(args["bytes"])
     counts = (_integer(args.get("In msg nelems")), _integer(args.get("Out msg nelems")))
@@ -194,35 +194,41 @@ def _add_allocation(rows: Rows, event: Mapping[str, Any], start: int, args: Mapp
 
 
 def text_of(value: Any) -> str:
-    """Return a name; what is no text reads as JSON writes it, and half a surrogate pair as a question mark."""
+    """Return a value as text: other types as JSON, and half a surrogate pair as a question mark."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text.encode("utf-8", "replace").decode()
 
 
 def list_text(value: Any, *, of_text: bool = False) -> str | None:
-    """Return a recorded list as its JSON text; None where it is absent or no list (of text)."""
+    """Return a recorded list as JSON text; None if it is absent or not a list.
+
+    Args:
+        value: the recorded value.
+        of_text: whether every item must be text.
+    """
     if not isinstance(value, list) or (of_text and not all(isinstance(item, str) for item in value)):
         return None
     try:
         return text_of(json.dumps(value, ensure_ascii=False, default=float, allow_nan=False))
-    except (RecursionError, ValueError):  # nested beyond all bounds; numbers that are none
+    except (RecursionError, ValueError):  # nested too deeply; NaN or infinity
         return None
 
 
 def dim3(value: Any) -> str | None:
-    """Return a grid or a block as ``x,y,z``; None for what is no list of numbers."""
+    """Return a grid or a block as ``x,y,z``; None if it is not a list of numbers."""
     if not isinstance(value, list) or not value or any(_integer(part) is None for part in value):
         return None
     return ",".join(str(_integer(part)) for part in value)
 
 
 def _nanoseconds(value: Any) -> int | None:
-    """Convert microseconds to integer nanoseconds without losing one to rounding; None if it is no time at all."""
+    """Convert microseconds to integer nanoseconds without losing one to rounding; None if it is not a time."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = _decimal(value.strip())
     number = _finite(value)
     if number is None or abs(number) > LATEST_NS // _NS_PER_US:
         return None
+    # Numbers with huge negative exponents are 0; rounding them would take digits beyond all bounds.
     return 0 if number.adjusted() < -_NS_PER_US else int((number * _NS_PER_US).to_integral_value())
 
 
@@ -237,7 +243,7 @@ _LARGEST: Final = 400  # digits of a number beyond which arithmetic overflows; a
 
 
 def _finite(value: Any) -> Decimal | None:
-    """Return a finite number; None for anything else, truth values included."""
+    """Return a finite number; None for anything else, including booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     number = Decimal(value)  # and not as a float: an integer may be larger than any
@@ -245,9 +251,9 @@ def _finite(value: Any) -> Decimal | None:
 
 
 def _integer(value: Any, bits: int = _INT64) -> int | None:
-    """Convert what stands for a number; None for anything else, and for what the column could not hold.
+    """Convert a value to an integer; None if it is not one, or needs more than ``bits`` bits besides the sign.
 
-    Text counts by the number it ends with ("Stream 7"). Some producers write unset ids as 2**64-1.
+    Of text, the number at its end counts ("Stream 7"). Some producers write unset ids as 2**64-1.
     """
     number: int | None = None
     if isinstance(value, str):
@@ -261,13 +267,13 @@ def _integer(value: Any, bits: int = _INT64) -> int | None:
 
 
 def _float(value: Any) -> float | None:
-    """Convert a finite number; None for anything else."""
+    """Convert a finite number to a float; None for anything else."""
     number = _finite(value)
     return None if number is None or math.isinf(float(number)) else float(number)
 
 
 def device_of(entry: Mapping[str, Any]) -> DeviceProperties | None:
-    """Read a device of the header; None for one without a number. Some keys had other names before PyTorch 1.10."""
+    """Read a device of the header; None if it has no number. Some keys had other names before PyTorch 1.10."""
     index = _integer(entry.get("id"))
     major = _integer(entry.get("computeMajor", entry.get("major")))
     minor = _integer(entry.get("computeMinor", entry.get("minor")))

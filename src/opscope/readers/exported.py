@@ -1,8 +1,7 @@
-"""What ``opscope export`` writes beside the events, so that a trace reads back as it was.
+"""The header of ``opscope export``, by which an exported trace reads back as it was.
 
-Viewers need every track under a number of its own, one per lane where slices cross, and drop what they do not know. So
-the header says which thread of which process a track was drawn for, what the file it was made of says of itself, and
-which checks of the measurement failed.
+Viewers need a thread id per track, and one per lane where slices cross. So the header says which thread of which
+process each track was drawn for, what is known of the original file, and which checks of the measurement failed.
 """
 
 import json
@@ -22,7 +21,7 @@ PART: Final = "opscope_part"  # the key after the events, in files that were spl
 # Process ids: of the host, of the profiler, of unified memory, and of device 0.
 HOST, OVERHEAD, UNIFIED_MEMORY, DEVICE = 1, 2, 3, 1_000
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
-LANES: Final = 1_000_000  # the thread ids of a track's lanes are apart from the next track's
+LANES: Final = 1_000_000  # thread ids per track: lane L of thread N has the id N * LANES + L
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -31,12 +30,12 @@ Sentence = Annotated[str, msgspec.Meta(max_length=2_000)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedFrom:
-    """What an exported file says of the trace that it was made of.
+    """What an exported file keeps of the original trace.
 
     Attributes:
         schema: the version.
-        threads: as `Trace.threads`; the lanes of number N have the thread ids from N times `LANES` on.
-        devices: all that the trace says of its devices.
+        threads: as `Trace.threads`; the lanes of thread number N have the thread ids from N times `LANES` on.
+        devices: as `Trace.devices`.
         replaced_bytes, odd_events, unreadable_bytes, damage, not_understood, failed_checks, not_recorded,
             dropped_records: as in `TraceSource`.
     """
@@ -55,7 +54,12 @@ class ExportedFrom:
 
 
 def restored(trace: Trace, header: Mapping[str, Any]) -> Trace:
-    """Return a trace that was read from an export as it was before; any other one as it is."""
+    """Return the original of a trace that was read from an export; other traces are returned unchanged.
+
+    Args:
+        trace: as read from the file.
+        header: the file's header, decoded.
+    """
     if HEADER not in header:
         return trace
     # Half a surrogate pair is no text that could be shown.
@@ -77,7 +81,10 @@ def restored(trace: Trace, header: Mapping[str, Any]) -> Trace:
 def _threads(
     drawn: tuple[tuple[str, str], ...], original: tuple[tuple[str, str], ...]
 ) -> tuple[tuple[tuple[str, str], ...], pl.Series]:
-    """Return the threads, and per track the number of its thread; a track that was added is a further thread."""
+    """Return the threads, and for each drawn track the number of its thread.
+
+    A track that was added to the file becomes a further thread.
+    """
     known = {pair: number for number, pair in enumerate(dict.fromkeys(original))}
     numbers = [known.setdefault(_thread_of(pair, original), len(known)) for pair in drawn]
     return tuple(known), pl.Series(numbers, dtype=pl.Int32)
@@ -91,7 +98,7 @@ def _thread_of(track: tuple[str, str], original: tuple[tuple[str, str], ...]) ->
 
 
 def _source(source: TraceSource, origin: ExportedFrom, part: Any) -> TraceSource:
-    """Add what was wrong with the first file to what is wrong with this one."""
+    """Add the original file's problems to those of the exported one."""
     split = f"it is part {part} of a trace that was exported in parts" if isinstance(part, int) else None
     not_understood = Counter(source.not_understood) + Counter(origin.not_understood)
     return replace(

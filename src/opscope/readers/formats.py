@@ -1,7 +1,7 @@
-"""The kinds of files, told by how they begin. Needs neither numpy nor polars.
+"""The trace formats, recognised by how a file begins. Needs neither numpy nor polars.
 
-A format that is added has an entry here, a reader that takes the file's content piece by piece, and a module that makes
-a trace of what that holds.
+A format has an entry here, a reader that takes the file's content piece by piece, and a module that makes a trace of
+what the reader holds.
 """
 
 from collections.abc import Callable
@@ -22,18 +22,18 @@ EXPECTED: Final = (
 
 
 class ContentReader(Takes, Protocol):
-    """What takes a file's content, of any format."""
+    """Takes the content of a file, of any format."""
 
     def finish(self) -> list[bytes]:
-        """Say that there is no more; return what was left that is no plain event."""
+        """End the content; return the remaining text that is not plain events."""
 
     @property
     def plain_count(self) -> int:
-        """How many events it understood by itself and did not hand back."""
+        """The number of events that it understood itself and did not hand back."""
 
 
 class EventReader(ContentReader, Protocol):
-    """What the compiled reader of Kineto's events and the one in Python have in common."""
+    """The common interface of the compiled reader of Kineto's events and the one in Python."""
 
     @property
     def truncated(self) -> bool:
@@ -45,15 +45,15 @@ class EventReader(ContentReader, Protocol):
 
     @property
     def header(self) -> bytes:
-        """What stands before ``"traceEvents"``; the beginning of a file that has none."""
+        """The text before ``"traceEvents"``; of a file without it, the beginning."""
 
     @property
     def footer(self) -> bytes:
-        """What stands after the list of events, or its beginning."""
+        """The text after the list of events; of a very long one, only its beginning."""
 
     @property
     def footer_size(self) -> int:
-        """How many bytes stand after the list of events."""
+        """The number of bytes after the list of events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class Format:
     """A kind of file that traces are read from.
 
     Attributes:
-        name: as `TraceSource.format` has it.
-        recognises: tells by the first bytes, unpacked, whether a file is of this kind.
-        reader: makes what takes its content.
-        module: the module whose ``parse`` makes a trace of that; imported when all is read, as it needs polars.
-        endings: of the names of such files, those of packed ones too.
-        is_pytorch: whether PyTorch writes such files, so that a process in one runs PyTorch.
-        has_operators: whether operators are recorded in such files, so that their absence says something.
+        name: as in `TraceSource.format`.
+        recognises: tells from the first bytes, unpacked, whether a file has this format.
+        reader: makes a reader for the file's content.
+        module: the module whose ``parse`` makes the trace; imported after reading, because it needs polars.
+        endings: of file names, including those of packed files.
+        is_pytorch: whether PyTorch writes this format, so that a recorded process runs PyTorch.
+        has_operators: whether this format records operators, so that their absence means something.
     """
 
     name: str
@@ -84,7 +84,8 @@ def _kineto_reader() -> EventReader:
     return PythonReader() if library is None else native.NativeReader(library)
 
 
-# Kineto's is JSON text, which may be damaged at its beginning: it says itself what is wrong with a file that is none.
+# Kineto's recognises any file: its JSON text may be damaged at the beginning. It must be the last of FORMATS, and its
+# parser says what is wrong with a file that is not a trace.
 KINETO: Final = Format(
     "kineto",
     lambda _: True,
@@ -110,6 +111,7 @@ NSYS: Final = Format(
 )
 FORMATS: Final = (CUDA, NSYS, KINETO)
 TRACE_ENDINGS: Final = tuple(ending for known in (KINETO, CUDA, NSYS) for ending in known.endings)
+# Files that users may mistake for traces, by how they begin.
 _OTHER_KINDS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"PK\x03\x04", "a ZIP archive"),
     (b'"ID","Process ID"', "a table of Nsight Compute, which opscope analyze reads"),
@@ -121,10 +123,14 @@ _OTHER_KINDS: Final[tuple[tuple[bytes, str], ...]] = (
 
 
 def format_of(beginning: bytes, path: Path) -> Format:
-    """Return the format of a file that begins so.
+    """Return the format of a file.
+
+    Args:
+        beginning: its first bytes, unpacked.
+        path: its name, for messages.
 
     Raises:
-        BadInputError: it is of another kind.
+        NotATraceError: it is a file of a known other kind.
     """
     for magic, kind in _OTHER_KINDS:
         if beginning.startswith(magic):
@@ -133,5 +139,5 @@ def format_of(beginning: bytes, path: Path) -> Format:
 
 
 def format_named(name: str) -> Format:
-    """Return the format that a trace's source names (`TraceSource.format`); Kineto's for a name that is not known."""
+    """Return the format with a name (`TraceSource.format`); Kineto's if the name is unknown."""
     return next((known for known in FORMATS if known.name == name), KINETO)

@@ -1,6 +1,6 @@
-"""Chrome traces written by Kineto (torch.profiler), from PyTorch 1.8 to now, NVIDIA and AMD. One file is one process.
+"""Reads Chrome traces of Kineto (torch.profiler), from PyTorch 1.8 to now, NVIDIA and AMD. One file is one process.
 
-What is whole in a damaged file is read, and `TraceSource` says what is not.
+The intact part of a damaged file is read, and `TraceSource` says what is missing.
 """
 
 import functools
@@ -32,13 +32,13 @@ from opscope.trace.columns import TABLES, Kind
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
 
-# How Perfetto's binary traces begin; so may text, after an empty line.
+# The first byte of Perfetto's binary traces; also that of text that begins with an empty line.
 _LIKE_PERFETTO = b"\x0a"
 
 
 @dataclass(slots=True)
 class _Oddities:
-    """What had to be understood, left out or given up."""
+    """Counts of what had to be replaced or left out; see `TraceSource`."""
 
     replaced_bytes: int = 0
     odd_events: int = 0
@@ -46,7 +46,7 @@ class _Oddities:
     not_understood: Counter[str] = field(default_factory=Counter)
 
     def count_categories(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Count the slices of categories that nothing knows among events."""
+        """Count the slices whose category no rule knows."""
         found = (
             text_of(event["cat"]) for event in events if event.get("ph") == "X" and not_understood(event.get("cat"))
         )
@@ -54,6 +54,7 @@ class _Oddities:
 
     def count_ignored(self, reader: NativeReader) -> None:
         """Count the slices that the compiled reader left out."""
+        # Tokens are JSON text: only those in quotes are names of categories.
         tokens = dict(zip(reader.strings(CATEGORIES), reader.ignored(), strict=True))
         counts = {token: count for token, count in tokens.items() if count and token.startswith(b'"')}
         for category, bad, count in zip(*_texts(list(counts)), counts.values(), strict=True):
@@ -66,7 +67,8 @@ def parse(content: Content) -> Trace:
     """Turn a Kineto file's content into a trace.
 
     Raises:
-        BadInputError: it is no trace.
+        NotATraceError: the file is intact, but not a trace.
+        BadInputError: the file is empty, or damaged so that no event is left.
     """
     source, reader = content.source, _reader_of(content)
     if not reader.found_events or (content.unreadable_bytes and not content.event_count):
@@ -176,6 +178,7 @@ def _column(name: str, values: Array, dtype: Any, names: pl.Series) -> pl.Series
 def _texts(tokens: list[bytes]) -> tuple[pl.Series, Array]:
     """Decode names; return them with the number of bytes that had to be replaced in each."""
     replaced = np.zeros(len(tokens), np.int64)
+    # All at once if they are plain JSON; one by one only if any of them is not.
     try:
         # As text: json.loads would take bytes of half a surrogate pair for a character.
         decoded = json.loads((b"[" + b",".join(tokens) + b"]").decode())
@@ -192,7 +195,7 @@ def _texts(tokens: list[bytes]) -> tuple[pl.Series, Array]:
 
 
 def _header(reader: EventReader, oddities: _Oddities) -> dict[str, Any]:
-    """Decode everything but the events: what stands before and after them. What cannot be read is counted."""
+    """Decode the text before and after the events; count what cannot be read."""
     before = reader.header.removeprefix(b"\xef\xbb\xbf")
     if not before.strip():  # a bare list of events; nothing but blanks may follow it
         oddities.unreadable_bytes += reader.footer_size - len(reader.footer) + len(reader.footer.strip())
@@ -224,7 +227,7 @@ def _devices(entries: Any) -> Iterator[DeviceProperties]:
 
 
 def _no_trace(source: Source, reader: EventReader) -> str:
-    """Say what a file is that holds no trace events."""
+    """Describe a file that holds no trace events."""
     beginning = reader.header
     if source.damage is not None:
         return f"{source.path}: {source.damage}, and no event of a trace is whole. Copy or capture it again."
@@ -235,7 +238,7 @@ def _no_trace(source: Source, reader: EventReader) -> str:
     if beginning.startswith(_LIKE_PERFETTO) and not beginning.lstrip().startswith((b"{", b"[")):
         kind = "a Perfetto trace in its binary form, or text that begins with an empty line"
         return f"{source.path} is {kind}, and no trace that opscope knows. {EXPECTED}"
-    # What stands in it is not shown: it may be anything, and messages are passed on.
+    # Its content is not quoted: it may be anything, and messages are passed on.
     kind = (
         "JSON without a list 'traceEvents', or cut off before it"
         if beginning.lstrip().startswith(b"{")

@@ -1,7 +1,7 @@
-"""What of a file's header leaves the reader: an allow-list, for traces are passed on and headers hold anything.
+"""The allow-list of header entries that leave the reader: headers may hold secrets, and traces are passed on.
 
-Programs add metadata of their own to traces (`add_metadata_json`), whole environments with access tokens among them. No
-analysis needs those, so they end here.
+Programs add their own metadata to traces (`add_metadata_json`), such as whole environments with access tokens. No
+analysis needs those, so they are dropped here.
 """
 
 import json
@@ -21,7 +21,7 @@ _SCALARS: Final = frozenset(
 )
 _TORCH_VERSION: Final = re.compile(r"(py)?torch[ _.-]?version", re.IGNORECASE)
 _VERSION: Final = re.compile(r"[\w.+-]{1,60}")
-# Objects, with the keys of theirs that are kept: of opscope's own captures, and of torch.distributed.
+# Entries that are objects, with the keys that are kept: of opscope's own captures, and of torch.distributed.
 _OBJECTS: Final[Mapping[str, frozenset[str]]] = {
     "opscope": frozenset({"opscope", "torch", "torch_git", "device"}),
     "distributedInfo": frozenset({"backend", "rank", "world_size", "nccl_version"}),
@@ -49,7 +49,7 @@ def _version(value: Any) -> str | None:
 
 
 def _kept(value: Any, names: frozenset[str]) -> str | None:
-    """Return what is kept of an object, as JSON."""
+    """Return the listed keys of an object as JSON; None if the value is not an object."""
     parts = _object(value)
     if parts is None:
         return None
@@ -57,7 +57,7 @@ def _kept(value: Any, names: frozenset[str]) -> str | None:
 
 
 def _object(value: Any) -> Mapping[str, Any] | None:
-    """Return an object; `add_metadata_json` may have written it as text."""
+    """Return an object, decoded if `add_metadata_json` wrote it as text; None if it is not an object."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,4 +1,4 @@
-"""What Nsight Compute printed as CSV (``ncu --csv``), of either page: a row per metric, or a row per kernel."""
+"""Reads Nsight Compute's CSV (``ncu --csv``) of either page: a row per metric (details), or per kernel (raw)."""
 
 import csv
 import io
@@ -10,14 +10,14 @@ from opscope.record.counters import KernelCounters
 
 _BEGIN: Final = re.compile(r'^"ID","Process ID",', re.MULTILINE)
 _DETAILS: Final = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
-# What stands in every row beside the metrics, in one version or another.
+# Columns that are not metrics, in one version or another.
 _IDENTITY: Final = frozenset(
     {
         *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream"),
         *("Block Size", "Grid Size", "Device", "CC"),
     }
 )
-# What ncu writes beside a number, as a factor to the unit that is kept: nanoseconds, bytes.
+# ncu's units, with the factor to the unit that is kept (nanoseconds, bytes) and that unit's name.
 _FACTORS: Final[Mapping[str, tuple[float, str]]] = {
     **dict.fromkeys(("nsecond", "ns"), (1, "ns")),
     **dict.fromkeys(("usecond", "us"), (1e3, "ns")),
@@ -33,12 +33,12 @@ _DIMENSIONS: Final = re.compile(r"\(?\s*(\d+),\s*(\d+),\s*(\d+)\s*\)?")
 
 
 def is_counters(beginning: str) -> bool:
-    """Tell by its beginning whether a text is such a table; the program's own output may stand before it."""
+    """Tell from its beginning whether a text holds such a table; the program's own output may precede it."""
     return _BEGIN.search(beginning) is not None
 
 
 def read_kernel_counters(text: str) -> tuple[KernelCounters, ...]:
-    """Read all kernels, in the order in which they were launched; none where the text holds no table."""
+    """Read all kernels in launch order; none if the text holds no table."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     rows = list(csv.reader(io.StringIO("\n".join(lines))))
     begin = next((at for at, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
@@ -46,14 +46,14 @@ def read_kernel_counters(text: str) -> tuple[KernelCounters, ...]:
         return ()
     names = rows[begin]
     of_page = _details if all(name in names for name in _DETAILS) else _raw
-    # Files of several runs may stand one after the other.
+    # The output of several runs may be concatenated; each repeats the line of headings.
     begins = [at for at, row in enumerate(rows) if row == names]
     parts = (rows[at + 1 : end] for at, end in zip(begins, [*begins[1:], len(rows)], strict=True))
     return tuple(one for part in parts for one in of_page(names, part) if one.kernel)
 
 
 def _raw(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[KernelCounters]:
-    """Read a line of units, and a line per kernel."""
+    """Read the raw page: a line of units, then a line per kernel."""
     if not rows:
         return
     units, kernels = rows[0], rows[1:]
@@ -69,7 +69,7 @@ def _raw(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Kernel
 
 
 def _details(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[KernelCounters]:
-    """Read a line per metric; lines of rules have none."""
+    """Read the details page: a line per metric, and lines of rules, which have no metric."""
     cells: Mapping[str, str] | None = None
     values: dict[str, float] = {}
     for row in rows:
@@ -80,7 +80,7 @@ def _details(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Ke
         cells = current
         number = number_of(current.get("Metric Value", ""), current.get("Metric Unit", ""))
         if current.get("Metric Name") and number is not None:
-            # Two sections may have a metric of one name in different units: the first one's stays.
+            # Two sections may have a metric of the same name in different units; the first one is kept.
             values.setdefault(current["Metric Name"], number)
     if cells is not None:
         yield _kernel(cells, values)
@@ -101,9 +101,13 @@ def _kernel(cells: Mapping[str, str], values: Mapping[str, float]) -> KernelCoun
 
 
 def number_of(cell: str, unit: str) -> float | None:
-    """Return a cell as a number, times in nanoseconds and sizes in bytes; None for what is none, as ``n/a``.
+    """Return a cell as a number, times in nanoseconds and sizes in bytes; None if it is not a number (``n/a``).
 
-    A comma before other than three digits is no separator of thousands, as in other languages' ``1,5``: no number then.
+    Commas must separate thousands. Cells such as ``1,5``, as some locales write decimals, are None.
+
+    Args:
+        cell: the number, as ncu writes it.
+        unit: ncu's unit; numbers in unknown units are returned as they are.
     """
     if not _NUMBER.fullmatch(cell.strip()):
         return None

@@ -1,8 +1,8 @@
-"""Nsight Systems' SQLite exports (``nsys export --type sqlite``), versions 2021 to now -> `Trace`.
+"""Reads SQLite exports of Nsight Systems (``nsys export --type sqlite``), versions 2021 to now, into a `Trace`.
 
 The schema is that of NVIDIA's Nsight Systems User Guide, "SQLite Schema Reference". It changes from version to version,
-and tables without rows are left out: so every table and column is looked for, and what is not there is unknown. One
-file may hold several processes; correlation ids are unique within one only, so they are made unique here.
+and tables without rows are left out. So any table or column may be missing, and its values are then unknown. A file may
+hold several processes; correlation ids are unique only within a process, so they are made unique here.
 """
 
 import sqlite3
@@ -42,17 +42,18 @@ _CPU_FAULTS, _GPU_FAULTS = (f"CUDA_UM_{name}_PAGE_FAULT_EVENTS" for name in ("CP
 _RANGES: Final = "NVTX_EVENTS"
 _USED: Final = (_KERNELS, _COPIES, _FILLS, _CALLS, _WAITS, _GRAPHS, _CPU_FAULTS, _GPU_FAULTS, _RANGES)
 _API_CLASSES: Final = (0, 1)  # of the runtime and of the driver; others in the table repeat calls, with their stacks
+# Kinds of copies that are migrations of unified memory: they are in the table of copies here.
 _UNIFIED: Final = {11: Migration.TO_DEVICE, 12: Migration.TO_HOST, 13: Migration.BETWEEN_DEVICES}
-# Its own numbers for kinds of memory: one less than CUPTI's, and the last for what is unknown.
+# Its own numbers for kinds of memory: one less than CUPTI's; other numbers are unknown.
 _MEMORY: Final = MEMORY[1:]
-_PUSH_POP, _START_END, _DOMAIN = (59, 70), (60, 71), 75
+_PUSH_POP, _START_END, _DOMAIN = (59, 70), (60, 71), 75  # eventType of NVTX_EVENTS
 _NO_NAME: Final = 255  # beyond the numbers that have one
 _WARNING: Final = 2
 _SHOWN_WARNINGS: Final = 5
 _LONGEST_TEXT: Final = 1 << 20
 _LONGEST_VALUE: Final = 1 << 24
-# What a database of some size can hold at most: each row of a b-tree takes at least a cell of two bytes and its pointer
-# (https://sqlite.org/fileformat2.html, 1.6), and UTF-16 becomes at most one and a half times as long in UTF-8.
+# Limits on what a database can hold for its size: each row of a b-tree takes at least a cell of two bytes and its
+# pointer (https://sqlite.org/fileformat2.html, 1.6), and UTF-16 text grows at most by half in UTF-8.
 _SHORTEST_ROW: Final = 4
 _LEAST_ROWS: Final = 1_000
 _TEXTS_RATIO: Final = 2
@@ -70,7 +71,8 @@ def parse(content: Content) -> Trace:
     """Turn an export into a trace.
 
     Raises:
-        BadInputError: it is no SQLite database that can be read, or not one of Nsight Systems.
+        NotATraceError: it is an SQLite database that Nsight Systems did not export.
+        BadInputError: the database cannot be read, or holds more than its size allows.
     """
     source = content.source
     path = path_text(source.path)
@@ -86,9 +88,10 @@ def parse(content: Content) -> Trace:
 
 
 class _Bounds:
-    """What a database of some size can hold. A damaged or made-up one can say much more, or never end.
+    """Limits on rows, text and time for a database of a given size.
 
-    Its pages may point to one another in circles, its columns may have long defaults, its rows may share their texts.
+    A damaged or malicious database can yield far more than its size, or never end: its pages may point to one another
+    in circles, its columns may have long defaults, and its rows may share their texts.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -98,7 +101,11 @@ class _Bounds:
         self._until = time.monotonic() + _LEAST_SECONDS + size_bytes / _BYTES_PER_SECOND
 
     def text(self, text: bytes) -> str:
-        """Count and decode a text of the database."""
+        """Count and decode a text of the database; SQLite calls this for every text.
+
+        Raises:
+            sqlite3.DataError: there is more text than the file's bytes can hold.
+        """
         kept = text[:_LONGEST_TEXT]
         self._text_bytes -= len(kept)
         if self._text_bytes < 0:
@@ -107,7 +114,11 @@ class _Bounds:
         return kept.decode("utf-8", "replace")
 
     def rows(self, found: sqlite3.Cursor) -> list[Row]:
-        """Return the rows of a query, no more than the file's bytes can hold."""
+        """Return the rows of a query.
+
+        Raises:
+            sqlite3.DataError: there are more rows than the file's bytes can hold.
+        """
         rows: list[Row] = []
         while more := found.fetchmany(_ROWS_AT_ONCE):
             rows += more
@@ -117,7 +128,7 @@ class _Bounds:
         return rows
 
     def stop(self) -> bool:
-        """Tell SQLite to give up: it has run for longer than reading a file of that size takes."""
+        """Return whether SQLite must give up, because reading takes too long for a file of this size."""
         late = time.monotonic() > self._until
         if late:
             self.exceeded = "reading it does not end in the time that its size can take"
@@ -125,7 +136,7 @@ class _Bounds:
 
 
 def _size_of(content: Content) -> int:
-    """Return the size of the database; say where a program that still writes it keeps more."""
+    """Return the size of the database in bytes; note as damage if a program is still writing to it."""
     reader, source = whole(content.reader), content.source
     if not isinstance(reader, OpenedReader) or not reader.left_unread:
         return len(reader.content())
@@ -145,6 +156,7 @@ def _opened(content: Content, bounds: _Bounds) -> sqlite3.Connection:
     else:
         connection = sqlite3.connect(":memory:")
         connection.deserialize(reader.content())
+    # A database may be hostile: its schema may run no functions, and nothing is written.
     connection.text_factory = bounds.text
     connection.set_progress_handler(bounds.stop, _STEPS_BETWEEN)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
@@ -230,6 +242,7 @@ class _Export:
     def _devices(self) -> Iterator[DeviceProperties]:
         wanted = ("id", "computeMajor", "computeMinor", "smCount", "totalMemory", "maxWarpsPerSm", "threadsPerWarp",
                   "maxRegistersPerSm", "maxShmemPerSm")  # fmt: skip
+        # As texts, ids too: so numbers and names are two queries, joined by the id's text.
         names: dict[Any, Any] = dict(self._rows("TARGET_INFO_GPU", ("id", "name"), texts=True))
         for index, major, minor, count, memory, warps, threads, registers, shared in self._rows(
             "TARGET_INFO_GPU", wanted
@@ -281,7 +294,7 @@ class _Export:
                   "dstKind", "graphNodeId")  # fmt: skip
         kind = pl.col("copyKind")
         frame = self._timed(_COPIES, wanted, kind.is_null() | ~kind.is_in(list(_UNIFIED)))
-        # Three small numbers as one; what is unknown, or none of them, is beyond all that have a name.
+        # Three small numbers as one. Unknown ones become 255, which has no name.
         parts = [pl.col(name).fill_null(_NO_NAME).clip(0, _NO_NAME) for name in ("copyKind", "srcKind", "dstKind")]
         code = frame.select((parts[0] * 256 + parts[1]) * 256 + parts[2]).to_series()
         return self._activities(frame, "memcpy", _mapped(code, _copy_name), bytes=pl.col("bytes"))
@@ -294,14 +307,21 @@ class _Export:
         return self._activities(frame, "memset", names, bytes=pl.col("bytes"))
 
     def _graphs(self) -> pl.DataFrame:
-        """Return launches of graphs that were recorded as wholes: their device time, under a name that says so."""
+        """Return launches of graphs that were recorded as a whole, as one activity each, under a name that says so."""
         wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
         frame = self._timed(_GRAPHS, wanted)
         names = pl.repeat("(a CUDA graph as a whole)", frame.height, dtype=pl.String, eager=True)
         return self._activities(frame, "kernel", names)
 
     def _activities(self, frame: pl.DataFrame, kind: str, names: pl.Series, **own: pl.Expr) -> pl.DataFrame:
-        """Return work of the devices: what all of it has, and what one kind has of its own."""
+        """Build rows of ``activities``.
+
+        Args:
+            frame: columns of the export, from `_timed`.
+            kind: kernel, memcpy or memset.
+            names: of the activities.
+            own: further columns, which only this kind has.
+        """
         numbers = {"graph_id": "graphId", "graph_node_id": "graphNodeId"}
         graph = {to: pl.col(of).replace(0, None) for to, of in numbers.items() if of in frame.columns}
         columns = frame.select(
@@ -369,12 +389,12 @@ class _Export:
                 }
 
     def _named_ranges(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the ranges of NVTX: those that nest on their thread, and those that need not."""
+        """Return the NVTX ranges: those that nest on their thread (push/pop), and those that need not (start/end)."""
         wanted = ("start", "end", "eventType", "globalTid", "textId", "domainId")
         numbers = self._rows(_RANGES, wanted)
         texts = [row[0] for row in self._rows(_RANGES, ("text",), texts=True)]
         known = [time for row in numbers for time in row[:2] if time is not None]
-        last = max(known, default=0)  # one that was never ended lasts as long as the recording
+        last = max(known, default=0)  # a range that never ended is taken to last until then
 
         def name_of(text_id: int | None, text: object) -> str:
             return self._text(text_id) if text_id is not None else str(text or "")
@@ -398,7 +418,10 @@ class _Export:
     # ------------------------------------------------------------ values
 
     def _rows(self, table: str, wanted: Sequence[str], *, texts: bool = False) -> list[Row]:
-        """Return some columns of a table, as numbers (or as texts) or None; no rows where there is no such table."""
+        """Return columns of a table as numbers or None (or as texts); no rows if there is no such table.
+
+        A column that the table lacks is None in every row.
+        """
         if table not in self._columns:
             return []
         kind = "TEXT" if texts else "INTEGER"
@@ -406,7 +429,13 @@ class _Export:
         return self._bounds.rows(self._connection.execute(f'SELECT {columns} FROM "{table}"'))
 
     def _timed(self, table: str, wanted: Sequence[str], only: pl.Expr | None = None) -> pl.DataFrame:
-        """Return columns of the rows that are wanted and whose times can be true, with beginning and duration."""
+        """Return columns of the rows with possible times, and add ``start_ns`` and ``duration_ns``.
+
+        Args:
+            table: the table.
+            wanted: its columns; ``start`` and ``end`` must be among them.
+            only: which rows; None takes all.
+        """
         schema = dict.fromkeys(wanted, pl.Int64)
         found = pl.DataFrame(self._rows(table, wanted), schema=schema, orient="row")
         found = found if only is None else found.filter(only)
@@ -421,7 +450,7 @@ class _Export:
         return _mapped(numbers, self._thread, pl.Int32)
 
     def _correlations(self, frame: pl.DataFrame, process: str) -> pl.Series:
-        """Return correlation ids with the number of their process above 32 bits: unique over all processes."""
+        """Return correlation ids that are unique over all processes: the process's number is in the upper 32 bits."""
         own = frame["correlationId"]
         numbers = _mapped(frame[process], lambda number: self._process_number(_process_of(number)), pl.Int64)
         known = own.is_between(0, NOT_MEANT)
@@ -436,7 +465,7 @@ class _Export:
         return value if isinstance(value, int) and 0 <= value < LATEST_NS else None
 
     def _times(self, start: int | None, end: int | None) -> dict[str, int] | None:
-        """Return when something began and how long it took; None, and counted, where that cannot be true."""
+        """Return the columns of a start and a duration; None if the times are impossible, which is counted."""
         self._count += 1
         if start is None or end is None or not -LATEST_NS < start + self._begin_ns <= end + self._begin_ns < LATEST_NS:
             self._odd += 1
@@ -447,7 +476,7 @@ class _Export:
         return str(self._texts.get(number) or "") if number is not None else ""
 
     def _thread(self, number: int | None, *, main: bool = False) -> int:
-        """Return a number for a thread of a process, or for the process's first thread; they are ordered later."""
+        """Return a preliminary number for the thread (or the process's main thread) in a global id; see `trace`."""
         process = _process_of(number)
         thread = process if main or number is None else number & 0xFFFFFF
         return self._pairs.setdefault((str(process), str(thread)), len(self._pairs))
@@ -469,7 +498,7 @@ def _copy_name(code: int | None) -> str:
 
 
 def _mapped(codes: pl.Series, value_of: Callable[[int | None], Any], dtype: Any = pl.String) -> pl.Series:
-    """Return what few different numbers stand for, row by row."""
+    """Map a column of numbers to values; each distinct number is looked up once."""
     found = codes.unique()
     values = pl.Series([value_of(code) for code in found], dtype=dtype)
     table = pl.DataFrame({"code": found, "value": values})
@@ -482,7 +511,7 @@ def _has_threads(frame: pl.DataFrame) -> bool:
 
 
 def _process_of(number: int | None) -> int:
-    """Return the process in a global number: of hardware and virtual machine 8 bits each, of process and thread 24."""
+    """Return the process in a global id, which has 8 bits each for hardware and VM, 24 each for process and thread."""
     return 0 if number is None else number >> 24 & 0xFFFFFF
 
 
@@ -495,7 +524,7 @@ def _bounded(address: int | None) -> int | None:
 
 
 def _fitting(values: list[object], dtype: Any) -> list[object]:
-    """Leave out numbers that the column cannot hold."""
+    """Replace numbers that the column cannot hold by None."""
     if dtype not in (pl.Int32, pl.Int64):
         return values
     most = (1 << 31) - 1 if dtype == pl.Int32 else LATEST_NS

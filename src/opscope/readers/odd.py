@@ -1,4 +1,4 @@
-"""The text of an event that may not be quite JSON -> the event."""
+"""Decodes events whose text may not be quite JSON."""
 
 import json
 import re
@@ -9,8 +9,8 @@ from opscope.readers.repair import repaired
 
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal)
 BETWEEN: Final = b" \r\n\t,"  # what may stand between events
-LONGEST_EVENT: Final = 1 << 20  # what is longer is no event that could be mended
-# A name with quotes that were not escaped reaches to the next key.
+LONGEST_EVENT: Final = 1 << 20  # longer texts are not mended
+# A name with quotes that were not escaped ends where the next known key begins.
 _NAME_BEGIN: Final = re.compile(rb'"name"\s*:\s*"')
 _NAME_END: Final = re.compile(rb'"\s*[,}]\s*(?:"(?:ph|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:|$)')
 _TEXT_OR_NO_NUMBER: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+]?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE)
@@ -20,15 +20,16 @@ _BACKSLASH: Final = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 def decode_event(raw: bytes) -> tuple[dict[str, Any] | None, int]:
     """Decode an event that may not be quite JSON.
 
-    NaN and Infinity (also as C writes them: nan, -inf), control characters, bytes that are no UTF-8, stray backslashes
-    and quotes within the name are understood.
+    Understood are NaN and Infinity (also as C writes them: nan, -inf), control characters, bytes that are not UTF-8,
+    stray backslashes, and quotes within the name.
 
     Returns:
-        The event, or None for what cannot be read; and how many bytes of it were replaced.
+        The event, or None if it cannot be read; and how many bytes of it were replaced.
     """
     if len(raw) > LONGEST_EVENT:
         return None, 0
     clean, replaced = repaired(raw.rstrip(BETWEEN))
+    # From the mildest repair to the boldest, so that text that is JSON already is never changed.
     tried: set[bytes] = set()
     for mend in (_as_it_is, _with_numbers, _with_backslashes, _with_escaped_name):
         text = mend(clean)
@@ -48,7 +49,7 @@ def _as_it_is(raw: bytes) -> bytes:
 
 
 def _with_numbers(raw: bytes) -> bytes:
-    """Write numbers that are none as JSON's readers in Python know them; what stands in texts stays."""
+    """Write all spellings of NaN and infinity as ``NaN``, which Python's decoder takes; strings stay as they are."""
     return _TEXT_OR_NO_NUMBER.sub(lambda match: match[0] if match[0][:1] == b'"' else b"NaN", raw)
 
 
@@ -57,7 +58,7 @@ def _with_backslashes(raw: bytes) -> bytes:
 
 
 def _with_escaped_name(raw: bytes) -> bytes:
-    # Two searches, and not one expression: that would look for the end anew from every beginning.
+    # Two searches: one expression for both would search for the end again from every beginning.
     begin = _NAME_BEGIN.search(raw)
     end = _NAME_END.search(raw, begin.end()) if begin else None
     if begin is None or end is None:

@@ -1,4 +1,4 @@
-"""A trace's tables as Parquet files in a directory: written once, read back much faster than the trace itself.
+"""Stores a trace's tables as Parquet files in a directory, which read back much faster than the trace itself.
 
 ::
 
@@ -30,6 +30,7 @@ from opscope.trace.schema import SCHEMAS
 
 _STORE_FILES: Final = frozenset({STORE_MANIFEST, *(f"{name}.parquet" for name in SCHEMAS)})
 _ATTEMPTS: Final = 100
+# Bytes of a row in memory; categorical columns hold 32-bit codes.
 _ROW_BYTES: Final = {
     name: sum(4 if dtype in (pl.Int32, pl.Categorical) else 8 for dtype in schema.values())
     for name, schema in SCHEMAS.items()
@@ -40,12 +41,19 @@ _ALWAYS_KNOWN: Final = frozenset({"name", "kind", "thread", "start_ns", "duratio
 # Tables and columns that earlier versions did not write.
 _ADDED_LATER: Final = frozenset({"ranges", "synchronizations", "migrations"})
 _COLUMNS_ADDED_LATER: Final = frozenset({("launches", "status"), ("allocations", "address")})
-_LISTS: Final = frozenset({"input_dims", "input_types", "input_strides", "concrete_inputs"})
+_LISTS: Final = frozenset({"input_dims", "input_types", "input_strides", "concrete_inputs"})  # JSON text of lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreManifest:
-    """What a directory of Parquet files holds: of each table the number of rows, and the BLAKE2b digest of its file."""
+    """What a directory of Parquet files holds.
+
+    Attributes:
+        opscope: the version that wrote it.
+        source, devices, threads: as in `Trace`.
+        rows: the number of rows of each table.
+        digests: the BLAKE2b digest of each table's file; empty in stores of earlier versions.
+    """
 
     schema: Literal["opscope.store/1"] = "opscope.store/1"
     opscope: str
@@ -57,11 +65,11 @@ class StoreManifest:
 
 
 def write(trace: Trace, directory: Path) -> StoreManifest:
-    """Write a trace's tables, into a folder of their own that takes the place of ``directory`` once it is whole.
+    """Write a trace's tables to a temporary folder, which replaces ``directory`` once it is complete.
 
     Raises:
-        EnvironmentLacksError: a file cannot be written; what stood there before still does.
-        UsageError: the directory holds something else than a store.
+        EnvironmentLacksError: a file cannot be written; an older store stays as it was.
+        UsageError: the directory holds other files than a store's.
     """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -76,11 +84,16 @@ def write(trace: Trace, directory: Path) -> StoreManifest:
 
 
 def refuse_target(directory: Path, trace: Path, *, overwrite: bool) -> None:
-    """Check where a trace is to be converted to, before any work is done.
+    """Check that a trace may be converted into a directory, before any work is done.
+
+    Args:
+        directory: the directory to write.
+        trace: the trace to read.
+        overwrite: whether an existing store may be replaced.
 
     Raises:
-        UsageError: something is there that may not be replaced: the trace itself, anything that is no whole store, or a
-            store where ``overwrite`` was not said.
+        UsageError: the directory holds the trace itself or anything but an intact store, or a store and ``overwrite``
+            is false.
     """
     if not directory.exists() and not directory.is_symlink():
         return
@@ -125,7 +138,7 @@ def _written(trace: Trace, directory: Path) -> StoreManifest:
 
 
 def _put(whole: Path, directory: Path, scratch: Path) -> None:
-    """Move a folder to where it belongs. An older store there is moved away first; others may do the same at once."""
+    """Rename a folder to its final place, after moving an older store away. Other processes may do the same at once."""
     for attempt in range(_ATTEMPTS):
         try:
             whole.rename(directory)  # over nothing, or an empty folder
@@ -143,12 +156,14 @@ def _put(whole: Path, directory: Path, scratch: Path) -> None:
 def read(directory: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
     """Read a trace back.
 
+    A store comes from anywhere, so its values are checked against what readers of traces guarantee.
+
     Args:
         directory: the store.
-        max_bytes: refuse tables that take more memory.
+        max_bytes: refuse tables that take more memory than this.
 
     Raises:
-        BadInputError: a file is missing or damaged, holds other columns, values that no trace has, or too many rows.
+        BadInputError: a file is missing or damaged, or holds other columns, values that no trace has, or too many rows.
     """
     try:
         manifest = msgspec.json.decode(regular(directory / STORE_MANIFEST).read_bytes(), type=StoreManifest)
@@ -167,7 +182,7 @@ def read(directory: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
 
 
 def _check_size(directory: Path, files: Iterable["_Table"], max_bytes: int) -> None:
-    """Compare what the tables will take with the limits, before any is read."""
+    """Compare the tables' size in memory with the limits, before any is read."""
     files = list(files)
     unpacked = sum(file.rows * _ROW_BYTES[file.name] for file in files)
     packed = sum(file.path.stat().st_size for file in files)
@@ -188,7 +203,7 @@ def _check_counts(directory: Path, source: TraceSource) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The file of one table, and what its manifest says: how many rows, and the digest if it says one."""
+    """The file of one table, and the manifest's number of rows and digest of it (None if it has none)."""
 
     path: Path
     name: str
@@ -241,14 +256,14 @@ class _Table:
 
 
 def _within_bounds(values: pl.Series) -> bool:
-    """Tell whether all are such as readers keep: the lowest number of a type stands for none, and none is infinite."""
+    """Tell whether readers keep such values: neither a type's lowest integer, which means null, nor infinity."""
     if values.dtype in (pl.Int32, pl.Int64):
         return not (values == _LOWEST[values.dtype]).any()
     return values.dtype != pl.Float64 or bool(values.is_finite().all())
 
 
 def _possible_times(frame: pl.DataFrame) -> pl.Expr:
-    """Tell per row whether beginning, duration and end are within the bounds of every reader."""
+    """Return an expression that tells per row whether start, duration and end are within every reader's bounds."""
     begin = pl.col("time_ns" if "time_ns" in frame.columns else "start_ns")
     duration = pl.col("duration_ns") if "duration_ns" in frame.columns else pl.lit(0)
     return pl.all_horizontal(

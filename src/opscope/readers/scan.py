@@ -1,19 +1,20 @@
-"""A Kineto file's list of events, cut into events by Python alone: used where the compiled reader is not built."""
+"""Cuts a Kineto file's list of events into events, in Python alone: used where the compiled reader is not built."""
 
 import json
 import os
 import re
 
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
+# After text that cannot be decoded, reading goes on where an event seems to begin, or where the list seems to end.
 _NEXT = re.compile(r'\}\s*,\s*(?=\{\s*")')
 _LAST = re.compile(r"\}\s*(?=\])")
-_BOM = "\xef\xbb\xbf"
+_BOM = "\xef\xbb\xbf"  # UTF-8's byte order mark, as Latin-1
 _SPACE = re.compile(r"[\s,]*")
 _COLON = re.compile(r"\s*:\s*")
 
 
 class PythonReader:
-    """Takes a file's pieces; `finish` returns every event as it is written, and what lies between them."""
+    """Collects a file's pieces; `finish` returns the text of every event and of what lies between them."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -26,21 +27,21 @@ class PythonReader:
 
     @property
     def footer_size(self) -> int:
-        """How many bytes stand after the list of events."""
+        """The number of bytes after the list of events."""
         return len(self.footer)
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Keep a piece: Python reads the whole at once."""
+        """Keep a piece; `finish` reads them all at once."""
         self._pieces.append(piece)
         return []
 
     def read(self, file: int, piece: int) -> tuple[int, list[bytes]]:
-        """Keep a piece of a file."""
+        """Keep a piece of a file; return its size (0 at the end of the file), and no events yet."""
         content = os.read(file, piece)
         return len(content), self.feed(content)
 
     def finish(self) -> list[bytes]:
-        """Return the text of every event, and of stretches that are no events."""
+        """Return the text of every event, and of stretches that are not events."""
         # Latin-1 keeps every byte as one character, so that nothing is replaced before the events are looked at.
         text = b"".join(self._pieces).decode("latin-1")
         self._pieces.clear()
@@ -54,7 +55,11 @@ class PythonReader:
         return [text[first:last].encode("latin-1") for first, last in spans]
 
     def _begin(self, text: str) -> int | None:
-        """Return where the list of events begins: the outermost object's entry, or the file itself."""
+        """Return where the list of events begins, or None if there is none.
+
+        It is an entry of the outermost object, or the whole file. Entries before it are decoded one by one, so that
+        the same key deeper within one of them is not taken for it.
+        """
         at = _SPACE.match(text, 3 if text.startswith(_BOM) else 0).end()  # type: ignore[union-attr]
         if text[at : at + 1] == "[":
             return at + 1

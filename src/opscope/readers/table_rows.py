@@ -1,4 +1,4 @@
-"""Rows as a reader meets them -> the tables of a `Trace`. Shared by every reader."""
+"""Builds the tables of a `Trace` from rows in file order. Shared by every reader."""
 
 from collections.abc import Iterable, Mapping
 
@@ -18,18 +18,22 @@ class Rows:
         self._threads = {pair: number for number, pair in enumerate(threads)}
 
     def add(self, table: str, **values: object) -> None:
-        """Add a row, given by the names of its columns; what is not given is unknown."""
+        """Add a row by the names of its columns; other columns of the table are unknown in it.
+
+        Raises:
+            KeyError: the table has no such column.
+        """
         row = tuple(values.pop(name, None) for name in SCHEMAS[table])
         if values:
             raise KeyError(f"{table} has no column {', '.join(values)}")
         self._rows[table].append(row)
 
     def thread(self, process: str, thread: str) -> int:
-        """Return a number for a (process, thread) pair; `build` numbers them anew."""
+        """Return a preliminary number for a (process, thread) pair; `renumbered` makes it final."""
         return self._threads.setdefault((process, thread), len(self._threads))
 
     def frame(self, table: str) -> pl.DataFrame:
-        """Return a table's rows as a frame."""
+        """Return a table's rows as a frame, with preliminary thread numbers."""
         return pl.DataFrame(self._rows[table], schema=SCHEMAS[table], orient="row")
 
     def threads(self) -> tuple[tuple[str, str], ...]:
@@ -37,7 +41,8 @@ class Rows:
         return tuple(sorted(self._threads))
 
     def renumbered(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Number the threads of a frame in the order of their names, so that it does not depend on the file's order."""
+        """Replace a frame's preliminary thread numbers by final ones, which do not depend on the file's order."""
+        # Preliminary numbers follow the order of appearance, which may be the final order already.
         if "thread" not in frame.columns or list(self._threads) == sorted(self._threads):
             return frame
         ordered = {pair: number for number, pair in enumerate(sorted(self._threads))}
@@ -51,13 +56,13 @@ def build(
     threads: tuple[tuple[str, str], ...],
     frames: Mapping[str, pl.DataFrame],
 ) -> Trace:
-    """Build the trace. File order is not time order, so every table is sorted by its start."""
+    """Build the trace. File order is not time order, so every table is sorted by time."""
     tables = {name: sorted_by_start(name, frame) for name, frame in frames.items()}
     return Trace(source=source, devices=devices, threads=threads, **tables)
 
 
 def shaped(table: str, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a frame with all columns of a table: those that it lacks, and numbers that they cannot hold, unknown."""
+    """Return a frame with exactly a table's columns and types; missing columns and numbers too large become null."""
     return frame.select(
         (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(name)
         for name, dtype in SCHEMAS[table].items()
@@ -65,12 +70,12 @@ def shaped(table: str, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def sorted_by_start(name: str, frame: pl.DataFrame) -> pl.DataFrame:
-    """Sort a table by time; what begins at the same time stays in order."""
+    """Sort a table by time; rows with equal times keep their order."""
     by = "time_ns" if name == "allocations" else "start_ns"
     return frame if frame[by].is_sorted() else frame.sort(by, maintain_order=True)
 
 
 def empty_trace() -> Trace:
-    """Return a trace without any record: its tables have their columns and types."""
+    """Return a trace without records; its tables have all columns."""
     source = TraceSource("", "none", 0, 0, 0, 0, 0, None, {})
     return build(source, (), (), {name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()})

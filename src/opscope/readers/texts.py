@@ -1,4 +1,4 @@
-"""The compiled reader's texts -> columns: lists, collectives' names and kernels' files, each decoded once."""
+"""Decodes the compiled reader's columns of text (lists, collectives' names, kernels' files), each text once."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _READINGS: Final[Mapping[str, Callable[[Any], str | None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TextColumn:
-    """A column of texts, and how many bytes of its rows had to be replaced or could not be read."""
+    """A decoded column, and how many bytes were replaced or unreadable, counted for every row that uses the text."""
 
     values: pl.Series
     replaced_bytes: int
@@ -44,10 +44,11 @@ def text_column(name: str, tokens: Sequence[bytes], codes: Array) -> TextColumn:
     """Decode a column.
 
     Args:
-        name: of the column, which decides how its texts are understood.
-        tokens: the texts as they are written.
-        codes: per row the number of its text, or -1.
+        name: the column, which decides how its texts are read.
+        tokens: the JSON text of every string.
+        codes: per row the index of its text in ``tokens``; -1 for none.
     """
+    # The texts of all columns are in one pool; only those of this column are decoded.
     used = np.zeros(len(tokens) + 1, np.bool_)  # the last one is for -1
     used[codes] = True
     used[-1] = False
@@ -59,6 +60,7 @@ def text_column(name: str, tokens: Sequence[bytes], codes: Array) -> TextColumn:
         texts.append(read(value))
         if replaced or unreadable:
             damaged[int(number)] = replaced, unreadable
+    # From a text's number to its place among the decoded ones; the place after the last one is None.
     place = np.full(len(tokens) + 1, len(numbers), np.int64)
     place[numbers] = np.arange(len(numbers))
     values = pl.Series([*texts, None], dtype=pl.Categorical).gather(place[codes])
@@ -66,7 +68,7 @@ def text_column(name: str, tokens: Sequence[bytes], codes: Array) -> TextColumn:
 
 
 def _decoded(tokens: Sequence[bytes], numbers: Array) -> Iterator[tuple[Any, int, int]]:
-    """Yield the values of some texts, with how many bytes of each were replaced or unreadable."""
+    """Yield the values of texts by their numbers, with how many bytes of each were replaced or unreadable."""
     for first in range(0, len(numbers), _AT_ONCE):
         chosen = [tokens[number] for number in numbers[first : first + _AT_ONCE]]
         try:

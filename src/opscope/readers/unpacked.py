@@ -1,4 +1,4 @@
-"""A trace file's content in pieces, unpacked where it is packed, with a limit on what it may unpack to."""
+"""Reads a trace file in pieces, unpacking it if it is packed, with a limit on its unpacked size."""
 
 import lzma
 import os
@@ -12,31 +12,29 @@ from typing import Any, Final, Protocol
 from opscope.base.errors import BadInputError, EnvironmentLacksError
 
 STORE_MANIFEST = "store.json"  # a directory that has one holds a trace as Parquet files
-# How the names of traces end, for those who look for them in a folder.
-# More would not fit in the memory of most machines once it is columns.
+# A larger trace would not fit in the memory of most machines as columns.
 MAX_UNPACKED_BYTES = 16 << 30
-UNSUSPICIOUS_BYTES = 256 << 20  # what a file may unpack to however small it is
-_RATIO = 250  # packed traces are a tenth to a hundredth
-# Readers without threads, and threads between pieces of packed data, wait for their turn to run Python: large ones
-# make them wait less often.
+UNSUSPICIOUS_BYTES = 256 << 20  # any file may unpack to this much
+_RATIO = 250  # packed traces have a tenth to a hundredth of their size
+# Between two pieces a reader's thread waits for its turn to run Python: larger pieces make it wait less often.
 _PIECE = 1 << 22
 _PACKED_PIECE = 1 << 18
 STANDARD_INPUT: Final = Path("-")
-_BEGINNING: Final = 4096  # bytes that tell how a file is packed, and what it is
+_BEGINNING: Final = 4096  # bytes that show how a file is packed, and its format
 _GZIP = b"\x1f\x8b"
 _XZ_MAGIC = b"\xfd7zXZ\x00"
 _ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
-_GZIP_BITS = 16 + zlib.MAX_WBITS
+_GZIP_BITS = 16 + zlib.MAX_WBITS  # zlib's way to ask for a gzip header
 
 
 class Takes(Protocol):
-    """What takes a file's content, and returns what it makes of it so far."""
+    """A reader: it takes a file's content and hands back texts, as its format defines."""
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Take a piece."""
+        """Take a piece of the content, unpacked; return texts."""
 
     def read(self, file: int, piece: int) -> tuple[int, list[bytes]]:
-        """Take pieces of a size from a file descriptor; return also how many bytes they are: none only at its end."""
+        """Read pieces of some size from a file descriptor; return how many bytes (0 only at its end), and texts."""
 
 
 @dataclass(slots=True)
@@ -44,10 +42,10 @@ class Source:
     """A file to read once.
 
     Attributes:
-        path: the file.
-        max_bytes: how much it may unpack to.
-        size_bytes: how much was read, unpacked.
-        damage: why reading ended before the end; None while all is well.
+        path: the file; ``-`` for standard input.
+        max_bytes: the most that it may unpack to.
+        size_bytes: how much was read so far, unpacked.
+        damage: why reading stopped before the end; None if it did not.
     """
 
     path: Path
@@ -56,13 +54,16 @@ class Source:
     damage: str | None = None
 
     def feed(self, choose: Callable[[bytes], Takes]) -> Iterator[bytes]:
-        """Feed the content to a reader; yield what that returns. Damaged packed data end it early: ``damage`` says so.
+        """Feed the content to a reader, and yield the texts that it returns.
+
+        Damaged packed data end this early; ``damage`` says why.
 
         Args:
-            choose: called with the beginning of the content, unpacked, returns the reader; not called if there is none.
+            choose: returns the reader for the beginning of the content, unpacked; not called if the file is empty.
 
         Raises:
             BadInputError: the file cannot be opened or read, or unpacks to more than ``max_bytes``.
+            EnvironmentLacksError: it is packed with Zstandard, and that package is missing.
         """
         try:
             with self._opened() as file:
@@ -75,13 +76,14 @@ class Source:
             raise BadInputError(f"cannot read {self.path}: {error.strerror or error}") from error
 
     def _opened(self) -> "_File":
-        # Nothing is read twice, so the file may be a pipe; and nothing ahead, so that others can read on.
+        # Nothing is read twice, so the file may be a pipe; nothing is buffered, so that the compiled reader can go on
+        # from the descriptor.
         if self.path != STANDARD_INPUT:
             return _File(self.path)
         return _File(os.dup(0))  # a copy, so that closing it leaves Python's own open
 
     def _fed(self, choose: Callable[[bytes], Takes], file: "_File") -> Iterator[tuple[int, list[bytes]]]:
-        """Feed the content to a reader, unpacked; yield how many bytes that were, and what the reader returned."""
+        """Feed the unpacked content to a reader; yield the number of bytes and the reader's texts, piece by piece."""
         first = _read(file, _BEGINNING)
         pieces = _unpacking(file, first)
         if pieces is not None:
@@ -89,7 +91,7 @@ class Source:
         return _as_is_to(choose(first), file, first) if first else iter(())
 
     def _unsuspicious(self, pieces: Iterator[bytes], file: "_File") -> Iterator[bytes]:
-        """Refuse what unpacks to very much more than it is, unless the limit was set."""
+        """Pass pieces on; refuse a file that unpacks to far more than its size, unless the user set the limit."""
         unpacked = 0
         for piece in pieces:
             unpacked += len(piece)
@@ -110,11 +112,11 @@ class Source:
 
 
 class _DamageError(Exception):
-    """Packed data end early, or are no such data."""
+    """Packed data end early or are damaged."""
 
 
 class _File(FileIO):
-    """A file that counts how many bytes were read of it."""
+    """An unbuffered file that counts the bytes read from it."""
 
     taken = 0
 
@@ -125,7 +127,7 @@ class _File(FileIO):
 
 
 def _unpacking(file: FileIO, first: bytes) -> Iterator[bytes] | None:
-    """Return the content of a packed file that begins with ``first``, piece by piece; None for one that is not."""
+    """Return the unpacked pieces of a file that begins with ``first``; None if the file is not packed."""
     if first.startswith(_GZIP):
         return _gunzipped(file, first + file.read(_PACKED_PIECE))
     for magic, (kind, unpacker) in _STREAMS.items():
@@ -135,7 +137,7 @@ def _unpacking(file: FileIO, first: bytes) -> Iterator[bytes] | None:
 
 
 def _read(file: FileIO, size: int) -> bytes:
-    """Read as many bytes as are wanted, less only at the end: a pipe may give less at a time."""
+    """Read ``size`` bytes, fewer only at the end: one read of a pipe may return fewer."""
     content = b""
     while len(content) < size and (more := file.read(size - len(content))):
         content += more
@@ -145,7 +147,7 @@ def _read(file: FileIO, size: int) -> bytes:
 def _as_is_to(reader: Takes, file: FileIO, first: bytes) -> Iterator[tuple[int, list[bytes]]]:
     size, returned = len(first), reader.feed(first)
     yield size, returned
-    while size:  # what threads had been at work on may come with the end of the file
+    while size:  # the last read, of 0 bytes, may return texts that threads were still working on
         size, returned = reader.read(file.fileno(), _PIECE)
         yield size, returned
 
@@ -159,7 +161,7 @@ def _unpacked_to(choose: Callable[[bytes], Takes], pieces: Iterator[bytes]) -> I
 
 
 class _Unpacker(Protocol):
-    """What unpacks one stream of a file. However well it is packed, little is unpacked at a time."""
+    """Unpacks one stream of a file, in small pieces however well it is packed."""
 
     @property
     def eof(self) -> bool:
@@ -167,10 +169,10 @@ class _Unpacker(Protocol):
 
     @property
     def unused_data(self) -> bytes:
-        """What followed its end."""
+        """The data after the end of the stream."""
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Unpack on."""
+        """Yield the unpacked content of further data."""
 
 
 class _Xz:
@@ -226,7 +228,7 @@ _STREAMS: Final[Mapping[bytes, tuple[str, Callable[[], _Unpacker]]]] = {
 
 
 def _unpacked(file: FileIO, packed: bytes, kind: str, unpacker: Callable[[], _Unpacker]) -> Iterator[bytes]:
-    """Unpack all frames of a file that begins with ``packed``."""
+    """Yield the unpacked content of all frames of a file that begins with ``packed``."""
     frame = unpacker()
     try:
         while packed:
@@ -247,7 +249,10 @@ def _unpacked(file: FileIO, packed: bytes, kind: str, unpacker: Callable[[], _Un
 
 
 def _gunzipped(file: FileIO, packed: bytes) -> Iterator[bytes]:
-    """Unpack all members of a gzip file that begins with ``packed``. One bad byte costs no whole piece."""
+    """Yield the unpacked content of all members of a gzip file that begins with ``packed``, up to the first bad byte.
+
+    Checksums at the end of members are checked last, so a wrong one costs no content.
+    """
     member = zlib.decompressobj(wbits=_GZIP_BITS)
     while packed:
         while packed:
@@ -256,7 +261,7 @@ def _gunzipped(file: FileIO, packed: bytes) -> Iterator[bytes]:
                 if not packed:
                     break
                 member = zlib.decompressobj(wbits=_GZIP_BITS)
-            before = member.copy()
+            before = member.copy()  # to unpack this piece again, up to the damage in it
             try:
                 piece = member.decompress(packed, _PIECE)
             except zlib.error as error:
@@ -271,7 +276,7 @@ def _gunzipped(file: FileIO, packed: bytes) -> Iterator[bytes]:
 
 
 def _until_damage(member: "zlib._Decompress", packed: bytes) -> bytes:
-    """Unpack byte by byte: what zlib had unpacked in a call before it met bad data is lost otherwise."""
+    """Unpack byte by byte: a call of zlib that meets bad data discards what it had unpacked before them."""
     unpacked = []
     for at in range(len(packed)):
         try:

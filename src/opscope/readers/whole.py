@@ -1,4 +1,4 @@
-"""Takes a file's content as it is, for formats that are not cut into events. Needs neither numpy nor polars."""
+"""Readers that keep a file's content as it is, for formats that are not cut into events. Need no numpy or polars."""
 
 import os
 import stat
@@ -9,7 +9,7 @@ _BATCH = 1 << 24
 
 
 class WholeReader:
-    """Keeps all of a file."""
+    """Keeps the whole content of a file in memory."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -26,34 +26,38 @@ class WholeReader:
         return len(content), []
 
     def finish(self) -> list[bytes]:
-        """Say that there is no more: nothing is handed back."""
+        """End the content; nothing is handed back."""
         return []
 
     @property
     def plain_count(self) -> int:
-        """No events are counted here: what the content means is for the format's module."""
+        """Always 0: the format's module counts its events."""
         return 0
 
     def content(self) -> bytes:
-        """Return all that was read."""
+        """Return the whole content."""
         self._pieces = [b"".join(self._pieces)]
         return self._pieces[0]
 
     def take(self) -> bytes:
-        """Return all that was read, and keep nothing of it."""
+        """Return the whole content, and free it here."""
         content, self._pieces = self.content(), []
         return content
 
 
 class OpenedReader(WholeReader):
-    """Keeps a file's content only where the file cannot be opened again: a pipe, or packed data."""
+    """Keeps a file's content only if the file cannot be opened again (a pipe, or packed data).
+
+    Attributes:
+        left_unread: whether the rest of a regular file was left for the format's module to open.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.left_unread = False
 
     def read(self, file: int, piece: int) -> tuple[int, list[bytes]]:
-        """Take the next bytes, or none of a regular file."""
+        """Take the next bytes of a pipe; of a regular file, none."""
         if stat.S_ISREG(os.fstat(file).st_mode):
             self.left_unread = True
             return 0, []
@@ -61,10 +65,10 @@ class OpenedReader(WholeReader):
 
 
 def whole(reader: object) -> WholeReader:
-    """Return a reader as what it is for formats of whole files.
+    """Return a reader of a whole file as its type.
 
     Raises:
-        BadInputError: it is another one's, as of a file without any content.
+        BadInputError: it is another reader, as an empty file has.
     """
     if not isinstance(reader, WholeReader):
         raise BadInputError("the file is empty")

@@ -1,4 +1,4 @@
-"""What a benchmark is asked for: sent to the process that measures."""
+"""The request for a benchmark, sent to the process that measures."""
 
 from dataclasses import dataclass, field
 
@@ -9,14 +9,15 @@ class BenchRequest:
 
     Attributes:
         targets: gallery cases, files, ``file.py:function`` or ``package.module:function``.
-        inputs: what makes the arguments, as ``file.py:function``; None takes the file's own ``inputs``.
-        reference: what computes the right result; None takes the file's own ``reference``, or the baseline.
-        axes: values of the inputs' parameters, as text; every combination is measured.
-        device: where.
-        seconds: the most time for one measure of one variant.
-        half_width: of the interval over the median, that is narrow enough.
+        inputs: the function that makes the arguments, as ``file.py:function``; None takes the file's own ``inputs``.
+        reference: the function that computes the right result; None takes the file's own ``reference``, or the
+            baseline.
+        axes: values of the parameters of ``inputs``, as text; every combination is measured.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        seconds: the time limit for one measure of one variant.
+        half_width: measuring stops when half of the median's 95 % interval is at most this share of the median.
         calls: the most calls of one measure.
-        trials: of comparisons of a function with itself; 0 for none (then targets are measured).
+        trials: comparisons of a function with itself; 0 measures the targets instead.
     """
 
     targets: tuple[str, ...] = ()

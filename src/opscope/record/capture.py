@@ -18,9 +18,9 @@ class WorkloadInfo:
         parameters: number of model parameters; None for a plain function.
         sequences_per_step: sequences or images that one step works on; None if unknown.
         unit: what ``sequences_per_step`` counts, in words.
-        tokens_per_step: tokens that one step works on; None where there are none or it is unknown.
+        tokens_per_step: tokens that one step works on; None if there are none or their number is unknown.
         notes: what a reader must know to compare it (random weights, autocast, ...).
-        own_step: whether it is code of the user's, to which the configuration's mode and data type were not applied.
+        own_step: whether the step is the user's own code, to which the configuration's mode and data type do not apply.
         dtype: data type of the parameters in inference, of autocast in training; None for a plain function.
     """
 
@@ -46,7 +46,7 @@ class Clocks:
         memory_mhz: median clock of the memory.
         temperature_c: highest temperature.
         power_w: median power draw.
-        limited_by: reasons the driver gave for lower clocks, other than idling.
+        limited_by: the driver's reasons for lower clocks, except idling.
     """
 
     samples: int
@@ -69,12 +69,12 @@ class Benchmark:
         wall_ns: host clock around one step and a synchronise of the device.
         event_ns: CUDA events around the same steps; None on a CPU. Includes launch gaps. Warm L2.
         clocks: GPU clocks meanwhile; None with the reason in ``clocks_reason``.
-        waited_for_cpu_ns: how long threads of the process were ready to run but had no CPU core, added up over the
-            threads, while the steps were timed; None where the system does not tell.
-        synchronised: whether each time ends with a wait for the device. A script's own steps are timed as they come,
-            from boundary to boundary.
-        between_marks: whether the times are those between marks on the device's stream (CUDA events) at boundaries,
-            means of several steps where these are short, and not those of the host's clock, which runs ahead.
+        waited_for_cpu_ns: how long the process's threads were ready to run but had no CPU core while the steps were
+            timed, added up over the threads; None if the system does not tell.
+        synchronised: whether each time ends with a wait for the device. Steps of a script are timed without one, from
+            boundary to boundary.
+        between_marks: whether ``wall_ns`` was measured between CUDA events at the boundaries (as means of several steps
+            where steps are short). Else it is the host's clock, and the host runs ahead of the device.
     """
 
     warmup_steps: int
@@ -89,7 +89,7 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True)
 class PeakMemory:
-    """Peak memory over all unprofiled steps, the cold one included (of a ``with`` block: over the block).
+    """Peak memory over all unprofiled steps, including the cold one; for a ``with`` block, over the block.
 
     Attributes:
         allocated_bytes: most bytes that tensors took on the device (PyTorch's allocator); None on a CPU.
@@ -104,7 +104,12 @@ class PeakMemory:
 
 @dataclass(frozen=True, slots=True)
 class RawTrace:
-    """A trace file, relative to the run directory; ``replaced_bytes`` of names that were no text were replaced."""
+    """A trace file.
+
+    Attributes:
+        file: its path, relative to the run directory.
+        replaced_bytes: bytes of names that were not valid text and were replaced.
+    """
 
     file: str
     replaced_bytes: int = 0
@@ -115,26 +120,26 @@ class CaptureRecord:
     """One measured configuration.
 
     Attributes:
-        configuration, options: what was asked for.
+        configuration, options: the request.
         workload: what was built.
         machine: where it ran.
-        framework: the PyTorch that ran it; None for a program without.
-        rank: its place in a distributed job; None where it was alone.
+        framework: the PyTorch that ran it; None for a program without PyTorch.
+        rank: its place in a distributed job; None if it was alone.
         opscope: the version that measured.
-        git_revision: commit of the working directory, marked where it has changes; None if it is in no repository.
+        git_revision: commit of the working directory, marked if it has changes; None outside a repository.
         created: UTC, ISO 8601.
         cold_step_ns: wall time of the very first step, with everything a first use costs (loading code, choosing
-            algorithms, compiling); None where it was not timed by itself.
-        benchmark: the unprofiled steps, or None where there are none.
-        benchmark_reason: why there are none; None where they were skipped as asked.
+            algorithms, compiling); None if it was not timed by itself.
+        benchmark: the unprofiled steps; None if none were timed.
+        benchmark_reason: why none were timed; None if they were skipped on request.
         memory: peak memory.
         traces: the trace files, one per cycle of the schedule.
-        light: a pass over as many steps that collected device activities only, before the others; None without one.
-        functions: the operator table's file relative to the run directory, or None with the reason.
+        light: the trace of an earlier pass that collected device activities only; None without one.
+        functions: the operator table's file relative to the run directory; None with the reason.
         functions_reason: why there is none.
         steady_state: how the steps of a script were found, in a sentence; None for workloads that have a step.
         steps: which steps they are; None in records of earlier versions.
-        own_clock: what a clock alone says of them; None where the script was not run again for that.
+        own_clock: their times in a run with nothing but a clock; None if there was no such run.
     """
 
     schema: Literal["opscope.capture/2"] = "opscope.capture/2"
@@ -161,5 +166,5 @@ class CaptureRecord:
 
     @property
     def ran_on_gpu(self) -> bool:
-        """Whether the workload ran on a GPU, as far as the framework says."""
+        """Whether the workload ran on a GPU, according to the framework."""
         return self.framework is not None and self.framework.on_gpu

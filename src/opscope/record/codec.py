@@ -1,4 +1,4 @@
-"""Records as JSON: written and read by field names. A field that a file lacks gets its default."""
+"""Reads and writes records as JSON, by field names. A field that a file lacks gets its default."""
 
 from pathlib import Path
 from typing import Final, TypeVar
@@ -10,7 +10,7 @@ from opscope.base.errors import BadInputError
 T = TypeVar("T")
 
 
-# What a file that is no record, or a damaged one, makes decoding raise.
+# What decoding raises for a damaged file, or one that is not a record.
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
@@ -20,10 +20,14 @@ def encode(value: object) -> bytes:
 
 
 def decode(path: Path, kind: type[T]) -> T:
-    """Read a record of a given kind.
+    """Read a record.
+
+    Args:
+        path: the file.
+        kind: the dataclass of the record.
 
     Raises:
-        BadInputError: the file is missing, damaged, or something else.
+        BadInputError: the file is missing, damaged, or not such a record.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)

@@ -7,17 +7,17 @@ from typing import Literal, cast
 from opscope.record.settings import Attention, Dtype, Mode, Value, in_file_names, order_of
 
 Activity = Literal["cpu", "cuda"]
-DEVICE_NAME = r"auto|cpu|cuda(:\d+)?"  # what a device can be asked for as
+DEVICE_NAME = r"auto|cpu|cuda(:\d+)?"  # the names by which users choose a device
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One point of a sweep. What has no value is left to the workload.
+    """One point of a sweep. A setting without a value is left to the workload.
 
     Attributes:
         target: what runs: a built-in workload, a function, a script, a command.
-        settings: what is the same for the whole sweep, by name.
-        axes: what the sweep varies, by name; the sizes of a single configuration too.
+        settings: values that are the same for the whole sweep, by name.
+        axes: values that the sweep varies, by name; also the sizes of a single configuration.
     """
 
     target: str
@@ -26,12 +26,12 @@ class Configuration:
 
     @property
     def id(self) -> str:
-        """The name in file names, made of the axes: ``bs8_seq128``, ``bs8_bf16``; ``default`` without any."""
+        """The configuration's part of file names, from the axes: ``bs8_seq128``; ``default`` without axes."""
         names = sorted(self.axes, key=order_of)
         return "_".join(in_file_names(name, self.axes[name]) for name in names) or "default"
 
     def get(self, name: str) -> Value | None:
-        """Return the value of a setting or an axis; None where it has none."""
+        """Return the value of a setting or an axis; None if it has none."""
         return self.axes.get(name, self.settings.get(name))
 
     def items(self) -> Iterator[tuple[str, Value]]:
@@ -40,7 +40,7 @@ class Configuration:
         return iter(sorted(values.items(), key=lambda item: order_of(item[0])))
 
     def count(self, name: str) -> int | None:
-        """Return a setting that is a number of things."""
+        """Return the value of a setting whose kind is a count; None if it has none."""
         return cast("int | None", self.get(name))
 
     @property
@@ -63,7 +63,7 @@ class Configuration:
         """Whether the model runs through torch.compile."""
         return bool(self.get("compile"))
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # the generated one would hash the mappings, which cannot be hashed
         return hash((self.target, frozenset(self.settings.items()), frozenset(self.axes.items())))
 
 
@@ -89,9 +89,9 @@ class CaptureOptions:
         profile_memory: whether allocations are recorded.
         benchmark: whether unprofiled steps are timed beside the profile.
         steps: which steps of a script: ``training``, ``calls``, ``replays``, ``evaluation``, ``operators`` or
-            ``annotation:NAME``; None chooses.
-        once: whether a script is run once only.
-        check_clock: whether a script is run once more with nothing but a clock.
+            ``annotation:NAME``; None lets opscope choose.
+        once: whether a script may run only once.
+        check_clock: whether a script is run once more with nothing but a clock at its boundaries.
     """
 
     device: str = "auto"

@@ -9,10 +9,10 @@ class Counters:
 
     Attributes:
         kernel: its name.
-        duration_ns: measured meanwhile; not comparable with times at full clocks and warm caches.
+        duration_ns: measured under these conditions; not comparable with times at full clocks and warm caches.
         dram_read_bytes, dram_write_bytes: moved between the device's memory and its L2 cache.
         load_sectors_per_request, store_sectors_per_request: 32-byte sectors that a warp's global access touched; 4 are
-            ideal for 4-byte elements, 32 the worst. None where there was no such access.
+            ideal for 4-byte elements, 32 the worst. None if there was no access of that kind.
         shared_load_bank_conflicts, shared_store_bank_conflicts: extra passes over shared memory.
         threads_per_instruction: active threads per executed warp instruction; 32 is no divergence.
         achieved_occupancy_percent: active warps over the most that a multiprocessor holds.
@@ -37,13 +37,13 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class KernelCounters:
-    """One launch of a kernel under Nsight Compute, with all that was measured of it.
+    """One launch of a kernel under Nsight Compute, with all its metrics.
 
     Attributes:
         kernel: its name, as Nsight Compute spells it.
-        process: the process's number.
-        grid, block: thread blocks and threads of a block, x,y,z; None where the version did not say.
-        metrics: by their names; times in nanoseconds, sizes in bytes, others in the unit that they are in.
+        process: the process id.
+        grid, block: thread blocks and threads of a block, ``x,y,z``; None if this version of ncu does not print them.
+        metrics: values by name; times in nanoseconds, sizes in bytes, others in ncu's unit.
     """
 
     kernel: str
@@ -63,7 +63,14 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """One recorded call, as it can be made again: JSON text of the recorded lists, and the overload that it ran."""
+    """One recorded call with all that is needed to repeat it.
+
+    Attributes:
+        operator: its name.
+        overload: the overload that ran.
+        input_dims, input_types, input_strides, concrete_inputs: the recorded lists, as JSON text.
+        precision: the settings it ran with; None leaves those of the process.
+    """
 
     operator: str
     overload: str

@@ -1,4 +1,4 @@
-"""What the CUDA driver says of itself and of the devices here."""
+"""What the CUDA driver reports about itself and this machine's devices."""
 
 from dataclasses import dataclass
 
@@ -9,19 +9,19 @@ class DriverDevice:
 
     Attributes:
         index: its number.
-        name: ``NVIDIA H200``; of a slice, that of the card with " MIG " and the slice's profile.
+        name: ``NVIDIA H200``; for a slice, the card's name with " MIG " and the slice's profile.
         compute_capability: ``9.0``.
-        multiprocessors: how many.
-        memory_bytes, l2_bytes: of its memory and of the cache that its multiprocessors share.
-        clock_khz, memory_clock_khz: the highest ones.
-        memory_bus_bits: the width of the memory's bus; 0 of a slice.
-        threads_per_block: the most of a block.
-        block, grid: the most in each dimension.
-        registers_per_block: the most of a block.
-        shared_memory_per_block_bytes: the most that a block can ask for (opt-in).
+        multiprocessors: their number.
+        memory_bytes, l2_bytes: size of its memory, and of the L2 cache that its multiprocessors share.
+        clock_khz, memory_clock_khz: the highest clocks.
+        memory_bus_bits: width of the memory bus; 0 for a slice.
+        threads_per_block: the most threads of a block.
+        block, grid: the largest size in each dimension (x, y, z).
+        registers_per_block: the most registers of a block.
+        shared_memory_per_block_bytes: the most shared memory that a block can opt in to.
         threads_per_multiprocessor, blocks_per_multiprocessor, registers_per_multiprocessor,
             shared_memory_per_multiprocessor_bytes: what one multiprocessor holds.
-        ecc: whether errors of its memory are corrected.
+        ecc: whether memory errors are corrected.
         managed: whether host and device can use managed memory at the same time.
     """
 
@@ -48,7 +48,7 @@ class DriverDevice:
 
     @property
     def is_slice(self) -> bool:
-        """Whether this is a part of a card (MIG)."""
+        """Whether this is a MIG slice of a card."""
         return " MIG " in self.name
 
 
@@ -57,12 +57,12 @@ class Driver:
     """The driver's answer.
 
     Attributes:
-        library: where ``libcuda`` was found; None where there is none.
-        cuda: the newest CUDA that it supports, ``13.0``; None where it does not say.
-        release: of the driver itself, ``580.95.05``.
-        devices: what it lists, as far as ``CUDA_VISIBLE_DEVICES`` lets it.
-        visible: that variable, if it is set.
-        error: why there are no devices, in the driver's words; None where nothing failed.
+        library: path of ``libcuda``; None if there is none.
+        cuda: the newest CUDA that it supports, ``13.0``; None if it does not say.
+        release: the driver's own version, ``580.95.05``; None if unknown.
+        devices: the devices that ``CUDA_VISIBLE_DEVICES`` lets it list.
+        visible: that variable; None if it is not set.
+        error: why there are no devices, in the driver's words; None if nothing failed.
     """
 
     library: str | None

@@ -1,20 +1,20 @@
-"""What ``opscope exec`` leaves beside what it recorded: which command ran, and what became of it."""
+"""The record of one ``opscope exec``: which command ran, how it ended, and its recordings."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-EXECUTION: Final = "exec.json"  # of a run directory
-RAW: Final = "raw"  # the folder of its recordings
+EXECUTION: Final = "exec.json"  # the record's file in a run directory
+RAW: Final = "raw"  # the folder of the recordings in a run directory
 RECORDING_ENDING: Final = ".cudarec"
 
 
 @dataclass(frozen=True, slots=True)
 class OtherTool:
-    """A profiler or debugger that the command started, which the collector made way for.
+    """A profiler or debugger that the command started, and that ran without the collector.
 
     Attributes:
         program: its path.
-        after_seconds: when, from the command's start on; None where the system has no ``date`` that tells.
+        after_seconds: seconds from the command's start to its own; None if the system has no suitable ``date``.
     """
 
     program: str
@@ -28,16 +28,16 @@ class Execution:
     Attributes:
         command: the program and its arguments.
         folder: where it ran.
-        created: when, UTC, ISO 8601.
+        created: UTC, ISO 8601.
         seconds: how long it ran; None until it has ended.
-        exit_code: its own; 128 and the signal's number where a signal ended it, as shells have it. None until it has
-            ended: where that stays so, opscope was killed before the command ended.
+        exit_code: its exit code, or 128 plus the signal's number if a signal ended it, as in shells. None until it has
+            ended, and for good if opscope was killed before that.
         opscope: the version that collected.
         cupti: the version of the CUPTI that the collector was built for.
-        cupti_library: that CUPTI's path, which processes load that have none of their own.
+        cupti_library: that CUPTI's path; processes that have no CUPTI of their own load it.
         recordings: the files of the processes that used CUDA or NVTX, in the order in which they began.
-        other_tools: what the collector made way for.
-        digests: the BLAKE2b digest of each recording, by its name; only files that still have it are ever removed.
+        other_tools: tools that ran without the collector.
+        digests: the BLAKE2b digest of each recording by file name. Only files that still have it are ever removed.
     """
 
     schema: Literal["opscope.exec/1"] = "opscope.exec/1"
@@ -55,5 +55,5 @@ class Execution:
 
     @property
     def cut_off(self) -> bool:
-        """Whether opscope was killed before the command ended: its recordings are what was written until then."""
+        """Whether opscope was killed before the command ended; the recordings are then incomplete."""
         return self.exit_code is None

@@ -1,19 +1,19 @@
-"""Which kernels to list: sent to the process that compiles them."""
+"""The request for a listing of kernels, sent to the process that compiles them."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListingRequest:
-    """Kernels of a function, or of Triton.
+    """Which kernels to list: those of a function, or one Triton kernel.
 
     Attributes:
         target: ``file.py:function`` or ``package.module:kernel``.
-        inputs: what makes the function's arguments; None takes the file's own ``inputs``.
-        inductor: whether the function is compiled by torch.compile.
-        signature: types of a Triton kernel's arguments, in order: ``*fp32``, ``i32``; None where it is called.
+        inputs: the function that makes the arguments; None takes the file's own ``inputs``.
+        inductor: whether to compile the function with torch.compile.
+        signature: types of a Triton kernel's arguments, in order: ``*fp32``, ``i32``; None if it is called instead.
         constants: values of its constexpr arguments, by name.
-        arch: the compute capability to compile a Triton kernel for; None for that of the device.
+        arch: the compute capability to compile a Triton kernel for; None takes the device's.
     """
 
     target: str

@@ -16,7 +16,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine. ``driver`` is None where there is none, ``gpus`` empty where none was used."""
+    """The machine. ``driver`` is None without an NVIDIA driver; ``gpus`` is empty if none was used."""
 
     platform: str
     cpu: str

@@ -1,4 +1,4 @@
-"""What the process that makes recorded calls again with empty tensors is asked, and what it answers."""
+"""Messages to and from the process that repeats recorded calls with tensors that have no data."""
 
 from dataclasses import dataclass
 
@@ -16,13 +16,13 @@ class MetaCall:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a call that was made again takes and gives.
+    """The costs of a repeated call.
 
     Attributes:
         flop: as ``torch.utils.flop_counter`` counts.
-        read_bytes: of all tensors among its arguments.
-        new_bytes: of the tensors that it returns and was not given.
-        rewritten_bytes: of those among its arguments that it writes.
+        read_bytes: size of all tensor arguments.
+        new_bytes: size of the returned tensors that are not arguments.
+        rewritten_bytes: size of the arguments that it writes.
     """
 
     flop: int
@@ -33,6 +33,9 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class MetaAnswer:
-    """One line: what became of a call; None where it was refused or failed. The first line says that it is ready."""
+    """One line of the answer: the costs of a call, or None if it was refused or failed.
+
+    The first line answers no call; it says that the process is ready.
+    """
 
     rebuilt: Rebuilt | None = None

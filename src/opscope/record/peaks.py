@@ -6,13 +6,13 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakSample:
-    """One thing that was tried.
+    """One measured pattern.
 
     Attributes:
         name: what it does: ``bf16``, ``read``.
-        detail: with which sizes.
+        detail: its sizes.
         rates: operations or bytes per second of each burst.
-        best: the largest of these; the largest of all that was tried counts.
+        best: the largest of the rates. The best of all patterns is the peak.
     """
 
     name: str
@@ -23,18 +23,18 @@ class PeakSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPeaks:
-    """The most that one device did.
+    """The measured peaks of one device.
 
     Attributes:
-        device: as the driver names it.
-        multiprocessors: how many the device has; another number of them is another device.
-        l2_bytes: of the cache that they share, as the driver says.
+        device: the driver's name for it.
+        multiprocessors: their number; devices of one name with different numbers are different devices.
+        l2_bytes: size of the L2 cache, from the driver.
         torch: the PyTorch that measured.
-        created: when.
-        flop_per_s: by precision, as `opscope.knowledge.devices.Device` names it.
-        memory_bytes_per_s: read and written together, of the best pattern.
+        created: UTC, ISO 8601.
+        flop_per_s: by precision, named as in `opscope.knowledge.devices.Device`.
+        memory_bytes_per_s: bytes read and written together, for the best pattern.
         seconds: how long measuring took.
-        samples: everything that was tried.
+        samples: all measured patterns.
     """
 
     schema: Literal["opscope.peaks/1"] = "opscope.peaks/1"

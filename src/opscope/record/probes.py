@@ -1,4 +1,4 @@
-"""What was tried on a machine to see whether it works, and what came of it."""
+"""Results of the doctor's probes of a machine."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ class Computed:
 
     Attributes:
         device: its number.
-        error: why it failed; None where the results agree.
+        error: why it failed; None if the results agree.
     """
 
     device: int
@@ -20,24 +20,24 @@ class Computed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchProbe:
-    """What PyTorch does here.
+    """What PyTorch can do on this machine.
 
     Attributes:
-        version: of PyTorch.
-        cuda: that it is built with; None of a build for the CPU.
-        hip: ROCm that it is built with.
-        architectures: that it has code for: ``sm_90``, ``compute_120``.
+        version: PyTorch's version.
+        cuda: the CUDA version it is built with; None for a CPU build.
+        hip: the ROCm version it is built with; None without.
+        architectures: GPU architectures it has code for: ``sm_90``, ``compute_120``.
         available: whether it sees a GPU.
-        warning: what it says where it does not.
-        computed: products on each GPU.
-        runtime: version of the CUDA runtime that it loaded; None where it loaded none.
-        nccl: version of NCCL; None where PyTorch has none.
-        reduced: a sum over all GPUs by NCCL; None where there is one GPU, or none.
-        cupti: the library that its profiler loaded.
-        cupti_version: its API's version.
-        cupti_held: why CUPTI could not be subscribed to, by its error; None where it could, or was not tried.
-        profiled: kernels in a short profile; None where none was taken.
-        profile_error: why not.
+        warning: its message if it sees none.
+        computed: matrix products on each GPU.
+        runtime: version of the CUDA runtime that it loaded; None if it loaded none.
+        nccl: version of NCCL; None if PyTorch has none.
+        reduced: a sum over all GPUs by NCCL; None with fewer than two GPUs.
+        cupti: the CUPTI library that its profiler loaded.
+        cupti_version: the version of that library's API.
+        cupti_held: the error of subscribing to CUPTI; None if it worked or was not tried.
+        profiled: number of kernels in a short profile; None if none was taken.
+        profile_error: why none was taken.
     """
 
     version: str
@@ -59,13 +59,13 @@ class TorchProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolProbe:
-    """A program, or a step that was tried with it.
+    """A program, and a trial of it.
 
     Attributes:
-        path: where it is; None where it is not.
-        version: of it.
-        error: why what was tried with it failed; None where it worked, or was not tried.
-        tried: what was tried; None where nothing was.
+        path: the program's path; None if it was not found.
+        version: its version.
+        error: why the trial failed; None if it worked or was not made.
+        tried: what was tried; None if nothing was.
     """
 
     path: str | None = None
@@ -76,23 +76,23 @@ class ToolProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """All answers of a machine.
+    """All probes of a machine.
 
     Attributes:
-        cards: NVIDIA's display controllers on the PCI bus.
-        nodes: whether the kernel's device files, ``/dev/nvidia0``, are there.
+        cards: number of NVIDIA display controllers on the PCI bus.
+        nodes: whether the kernel's device files exist (``/dev/nvidia0``).
         driver: the driver's answer.
-        launched: a kernel of our own on each GPU, through the driver alone.
-        torch: PyTorch's; None where it is not installed.
-        torch_error: why it could not be asked.
+        launched: a kernel of opscope's own on each GPU, through the driver alone.
+        torch: PyTorch's answer; None if it is not installed or could not be asked.
+        torch_error: why PyTorch could not be asked.
         nvcc: the compiler, and a library built and run with it.
-        capabilities: the compute capabilities that it builds for.
+        capabilities: the compute capabilities that nvcc builds for.
         host: the host's compiler.
-        triton: a kernel of Triton.
+        triton: a Triton kernel.
         ncu: Nsight Compute, and a counter read with it.
         nsys: Nsight Systems.
-        vllm: version; None where it is not installed.
-        injected: variables of the environment that load a profiler into every program.
+        vllm: vLLM's version; None if it is not installed.
+        injected: environment variables that load a profiler into every program.
     """
 
     cards: int

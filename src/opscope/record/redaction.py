@@ -1,7 +1,7 @@
-"""Takes secrets out of command lines before they are written: results are kept, sent and shown on pull requests.
+"""Removes secrets from command lines before they are written: results are kept, sent and shown on pull requests.
 
-What is replaced: values whose name speaks of a secret (``--api-key X``, ``token=X``, ``"password": "X"``), the user and
-the query of addresses, and what looks like a token of a known kind wherever it stands.
+Replaced are values whose name suggests a secret (``--api-key X``, ``token=X``, ``"password": "X"``), the user and the
+query of URLs, and anything that looks like a known kind of token.
 """
 
 import re
@@ -47,10 +47,11 @@ _MAPPED: Final = frozenset(
 _BOOLEAN: Final = frozenset({"true", "false", "none", "null", "yes", "no", "on", "off"})
 _SHORT_NUMBER: Final = re.compile(r"-?\d{1,4}")
 _USER: Final = frozenset({"u", "user"})  # of curl: NAME:PASSWORD
-_NAME_AND_PASSWORD: Final = re.compile(r"[^\s:/@]+:(?!\d+$)[^\s/]+")
+_NAME_AND_PASSWORD: Final = re.compile(r"[^\s:/@]+:(?!\d+$)[^\s/]+")  # not a user and group: -u 1000:1000
 _PLAIN_OPTION: Final = re.compile(r"--?[a-z][a-z0-9_.\-]*(=.*)?", re.DOTALL)
 _STRUCTURED: Final = re.compile(r"[,:=\"']")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|true|false|none", re.IGNORECASE)
+# The words of a name: apiKey, API_KEY and api-key have two.
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NAME: Final = re.compile(r"[\w.\-]+")
 _OPTION: Final = re.compile(r"--?[A-Za-z][\w.\-]*")
@@ -93,18 +94,18 @@ _TOKENS: Final = re.compile(
     )
     + ")"
 )
-_LONG: Final = 12
+_LONG: Final = 12  # characters of a value with digits that is taken for no ordinary word
 _SHORTEST_SCRUBBED: Final = 6  # shorter values stand in too many other words to be searched for
 
 
 @dataclass(slots=True)
 class Redactor:
-    """Replaces secrets, and remembers them so that they can be taken out of other texts too.
+    """Replaces secrets, and remembers them so that they can be removed from logs and messages too.
 
     Attributes:
         names: further names whose values are secrets.
-        keep: replace nothing.
-        secrets: what was replaced so far.
+        keep: whether to replace nothing in command lines and settings.
+        secrets: the values replaced so far.
     """
 
     names: frozenset[str] = frozenset()
@@ -112,18 +113,19 @@ class Redactor:
     secrets: set[str] = field(default_factory=set)
 
     def arguments(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Return the words of a command line without secrets."""
+        """Return a command line's words, as many as before, with secrets replaced."""
         return tuple(words) if self.keep else tuple(self._words(words))
 
     def settings(self, values: Mapping[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
-        """Return values by their names without secrets; opscope's own settings hold none."""
+        """Return settings and their values with secrets replaced; opscope's own settings hold none."""
         return {
             name: found if self.keep or name in SETTINGS else tuple(self._setting(name, value) for value in found)
             for name, found in values.items()
         }
 
     def scrubbed(self, text: str) -> str:
-        """Return a text without what was replaced so far."""
+        """Return a text with every secret replaced that `arguments` and `settings` have met so far."""
+        # The longest first: one secret may be a part of another.
         for secret in sorted(self.secrets, key=len, reverse=True):
             if len(secret) >= _SHORTEST_SCRUBBED:
                 text = text.replace(secret, HIDDEN)
@@ -137,6 +139,7 @@ class Redactor:
     def _words(self, words: Sequence[str]) -> Iterator[str]:
         waiting = ""  # the name of an option whose value is the next word
         for word in words:
+            # After --password, --S3cret is a value, while --verbose is an option: options are in lower case.
             if waiting and not _PLAIN_OPTION.fullmatch(word) and self._is_secret(waiting, word):
                 waiting = ""
                 yield self._hide(word)
@@ -145,15 +148,17 @@ class Redactor:
             yield self._word(word)
 
     def _word(self, word: str) -> str:
+        # Addresses first, while their user and query are as written; known tokens last, in what the names left.
         word = _ADDRESS.sub(self._address, word)
         word = _BEARER.sub(lambda found: f"{found[1]}{found[2]}{self._hide(found[3])}", word)
         word = _NAMED.sub(self._named, _SPOKEN.sub(self._spoken, self._whole(word)))
         return _TOKENS.sub(lambda found: self._hide(found[0]), word)
 
     def _whole(self, word: str) -> str:
-        """Hide the value of a word that is NAME=VALUE as a whole: it may hold blanks, commas and brackets."""
+        """Hide the value of a word that is NAME=VALUE; the value may hold blanks, commas and brackets."""
         name, equals, value = word.partition("=")
         name = name.lstrip("-")
+        # Of JSON and lists, `_named` hides only the entries that are secrets.
         is_structure = value.startswith(("{", "[")) and _STRUCTURED.search(value)
         if equals and value and not is_structure and _NAME.fullmatch(name) and self._is_secret(name, value):
             return word[: len(word) - len(value)] + self._hide(value)
@@ -163,6 +168,7 @@ class Redactor:
         value = found["value"]
         quote = value[0] if value[0] in "\"'" else ""
         inner = value.strip(quote) if quote else value
+        # What begins with // is the rest of an address, whose scheme looks like a name.
         if not inner or inner.startswith("//") or not self._is_secret(found["name"], inner):
             return found[0]
         return f"{found['name']}{found['between']}{quote}{self._hide(inner)}{quote}"
@@ -194,7 +200,7 @@ class Redactor:
         return HIDDEN
 
     def _is_secret(self, name: str, value: str) -> bool:
-        """Tell whether a name speaks of a secret, and the value can be one."""
+        """Tell whether a name suggests a secret and its value can be one."""
         if value == HIDDEN:
             return False
         plain = name.lstrip("-")
@@ -211,7 +217,7 @@ class Redactor:
 
 
 def _is_harmless(words: Sequence[str], value: str) -> bool:
-    """Tell whether a name is about something that only sounds like a secret."""
+    """Tell whether a name only sounds like a secret: the type or file of one, a vocabulary entry, a mapping's key."""
     if not words or words[-1] in _ABOUT:
         return True
     if words[-1] in ("token", "tokens"):
@@ -222,5 +228,5 @@ def _is_harmless(words: Sequence[str], value: str) -> bool:
 
 
 def _is_odd(value: str) -> bool:
-    """Tell whether a value is unlike the words of a language."""
+    """Tell whether a value is long and has digits, unlike an ordinary word."""
     return len(value) >= _LONG and any(letter.isdigit() for letter in value)

@@ -1,6 +1,6 @@
-"""The settings that a workload can have, by name: one table for options, file names, reports and functions' parameters.
+"""The settings of workloads: one table for command-line options, file names, reports and function parameters.
 
-A target of the user's may have more of its own (``--set NAME=VALUE``); those are known by their name alone.
+A user's own target may have further settings (``--set NAME=VALUE``), of which only the names are known.
 """
 
 import re
@@ -22,11 +22,11 @@ class Setting:
         name: of the function's parameter, and of the field in files: ``batch_size``.
         option: on the command line: ``--batch-sizes``.
         heading: in reports.
-        label: stands before the value in file names: ``bs`` in ``bs8``; empty where the value speaks for itself.
-        kind: a count takes whole numbers from 1 on, a choice one of ``choices``, a flag is there or not.
-        choices: of a choice.
-        is_size: whether file names always have it (as those of the first reports do), not only where it varies.
-        built_in_only: whether functions of the user's are not handed it.
+        label: stands before the value in file names: ``bs`` in ``bs8``; empty if the value needs none.
+        kind: a count takes whole numbers from 1 on, a choice takes one of ``choices``, a flag is present or absent.
+        choices: the allowed values of a choice.
+        is_size: whether it is always part of file names (as in the first reports), not only when it varies.
+        built_in_only: whether only built-in workloads receive it, and users' functions do not.
     """
 
     name: str
@@ -57,26 +57,26 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 }
 # How data types are written on the command line and in file names.
 SHORT_DTYPES: Final[Mapping[str, str]] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-_UNSAFE = re.compile(r"[^\w.+-]+")
+_UNSAFE = re.compile(r"[^\w.+-]+")  # in a file name
 
 
 def option_of(name: str) -> str:
-    """Return the command-line option that gives a setting its value."""
+    """Return the command-line option that sets a setting, whether the table has it or not."""
     return SETTINGS[name].option if name in SETTINGS else f"--set {name}=..."
 
 
 def heading_of(name: str) -> str:
-    """Return what reports call a setting."""
+    """Return the heading of a setting in reports."""
     return SETTINGS[name].heading if name in SETTINGS else name
 
 
 def in_file_names(name: str, value: Value) -> str:
-    """Return how a value of an axis stands in file names: ``bs8``, ``bf16``, ``width64``."""
+    """Format an axis's value for file names: ``bs8``, ``bf16``, ``width64``."""
     text = SHORT_DTYPES.get(str(value), str(value)) if name == "dtype" else str(value)
     label = SETTINGS[name].label if name in SETTINGS else name
     return _UNSAFE.sub("-", f"{label}{text}")
 
 
 def order_of(name: str) -> int:
-    """Return where a setting stands among others: as in the table, a user's own last."""
+    """Return a setting's sort key: its position in the table, with users' own settings last."""
     return list(SETTINGS).index(name) if name in SETTINGS else len(SETTINGS)

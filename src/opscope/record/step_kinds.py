@@ -1,4 +1,4 @@
-"""What a step is: where it begins and ends, and what else of a script repeated."""
+"""What a step is: where it begins and ends, and what else repeated in a script."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,12 +27,12 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AlsoSeen:
-    """What else of a script repeated, and was not taken for its steps.
+    """Something that repeated in a script and was not chosen as its steps.
 
     Attributes:
         kind: what it was.
         count: how often it was seen.
-        median_ns: how long one took by the host's clock, until the next one.
+        median_ns: median time on the host's clock from one to the next.
     """
 
     kind: StepKind
@@ -46,11 +46,11 @@ class StepsFound:
 
     Attributes:
         kind: of the steps.
-        boundary: what ends one, in the plural; None for functions, and where nothing repeated.
+        boundary: what ends a step, in the plural; None for functions, and if nothing repeated.
         also: what else repeated.
-        events: how many boundaries a step has: two, where two optimizers step in turn.
-        before: how many boundaries came before the steps that were timed.
-        timed: how many came while these were timed; more than they have, where something came between them.
+        events: boundaries per step: two if two optimizers step in turn.
+        before: boundaries before the timed steps.
+        timed: boundaries while the steps were timed; more than the steps have if something else came between them.
     """
 
     kind: StepKind
@@ -63,12 +63,12 @@ class StepsFound:
 
 @dataclass(frozen=True, slots=True)
 class OwnClock:
-    """What the same steps took in a run of the script with nothing of opscope but a clock at their boundaries.
+    """Times of the same steps in another run of the script, with only a clock at their boundaries.
 
     Attributes:
-        mean_ns: by the host's clock, from the first boundary to the last.
-        median_ns: of single steps; None where something came between them.
-        count: how many steps.
+        mean_ns: time per step on the host's clock, from the first boundary to the last.
+        median_ns: of single steps; None if something came between them.
+        count: number of steps.
     """
 
     mean_ns: int
@@ -78,11 +78,11 @@ class OwnClock:
 
 @dataclass(frozen=True, slots=True)
 class WantedSteps:
-    """Which steps of a script are to be measured.
+    """Which steps of a script to measure.
 
     Attributes:
-        kind: of the steps; None chooses by rank.
-        annotation: the name of the ranges, where ``kind`` is ``ANNOTATION``.
+        kind: of the steps; None lets the watcher choose by rank.
+        annotation: the name of the ranges if ``kind`` is ``ANNOTATION``, else None.
     """
 
     kind: StepKind | None = None
@@ -91,18 +91,18 @@ class WantedSteps:
 
 @dataclass(frozen=True, slots=True)
 class ScriptRun:
-    """One run of a script: the first one times its steps and then profiles them, another makes up what that lacked.
+    """What to do in one run of a script. The first run times and profiles; a second makes up for what that lacked.
 
     Attributes:
         wanted: which steps.
-        records: whether all is recorded from the beginning, for programs that end soon or have no boundaries.
+        records: whether to record from the beginning, for programs that end soon or have no boundaries.
         may_repeat: whether the script may be run once more.
-        patience_s: after so long, steps of a lower rank are taken; None waits for the script's end.
-        wall_ns: durations of steps that an earlier run has timed.
-        by_device: whether these are between marks on the device.
-        most_timed: how many steps are timed at most, where an earlier run showed how many there are; None for no limit.
+        patience_s: seconds after which steps of a lower rank are taken; None waits for the script's end.
+        wall_ns: durations of steps that an earlier run timed.
+        by_device: whether these were measured between CUDA events on the device.
+        most_timed: the most steps to time, if an earlier run showed how many there are; None for no limit.
         reason: why this run is needed; None for the first.
-        clock: whether nothing is done but to note the time at the boundaries of the steps that the record names.
+        clock: whether to do nothing but note the time at the boundaries of the recorded steps.
     """
 
     wanted: WantedSteps = WantedSteps()

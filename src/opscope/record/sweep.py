@@ -15,7 +15,7 @@ class Failure:
     """Why a configuration has no result.
 
     Attributes:
-        kind: what went wrong; ``usage`` and ``environment`` would hit every configuration alike.
+        kind: what went wrong; ``usage`` and ``environment`` would stop every configuration alike.
         message: one line for people.
         log: the process's output, relative to the run directory.
     """
@@ -36,9 +36,13 @@ class CycleFiles:
 
 @dataclass(frozen=True, slots=True)
 class EntryFiles:
-    """The files that a configuration has or will have, relative to the run directory. Nothing else names them.
+    """The files of a configuration, existing or planned, relative to the run directory. Nothing else names them.
 
-    ``light`` is the trace of the pass that collects device activities only.
+    Attributes:
+        record: the capture's record.
+        log: the output of the process that measured.
+        cycles: the files of each cycle of the profiler's schedule.
+        light: the trace of the pass that collects device activities only; None without one.
     """
 
     record: str
@@ -52,10 +56,17 @@ Status = Literal["pending", "done", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One configuration of a sweep and what became of it.
+    """One configuration of a sweep and its result.
 
-    ``measured`` says that raw files and record are there, ``trust`` is the verdict of the trust checks, ``problem``
-    says what makes a result worthless although it exists.
+    Attributes:
+        configuration: the configuration.
+        files: its files.
+        status: how far it is.
+        measured: whether its raw files and its record exist.
+        failure: why it has no result; None if nothing failed.
+        seconds: how long it took; None until it has ended.
+        trust: the verdict of the trust checks; None before they were made.
+        problem: what makes an existing result worthless; None if nothing does.
     """
 
     configuration: Configuration
@@ -70,12 +81,20 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A sweep: what was run, with what, and what became of each configuration.
+    """A sweep: what was run, in which environment, and the result of each configuration.
 
-    ``machine``, ``framework``, ``git_revision`` and ``clocks`` are those of the first configuration that was measured;
-    ``notes`` name configurations that were measured in another environment. ``target_digest`` is the SHA-256 of the
-    file that defines a target of the user's. ``digests`` holds the BLAKE2b digest of each file that was written, by its
-    name: what differs from it is not opscope's any more. ``page_failure`` says why there is no page.
+    Attributes:
+        command: the command line, without secrets.
+        created: UTC, ISO 8601.
+        opscope: the version that measured.
+        options: how it was measured.
+        entries: the configurations.
+        machine, framework, git_revision, clocks: those of the first configuration that was measured.
+        notes: name the configurations that were measured in another environment.
+        target_digest: SHA-256 of the file that defines the user's target; None for other targets.
+        digests: BLAKE2b digest of each file that was written, by its name. A file with another digest is no longer
+            opscope's, and is never removed.
+        page_failure: why there is no page; None if there is one.
     """
 
     schema: Literal["opscope.sweep/2"] = "opscope.sweep/2"

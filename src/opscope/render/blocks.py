@@ -1,7 +1,7 @@
-"""What a report is made of, before any renderer: sections of paragraphs, lists and tables.
+"""The content of a report, independent of any renderer: sections of paragraphs, lists and tables.
 
-Text is plain. What comes from a trace (operator and kernel names, paths) is wrapped in `Name`, so that every renderer
-knows what it must not trust and can set it as code.
+Text is plain. Text from a trace (operator and kernel names, paths) is wrapped in `Name`, so that every renderer knows
+what it must not trust and can set it as code.
 """
 
 from dataclasses import dataclass
@@ -38,13 +38,13 @@ class Bullets:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of text. ``numeric`` columns are set flush right.
+    """A table of text.
 
     Attributes:
         columns: the headings.
         rows: one tuple per row, as long as ``columns``.
-        numeric: positions of numeric columns.
-        optional: positions of columns that may be left out where there is no room.
+        numeric: positions of numeric columns, which are set flush right.
+        optional: positions of columns that may be left out if there is no room.
     """
 
     columns: tuple[str, ...]

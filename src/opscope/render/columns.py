@@ -1,6 +1,6 @@
-"""Columns of tables: heading and content stand together, so that neither is counted by its position.
+"""Columns of tables. Heading and content are defined together, so that nothing depends on positions.
 
-`table_of` builds what people read, `field_values` what CSV has of the same rows.
+`table_of` builds tables for people, `field_values` the CSV of the same rows.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,9 +19,9 @@ class Column(Generic[T]):
 
     Attributes:
         heading: its heading.
-        text: writes the cell of a row; text from a trace or a user is a `Name`.
+        text: formats the cell of a row; it must return a `Name` for text from a trace or a user.
         numeric: whether it is set flush right.
-        optional: whether it may be left out where there is no room.
+        optional: whether it may be left out if there is no room.
     """
 
     heading: str
@@ -31,7 +31,7 @@ class Column(Generic[T]):
 
 
 def table_of(columns: Sequence[Column[T]], rows: Iterable[T]) -> Table:
-    """Build the table that has these columns, with one line for each of ``rows``."""
+    """Build a table with these columns and one line for each of ``rows``."""
     return Table(
         columns=tuple(column.heading for column in columns),
         rows=tuple(tuple(column.text(row) for column in columns) for row in rows),
@@ -41,5 +41,5 @@ def table_of(columns: Sequence[Column[T]], rows: Iterable[T]) -> Table:
 
 
 def field_values(row: object, names: Iterable[str]) -> tuple[Name, ...]:
-    """Return fields of a record as CSV has them: bare figures, and nothing where a value is unknown."""
+    """Return fields of a record for CSV: plain figures, and an empty text if a value is None."""
     return tuple(Name("" if (value := getattr(row, name)) is None else str(value)) for name in names)

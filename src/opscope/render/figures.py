@@ -1,10 +1,10 @@
-"""Figures that documents hold in other units than nanoseconds, as text."""
+"""Formats figures that documents hold in units other than nanoseconds."""
 
 from opscope.base.units import NS_PER_MS, format_ns
 
 
 def ms(value: float | None) -> str:
-    """Format milliseconds in the unit that fits; ``-`` for unknown."""
+    """Format a duration of ``value`` milliseconds in a suitable unit; ``-`` for unknown."""
     return "-" if value is None else format_ns(value * NS_PER_MS)
 
 

@@ -1,4 +1,4 @@
-"""Sections -> GitHub-flavoured Markdown. Names are set as code or escaped: nothing in a trace becomes markup."""
+"""Renders sections as GitHub-flavoured Markdown. Names are set as code or escaped, so that none becomes markup."""
 
 import re
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ _MARKUP = re.compile(r"([\\`*<>\[\]|~&#])")
 _LOOSE_UNDERSCORE = re.compile(r"(?<!\w)_|_(?!\w)")
 _AUTOLINK = re.compile(r"(?<=http)(?=://)|(?<=https)(?=://)|(?<=ftp)(?=://)|(?<=www)(?=\.)|(?=@)", re.IGNORECASE)
 _FENCE = re.compile(r"`+")
-# What sites make links and mentions of, in the text as it is shown, whatever was escaped: addresses, @names, #12,
-# GH-12, commits. As code it stays what it is.
+# Words that sites turn into links and mentions even if they are escaped: addresses, @names, #12, GH-12, commits. They
+# are set as code, which sites leave alone.
 _LIVE = re.compile(
     r"\S*(?:@|://|www\.|mailto:|xmpp:|#\d|GH-\d|(?<![0-9A-Za-z])(?=[0-9a-f]*[a-f])(?=[a-f]*\d)[0-9a-f]{7,40}(?![0-9A-Za-z]))\S*",
     re.IGNORECASE,
@@ -19,7 +19,7 @@ _LIVE = re.compile(
 
 
 def render(section: Section, level: int = 1) -> str:
-    """Render a section and all below it; the outermost heading has ``level`` number signs."""
+    """Render a section and its inner sections; the outermost heading has ``level`` number signs."""
     return "\n".join(_lines(section, level)).rstrip() + "\n"
 
 
@@ -59,6 +59,7 @@ def _row(cells: tuple[str, ...]) -> str:
 def _inline(parts: Inline) -> str:
     joined = ""
     for part in map(_part, parts):
+        # Two code spans side by side would share their backticks and become one.
         joined += " " + part if joined.endswith("`") and part.startswith("`") else part
     return joined
 
@@ -71,6 +72,7 @@ def _code(text: str) -> str:
     plain = printable(text)
     if not plain:
         return ""
+    # A code span ends at as many backticks as it begins with, so it needs more than any run of them within it.
     longest = max((len(run) for run in _FENCE.findall(plain)), default=0)
     fence = "`" * (longest + 1)
     pad = " " if plain.startswith("`") or plain.endswith("`") else ""
@@ -88,5 +90,6 @@ def _escaped(text: str) -> str:
 
 def _without_markup(text: str) -> str:
     plain = _AUTOLINK.sub(r"\\", _MARKUP.sub(r"\\\1", printable(text)))
+    # One underscore alone cannot begin and end emphasis; within words none does.
     loose = _LOOSE_UNDERSCORE.findall(plain)
     return _LOOSE_UNDERSCORE.sub(r"\\_", plain) if len(loose) > 1 else plain

@@ -1,4 +1,4 @@
-"""Statements as sentences: one per kind of evidence, made last and from nothing else."""
+"""Writes statements as sentences: one per kind of evidence, made from the evidence alone."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,12 +9,16 @@ from opscope.documents.statements import Statement
 
 
 def worded(statement: Statement) -> Statement:
-    """Return the statement with its sentence."""
+    """Return the statement with its ``text`` filled."""
     return replace(statement, text=sentence(statement.evidence))
 
 
 def sentence(evidence: doc.AnyEvidence) -> str:
-    """Say what a piece of evidence says."""
+    """Return the sentence of a piece of evidence.
+
+    Raises:
+        TypeError: there is no sentence for evidence of this type.
+    """
     for words in (_on_work, _on_launch, _on_memory, _on_gains):
         if (text := words(evidence)) is not None:
             return text

@@ -1,4 +1,4 @@
-"""Tables -> aligned text, CSV, JSON or Markdown, for commands with ``--format``."""
+"""Renders tables as aligned text, CSV or Markdown, for commands with ``--format``."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from opscope.render.markdown import render
 
 
 class Format(StrEnum):
-    """What every table command offers."""
+    """The output formats that every command with tables offers."""
 
     TABLE = "table"
     JSON = "json"
@@ -37,7 +37,7 @@ def _aligned(row: tuple[str, ...], widths: list[int], numeric: frozenset[int]) -
 
 
 def as_csv(table: Table) -> str:
-    """Write comma-separated values with a header line."""
+    """Write comma-separated values with a header line; cells that a spreadsheet would compute are escaped."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for row in (table.columns, *table.rows):
@@ -51,7 +51,7 @@ _MAY_BE_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def _no_formula(cell: str) -> str:
-    """Keep spreadsheets from computing a name: what may be a formula gets an apostrophe before it, numbers none."""
+    """Put an apostrophe before text that a spreadsheet would take for a formula; numbers stay as they are."""
     harmless = cell == "-" or _NUMBER.fullmatch(cell) or _FLAG.fullmatch(cell)
     if cell.startswith(_MAY_BE_FORMULAS) and not harmless:
         return f"'{cell}"

@@ -1,4 +1,4 @@
-"""An analysis as a table: by operator, kernel, shape, module, category, step, gap, iteration and more."""
+"""Tables of an analysis by operator, kernel, shape, module, category, step, gap, iteration and more."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from opscope.report.by import By
 
 @dataclass(frozen=True, slots=True)
 class _FrameColumn:
-    """A column as people see it: heading, and how its values are written (given the value and the analysis).
+    """A column for people: its heading, and a function that formats a value (it also gets the analysis).
 
-    ``optional`` ones are left out where a terminal has no room.
+    ``optional`` columns are left out if a terminal has no room.
     """
 
     heading: str
@@ -40,7 +40,7 @@ def _shapes(value: Any, _: Analysis) -> str:
 
 
 def _kernel(value: Any, _: Analysis) -> str:
-    """Name an activity by what its name means."""
+    """Format the short name of an activity."""
     return "-" if value is None else Name(short_name(value))
 
 
@@ -59,6 +59,7 @@ def _time(value: Any, _: Analysis) -> str:
 
 
 def _device_time(value: Any, analysis: Analysis) -> str:
+    # If no device work was recorded, the zeros of the tables are unknown times.
     return format_ns(value) if analysis.has_device_times else "-"
 
 
@@ -67,6 +68,7 @@ def _of_device_sum(value: Any, analysis: Analysis) -> str:
 
 
 def _of_window(value: Any, analysis: Analysis) -> str:
+    # Of the longest window, because one table has the gaps of all devices.
     return format_share(value, max((line.window.duration_ns for line in analysis.devices), default=0) or None)
 
 
@@ -85,6 +87,7 @@ _OPERATOR_TIMES = {
     "total_cpu_ns": _FrameColumn("Total CPU", _time, optional=True),
     "activities": _FrameColumn("Activities", _count, optional=True),
 }
+# Keys are columns of the frames of `_table`, except ``share``: that is the share of `weight_of`.
 _COLUMNS: Mapping[By, Mapping[str, _FrameColumn]] = {
     By.OPERATOR: {
         **_NAME,
@@ -212,7 +215,7 @@ _SHARE_OF = {
     By.GRAPH: "total_ns",
     By.BACKWARD: "backward_device_ns",
     By.ITERATION: "device_sum_ns",
-}  # whose share "of device sum" is, where not self device time
+}  # the column whose share is shown, if it is not the self device time
 
 
 def rows_by(analysis: Analysis, by: By, sort: str | None = None) -> pl.DataFrame:
@@ -221,7 +224,7 @@ def rows_by(analysis: Analysis, by: By, sort: str | None = None) -> pl.DataFrame
     Args:
         analysis: of one trace.
         by: what a row stands for.
-        sort: a column to sort by instead, by its name or its heading: numbers descending, text ascending.
+        sort: the name or heading of a column to sort by, numbers descending, text ascending; None keeps the order.
 
     Raises:
         UsageError: the trace does not record what the rows need, or there is no such column.
@@ -234,11 +237,16 @@ def rows_by(analysis: Analysis, by: By, sort: str | None = None) -> pl.DataFrame
 
 
 def _column_named(text: str, by: By, table: pl.DataFrame) -> str:
-    """Return the column that a name or a heading means, whatever its case."""
+    """Return the column with a name or a heading, ignoring the heading's case.
+
+    Raises:
+        UsageError: there is no such column.
+    """
     if text in table.columns:
         return text
     headings = {column.heading.casefold(): name for name, column in _COLUMNS[by].items()}
     name = headings.get(text.casefold())
+    # The share is shown and not stored: sorting by it is sorting by the figure that it is a share of.
     name = weight_of(by) if name == "share" else name
     if name is None or name not in table.columns:
         known = ", ".join(column.heading for column in _COLUMNS[by].values())
@@ -285,9 +293,12 @@ def table_by(analysis: Analysis, by: By, *, sort: str | None, top: int | None, s
     Args:
         analysis: of one trace.
         by: what a row stands for.
-        sort: see `rows_by`.
-        top: how many rows; None for all.
-        short_names: whether kernels are named by what their names mean.
+        sort: as for `rows_by`.
+        top: the number of rows; None for all.
+        short_names: whether to shorten kernels' names to what they mean.
+
+    Raises:
+        UsageError: as `rows_by`.
     """
     rows = rows_by(analysis, by, sort)
     columns = _COLUMNS[by]
@@ -309,7 +320,17 @@ _KERNEL_NAMES = (By.KERNEL, By.GRAPH)  # tables whose names are those of kernels
 
 
 def values_by(analyses: Mapping[str, Analysis], by: By, *, sort: str | None, top: int | None) -> Table:
-    """Build the table for programs: exact figures of every trace; empty where unknown."""
+    """Build the table for programs: exact figures of every trace, empty if unknown.
+
+    Args:
+        analyses: at least one analysis, by the trace's name.
+        by: what a row stands for.
+        sort: as for `rows_by`.
+        top: the number of rows of each trace; None for all.
+
+    Raises:
+        UsageError: as `rows_by`.
+    """
     tables = {trace: rows_by(analysis, by, sort) for trace, analysis in analyses.items()}
     rows = (
         (trace, *("" if value is None else str(value) for value in values))

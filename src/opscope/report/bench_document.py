@@ -1,4 +1,4 @@
-"""Benchmarks as people read them."""
+"""Renders benchmarks for people."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -32,7 +32,7 @@ _COLUMNS: Final = {
 
 
 def bench_section(document: BenchDocument) -> Section:
-    """Build everything: where it ran, the durations, the verdicts, what is doubtful."""
+    """Build the section of a benchmark: where it ran, durations, notes, and the comparisons with the baseline."""
     blocks: list[Block] = [Paragraph.of(_where(document)), bench_table(document)]
     blocks += [Bullets(tuple((text,) for text in _notes(document.results)))] if any(_notes(document.results)) else []
     if len(document.results) > 1:
@@ -51,7 +51,7 @@ def _where(document: BenchDocument) -> str:
 
 
 def bench_table(document: BenchDocument) -> Table:
-    """One row per variant and choice of parameters; each kind of duration has a column of its own."""
+    """Build a table with a row per variant and choice of parameters, and a column per kind of duration."""
     durations = (
         Column[BenchResult](heading, partial(_shown, measure=measure), numeric=True)
         for measure, heading in _COLUMNS.items()
@@ -80,6 +80,7 @@ def _shown(result: BenchResult, measure: Measure) -> str:
 def _width(found: Duration) -> str:
     if found.ci_low is None or found.ci_high is None or not found.median:
         return ""
+    # Half of the interval, in percent of the median.
     return f" +-{50 * (found.ci_high - found.ci_low) / found.median:.1f} %"
 
 
@@ -87,6 +88,7 @@ def _rate(result: BenchResult) -> str:
     limit = result.limit
     if limit is None:
         return "-"
+    # Work with products shows operations, other work bytes.
     if limit.flop_per_s:
         return f"{limit.flop_per_s / _TERA:,.1f} TFLOP/s"
     return "-" if limit.bytes_per_s is None else f"{limit.bytes_per_s / _TERA:,.3f} TB/s"
@@ -100,7 +102,7 @@ def _right(result: BenchResult) -> str:
     checked = result.correctness
     if checked is None:
         return "-"
-    if checked.worst is not None:  # the inputs that decided, whatever the error of others
+    if checked.worst is not None:  # the error of the inputs that decided the verdict, even if others have a larger one
         shown = next((error.error for error in checked.errors if error.regime == checked.worst), None)
     else:
         shown = max((error.error for error in checked.errors if error.error is not None), default=None)
@@ -114,6 +116,7 @@ _EXCEEDS: Final = (
 
 
 def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
+    # By text, so that a note on many variants is written once, with all their names.
     seen: dict[str, list[str]] = {}
     for result in results:
         name = f"{result.case}: {result.name}"
@@ -135,7 +138,7 @@ def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
 
 
 def bars_table(results: Sequence[BenchResult]) -> Table:
-    """The durations as bars: kernels where all have them, else the host's clock."""
+    """Build a table of bars for the durations of the best measure that all results have (`headline`)."""
     measure = headline(results)
     timed = [(result, found) for result in results if (found := result.duration(measure)) is not None]
     longest = max((found.median for _, found in timed), default=0.0) or 1.0
@@ -157,7 +160,7 @@ def _written(parameters: Mapping[str, object]) -> str:
 
 
 def ran_table(results: Sequence[BenchResult]) -> Table:
-    """What each variant runs; with several choices of parameters, with the first one."""
+    """Build a table of what each variant runs, for its first choice of parameters."""
     first: dict[tuple[str, str], BenchResult] = {}
     for result in results:
         first.setdefault((result.case, result.name), result)
@@ -170,7 +173,7 @@ def ran_table(results: Sequence[BenchResult]) -> Table:
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """One row per variant beside its baseline."""
+    """Build a table with a row per comparison of a variant with its baseline."""
     columns: tuple[Column[Comparison], ...] = (
         Column("Variant", lambda found: Name(found.variant)),
         Column("Baseline", lambda found: Name(found.baseline)),
@@ -188,7 +191,7 @@ def _interval(low: float | None, high: float | None) -> str:
 
 
 def change_table(found: Sequence[Changed]) -> Table:
-    """One row per saved benchmark."""
+    """Build a table with a row per saved benchmark, then and now."""
     columns: tuple[Column[Changed], ...] = (
         Column("Benchmark", lambda one: Name(one.name)),
         Column("By", lambda one: "-" if one.measure is None else _COLUMNS[one.measure]),

@@ -1,4 +1,4 @@
-"""Benchmarks as pictures: durations over a parameter, or bars. Needs matplotlib (the extra ``plot``)."""
+"""Plots benchmarks: durations over a parameter, or bars. Needs matplotlib (the extra ``plot``)."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -17,20 +17,20 @@ _WIDTH, _HEIGHT = 8.0, 4.5  # inches
 
 
 def check_format(target: Path) -> None:
-    """Refuse a name that tells no format.
+    """Check that a file name shows a supported format.
 
     Raises:
-        UsageError: it ends in something else than ``.png``, ``.svg`` or ``.pdf``.
+        UsageError: it does not end in ``.png``, ``.svg`` or ``.pdf``.
     """
     if target.suffix.lower() not in _FORMATS:
         raise UsageError(f"a plot is written as {', '.join(_FORMATS)}, not as {target.name}")
 
 
 def drawn(document: BenchDocument, suffix: str) -> bytes:
-    """Draw one picture per case, below each other; return the content of the file.
+    """Draw one plot per case, below each other; return the content of the file.
 
     Args:
-        document: what was measured.
+        document: the benchmark.
         suffix: ``.png``, ``.svg`` or ``.pdf``.
 
     Raises:
@@ -64,7 +64,7 @@ def _draw(axes: "Axes", case: str, results: Sequence[BenchResult]) -> None:
 
 
 def _parameter(results: Sequence[BenchResult]) -> str | None:
-    """Return the parameter with numbers that has the most values; None where there is one choice only."""
+    """Return the numeric parameter with the most values; None if no numeric parameter has more than one."""
     names = dict.fromkeys(name for result in results for name in result.parameters)
     values = {name: {r.parameters[name] for r in results if name in r.parameters} for name in names}
     numeric = {name: len(found) for name, found in values.items() if len(found) > 1 and all(map(_is_number, found))}
@@ -72,6 +72,7 @@ def _parameter(results: Sequence[BenchResult]) -> str | None:
 
 
 def _is_number(text: str) -> bool:
+    # Documents hold parameters as text, whatever their type was.
     return text.replace(".", "", 1).isdecimal()
 
 
@@ -113,7 +114,7 @@ def _series(
 
 
 def _label(result: BenchResult, results: Sequence[BenchResult], without: str | None = None) -> str:
-    """Return the variant's name, with the parameters that differ."""
+    """Return the variant's name with the parameters that differ between results, except ``without``."""
     differs = [
         f"{name}={value}"
         for name, value in result.parameters.items()

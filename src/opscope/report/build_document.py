@@ -1,4 +1,4 @@
-"""`BuildDocument` and `ListingDocument` as text and tables."""
+"""Renders `BuildDocument` and `ListingDocument` as text and tables."""
 
 import linecache
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from opscope.render.columns import Column, table_of
 
 
 def kernels_table(document: BuildDocument) -> Table:
-    """One row per kernel and architecture; the occupancy is of blocks of the document's size."""
+    """Build a table with a row per kernel and architecture; occupancy is for blocks of ``block_threads`` threads."""
     return table_of(_COLUMNS, document.kernels)
 
 
@@ -36,7 +36,7 @@ _COLUMNS: Final[tuple[Column[KernelResources], ...]] = (
 
 
 def build_lines(document: BuildDocument) -> Iterator[str]:
-    """Yield what was built, of what, and what deserves a look."""
+    """Yield lines on what was built, the compiler's warnings, and remarks on the kernels."""
     yield document.command
     held = ", ".join(_contents(document)) or "no code for a GPU"
     if not document.kernels:
@@ -53,6 +53,7 @@ def build_lines(document: BuildDocument) -> Iterator[str]:
     for message in document.messages:
         place = "" if message.file is None else f"{message.file}:{message.line}: "
         yield f"warning: {place}{message.text}"
+    # One line per kernel and remark, with all architectures that it holds for.
     found: dict[tuple[str, str], list[str]] = {}
     for kernel in document.kernels:
         for remark in _remarks(kernel):
@@ -86,13 +87,13 @@ def _remarks(kernel: KernelResources) -> Iterator[str]:
 
 
 def listing_lines(kernel: KernelListing) -> Iterator[str]:
-    """Yield a listing with the source line before the instructions that it became."""
+    """Yield the lines of a listing, with each source line before the instructions that it was compiled to."""
     yield f"// {kernel.name} ({kernel.arch})"
     shown: tuple[str | None, int | None] = (None, None)
     for instruction in kernel.instructions:
         place = (instruction.file, instruction.line)
         if place != shown and instruction.file is not None and instruction.line:
-            text = linecache.getline(instruction.file, instruction.line).strip()
+            text = linecache.getline(instruction.file, instruction.line).strip()  # empty if the file is not here
             yield f"// {instruction.file}:{instruction.line}{f'  {text}' if text else ''}"
         shown = place
         yield instruction.text

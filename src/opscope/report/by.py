@@ -1,9 +1,9 @@
-"""What the rows of an analysis' table can stand for. Apart from the tables, so that options know it without polars."""
+"""The groupings of an analysis' tables. Apart from the tables, so that command-line options need not import polars."""
 
 from enum import StrEnum
 from typing import Final
 
-SHOWN_ROWS: Final = 20  # in a table for people, unless they want another number
+SHOWN_ROWS: Final = 20  # default number of rows in a table for people
 
 
 class By(StrEnum):

@@ -1,4 +1,4 @@
-"""The comparison of a sweep, from the documents of its configurations. `comparison_report` shows it."""
+"""Builds the comparison of a sweep from the documents of its configurations. `comparison_report` renders it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -18,7 +18,12 @@ ON_DEVICE, IN_PROCESS = "device, allocated", "process, resident"
 
 
 def compare(documents: Sequence[TraceDocument], manifest: Manifest) -> Comparison:
-    """Build the comparison of the configurations that have results, and name those that have none."""
+    """Build the comparison of a sweep's configurations.
+
+    Args:
+        documents: of the configurations that have results.
+        manifest: the sweep's; it names the configurations that failed or did not run.
+    """
     rows = tuple(_row(document) for document in documents)
     first = manifest.entries[0].configuration
     capture = documents[0].capture if documents else None
@@ -27,6 +32,7 @@ def compare(documents: Sequence[TraceDocument], manifest: Manifest) -> Compariso
     return Comparison(
         target=first.target,
         mode=first.mode,
+        # The type that the workload used, rather than the one that was requested.
         dtype=(workload.dtype if workload else None) or first.dtype,
         description=workload.description if workload else first.target,
         command=manifest.command,
@@ -55,6 +61,7 @@ def _row(document: TraceDocument) -> ComparisonRow:
     wall, memory = measurement.wall, measurement.memory
     allocated = memory.allocated_bytes if memory else None
     resident = memory.resident_bytes if memory else None
+    # Within the window only, as idle time and shares are.
     busy = sum(d.busy_ns - d.outside_window_ns for d in document.devices)
     return ComparisonRow(
         id=document.name,
@@ -83,6 +90,7 @@ def _row(document: TraceDocument) -> ComparisonRow:
 
 
 def _number(value: Value | None) -> int | None:
+    # In Python a bool is an int, but it is not a size.
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -92,7 +100,7 @@ def _contended(document: TraceDocument) -> bool | None:
 
 
 def _categories(document: TraceDocument, steps: int) -> dict[str, float]:
-    """Return the self time per category and step: device time, or CPU time where no device worked."""
+    """Return the self time per category and step in milliseconds: device time, or CPU time if no device worked."""
     times = {
         row.category: row.self_device_ns if document.has_device_times else row.self_cpu_ns
         for row in document.categories
@@ -118,8 +126,10 @@ def _quantities(rows: Sequence[ComparisonRow]) -> Iterator[tuple[str, _Quantity]
     yield "device sum", lambda row: row.device_sum_ms
     yield "sequences/s", lambda row: row.sequences_per_second
     yield "tokens/s", lambda row: row.tokens_per_second
+    # Memory resident in the process is no such quantity: it includes libraries.
     yield "peak memory", lambda row: row.peak_memory_bytes if row.peak_memory_kind == ON_DEVICE else None
     for category in _largest_categories(rows):
+        # Bound as a default: all closures would otherwise see the last category.
         yield category, lambda row, category=category: row.categories_ms.get(category)  # type: ignore[misc]
 
 
@@ -132,6 +142,7 @@ def _largest_categories(rows: Sequence[ComparisonRow]) -> list[str]:
 
 
 def _scaling(rows: Sequence[ComparisonRow]) -> Iterator[ScalingRow]:
+    # Times taken while other processes used the CPU would pass for growth.
     rows = [row for row in rows if not row.contended]
     numeric = dict.fromkeys(name for row in rows for name, value in row.axes.items() if _number(value) is not None)
     for quantity, value in _quantities(rows):
@@ -142,7 +153,7 @@ def _scaling(rows: Sequence[ComparisonRow]) -> Iterator[ScalingRow]:
 
 
 def _growth_along(along: str, rows: Sequence[ComparisonRow], quantity: str, value: _Quantity) -> Iterator[ScalingRow]:
-    """Yield how a quantity grows along one axis, for every combination of the values of all others."""
+    """Yield how a quantity grows along one axis, for each combination of values of all other axes."""
     groups: dict[tuple[tuple[str, Value], ...], dict[int, ComparisonRow]] = {}
     for row in rows:
         if (size := _number(row.axes.get(along))) is not None:
@@ -160,7 +171,7 @@ def _growth_along(along: str, rows: Sequence[ComparisonRow], quantity: str, valu
 
 
 def _other_size(along: str, others: Mapping[str, Value]) -> int | None:
-    """Return the other one of the two sizes that every sweep may have."""
+    """Return the value of the other size (batch size or sequence length) if ``along`` is one of them, else None."""
     sizes = [name for name, setting in SETTINGS.items() if setting.is_size]
     if along not in sizes:
         return None
@@ -168,7 +179,7 @@ def _other_size(along: str, others: Mapping[str, Value]) -> int | None:
 
 
 def _possible_ratio(quantity: str, smaller: ComparisonRow, larger: ComparisonRow) -> tuple[float | None, float | None]:
-    """Return the least and the largest ratio of wall times that the intervals of the two medians allow."""
+    """Return the range of the ratio of wall times by both medians' intervals; None for other quantities."""
     if quantity != _WALL or smaller.wall_low_ms is None or smaller.wall_high_ms is None:
         return None, None
     if larger.wall_low_ms is None or larger.wall_high_ms is None:

@@ -1,4 +1,4 @@
-"""The comparison of a sweep as a table and as a report. Shows what `Comparison` holds and computes nothing."""
+"""Renders the comparison of a sweep as a table and as a report. Computes nothing that `Comparison` does not hold."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -21,7 +21,7 @@ _MEMORY_KINDS = {
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Build the table that people see: one row per configuration, without columns that do not apply to any."""
+    """Build the table for people: a row per configuration, without columns that apply to none."""
     rows = comparison.rows
     on_device = comparison.measured_on == "device"
     counts_sequences = any(row.sequences_per_second is not None for row in rows)
@@ -49,7 +49,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def comparison_values(comparisons: Mapping[str, Comparison]) -> Table:
-    """Build the table for programs: every figure of every configuration in its exact unit; empty where unknown.
+    """Build the table for programs: all figures of every configuration in their exact units, empty if unknown.
 
     Args:
         comparisons: by the name of the sweep.

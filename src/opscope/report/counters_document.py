@@ -1,4 +1,4 @@
-"""Counters of Nsight Compute, and a trace -> `CountersDocument`, and that as a table."""
+"""Joins Nsight Compute's counters with a run as a `CountersDocument`, and renders it as a table."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,13 @@ from opscope.trace.model import Trace
 def build_counters(
     files: Sequence[str], counters: Sequence[KernelCounters], traces: Sequence[Trace]
 ) -> CountersDocument:
-    """Build the document; without traces, of the counters alone."""
+    """Build the document.
+
+    Args:
+        files: the files that the counters are from.
+        counters: all measured launches, in order.
+        traces: of the run, one per process; empty for the counters alone.
+    """
     launches = joined_launches(counters, traces)
     return CountersDocument(
         files=tuple(files),
@@ -50,19 +56,24 @@ _COLUMNS: Final[tuple[Column[CounterRow], ...]] = (
 
 
 def counters_table(document: CountersDocument, top: int | None) -> Table:
-    """Return the kernels, those of the largest time first."""
+    """Build the table for people, the kernels with the most time first.
+
+    Args:
+        document: the counters.
+        top: the number of rows; None for all.
+    """
     return table_of(_COLUMNS, document.kernels[:top])
 
 
 def counters_values(document: CountersDocument, top: int | None) -> Table:
-    """Return the kernels with the fields' own names and plain numbers, for programs."""
+    """Build the table for programs, with the document's field names and plain numbers; see `counters_table`."""
     names = tuple(field.name for field in dataclasses.fields(CounterRow))
     rows = tuple(field_values(row, names) for row in document.kernels[:top])
     return Table(names, rows, frozenset(range(3, len(names))))
 
 
 def counters_lines(document: CountersDocument) -> Iterator[str]:
-    """Yield what the table does not say."""
+    """Yield notes on how to read the table."""
     yield (
         "Durations are medians. Nsight Compute sets the clocks to their base and empties the caches before each "
         "kernel, unless it was told otherwise (--clock-control none --cache-control none)."

@@ -1,4 +1,4 @@
-"""The difference of two runs as people read it."""
+"""Renders the difference of two runs for people."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -20,6 +20,7 @@ from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Secti
 from opscope.render.columns import Column, field_values, table_of
 from opscope.report.by import SHOWN_ROWS
 
+# Fields of `WorkChange`, which add up to its change -> words.
 _REASONS: Final = {
     "calls_ns": "calls",
     "inputs_ns": "other inputs",
@@ -31,7 +32,12 @@ _REASONS: Final = {
 
 
 def difference_section(document: DiffDocument, top: int | None = SHOWN_ROWS) -> Section:
-    """Build the section of a whole document, with the first ``top`` rows of work of each pair; all for None."""
+    """Build the section of a whole document.
+
+    Args:
+        document: the difference.
+        top: the rows of work shown for each pair; None for all.
+    """
     one_sided = [
         (f"only {when}: ", Name(", ".join(names)))
         for when, names in (("before", document.only_before), ("after", document.only_after))
@@ -77,6 +83,7 @@ def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
         return
     yield work_table(step, top)
     shown = step.work[:top]
+    # The lines of the table below add up to the change exactly, however many rows of work are shown.
     rest = step.work_ns - sum(row.change_ns for row in shown)
     others = len(step.work) - len(shown)
     lines = chain(
@@ -92,7 +99,12 @@ def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
 
 
 def work_table(step: StepChange, top: int | None = None) -> Table:
-    """One row per group of work, the largest change first."""
+    """Build a table with a row per group of work, the largest change first.
+
+    Args:
+        step: the step taken apart.
+        top: the number of rows; None for all.
+    """
     columns: tuple[Column[WorkChange], ...] = (
         Column("Operator", lambda row: Name(_called(row))),
         Column("Inputs", lambda row: Name(input_shapes(row.inputs_after or row.inputs_before)), optional=True),
@@ -107,7 +119,7 @@ def work_table(step: StepChange, top: int | None = None) -> Table:
 
 
 def work_values(document: DiffDocument) -> Table:
-    """Every group of work of every pair, as plain values."""
+    """Build the table for programs: every group of work of every pair, as plain values."""
     columns = (
         "pair", "operator", "renamed_to", "category", "matched", "inputs_before", "inputs_after", "calls_before",
         "calls_after", "before_ns", "after_ns", "change_ns", *_REASONS,
@@ -130,7 +142,7 @@ def _calls(row: WorkChange) -> str:
 
 
 def _reasons(row: WorkChange) -> Iterator[str]:
-    """Yield what the change of a group is made of; of one reason, that alone."""
+    """Yield the reasons for a group's change, the largest first, with their parts if there are several."""
     if row.matched in (Matched.GONE, Matched.NEW):
         return
     words_of = {**_REASONS, "kernel_changed_ns": f"other kernels{_kernels(row)}"}
@@ -140,7 +152,7 @@ def _reasons(row: WorkChange) -> Iterator[str]:
 
 
 def _kernels(row: WorkChange) -> str:
-    """Name the kernels that took each other's place, where one did on either side."""
+    """Name the replaced and the new kernel if there is exactly one of each; else return an empty text."""
     gone = [short_name(one.before) for one in row.kernels if one.before and not one.after]
     new = [short_name(one.after) for one in row.kernels if one.after and not one.before]
     return f" ({gone[0]} -> {new[0]})" if len(gone) == len(new) == 1 else ""
@@ -190,5 +202,5 @@ def _more(size: int) -> str:
 
 
 def change(ns: float) -> str:
-    """Format a change: what takes longer has a plus sign."""
+    """Format a change in nanoseconds, with a plus sign if it takes longer."""
     return f"+{format_ns(ns)}" if ns > 0 else format_ns(ns)

@@ -1,4 +1,4 @@
-"""Dossiers as people read them."""
+"""Renders dossiers for people."""
 
 from opscope.documents.dossier import DossierDocument
 from opscope.render.blocks import Name, Paragraph, Section

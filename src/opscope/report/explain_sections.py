@@ -1,4 +1,4 @@
-"""An explanation as people read it."""
+"""Renders explanations of operators and kernels for people."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,6 +11,7 @@ from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Secti
 from opscope.render.columns import Column, table_of
 
 _LAUNCHES_SHOWN = 12
+# Fields of `DecodedKernel` -> headings, in the order in which they are shown.
 _DECODED = {
     "family": "Family",
     "operation": "Operation",
@@ -31,7 +32,12 @@ _DECODED = {
 
 
 def explain_section(document: ExplainDocument, *, with_trust: bool = True) -> Section:
-    """Build the section on one operator or kernel; ``with_trust`` unless the failed checks stand somewhere else."""
+    """Build the section on one operator or kernel.
+
+    Args:
+        document: the explanation.
+        with_trust: whether to list failed trust checks; False if they are shown elsewhere.
+    """
     blocks: list[Block] = [Bullets(tuple(_facts(document)))]
     if with_trust:
         blocks.extend(failed_checks(document.context.failed_checks))
@@ -41,7 +47,7 @@ def explain_section(document: ExplainDocument, *, with_trust: bool = True) -> Se
 
 
 def failed_checks(checks: Sequence[Check]) -> Iterator[Block]:
-    """Say which trust checks the trace fails."""
+    """Yield a warning with the trust checks that the trace fails; nothing if it fails none."""
     if checks:
         yield Paragraph.of("Do not rely on the figures before these are cleared up:")
         yield Bullets(tuple((f"FAIL {check.name}: ", Name(check.sentence)) for check in checks))

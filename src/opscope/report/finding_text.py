@@ -1,4 +1,4 @@
-"""Findings in words: what to do first, for people who read three lines; and all of it, for those who act."""
+"""Writes findings as text: a short list of what to do first, and the full section."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,10 +9,11 @@ from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Secti
 
 
 def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
-    """Say what to do first: of each finding what it could save and what is the matter, and then what to write."""
+    """Yield two lines for each finding to begin with: what it could save and why, then what to change."""
     chosen = [finding for finding in findings if finding.is_first]
     numbers = {finding.id: number for number, finding in enumerate(chosen, start=1)}
     for number, finding in enumerate(chosen, start=1):
+        # Of findings that overlap, only those listed above are named.
         same = ", ".join(str(numbers[name]) for name in finding.overlaps if numbers.get(name, number) < number)
         of_it = f"; some of the same time as {same}" if same else ""
         yield (f"{number}. {headline(finding)}",)
@@ -20,13 +21,13 @@ def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
 
 
 def headline(finding: Finding) -> str:
-    """Say in one line what a finding could save, and what is the matter."""
+    """Return one line with what a finding could save, and its title."""
     saving = f"{finding.saving[0].upper()}{finding.saving[1:]}: " if finding.saving else ""
     return f"{saving}{printable(finding.title)}"
 
 
 def place(where: Where) -> Iterator[str | Name]:
-    """Say where it is: the line of Python if that was recorded, else what is nearest to it."""
+    """Yield where it is: the line of Python if recorded, else the module, operator or range; nothing if unknown."""
     found = where.python or where.module or where.operator or where.annotation
     if found is not None:
         yield ", in "
@@ -34,7 +35,12 @@ def place(where: Where) -> Iterator[str | Name]:
 
 
 def findings_section(findings: Sequence[Finding], reason: str | None = None) -> Section:
-    """Build the section with all findings, their evidence and how to prove them; or why there are none."""
+    """Build the section with all findings and their evidence.
+
+    Args:
+        findings: in the order of their rank.
+        reason: why there are none, if there are none.
+    """
     if not findings:
         return Section(("What to do",), (Paragraph.of(reason or "-"),))
     blocks: list[Block] = []

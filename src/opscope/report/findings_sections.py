@@ -1,4 +1,4 @@
-"""What is known of one operator, as people read it."""
+"""Renders the statements on one operator for people."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ _HEADINGS = {
 
 
 def findings_blocks(findings: Findings) -> Iterator[Block]:
-    """Yield what is known of one operator, each statement with what it rests on."""
+    """Yield blocks with all statements on one operator, each with its basis."""
     about = () if findings.inputs is None else (" for inputs ", Name(findings.inputs))
     kernel = () if findings.kernel is None else (", kernel ", Name(findings.kernel))
     yield Paragraph.of("How it runs", *about, *kernel, "; each statement says what it rests on:")

@@ -1,4 +1,4 @@
-"""Gaps of a device in words: for people who look at the first lines only."""
+"""Writes the longest idle gap of a device as a sentence, for people who read only the first lines."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -19,12 +19,12 @@ _IN_CALLS: Final = (IdleCause.BLOCKING, IdleCause.ALLOCATION, IdleCause.COLD_STA
 def longest_gap(
     gaps: Sequence[GapRow], windows_ns: Mapping[int, int], *, with_names: bool, may_have_stacks: bool
 ) -> Inline | None:
-    """Say what the longest gap is due to, if it is worth telling.
+    """Return a sentence on the longest gap and its cause; None if all gaps are too short to matter.
 
     Args:
         gaps: the longest first.
-        windows_ns: of the devices, by their numbers, in the pass that the gaps are of.
-        with_names: whether other figures beside it are of a light pass, and the gaps of the one with names.
+        windows_ns: length of each device's window by device number, in the pass that the gaps are from.
+        with_names: whether the gaps are from the pass with names while the figures around them are from a light pass.
         may_have_stacks: whether the profiler could have recorded lines of Python.
     """
     own = ((gap, windows_ns.get(NO_DEVICE if gap.device is None else gap.device, 0)) for gap in gaps)
@@ -42,7 +42,7 @@ def longest_gap(
 
 
 def _where(gap: GapRow, *, may_have_stacks: bool) -> Iterator[str]:
-    """Say in which call and where the host was, as far as it was recorded."""
+    """Yield in which call and where in the program the host was, as far as it was recorded."""
     if gap.call and gap.cause in _IN_CALLS:
         yield from (" (", Name(gap.call), ")")
     if gap.cause == IdleCause.DEPENDENCY:

@@ -1,4 +1,4 @@
-"""The tables of devices and the driver's answer -> `GpusDocument`, and that as a table."""
+"""Builds a `GpusDocument` from the tables of devices and the driver's answer, and renders it as a table."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,17 +24,18 @@ _BY_CLOCK: Final = "computed from the driver's clocks"
 
 
 def known_gpus() -> tuple[GpuFacts, ...]:
-    """Return all models of the table, the oldest first."""
+    """Return all models of the table, NVIDIA's first, by compute capability."""
     return tuple(sorted((_of_model(device) for device in known_devices()), key=_age))
 
 
 def _age(gpu: GpuFacts) -> tuple[bool, tuple[int, ...], str]:
+    # AMD's compute capabilities are gfx names, which are not numbers: these models come last, by name.
     numbers = gpu.compute_capability.split(".")
     return (gpu.vendor != "nvidia", tuple(int(n) for n in numbers) if numbers[0].isdecimal() else (), gpu.name)
 
 
 def gpus_here(driver: Driver) -> GpusDocument:
-    """Return the devices that the driver lists, each with what is known of its model."""
+    """Build the document of the devices that the driver lists, each with the known facts of its model."""
     return GpusDocument(
         gpus=tuple(_here(device) for device in driver.devices),
         driver=driver.release,
@@ -101,6 +102,7 @@ def _toolkit_source(number: str) -> dict[str, str]:
 
 def _here(device: DriverDevice) -> GpuFacts:
     known = compute_capabilities().get(device.compute_capability)
+    # The peaks of a card do not hold for a slice of it.
     model = None if device.is_slice else device_called(device.name, device.multiprocessors, device.memory_bytes)
     named = model or known
     architecture = None if named is None else named.architecture
@@ -112,8 +114,9 @@ def _here(device: DriverDevice) -> GpuFacts:
 
 
 def _of_both(device: DriverDevice, model: Device) -> dict[str, object]:
-    """Describe a device by its model; what the table does not know of it, by the driver."""
+    """Return the figures of a device: those of its model, and the driver's where the table has none."""
     driver = _by_driver(device)
+    # The table wins over figures computed from clocks, and the driver wins over the table for what it counts itself.
     known = {name: value for name, value in _sheet(model).items() if value not in (None, {})}
     own = {"sms": device.multiprocessors, "memory_bytes": device.memory_bytes}
     sources = {"memory size, L2, multiprocessors": _DRIVER}
@@ -129,7 +132,7 @@ def _of_both(device: DriverDevice, model: Device) -> dict[str, object]:
 
 
 def model_sources(model: Device) -> dict[str, str]:
-    """Return where the figures of a model are from."""
+    """Return the sources of a model's figures: figures -> source."""
     return {"peaks, bandwidth": model.source, **_toolkit_source(model.compute_capability)}
 
 
@@ -142,10 +145,11 @@ def _why_unknown(device: DriverDevice) -> str:
 
 
 def _by_driver(device: DriverDevice) -> dict[str, object]:
-    """Describe a device by the driver's facts: bandwidth and FP32 from its clocks, nothing on Tensor Cores."""
+    """Return the figures that the driver gives: bandwidth and FP32 from its clocks, none for Tensor Cores."""
     known = compute_capabilities().get(device.compute_capability)
     peaks, sources = {}, {"size, L2, multiprocessors, clock": _DRIVER, **_toolkit_source(device.compute_capability)}
     if known is not None and device.clock_khz and not device.is_slice:
+        # A multiply-add counts as two operations.
         peaks["fp32"] = 2.0 * device.multiprocessors * known.fp32_cores * device.clock_khz * 1e3
         sources["peak of FP32"] = _BY_CLOCK
     # Two transfers a clock, as the driver counts clocks of every kind of memory; a slice has no bus of its own.
@@ -164,15 +168,15 @@ def _by_driver(device: DriverDevice) -> dict[str, object]:
 
 
 def chosen(gpus: Iterable[GpuFacts], names: Iterable[str], architecture: str | None) -> tuple[GpuFacts, ...]:
-    """Return those whose name, architecture, compute capability, ``sm`` or kind is what some words say.
+    """Choose GPUs by name, architecture, compute capability, ``sm`` or kind.
 
-    Words that follow each other and together are in a name are one: ``3060 ti``. A name's words are compared whole, so
-    that ``a10`` is no A100; only where none has them, as parts.
+    Consecutive words that match together count as one phrase: ``3060 ti``. Words of names are compared whole, so that
+    ``a10`` does not match an A100; parts of words count only if nothing matches whole.
 
     Args:
-        gpus: from which to choose.
-        names: words, in any case; none chooses all.
-        architecture: ``hopper``, ``9.0`` or ``sm_90``, whole; None chooses all.
+        gpus: the GPUs to choose from.
+        names: words, in any case; an empty iterable chooses all.
+        architecture: ``hopper``, ``9.0`` or ``sm_90``; None chooses all.
     """
     candidates = [gpu for gpu in gpus if architecture is None or _is_of(gpu, architecture)]
     words = " ".join(names).lower().split()
@@ -180,6 +184,7 @@ def chosen(gpus: Iterable[GpuFacts], names: Iterable[str], architecture: str | N
         return tuple(candidates)
     found: set[int] = set()
     while words:
+        # The longest phrase that matches any GPU, or a single word if none does.
         count = next((n for n in range(len(words), 0, -1) if _meant(candidates, " ".join(words[:n]))), 1)
         found.update(id(gpu) for gpu in _meant(candidates, " ".join(words[:count])))
         words = words[count:]
@@ -187,6 +192,7 @@ def chosen(gpus: Iterable[GpuFacts], names: Iterable[str], architecture: str | N
 
 
 def _meant(gpus: Sequence[GpuFacts], phrase: str) -> Sequence[GpuFacts]:
+    # From the most specific reading to the loosest: a series, a kind, an architecture, whole words, parts of words.
     if series := _SERIES.fullmatch(phrase):
         models = re.compile(rf"geforce {series['line'] or '[gr]tx'} {series['number']}\d\d\b")
         return [gpu for gpu in gpus if models.search(gpu.name.lower())]
@@ -205,12 +211,12 @@ def _meant(gpus: Sequence[GpuFacts], phrase: str) -> Sequence[GpuFacts]:
 
 
 def _within(words: Sequence[str], name: Sequence[str]) -> bool:
-    """Tell whether words stand in a name, one after the other."""
+    """Tell whether words occur in a name, consecutively and in order."""
     return any(list(name[at : at + len(words)]) == list(words) for at in range(len(name) - len(words) + 1))
 
 
 def _is_of(gpu: GpuFacts, kind: str) -> bool:
-    """Tell whether a word is the architecture, its first word too, or the compute capability, however written."""
+    """Tell whether a word is the architecture (or its first word) or the compute capability in any spelling."""
     own, word = (gpu.architecture or "").lower(), kind.lower()
     return word in (own, own.split(" ")[0], gpu.arch.lower()) or capability_of(word) == gpu.compute_capability
 
@@ -221,11 +227,11 @@ def _names_of(gpu: GpuFacts) -> tuple[str, ...]:
 
 
 def gpus_table(document: GpusDocument, *, units: bool = True) -> Table:
-    """One row a GPU; rates in 10^12 operations per second.
+    """Build a table with a row per GPU; rates are in 10^12 operations per second.
 
     Args:
         document: the GPUs.
-        units: whether headings have them.
+        units: whether the headings of rates name the unit.
     """
     columns = (*_FACTS, *(_rate_column(name, units=units) for name in _SHOWN))
     return table_of(columns, document.gpus)

@@ -1,8 +1,8 @@
-"""Keys in milliseconds that statistics files had from the first version on, beside those of their schema.
+"""Keys in milliseconds that statistics files have had since the first version, in addition to their schema.
 
 ``top_aten_operators`` (with ``cuda_time_total_ms``, ``potential_cuda_file`` and ``native_function``),
 ``category_statistics`` and ``summary`` (with ``total_cuda_time_ms``) keep their names and meanings. Times are over all
-profiled steps; what was not measured is null. Nothing of opscope reads them.
+profiled steps; what was not measured is null. opscope itself does not read them.
 """
 
 from typing import TypedDict
@@ -63,7 +63,7 @@ class GuideSummary(TypedDict):
 
 
 class GuideKeys(TypedDict):
-    """All of them."""
+    """All additional keys of a statistics file."""
 
     summary: GuideSummary
     top_aten_operators: list[GuideOperator]
@@ -71,7 +71,7 @@ class GuideKeys(TypedDict):
 
 
 def guide_keys(document: TraceDocument) -> GuideKeys:
-    """Return the keys of one trace."""
+    """Return the additional keys for one trace."""
     top = [row for row in document.operators if row.name.startswith("aten::")][:_TOP_OPERATORS]
     return GuideKeys(
         summary=_summary(document),
@@ -92,7 +92,7 @@ def guide_keys(document: TraceDocument) -> GuideKeys:
 
 
 def statistics_json(document: TraceDocument) -> bytes:
-    """Return the statistics file: the document, with the keys in milliseconds beside its own."""
+    """Return the content of a statistics file: the document's keys and the additional ones."""
     content = {**msgspec.to_builtins(document), **guide_keys(document)}
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
@@ -133,7 +133,7 @@ def _operator(row: OperatorRow, document: TraceDocument) -> GuideOperator:
 
 
 def _function_text(row: OperatorRow) -> str | None:
-    """Return what stands in for an entry of native_functions.yaml: the C++ function, or why there is none."""
+    """Return a substitute for a missing native function: the C++ function, or why there is none."""
     if row.detail is None:
         return row.cpp_function
     return row.detail.native_function.cpp_function or f"none: {row.detail.native_function.how}"

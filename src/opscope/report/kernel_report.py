@@ -1,4 +1,4 @@
-"""The report of one profiled configuration, as sections. It shows what `TraceDocument` holds and computes nothing."""
+"""Builds the report of one configuration as sections. It shows what `TraceDocument` holds and computes nothing."""
 
 from collections.abc import Iterator
 
@@ -96,7 +96,7 @@ def _dtype(configuration: Configuration, workload: WorkloadInfo) -> str:
 
 
 def _sizes(configuration: Configuration) -> Iterator[tuple[str, str]]:
-    """Yield what was asked for; what was left to the workload stands in its description."""
+    """Yield the requested settings; values that the workload chose are in its description."""
     for name, setting in SETTINGS.items():
         if setting.is_size:
             yield setting.heading, format_count(configuration.count(name))

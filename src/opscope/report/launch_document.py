@@ -1,4 +1,4 @@
-"""A launch configuration and a device -> `LaunchDocument`, and that as text."""
+"""Checks a launch configuration against a device, as a `LaunchDocument` and as text."""
 
 from collections.abc import Iterator
 
@@ -16,13 +16,13 @@ def build_launch(launch: Launch, device: str, number: str, multiprocessors: int 
     """Build the document.
 
     Args:
-        launch: what is launched.
-        device: what it is launched on, as it is shown.
-        number: the compute capability.
-        multiprocessors: how many it has; None where no device is meant.
+        launch: the launch configuration.
+        device: the device's name, as shown to the user.
+        number: its compute capability, ``9.0``.
+        multiprocessors: their number; None for a compute capability without a certain device.
 
     Raises:
-        EnvironmentLacksError: nothing is known of the compute capability.
+        EnvironmentLacksError: the limits of the compute capability are not known.
     """
     capability = compute_capabilities().get(number)
     if capability is None:
@@ -44,12 +44,16 @@ def build_launch(launch: Launch, device: str, number: str, multiprocessors: int 
 
 
 def launch_on(launch: Launch, gpu: GpuFacts) -> LaunchDocument:
-    """Build the document of a launch on a model, or on a device here."""
+    """Build the document of a launch on a GPU of the table, or on a device of this machine.
+
+    Raises:
+        EnvironmentLacksError: the limits of its compute capability are not known.
+    """
     return build_launch(launch, gpu.name, gpu.compute_capability, gpu.sms)
 
 
 def launch_lines(document: LaunchDocument) -> Iterator[str]:
-    """Yield the answer as sentences."""
+    """Yield the document as sentences."""
     yield (
         f"{document.device} (compute capability {document.compute_capability}): grid {_shown(document.grid)}, block "
         f"{_shown(document.block)}, {document.registers_per_thread} registers a thread, "
@@ -71,7 +75,7 @@ def launch_lines(document: LaunchDocument) -> Iterator[str]:
 
 
 def launch_values(document: LaunchDocument) -> Table:
-    """Return the answer as one row of values, for CSV."""
+    """Build a table of one row with the document's values, for CSV."""
     found = document.occupancy
     values = {
         "device": Name(document.device),

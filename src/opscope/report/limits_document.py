@@ -1,4 +1,4 @@
-"""A trace and its record -> `LimitsDocument`, and that as a table."""
+"""Builds a `LimitsDocument` from an analysed trace, and renders it as a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -24,8 +24,12 @@ _TERA = 1e12
 def build_limits(measured: Measured, by: str) -> LimitsDocument:
     """Build the document.
 
+    Args:
+        measured: the trace with its record.
+        by: one of `BY`: what totals are grouped by.
+
     Raises:
-        UsageError: modules are asked for and were not recorded, or the trace marks no steps.
+        UsageError: ``by`` is ``module`` and no modules were recorded, or ``step`` and the trace marks no steps.
     """
     return LimitsDocument(
         trace=measured.analysis.source.path, limits=limits_entry(measured), by=by, totals=_totals(measured, by)
@@ -98,7 +102,12 @@ def _utilisation(measured: Measured, peaks: dict[int | None, Peaks]) -> list[Uti
 
 
 def limits_table(document: LimitsDocument, top: int | None) -> Table:
-    """Return the rows as people read them: of shapes the calls, else what is added up."""
+    """Build the table for people: the calls if grouped by shape, else the totals.
+
+    Args:
+        document: the limits.
+        top: the number of rows; None for all.
+    """
     if document.by == "shape":
         return _rows(document.limits, top)
     whole = document.limits.device_sum_ns or None
@@ -119,7 +128,7 @@ def _of_limit(row: LimitRow | LimitTotal) -> str:
 
 
 def limits_values(documents: Sequence[LimitsDocument], top: int | None) -> Table:
-    """Return the rows of all traces for CSV: the fields of the JSON document with bare figures, empty where unknown."""
+    """Build the table for CSV: fields of the JSON document as plain figures, empty if unknown; see `limits_table`."""
     kind = LimitRow if all(document.by == "shape" for document in documents) else LimitTotal
     names = [field.name for field in fields(kind) if field.name != "product"]
     rows = (
@@ -166,12 +175,18 @@ _COLUMNS: Final[tuple[Column[LimitRow], ...]] = (
 
 
 def limits_section(document: LimitsDocument, top: int | None) -> Section:
-    """Build what people read."""
+    """Build the section for people; see `limits_table`."""
     return Section((Name(document.trace),), tuple(limits_blocks(document.limits, limits_table(document, top))))
 
 
 def limits_blocks(limits: LimitsEntry, table: Table | None = None, *, top: int | None = None) -> list[Block]:
-    """Build it without a title: the peaks, what has models, what is made of the devices, and the calls (or a table)."""
+    """Build the section's blocks: peaks, modelled share, utilisation, and the calls with their limits.
+
+    Args:
+        limits: the limits.
+        table: shown instead of the calls; None shows the calls.
+        top: the number of calls shown; None for all.
+    """
     blocks: list[Block] = [Bullets(tuple((line,) for line in _facts(limits)))]
     blocks.append(_rows(limits, top) if table is None else table)
     if limits.over_limit:
@@ -194,6 +209,7 @@ def _facts(limits: LimitsEntry) -> list[str]:
         memory = "not known" if rate is None else f"{rate / _TERA:.2f} TB/s"
         others = {name: rate for name, rate in peaks.flop_per_s.items() if name not in peaks.measured}
         of_sheet = f" Datasheet: {_rates(others)} TFLOP/s." if peaks.measured and others else ""
+        # Measured peaks, with the datasheet's beside them; the datasheet's alone if none were measured.
         named = {name: peaks.flop_per_s[name] for name in peaks.measured} or others
         lines.append(
             f"Device {peaks.device} ({peaks.name}), peaks ({peaks.origin}): {_rates(named)} TFLOP/s (dense), memory "

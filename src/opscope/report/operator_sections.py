@@ -1,4 +1,4 @@
-"""Section 4 of the report: the most expensive operators, one by one."""
+"""Builds section 4 of the report: the most expensive operators, one by one."""
 
 import json
 from collections.abc import Iterator
@@ -91,6 +91,7 @@ def _shape_table(shapes: tuple[ShapeRow, ...], document: TraceDocument) -> Table
 def _types(shape: ShapeRow) -> str:
     if shape.input_types is None:
         return "not recorded"
+    # Inputs without a type and scalars are left out: the column is about tensors.
     kinds = [kind for kind in json.loads(shape.input_types) if kind and not kind.startswith("Scalar")]
     return ", ".join(dict.fromkeys(kinds)) or "-"
 

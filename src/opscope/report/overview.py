@@ -1,4 +1,4 @@
-"""Section 2 of the report: what a step takes, what bounds it, and how the device time adds up."""
+"""Builds section 2 of the report: what a step takes, what bounds it, and how the device time adds up."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -17,7 +17,7 @@ _PHASE_NAMES = {"forward": "forward, and what is neither backward nor optimizer"
 
 
 def overview_section(document: TraceDocument) -> Section:
-    """Build the overview."""
+    """Build the overview of a trace."""
     blocks = (
         *_verdict(document),
         _step_times(document.measurement),
@@ -83,7 +83,7 @@ def _facts(document: TraceDocument) -> Iterator[Block]:
 
 
 def own_clock_text(clock: OwnClock, wall: SampleSummary) -> str:
-    """Say what the same steps took by a clock alone."""
+    """Return a sentence on the time of the same steps in a run with nothing but a clock."""
     took = clock.mean_ns if clock.median_ns is None else clock.median_ns
     differs = 100 * (took / wall.median_ns - 1)
     return (
@@ -136,6 +136,7 @@ def _devices(document: TraceDocument) -> Iterator[Block]:
         parts = (f"{cause} {format_ns(value)} ({format_share(value, device.idle_ns)})" for cause, value in causes)
         if causes:
             yield Paragraph.of(f"Idle time of device {device.device} by cause: {', '.join(parts)}.")
+    # Gaps are always from the pass with names; the figures above them may be from the light pass.
     light = document.timed_devices != document.devices
     windows = {device.device: device.window_ns for device in document.devices}
     gap = longest_gap(document.gaps, windows, with_names=light, may_have_stacks=bool(document.operators))
@@ -150,6 +151,7 @@ def _accounting(document: TraceDocument) -> Iterator[Block]:
 
 def _identity(document: TraceDocument) -> str:
     operators, unlinked = sum(row.self_device_ns for row in document.operators), document.unlinked
+    # Compared to the nanosecond and printed either way, so that an accounting error cannot go unseen.
     sign = "=" if operators + unlinked.device_ns == document.device_sum_ns else "IS NOT"
     return (
         f"Accounting: operators {_exact_ms(operators)} + unlinked {_exact_ms(unlinked.device_ns)} "

@@ -1,6 +1,6 @@
-"""Benchmarks in the JSON of pytest-benchmark, which dashboards and GitHub actions read.
+"""Writes benchmarks as JSON of pytest-benchmark, which dashboards and GitHub actions read.
 
-Its statistics are of seconds, and its names are those of pytest-benchmark 5; no package of it is needed.
+Its statistics are in seconds, and its keys are those of pytest-benchmark 5, which need not be installed.
 """
 
 import statistics
@@ -31,7 +31,7 @@ class _Stats(TypedDict):
 
 
 def pytest_benchmark_json(document: BenchDocument) -> bytes:
-    """Return one benchmark per variant that was timed, by its kernels where they were measured."""
+    """Return a file with one benchmark per timed variant, by the best measure that all results have (`headline`)."""
     measure = headline(document.results)
     machine = document.machine
     content = {
@@ -72,6 +72,7 @@ def _entry(result: BenchResult, measure: Measure, found: Duration) -> dict[str, 
 
 def _stats(samples: Sequence[float]) -> _Stats:
     seconds = [sample / NS_PER_S for sample in samples]
+    # Quartiles need two samples; a single one is all three of them.
     q1, median, q3 = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
     mean = statistics.fmean(seconds)
     return {

@@ -1,4 +1,4 @@
-"""The list of runs as a table."""
+"""Renders the list of runs as a table."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,7 +10,7 @@ from opscope.render.columns import Column, table_of
 
 
 def runs_table(runs: Sequence[RunRow]) -> Table:
-    """Return one row per run; dates are in the time of this machine."""
+    """Build a table with a row per run; dates are in this machine's time zone."""
     columns: tuple[Column[RunRow], ...] = (
         Column("Run", lambda run: Name(run.folder)),
         Column("Target", lambda run: Name(run.target)),

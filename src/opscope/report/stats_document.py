@@ -1,4 +1,4 @@
-"""Traces -> `Stats`, and its tables as text, under the headings that ``nsys stats`` has."""
+"""Builds `Stats` from traces, and renders its tables with the headings of ``nsys stats``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ _TITLES = {
     Report.UNIFIED_MEMORY: "Unified memory",
     Report.NVTX: "NVTX ranges",
 }
-# How the first column after the share counts, and what the last one names.
+# Headings of the column of counts and of the column of names, if not "Instances" and "Name".
 _COUNTED = {Report.API: "Num Calls", Report.MEMORY_TIME: "Count", Report.MEMORY_SIZE: "Count"}
 _NAMED = {
     Report.MEMORY_TIME: "Operation",
@@ -51,7 +51,12 @@ _LONG = 60  # characters of a name that has room beside numbers
 
 
 def build_stats(traces: Sequence[Trace], reports: Sequence[Report]) -> Stats:
-    """Build the document, over all traces together."""
+    """Build the document, with sums over all traces together.
+
+    Args:
+        traces: one per process.
+        reports: the tables to build.
+    """
     cleaned = [plausible(trace)[0] for trace in traces]
     return Stats(
         processes=tuple(_process(trace) for trace in cleaned),
@@ -82,17 +87,17 @@ def _process(trace: Trace) -> ProcessEntry:
 
 
 def title_of(report: Report) -> str:
-    """Return a table's heading."""
+    """Return the title of a table."""
     return f"{_TITLES[report]} ({report})"
 
 
 def stats_table(entry: ReportEntry, top: int | None, *, short_names: bool = False) -> Table:
-    """Return a table's first rows.
+    """Build a table for people.
 
     Args:
-        entry: the table.
-        top: how many; None for all.
-        short_names: whether long names of kernels are told by what they mean.
+        entry: the table's rows.
+        top: the number of rows; None for all.
+        short_names: whether to shorten long names of kernels to what they mean.
     """
     if entry.name is Report.UNIFIED_MEMORY:
         return _unified_memory(entry.addresses[:top])
@@ -102,7 +107,7 @@ def stats_table(entry: ReportEntry, top: int | None, *, short_names: bool = Fals
 
 
 def plain(table: Table) -> Table:
-    """Return a table whose numbers have no separators, for programs."""
+    """Return a table without thousands separators in its numbers, for programs."""
     rows = tuple(
         tuple(cell.replace(",", "") if at in table.numeric else cell for at, cell in enumerate(row))
         for row in table.rows
@@ -147,10 +152,10 @@ def _distribution(
     """Return the columns of a distribution, in the order of NVIDIA's ``nsys stats``.
 
     Args:
-        of: the distribution of a row.
-        headings: of its sum, of its count, and the unit in the headings of the others.
-        whole: writes a value that was recorded.
-        fraction: writes a value between recorded ones.
+        of: returns the distribution of a row.
+        headings: of the total, of the count, and the unit in the headings of the other columns.
+        whole: formats recorded values.
+        fraction: formats computed values (mean, median, deviation).
     """
     total, count, unit = headings
     return (
@@ -185,7 +190,7 @@ def _throughput(row: UnifiedMemoryRow) -> str:
 
 
 def after_table(entry: ReportEntry, top: int | None) -> Iterator[str]:
-    """Yield what a table's rows do not say: how many are not shown, totals of unified memory."""
+    """Yield the lines below a table: how many rows are not shown, and totals of unified memory."""
     if top is not None and len(entry.rows) > top:
         yield f"({len(entry.rows) - top:,} more rows: --top 0 shows all)"
     if entry.totals is not None:
@@ -197,7 +202,7 @@ def after_table(entry: ReportEntry, top: int | None) -> Iterator[str]:
 
 
 def process_lines(stats: Stats) -> Iterator[str]:
-    """Yield a line per process, and what is to be known of it; of a single one without doubts, nothing."""
+    """Yield a line per process with its warnings; for a single process, only its warnings."""
     if not stats.processes:
         return
     begin = min((one.first_ns for one in stats.processes if one.first_ns is not None), default=0)

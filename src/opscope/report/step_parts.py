@@ -1,4 +1,4 @@
-"""Where a step goes: the window of a device divided into what it did and what it waited for, and as a bar of text."""
+"""Divides a device's window into its work and its waits, and draws them as a bar of text."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -8,10 +8,10 @@ from opscope.base.units import format_share
 from opscope.documents.trace import DeviceEntry
 
 _WIDTH: Final = 48  # characters of a bar
-_LEAST: Final = 0.005  # of the window: smaller parts are put together
-_CATEGORIES: Final = 4  # that are named
+_LEAST: Final = 0.005  # of the window: smaller causes are put together as "other"
+_CATEGORIES: Final = 4  # how many are named
 _IDLE: Final = "idle: "
-# What the verdict takes together.
+# Causes of idle time that the verdict counts as one.
 _SAME: Final = {str(IdleCause.LATENCY): str(IdleCause.DISPATCH), str(IdleCause.TAIL): str(IdleCause.HOST_WORK)}
 # What fills the bar: dark for work, lighter for data that move, lightest for idle time.
 _FILLS: Final = {"compute": "█", "exposed communication": "▓", "exposed memcpy": "▒"}
@@ -19,7 +19,7 @@ _IDLE_FILL: Final = "░"
 
 
 def step_parts(device: DeviceEntry) -> Mapping[str, int]:
-    """Return what fills the window of a device, in nanoseconds: work first, then idle time by cause, longest first."""
+    """Return the parts of a device's window in nanoseconds: work first, then idle time by cause, longest first."""
     idle = sorted(device.idle_by_cause_ns.items(), key=lambda item: -item[1])
     parts = {
         "compute": device.compute_ns,
@@ -35,7 +35,7 @@ def bar_lines(device: DeviceEntry, *, steps: int) -> Iterator[str]:
 
     Args:
         device: the device.
-        steps: how many steps its window holds; 0 where none are marked.
+        steps: the number of steps in its window; 0 if none are marked.
     """
     parts = step_parts(device)
     whole = sum(parts.values())
@@ -47,10 +47,10 @@ def bar_lines(device: DeviceEntry, *, steps: int) -> Iterator[str]:
 
 
 def categories_line(self_cpu_ns: Mapping[str, int]) -> str | None:
-    """Return where the time of operators on the host goes; None where none was recorded.
+    """Return a line on the categories that take the most CPU time; None if no operators were recorded.
 
     Args:
-        self_cpu_ns: their self time by category.
+        self_cpu_ns: the operators' self CPU time by category, in nanoseconds.
     """
     whole = sum(self_cpu_ns.values())
     if not whole:
@@ -64,12 +64,13 @@ def _bar(parts: Mapping[str, int], whole: int) -> str:
     drawn, done = "", 0
     for name, time in parts.items():
         done += time
+        # Rounded by where a part ends, not by its length, so that the bar is always as wide as intended.
         drawn += _FILLS.get(name, _IDLE_FILL) * (round(_WIDTH * done / whole) - len(drawn))
     return drawn
 
 
 def _legend(parts: Mapping[str, int], whole: int) -> str:
-    """Return the parts with their shares: idle causes together, small ones as other."""
+    """Return the parts with their shares, idle time with its causes in brackets."""
     work = [f"{name} {format_share(time, whole)}" for name, time in parts.items() if name in _FILLS]
     causes: dict[str, int] = {}
     for name, time in parts.items():

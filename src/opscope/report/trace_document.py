@@ -1,4 +1,4 @@
-"""A trace and its record -> `TraceDocument`. Nothing is computed here that `Measured` has not decided."""
+"""Builds a `TraceDocument` from an analysed trace and its record. All figures and verdicts come from `Measured`."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,13 +29,13 @@ from opscope.report.limits_document import limits_entry
 
 _NO_KERNEL = "no kernel of this operator was recorded"
 _RESEARCHED = 3  # operators that get findings
-_MOST_LIMITS = 50  # calls with their limits, those first that lose most
+_MOST_LIMITS = 50  # rows of limits, those that lose most first
 _LISTED = 10  # shapes, kernels and callers listed per operator
 
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """What a document is built from. With a lookup it has the details of operators and kernels."""
+    """The inputs of a document. Only with a lookup does it get the details of operators and kernels."""
 
     measured: Measured
     functions: NativeFunctions
@@ -63,10 +63,10 @@ def build_trace_document(
 
     Args:
         measured: the trace's analysis, with the record of its capture.
-        functions: the operators of the PyTorch that ran, or of a release.
-        lookup: finds sources; without it, the document has no details of operators and kernels.
-        trace: the trace's name relative to its run directory.
-        most_rows: how many operators, and kernels, it has: the most expensive ones.
+        functions: the operator table of the PyTorch that ran, or of a release.
+        lookup: finds sources; with None, the document has no details of operators and kernels.
+        trace: the trace's file name relative to its run directory; None for a trace that stands alone.
+        most_rows: the most operators, and the most kernels; the most expensive ones are kept.
     """
     builder, analysis = _Builder(measured, functions, lookup, most_rows), measured.analysis
     analysis.compute_for_documents()
@@ -111,7 +111,7 @@ def build_trace_document(
 
 
 def _limits(measured: Measured) -> LimitsEntry | None:
-    """Return the rows that lose most."""
+    """Return the limits with only the rows that lose most; None if no device times were recorded."""
     if not measured.analysis.has_device_times:
         return None
     whole = limits_entry(measured)
@@ -119,7 +119,7 @@ def _limits(measured: Measured) -> LimitsEntry | None:
 
 
 def _with_source(finding: Finding, resolver: SourceResolver | None) -> Finding:
-    """Return a finding with the file that instantiates its kernel, where that is known for certain."""
+    """Return a finding with the file that instantiates its kernel, if that is verified."""
     if resolver is None or finding.where.kernel is None:
         return finding
     source = source_entry(resolver.resolve(finding.where.kernel))
@@ -142,12 +142,13 @@ def _window(window: Window) -> doc.WindowEntry:
 
 
 def _capture(record: CaptureRecord) -> doc.CaptureEntry:
+    # An entry holds some of the record's fields, under the same names.
     names = [name for name in doc.CaptureEntry.__slots__ if name != "__weakref__"]
     return doc.CaptureEntry(**{name: getattr(record, name) for name in names})
 
 
 def device_entry(timeline: DeviceTimeline) -> doc.DeviceEntry:
-    """Return a device as documents have it."""
+    """Build the document's entry of a device."""
     return doc.DeviceEntry(
         device=timeline.device,
         name=timeline.name,
@@ -186,7 +187,7 @@ def _operators(builder: _Builder) -> Iterator[doc.OperatorRow]:
 
 
 class _Details:
-    """Tells more of single operators."""
+    """Builds the details of single operators."""
 
     def __init__(self, lookup: Lookup, analysis: Analysis, chosen: pl.Series) -> None:
         self._lookup = lookup
@@ -210,13 +211,13 @@ class _Details:
 
 
 def grouped(table: pl.DataFrame, key: str) -> Mapping[str, pl.DataFrame]:
-    """Return the rows of a table by one of its columns, in their order."""
+    """Group the rows of a table by the values of a column, keeping their order."""
     return {str(name): group for (name,), group in table.group_by(key, maintain_order=True)}
 
 
 def _shapes(table: pl.DataFrame) -> Iterator[doc.ShapeRow]:
     columns = ("input_dims", "input_types", "calls", "self_device_ns", "total_device_ns", "self_cpu_ns")
-    for row in table.iter_rows(named=True):  # a selection of so few rows takes longer than all of it
+    for row in table.iter_rows(named=True):  # selecting columns first takes longer for so few rows
         yield doc.ShapeRow(**{name: row[name] for name in columns})
 
 
@@ -228,7 +229,7 @@ def _kernels(table: pl.DataFrame, resolver: SourceResolver | None) -> Iterator[d
 
 
 def _named(row: Mapping[str, Any], resolver: SourceResolver | None) -> dict[str, str | None]:
-    """Return what a kernel's name says and where its source is, if that was asked for."""
+    """Return the fields of a kernel's short name and source; none without a resolver."""
     if resolver is None or row["kind"] != "kernel":
         return {}
     source = resolver.resolve(row["name"])

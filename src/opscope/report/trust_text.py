@@ -1,4 +1,4 @@
-"""What a reader can do about a trust check that fails."""
+"""Tells what to do about a trust check that fails."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -36,10 +36,10 @@ _WHAT_TO_DO: Final = {
 
 
 def failures(trust: Trust) -> Iterator[str]:
-    """Yield each check that fails in a sentence, with what to do."""
+    """Yield a sentence for each failed check, with what to do."""
     yield from map(sentence, trust.failures())
 
 
 def sentence(check: Check) -> str:
-    """Return what a check found, and what to do."""
+    """Return what a check found, and what to do about it."""
     return f"{check.sentence.rstrip('.')}. {_WHAT_TO_DO[check.name]}."

@@ -1,4 +1,4 @@
-"""Where runs are kept: each in a folder of its own, a link to the latest, and a list of all of them."""
+"""The folder of runs: a folder for each, a link to the latest, and a list of all."""
 
 import datetime
 import itertools
@@ -23,7 +23,8 @@ from opscope.runs.store import COMPARISON, RunDirectory
 
 RESULTS: Final = Path("profiling_results")
 LATEST: Final = "latest"
-# How launchers tell a process its place among how many: torchrun; Open MPI; MPICH, Intel MPI; srun.
+# Variables by which launchers tell a process its rank and the number of ranks: torchrun; Open MPI; MPICH and Intel
+# MPI; srun.
 _RANKS: Final = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -36,14 +37,14 @@ _RANKS: Final = (
 
 
 def new_folder(name: str, results: Path = RESULTS) -> Path:
-    """Make a folder for a run: ``RESULTS/NAME-20261123-054712``, for a rank of several ``.../rank1``.
+    """Make a folder for a run: ``RESULTS/NAME-20261123-054712``, and ``.../rank1`` in it for one of several ranks.
 
     Args:
-        name: of what runs, for people.
-        results: where runs are kept.
+        name: a name of the workload, for people.
+        results: the folder of runs.
 
     Raises:
-        EnvironmentLacksError: it cannot be made.
+        EnvironmentLacksError: the folder cannot be made.
     """
     rank = rank_here()
     moment = datetime.datetime.now() if rank is None else datetime.datetime.fromtimestamp(_launched())
@@ -61,7 +62,7 @@ def new_folder(name: str, results: Path = RESULTS) -> Path:
 
 
 def _made(begin: Path) -> Path:
-    """Make a folder that is not there yet, with a number where its name is taken."""
+    """Make a new folder, with a number after its name if that is taken."""
     numbered = (begin.with_name(f"{begin.name}-{number}") for number in itertools.count(2))
     for folder in itertools.chain((begin,), numbered):
         with suppress(FileExistsError):
@@ -71,13 +72,13 @@ def _made(begin: Path) -> Path:
 
 
 def named_folder(folder: Path) -> Path:
-    """Return the place of this process in a folder that its user named: the folder itself, or that of its rank."""
+    """Return this process's folder in a folder that the user named: that folder, or its rank's folder in it."""
     rank = rank_here()
     return folder if rank is None else folder / f"rank{rank}"
 
 
 def rank_here() -> int | None:
-    """Return the rank of this process among several that were launched together; None where it is alone."""
+    """Return the rank of this process among several that were launched together; None if it is alone."""
     for rank, world in _RANKS:
         number, count = os.environ.get(rank, ""), os.environ.get(world, "")
         if number.isdecimal() and count.isdecimal() and int(count) > 1:
@@ -86,8 +87,12 @@ def rank_here() -> int | None:
 
 
 def _launched() -> float:
-    """Return when the launcher began: the same for all ranks that it started, as their own beginnings are not."""
+    """Return when the launcher began, in seconds since the epoch; now if the system does not tell.
+
+    All ranks must agree on the name of the run's folder, and only their launcher's start is the same for all.
+    """
     try:
+        # The program's name, in brackets, may hold blanks. Field 19 after it is the start, in clock ticks since boot.
         fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])
         return time.time() - (uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
@@ -96,12 +101,13 @@ def _launched() -> float:
 
 
 def point_latest(folder: Path) -> None:
-    """Let the link ``latest`` beside a run lead to it; where there can be no link, there is none."""
+    """Point the link ``latest`` beside a run to it; does nothing if links are not possible there."""
     run = folder.parent if rank_here() is not None else folder
     link, made = run.parent / LATEST, run.parent / f".{LATEST}-{os.getpid()}"
     if link.exists() and not link.is_symlink():
         return
     with suppress(OSError):
+        # Made under another name and renamed, so that ``latest`` is there at any time.
         made.symlink_to(run.name)
         made.replace(link)
 
@@ -110,7 +116,7 @@ def point_latest(folder: Path) -> None:
 
 
 def past_runs(results: Path) -> Iterator[RunRow]:
-    """Yield what is in a folder of runs, the oldest first; what cannot be read is named with the reason.
+    """Yield the configurations and commands in a folder of runs, the oldest first; unreadable ones with the reason.
 
     Raises:
         UsageError: there is no such folder.
@@ -122,7 +128,7 @@ def past_runs(results: Path) -> Iterator[RunRow]:
 
 
 def run_folders(results: Path) -> Iterator[Path]:
-    """Yield the folders of runs in a folder: the folder itself, those in it, and in these (ranks, presets)."""
+    """Yield the run folders at or below a folder, down to two levels (runs, and their ranks or presets)."""
     yield from _run_folders(results, depth=2)
 
 
@@ -164,7 +170,7 @@ def _of_sweep(directory: RunDirectory, manifest: Manifest) -> Iterator[RunRow]:
 
 
 def _steps(directory: RunDirectory) -> dict[str, tuple[str, float | None]]:
-    """Return of each configuration what bounds it, and its step time, as the comparison has them."""
+    """Return each configuration's bound and step time in nanoseconds from the comparison; empty if it is unreadable."""
     try:
         comparison = msgspec.json.decode(directory.inside(COMPARISON).read_bytes(), type=Comparison)
     except (OSError, BadInputError, *UNREADABLE):
@@ -187,12 +193,13 @@ def _of_command(folder: Path, record: Execution) -> RunRow:
 
 
 def last_two(results: Path) -> tuple[Path, Path]:
-    """Return the folders of the last two runs of one target: of the one that was measured last.
+    """Return the folders of the last two runs of the target that was measured last, the older one first.
 
     Raises:
-        UsageError: there are no two.
+        UsageError: there are not two runs of it.
     """
     measured = [run for run in past_runs(results) if run.configuration is not None and run.step_ns is not None]
+    # Without timed steps anywhere, runs without them are compared.
     measured = measured or [run for run in past_runs(results) if run.configuration is not None]
     if not measured:
         raise UsageError(f"{results} holds no run that was measured: name two runs or traces to compare")
@@ -209,6 +216,6 @@ def last_two(results: Path) -> tuple[Path, Path]:
 
 
 def _run_and_part(folder: Path, results: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the name of a run in a folder of runs, and which part of it a folder is: a rank, a preset, or all."""
+    """Return the name of a run, and which part of it a folder is: a rank or a preset; empty for the whole run."""
     run, *part = folder.relative_to(results).parts or (".",)
     return run, tuple(part)

@@ -1,6 +1,6 @@
-"""What is read: traces, directories that ``opscope convert`` made, run directories and folders; with their records.
+"""Finds the traces in the inputs of commands: files, directories of ``opscope convert``, run directories, folders.
 
-Imports nothing large: commands read a file before numpy and polars are there.
+Imports nothing large: commands start reading a file before they import numpy and polars.
 """
 
 import os
@@ -17,7 +17,7 @@ from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
 
-_RUNS: Final = ("manifest.json", EXECUTION)  # what a folder holds that is a run
+_RUNS: Final = ("manifest.json", EXECUTION)  # a folder with one of these is a run
 _RECORDING: Final = re.compile(rf"[\w.-]{{1,200}}{re.escape(RECORDING_ENDING)}(\.xz|\.gz|\.zst)?", re.ASCII)
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Where a trace of a run directory comes from: its record, and which cycle (from 0) it is."""
+    """The origin of a trace in a run directory: the capture's record, and the cycle's number from 0."""
 
     directory: "RunDirectory"
     record: "CaptureRecord"
@@ -44,8 +44,8 @@ class TraceFile:
 
     Attributes:
         path: the file.
-        capture: what was recorded beside it, where it is one of opscope's own.
-        guessed: whether only its name, among others in a folder, says that it is a trace.
+        capture: its capture, if it is from a run directory; else None.
+        guessed: whether it was found in a folder and taken for a trace by its name alone.
     """
 
     path: Path
@@ -57,10 +57,10 @@ class TraceFile:
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[TraceFile]:
-    """Yield what can be read: the paths themselves, and the traces of run directories and of folders of traces.
+    """Yield the traces of some paths: files as they are, and the traces in run directories and folders.
 
     Raises:
-        BadInputError: a run directory holds no trace, or its manifest is damaged; a folder holds no trace.
+        BadInputError: a run directory holds no trace, or its manifest or a record is damaged; a folder holds no trace.
     """
     for path in paths:
         if not os.path.isdir(path):  # False also for names that no file can have
@@ -94,7 +94,11 @@ def _of_run(directory: "RunDirectory") -> Iterator[TraceFile]:
 
 
 def unmeasured_of(paths: Iterable[Path]) -> dict[str, str]:
-    """Return the configurations of run directories that were to be measured and have no result, with the reason."""
+    """Return the configurations of run directories that have no result, each with the reason.
+
+    Raises:
+        BadInputError: a manifest is damaged.
+    """
     from opscope.runs.store import RunDirectory
 
     found: dict[str, str] = {}
@@ -113,7 +117,10 @@ def is_execution(folder: Path) -> bool:
 
 
 def _of_execution(folder: Path) -> Iterator[TraceFile]:
-    """Yield the recordings of a command's processes, in the order in which they began."""
+    """Yield the recordings of a command's processes in the order in which they began.
+
+    The record may come from anyone, so links and names that lead out of the folder are refused.
+    """
     from opscope.record.codec import decode
 
     said = folder / EXECUTION
@@ -132,15 +139,16 @@ def _of_execution(folder: Path) -> Iterator[TraceFile]:
 
 def _left_in(folder: Path) -> tuple[str, ...]:
     """Return the recordings of a command during which opscope was killed, in the order in which they began."""
+    # Names end with the time at which the collector of the process began.
     found = (path.name for path in (folder / RAW).glob(f"*{RECORDING_ENDING}"))
     return tuple(sorted(found, key=lambda name: name.removesuffix(RECORDING_ENDING).rpartition("-")[2]))
 
 
 def _recording(folder: Path, name: str) -> Path:
-    """Return the path of a recording that a record names; a record may be anyone's.
+    """Return the path of a recording that a record names. The record may come from anyone.
 
     Raises:
-        BadInputError: it is no name of a recording, or leads out of the folder.
+        BadInputError: it is not the name of a recording, or leads out of the folder.
     """
     path = folder / RAW / name
     if not _RECORDING.fullmatch(name):
@@ -158,7 +166,7 @@ def _is_within(path: Path, folder: Path) -> bool:
 
 
 def _of_folder(folder: Path) -> Iterator[TraceFile]:
-    """Yield the traces and the converted traces of a folder, by name."""
+    """Yield the traces, converted traces and runs in a folder, by name."""
     found = [
         path
         for path in sorted(folder.iterdir())
@@ -192,19 +200,19 @@ def measured_of(
     """Analyse a trace and join it with its record, as ``opscope report`` does.
 
     Args:
-        file: where the trace is from.
-        trace: the trace.
-        functions: the operators of a PyTorch release.
-        graph_capture: another trace, in which CUDA graphs were captured.
-        step_time_ms: how long a step takes without a profiler, where the user says so.
-        gpu: what its devices are, where the user says so.
+        file: the trace's file.
+        trace: the trace, read from it.
+        functions: the operator table of a PyTorch release.
+        graph_capture: another trace, in which the CUDA graphs were captured; None without.
+        step_time_ms: the time of a step without a profiler, from the user; None if unknown.
+        gpu: the model of its devices, from the user; None takes what the trace says.
 
     Returns:
-        The result, and the operators of the PyTorch that ran: ``functions`` where no record names them.
+        The result, and the operator table of the PyTorch that ran, or ``functions`` if no record names it.
 
     Raises:
-        UsageError: a step time or a GPU is given where the record has one, or a step time for a trace that marks no
-            steps.
+        UsageError: a step time or a GPU is given for a trace that has a record, or a step time for one without steps.
+        BadInputError: the operator table of the capture cannot be read.
     """
     from opscope.analysis.analyzed import analyze
     from opscope.analysis.measured import Measured
@@ -228,7 +236,7 @@ def measured_of(
 
 
 def distinct(files: Iterable[TraceFile]) -> Iterator[TraceFile]:
-    """Yield files, none twice; two links to one file are two files of their folder, and both are kept."""
+    """Yield files without duplicates, by path. Two links to one file are kept, as two files of their folder."""
     seen: set[str] = set()
     for file in files:
         place = os.path.abspath(file.path)

@@ -1,6 +1,6 @@
-"""Raw files -> `Measured` -> documents and reports. The one way, for every command; needs no PyTorch.
+"""The one way from raw files through `Measured` to documents and reports, for every command. Needs no PyTorch.
 
-Everything here can be repeated at any time, from the files of a run directory alone.
+Everything here can be repeated at any time from the files of a run directory.
 """
 
 import functools
@@ -51,7 +51,7 @@ from opscope.trace.model import Trace
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One trace of a capture: joined with its record, and as a document."""
+    """One trace of a capture, joined with its record, and its document."""
 
     measured: Measured
     document: TraceDocument
@@ -64,7 +64,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A configuration whose statistics and reports were written: its entry as it then stands, and its cycles."""
+    """A configuration whose statistics and reports were written: its updated entry, and the results of its cycles."""
 
     entry: Entry
     results: tuple[Result, ...]
@@ -73,8 +73,13 @@ class Reported:
 def write_outputs(directory: RunDirectory, entry: Entry, *, allow_damaged: bool = False) -> Reported:
     """Write the statistics and the report of every cycle of a configuration.
 
+    Args:
+        directory: the run directory.
+        entry: the configuration, with its raw files.
+        allow_damaged: whether traces that are cut off are accepted.
+
     Raises:
-        BadInputError: a raw file is missing, or a trace ends before its end and that is not allowed.
+        BadInputError: a raw file is missing or unreadable, or a trace is cut off and that is not allowed.
         EnvironmentLacksError: a file cannot be written.
     """
     record = directory.read_record(entry)
@@ -90,7 +95,7 @@ def write_outputs(directory: RunDirectory, entry: Entry, *, allow_damaged: bool 
 
 
 def _cycles(entry: Entry, record: CaptureRecord) -> tuple[CycleFiles, ...]:
-    """Return the files of every cycle that was recorded; manifests of version 1 named the first one's only."""
+    """Return the files of every recorded cycle; manifests of version 1 named only those of the first."""
     cycles = entry.files.cycles
     further = (f"_cycle{number + 1}" for number in range(len(cycles), len(record.traces)))
     named = (
@@ -109,13 +114,18 @@ def _with(name: str, suffix: str) -> str:
 
 
 def _problem(document: TraceDocument) -> str | None:
-    """Say why a result is worthless: a workload without recorded work is an error and not 0.000 ms."""
+    """Return why a result is worthless, or None: a workload without recorded device work is an error, not 0.000 ms."""
     failed = document.trust.failed(CheckName.DEVICE_WORK_RECORDED)
     return failed.sentence if failed else None
 
 
 def write_comparison(directory: RunDirectory, manifest: Manifest) -> Comparison:
-    """Write the comparison over all configurations: those that are done, and why the others are not."""
+    """Write the comparison of all configurations: the results of those that are done, and why others have none.
+
+    Raises:
+        BadInputError: the statistics of a configuration are missing or damaged.
+        EnvironmentLacksError: a file cannot be written.
+    """
     comparison = compare(list(read_documents(directory, manifest)), manifest)
     directory.write(COMPARISON, encode(comparison))
     directory.write(COMPARISON_REPORT, render(comparison_report(comparison)).encode())
@@ -123,7 +133,7 @@ def write_comparison(directory: RunDirectory, manifest: Manifest) -> Comparison:
 
 
 def read_documents(directory: RunDirectory, manifest: Manifest) -> Iterator[TraceDocument]:
-    """Read the statistics of every configuration that is done, of its first cycle.
+    """Yield the statistics of the first cycle of every configuration that is done.
 
     Raises:
         BadInputError: a file is missing or damaged.
@@ -144,15 +154,15 @@ def read_documents(directory: RunDirectory, manifest: Manifest) -> Iterator[Trac
 
 _SLICES_OF_SWEEP: Final = 60_000  # of the timelines of all configurations together
 _LEAST_SLICES: Final = 3_000
-_MOST_RESULTS: Final = 1_000  # of a benchmark: more are no picture
+_MOST_RESULTS: Final = 1_000  # of a benchmark: more cannot be drawn usefully
 
 
 class PageParts:
-    """Gathers a page, trace by trace, so that none of them has to stay.
+    """Builds a page trace by trace, so that no trace has to stay in memory.
 
     Args:
-        count: how many traces there will be: their timelines share the room that a page has.
-        steps: the steps of the timelines; without, as many as fit.
+        count: the number of traces to come; their timelines share a page's limit on slices.
+        steps: the first and last step of the timelines; None for as many as fit.
     """
 
     def __init__(self, count: int, steps: tuple[int, int] | None = None) -> None:
@@ -170,19 +180,19 @@ class PageParts:
         directory: RunDirectory | None = None,
         cycle: int = 0,
     ) -> None:
-        """Add a trace that was analysed.
+        """Add an analysed trace.
 
         Args:
-            measured: the trace, with its record where it has one.
-            functions: the operators of the PyTorch that ran.
-            name: the trace's name relative to its run directory.
-            directory: the run that it is of.
-            cycle: which cycle of its configuration (from 0).
+            measured: the trace, with its record if it has one.
+            functions: the operator table of the PyTorch that ran.
+            name: the trace's file name relative to its run directory; None for a trace that stands alone.
+            directory: its run directory; None for a trace that stands alone.
+            cycle: the number of the cycle (from 0) of its configuration.
 
         Raises:
-            UsageError: the trace does not mark the steps.
+            UsageError: the trace does not mark the steps of the timelines.
         """
-        _ = measured.analysis.origins  # both pieces need it
+        _ = measured.analysis.origins  # computed before the threads begin, because both need it
         pictures, result = together(
             (
                 lambda: pictures_of(measured.analysis, most_slices=self._most, steps=self._steps),
@@ -201,13 +211,21 @@ class PageParts:
         self._traces.append(page_trace(measured, document, pictures, name=called, sweep=sweep))
 
     def _called(self, path: Path) -> str:
-        """Return the name of a run: its folder's, or the whole path where another one has that."""
+        """Return the name of a run: its folder's name, or the whole path if another run has that name."""
         name = path.resolve().name
         taken = name in (other for run, other in self._names.items() if run != path)
         return self._names.setdefault(path, str(path.resolve()) if taken else name)
 
     def page(self, title: str | None = None, benchmarks: Sequence[BenchDocument] = ()) -> PageDocument:
-        """Return what was gathered, with the comparisons of the runs."""
+        """Return the page of all added traces, with the comparisons of their runs.
+
+        Args:
+            title: None makes one from the runs, traces and benchmarks.
+            benchmarks: to show on the page.
+
+        Raises:
+            BadInputError: the manifest of a run cannot be read.
+        """
         sweeps = tuple(
             sweep_entry(self._called(path), compare(documents, RunDirectory(path).read_manifest()))
             for path, documents in self._runs.items()
@@ -224,7 +242,7 @@ class PageParts:
 
 
 def _first_results(document: BenchDocument) -> BenchDocument:
-    """Return a benchmark with its first results and what belongs to them."""
+    """Return a benchmark with only its first results and their comparisons."""
     results = document.results[:_MOST_RESULTS]
     shown = {(one.case, one.name, tuple(one.parameters.items())) for one in results}
     comparisons = (c for c in document.comparisons if (c.case, c.variant, tuple(c.parameters.items())) in shown)
@@ -232,7 +250,7 @@ def _first_results(document: BenchDocument) -> BenchDocument:
 
 
 def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> PageDocument:
-    """Return the document of a page that is made now; for ``parts`` see its other fields."""
+    """Return the document of a page, with the current time; ``parts`` are further fields of `PageDocument`."""
     created = utc_timestamp()
     return PageDocument(title=title, opscope=__version__, created=created, traces=tuple(traces), **parts)
 
@@ -242,13 +260,14 @@ def write_page(
 ) -> str | None:
     """Write the page of a run into its directory, if any configuration is done.
 
-    Whatever goes wrong with it costs nothing else. ``OPSCOPE_RAISE`` in the environment lets it be raised, for tests.
+    A failure costs only the page: it is returned and not raised. With ``OPSCOPE_RAISE`` in the environment, unexpected
+    exceptions are raised, for tests.
 
     Args:
-        directory: of the run.
-        manifest: what was run.
-        allow_damaged: whether traces that end before their end count.
-        parts: what it is made of, where that was gathered already.
+        directory: the run directory.
+        manifest: its manifest.
+        allow_damaged: whether traces that are cut off are accepted.
+        parts: the traces, if they were added already; None reads them.
 
     Returns:
         Why there is no page; None if there is one, or nothing to show.
@@ -283,13 +302,13 @@ def _write_page(directory: RunDirectory, manifest: Manifest, parts: PageParts | 
 def with_document(
     measured: Measured, functions: NativeFunctions, name: str | None = None, *, most_rows: int = sys.maxsize
 ) -> Result:
-    """Build the document of a trace that was analysed, with what is known of its operators and kernels.
+    """Build the document of an analysed trace, with the details of its operators and kernels.
 
     Args:
-        measured: the trace, with its record where it has one.
-        functions: the operators of the PyTorch that ran.
-        name: the trace's name relative to its run directory.
-        most_rows: how many operators, and kernels, the document has: the most expensive ones.
+        measured: the trace, with its record if it has one.
+        functions: the operator table of the PyTorch that ran.
+        name: the trace's file name relative to its run directory; None for a trace that stands alone.
+        most_rows: the most operators, and the most kernels; the most expensive ones are kept.
     """
     if measured.record is not None:
         resolver = run_resolver(measured.record)
@@ -302,10 +321,10 @@ def with_document(
 
 
 def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int, *, allow_damaged: bool) -> Result:
-    """Read, analyse and join the trace of one cycle (from 0) of a capture, and build its document.
+    """Read and analyse the trace of one cycle (from 0) of a capture, and build its document.
 
     Raises:
-        BadInputError: a raw file is missing, or the trace ends before its end and that is not allowed.
+        BadInputError: a raw file is missing or unreadable, or the trace is cut off and that is not allowed.
     """
     measured, functions = measured_cycle(directory, record, cycle, allow_damaged=allow_damaged)
     return with_document(measured, functions, record.traces[cycle].file)
@@ -314,7 +333,7 @@ def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int, *, all
 def measured_cycle(
     directory: RunDirectory, record: CaptureRecord, cycle: int, *, allow_damaged: bool
 ) -> tuple[Measured, NativeFunctions]:
-    """Read, analyse and join the trace of one cycle (from 0) of a capture; return it with the operators that ran.
+    """Read and analyse the trace of one cycle (from 0) of a capture; return it with its operator table.
 
     Raises:
         BadInputError: as `result_of`.
@@ -335,7 +354,17 @@ def measured_capture(
     *,
     directory: RunDirectory,
 ) -> Measured:
-    """Analyse the trace of one cycle of a capture and join it with its record, and with its light pass."""
+    """Analyse the trace of one cycle of a capture, and join it with its record and its light pass.
+
+    Args:
+        trace: the trace.
+        record: the capture's record.
+        cycle: the cycle's number, from 0.
+        functions: the operator table of the PyTorch that ran.
+        graph_capture: another trace, in which the CUDA graphs were captured; None without.
+        directory: the run directory.
+    """
+    # Bytes that were replaced when the trace was written no longer show in the file.
     replaced = trace.source.replaced_bytes + record.traces[cycle].replaced_bytes
     trace = replace(trace, source=replace(trace.source, replaced_bytes=replaced))
     analysis = analyze(trace, functions, expect_device_work=_expects_device_work(record), graph_capture=graph_capture)
@@ -352,14 +381,18 @@ def _light(record: CaptureRecord, analysis: Analysis, directory: RunDirectory) -
 
 
 def _expects_device_work(record: CaptureRecord) -> bool | None:
-    """Tell whether the trace must hold device activities; in a ``with`` block collection may have been stopped."""
+    """Tell whether the trace must hold device activities; None for a ``with`` block, which may stop collecting them."""
     if record.options.schedule is None:
         return None
     return record.ran_on_gpu and "cuda" in record.options.activities
 
 
 def functions_of(directory: RunDirectory, record: CaptureRecord) -> NativeFunctions:
-    """Return the operators of the PyTorch that ran; where they were not kept, those of the release opscope ships."""
+    """Return the operator table of the PyTorch that ran; if the run did not keep it, the one that opscope ships.
+
+    Raises:
+        BadInputError: the run's table cannot be read.
+    """
     path = None if record.functions is None else directory.inside(record.functions)
     if path is not None and path.is_file():
         return NativeFunctions.read(path)
@@ -367,7 +400,7 @@ def functions_of(directory: RunDirectory, record: CaptureRecord) -> NativeFuncti
 
 
 def run_resolver(record: CaptureRecord) -> SourceResolver:
-    """Return what finds the source of a capture's kernels: the very libraries that ran, where this machine has them."""
+    """Return a resolver for a capture's kernels, which reads the libraries that ran if they are installed here."""
     framework = record.framework
     if framework is None:
         return SourceResolver()
@@ -377,7 +410,7 @@ def run_resolver(record: CaptureRecord) -> SourceResolver:
 
 @functools.cache
 def _installed_indexes(libraries: tuple[tuple[str, str], ...]) -> tuple[SourceIndex, ...]:
-    """Index the installed PyTorch if its libraries have these build ids. Libraries that cannot be read tell nothing."""
+    """Return the indexes of the installed PyTorch if its libraries have these build ids, else none."""
     installed = installed_torch()
     if installed is None or not libraries or tuple(sorted(build_ids(installed.libraries).items())) != libraries:
         return ()

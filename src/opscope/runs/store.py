@@ -1,4 +1,4 @@
-"""A run directory: which files it holds, and how they are written so that an interruption loses nothing.
+"""A run directory: its files, and how they are written so that an interruption loses nothing.
 
 ::
 
@@ -13,9 +13,9 @@
         raw/log_bs8_seq128.txt                       what its process printed
         raw/native_functions-2.11.0+cu130-cuda.json.gz   the operators of the PyTorch that ran
 
-The manifest names the files of every configuration before it runs; `allot` is the one place that makes the names. A
-manifest may be anyone's: names that `allot` would not make are refused, and only files that the manifest has a digest
-of, and that still have it, are ever removed.
+The manifest names the files of every configuration before it runs, and only `allot` makes these names. A manifest may
+come from anyone. So names that `allot` would not make are refused, and only files that still have the digest in the
+manifest are ever removed.
 """
 
 import re
@@ -37,7 +37,7 @@ from opscope.record.sweep import CycleFiles, Entry, EntryFiles, Manifest
 COMPARISON, COMPARISON_REPORT, PAGE = "comparison.json", "comparison.md", "report.html"
 _MANIFEST: Final = "manifest.json"
 _WORD: Final = r"[^/\x00-\x1f]+"
-# How the names of each kind of file are made; nothing else in a run directory is opscope's.
+# The names of each kind of file; no other file in a run directory is opscope's.
 _FORMS: Final = {
     "record": re.compile(rf"raw/capture_{_WORD}\.json"),
     "log": re.compile(rf"raw/log_{_WORD}\.txt"),
@@ -48,7 +48,7 @@ _FORMS: Final = {
     "functions": re.compile(rf"raw/native_functions-{_WORD}\.json\.gz"),
     "sweep": re.compile(r"comparison\.(json|md)|report\.html|manifest\.json"),
 }
-_LONGEST_STEP_NS = 30 * 24 * 3_600 * NS_PER_S
+_LONGEST_STEP_NS = 30 * 24 * 3_600 * NS_PER_S  # longer ones are taken for damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class RunDirectory:
         return self.path / _MANIFEST
 
     def create(self) -> None:
-        """Make the directory, and clear away what an earlier run that was killed left half written.
+        """Make the directory, and remove temporary files of earlier runs that were killed.
 
         Raises:
             EnvironmentLacksError: it cannot be made or written to, or its folder ``raw`` is a link.
@@ -73,7 +73,7 @@ class RunDirectory:
             if raw.is_symlink():
                 raise EnvironmentLacksError(f"{raw} is a link: results are written into folders of their own")
             raw.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=raw):
+            with tempfile.TemporaryFile(dir=raw):  # tells now, and not after measuring, that nothing can be written
                 pass
         except OSError as error:
             raise EnvironmentLacksError(
@@ -83,22 +83,22 @@ class RunDirectory:
             sweep(folder)
 
     def refuse_if_used(self, instead: str) -> None:
-        """Refuse a directory that holds anything.
+        """Refuse a directory that is not empty.
 
         Args:
-            instead: what its user can do, as an order.
+            instead: what the user can do, as an imperative clause for the message.
 
         Raises:
-            UsageError: it does.
+            UsageError: the directory holds anything, or is a file.
         """
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise UsageError(f"{self.path} is there already, and is not replaced unasked: {instead}")
 
     def replaceable(self) -> Manifest:
-        """Return the manifest of results that may be replaced: each file in their place is opscope's, as written.
+        """Return the manifest if the results may be replaced, because all of their files are as opscope wrote them.
 
         Raises:
-            UsageError: there is no manifest with digests, or a file has been changed since.
+            UsageError: there is no readable manifest with digests, or a file was changed since.
         """
         try:
             manifest = self.read_manifest()
@@ -116,7 +116,11 @@ class RunDirectory:
         return manifest
 
     def refuse_foreign(self, manifest: Manifest, entries: Iterable[Entry]) -> None:
-        """Refuse to measure where files that a manifest does not know have the names of what is to be written.
+        """Refuse to measure if files that opscope did not write have the names of files to be written.
+
+        Args:
+            manifest: names the files that opscope wrote.
+            entries: the configurations to measure.
 
         Raises:
             UsageError: there is such a file.
@@ -126,10 +130,10 @@ class RunDirectory:
                 raise UsageError(f"{self.path / name} is there, and opscope did not write it: move it away")
 
     def staging(self) -> "RunDirectory":
-        """Make a folder here to measure in, so that what is here stays until `take` moves the results to their places.
+        """Make a temporary folder to measure in; existing results stay until `take` moves the new ones here.
 
         Raises:
-            EnvironmentLacksError: it cannot be made.
+            EnvironmentLacksError: the folder cannot be made.
         """
         path = self.path / f"{partial_prefix()}run"
         try:
@@ -139,7 +143,7 @@ class RunDirectory:
         return RunDirectory(path)
 
     def take(self, staged: "RunDirectory") -> None:
-        """Move the files of a folder that `staging` made to their places, and remove the folder.
+        """Move the files of a folder from `staging` to their final places, and remove the folder.
 
         Raises:
             EnvironmentLacksError: a file cannot be moved.
@@ -152,15 +156,15 @@ class RunDirectory:
         staged.discard()
 
     def discard(self) -> None:
-        """Remove a folder that `staging` made, with all that is in it."""
+        """Remove a folder from `staging` with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def remove_written(self, manifest: Manifest, keep: Iterable[str] = ()) -> None:
-        """Remove the files of a manifest that still are what opscope wrote; links are not followed.
+        """Remove the files of a manifest that are still as opscope wrote them; links are not followed.
 
         Args:
-            manifest: what was read of this directory.
-            keep: names of files that stay.
+            manifest: this directory's manifest.
+            keep: names of files to keep.
 
         Raises:
             EnvironmentLacksError: a file cannot be removed.
@@ -168,9 +172,10 @@ class RunDirectory:
         self._remove(set(self._as_written(manifest)) - set(keep))
 
     def _as_written(self, manifest: Manifest) -> Iterator[str]:
-        """Yield the names of files that have the digest of the manifest and a name of ours, and are no links."""
+        """Yield the names of regular files, not links, with a name of opscope's and the manifest's digest."""
         for name, digest in manifest.digests.items():
             path = self.path / name
+            # A packed trace is ours too (see `trace_path`), and the forms are those of plain names.
             plain = name.removesuffix(".gz") if name.endswith(".json.gz") else name
             ours = any(form.fullmatch(one) for form in _FORMS.values() for one in (name, plain))
             if not ours or path.is_symlink() or path.parent.is_symlink() or not path.is_file():
@@ -179,24 +184,31 @@ class RunDirectory:
                 yield name
 
     def with_digests(self, manifest: Manifest, entries: Iterable[Entry] = ()) -> Manifest:
-        """Return a manifest with the digests of what was written: of some entries, and of the whole sweep."""
+        """Return a manifest with updated digests of the files of some entries and of the whole sweep.
+
+        Args:
+            manifest: the manifest.
+            entries: the configurations whose files were written.
+        """
         names = [COMPARISON, COMPARISON_REPORT, PAGE, *(name for entry in entries for name in _names(entry.files))]
         tables = (path.relative_to(self.path) for path in (self.path / "raw").glob("native_functions-*.json.gz"))
         names += [str(table) for table in tables if str(table) not in manifest.digests]
         there = {name: path for name in names if (path := self.path / name).is_file() and not path.is_symlink()}
+        # Of files that were to be written and are not there, the old digests go too.
         kept = {name: digest for name, digest in manifest.digests.items() if name not in names}
         return replace(manifest, digests={**kept, **{name: digest_of(path) for name, path in there.items()}})
 
     def remove_reports(self, entry: Entry) -> None:
-        """Remove what was computed for a configuration; its raw files stay.
+        """Remove the statistics and reports of a configuration; its raw files stay.
 
         Raises:
+            BadInputError: a name leads out of the directory.
             EnvironmentLacksError: a file cannot be removed.
         """
         self._remove(name for cycle in entry.files.cycles for name in (cycle.statistics, cycle.report))
 
     def remove_page(self) -> None:
-        """Remove the page: it would be of what was there before.
+        """Remove the page, which would show outdated results.
 
         Raises:
             EnvironmentLacksError: it cannot be removed.
@@ -206,7 +218,7 @@ class RunDirectory:
     def _remove(self, names: Iterable[str]) -> None:
         try:
             for name in names:
-                self.inside(name).unlink(missing_ok=True)  # of a link, the link
+                self.inside(name).unlink(missing_ok=True)  # a link itself is removed, not its target
         except OSError as error:
             raise EnvironmentLacksError(f"cannot replace {error.filename}: {error.strerror or error}") from error
 
@@ -214,8 +226,8 @@ class RunDirectory:
         """Read the manifest.
 
         Raises:
-            BadInputError: there is none, it is damaged, names one configuration twice, or files that opscope would not
-                name so.
+            BadInputError: there is none, it is damaged, or it names a file twice or by a name that `allot` would not
+                make.
         """
         if not self.manifest.is_file():
             raise BadInputError(f"{self.path} is not a run directory: it has no {_MANIFEST}")
@@ -231,11 +243,20 @@ class RunDirectory:
         return manifest
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Write the manifest."""
+        """Write the manifest.
+
+        Raises:
+            EnvironmentLacksError: it cannot be written.
+        """
         self.write(_MANIFEST, encode(manifest))
 
     def read_record(self, entry: Entry) -> CaptureRecord:
-        """Read what was measured beside the traces of a configuration."""
+        """Read the capture's record of a configuration.
+
+        Raises:
+            BadInputError: the record is missing or damaged, is of another configuration, or holds impossible times or
+                names of traces.
+        """
         path = self.inside(entry.files.record)
         record = decode(path, CaptureRecord)
         if record.configuration != entry.configuration:
@@ -248,10 +269,15 @@ class RunDirectory:
         return record
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file under a temporary name and rename it: it is there whole, or as it was before.
+        """Write a file of the run atomically: on failure it stays as it was.
+
+        Args:
+            name: its name relative to the directory.
+            content: its content.
 
         Raises:
-            EnvironmentLacksError: it cannot be written (no room, no permission).
+            BadInputError: the name leads out of the directory.
+            EnvironmentLacksError: the file cannot be written (no room, no permission).
         """
         self.inside(name)
         write_whole(self.path / name, content)
@@ -259,8 +285,10 @@ class RunDirectory:
     def inside(self, name: str) -> Path:
         """Return the path of a file of the run.
 
+        Names come from a manifest, which may come from anyone.
+
         Raises:
-            BadInputError: the name leads out of the directory. Names come from a manifest, which may be anyone's.
+            BadInputError: the name leads out of the directory, or to something that is neither a file nor a folder.
         """
         path = self.path / name
         try:
@@ -271,13 +299,17 @@ class RunDirectory:
             raise BadInputError(f"{self.manifest} names a file that there cannot be, {name!r}: {error}") from error
 
     def trace_path(self, name: str) -> Path:
-        """Return the path of a trace, packed where only that is there."""
+        """Return the path of a trace; if only its packed form exists, that one.
+
+        Raises:
+            BadInputError: the name leads out of the directory.
+        """
         path, packed = self.inside(name), self.inside(_packed(name))
         return packed if packed.is_file() and not path.is_file() else path
 
 
 def _formed(files: EntryFiles) -> Iterator[tuple[str, re.Pattern[str]]]:
-    """Yield each file of a configuration with the form that its name must have."""
+    """Yield the name of each file of a configuration with the pattern that it must match."""
     yield files.record, _FORMS["record"]
     yield files.log, _FORMS["log"]
     if files.light is not None:
@@ -287,7 +319,7 @@ def _formed(files: EntryFiles) -> Iterator[tuple[str, re.Pattern[str]]]:
 
 
 def _names(files: EntryFiles) -> Iterator[str]:
-    """Yield the names of the files that a configuration may have, packed ones too."""
+    """Yield the names of all files that a configuration may have, including packed ones."""
     for name, form in _formed(files):
         yield name
         if form in (_FORMS["trace"], _FORMS["light"]):
@@ -299,7 +331,7 @@ def _plausible_times(record: CaptureRecord) -> bool:
     wall = (1,) if measured is None else measured.wall_ns
     others = ((measured and measured.event_ns) or ()) + (
         record.cold_step_ns or 0,
-    )  # on a device, nothing takes no time
+    )  # these may be 0: the device may have had nothing to do
     return (
         bool(wall)
         and all(0 < time < _LONGEST_STEP_NS for time in wall)
@@ -312,12 +344,12 @@ def _packed(name: str) -> str:
 
 
 def allot(workload: str, configuration: Configuration, cycles: int) -> EntryFiles:
-    """Name the files of a configuration.
+    """Return the names of a configuration's files.
 
     Args:
-        workload: short name of what runs, for the traces.
-        configuration: whose id the names carry.
-        cycles: of the profiler's schedule; the first one's names have no suffix.
+        workload: the workload's short name, for the names of traces.
+        configuration: its id is part of all names.
+        cycles: number of cycles of the profiler's schedule; the names of the first have no suffix.
     """
     name = configuration.id
     return EntryFiles(
@@ -341,11 +373,11 @@ def _suffixes(cycles: int) -> Iterable[str]:
 
 
 def functions_name(torch_version: str, device_key: str) -> str:
-    """Return the name of the operator table of a PyTorch build and a device."""
+    """Return the file name of the operator table for a PyTorch build and a dispatch key (``CUDA``)."""
     return f"raw/native_functions-{torch_version}-{device_key.lower()}.json.gz"
 
 
 def with_entry(manifest: Manifest, entry: Entry) -> Manifest:
-    """Return the manifest with one configuration's entry replaced."""
+    """Return the manifest with the entry of one configuration replaced."""
     entries = tuple(entry if old.configuration == entry.configuration else old for old in manifest.entries)
     return replace(manifest, entries=entries)

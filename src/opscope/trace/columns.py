@@ -1,6 +1,6 @@
-"""The tables of a trace and their columns, read from the one list of them that C++ compiles too (``columns.h``).
+"""The tables of a trace and their columns, parsed from ``columns.h``, which the compiled reader includes too.
 
-Imports nothing large: files are read before numpy and polars are there.
+Imports nothing large: trace files are read while numpy and polars are still being imported.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final
 
 
 class Kind(StrEnum):
-    """What a column holds."""
+    """What a column holds; ``columns.h`` explains each kind."""
 
     THREAD = "THREAD"
     NAME = "NAME"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
     @property
     def is_code(self) -> bool:
-        """Whether the compiled reader keeps a number in its place that stands for something else."""
+        """Whether the compiled reader stores a code instead of the value: the number of a thread, text or kind."""
         return self in (Kind.THREAD, Kind.NAME, Kind.TEXT, Kind.KIND)
 
 
@@ -46,6 +46,7 @@ class TableOfTrace:
     columns: tuple[Column, ...]
 
 
+# A table is one #define over several lines that end in a backslash; the comment on its first line is its meaning.
 _TABLE: Final = re.compile(
     r"#define OPSCOPE_(?P<name>[A-Z_]+)\(COLUMN\) /\* (?P<meaning>.*?) \*/(?P<columns>(?:[^\n]*\\\n)*[^\n]*)"
 )
@@ -54,6 +55,7 @@ _ORDER: Final = re.compile(r"TABLE\(\w+, OPSCOPE_(\w+)\)")
 
 
 def _read(text: str) -> Mapping[str, TableOfTrace]:
+    # In the order of OPSCOPE_TABLES: a table's position is its number in the interface of the compiled reader.
     tables = {match["name"]: match for match in _TABLE.finditer(text)}
     return {
         name.lower(): TableOfTrace(name.lower(), tables[name]["meaning"], _columns(tables[name]["columns"]))

@@ -1,4 +1,4 @@
-"""The nouns: what a trace is made of. Frozen, typed, and without behaviour.
+"""The data model of a trace: frozen, typed records without behaviour.
 
 Times are integer nanoseconds. An unknown is ``None``, never 0.
 """
@@ -29,11 +29,13 @@ class Migration(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """What the trace's producer recorded of one device.
+    """What the trace's producer recorded of one device. What it did not record is None.
 
     Attributes:
-        vendor: ``amd`` where that shows; None else.
-        known_by: how its name is known, where the trace does not give it (`opscope.analysis.structure.named_devices`).
+        index: the device's number in the trace.
+        compute_capability: ``9.0``; None for AMD's devices, whose numbers mean something else.
+        vendor: ``amd`` if the record shows it, else None.
+        known_by: how the name is known if the trace does not give it (`opscope.analysis.structure.named_devices`).
     """
 
     index: int
@@ -51,17 +53,24 @@ class DeviceProperties:
 
 @dataclass(frozen=True, slots=True)
 class TraceSource:
-    """Where a trace came from and what its file says of itself.
+    """Where a trace came from, and what reading its file found.
 
-    ``replaced_bytes`` counts the bytes that are not allowed in JSON and were read as question marks, ``odd_events`` the
-    events that were left out because their times cannot be true, ``unreadable_bytes`` the stretches that are no events
-    and the lists within events that cannot be read.
-    ``damage`` says why the file ended before its end, if it did.
-    ``metadata`` holds the entries of the file's header that are known to be harmless, as text (schema version, driver,
-    what opscope's own captures write). ``not_understood`` counts the slices of every category that no reader knows:
-    work of devices of another kind may be among them. ``failed_checks`` holds what failed before the trace was exported
-    and does not show in its events: the checks' names, with their sentences. ``not_recorded`` says in sentences what
-    the recording lacks by its own account, ``dropped_records`` how many records were lost meanwhile.
+    Attributes:
+        path: the file.
+        format: the name of its format (`opscope.readers.formats`).
+        size_bytes: its size, unpacked.
+        event_count: events or records that were read, of any kind.
+        replaced_bytes: bytes that JSON does not allow, which were read as question marks.
+        odd_events: events that were left out because their times are impossible.
+        unreadable_bytes: bytes that are not part of an event, and lists within events that cannot be parsed.
+        damage: why reading stopped before the end of the file; None if the file is whole.
+        metadata: entries of the file's header that are known to be harmless, as text (schema version, driver, what
+            opscope's own captures write).
+        not_understood: slices by category, for categories that no reader knows. They may be work of other devices.
+        failed_checks: by name, the sentences of trust checks that failed before the trace was exported and that cannot
+            be repeated from its events.
+        not_recorded: what the recording lacks by its own account, in sentences.
+        dropped_records: records that the collector lost.
     """
 
     path: str
@@ -81,12 +90,12 @@ class TraceSource:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Trace(Summarised):
-    """One profiled process: its tables have the columns that ``columns.h`` names.
+    """The recording of one process. Its tables have the columns of ``columns.h``.
 
     Attributes:
         source: the file and its header.
         devices: properties of the devices the file lists; empty where it lists none.
-        threads: process and thread, as the file has them (JSON text), of every number in a ``thread`` column.
+        threads: (process, thread) of each number in a ``thread`` column, as JSON text of the file's values.
         operators: one row per operator slice (``cpu_op``).
         launches: one row per runtime or driver API call.
         activities: one row per kernel, memcpy or memset: the work of the devices.
@@ -114,7 +123,7 @@ class Trace(Summarised):
     migrations: pl.DataFrame
 
     def summary(self) -> Summary:
-        """Return the file, its devices, and how many rows each table has."""
+        """Summarise the file, its devices, and the number of rows of each table."""
         sizes = {name: getattr(self, name).height for name in TABLES}
         rows = [
             ("file", f"{self.source.path} ({format_bytes(self.source.size_bytes)}, {self.source.format})"),

@@ -1,4 +1,4 @@
-"""One schema per table: column name -> polars type. Readers produce exactly these, analyses may rely on them."""
+"""The polars schema of every table. Readers produce exactly these columns, and analyses may rely on them."""
 
 from collections.abc import Mapping
 from typing import Final, TypeAlias
@@ -9,6 +9,7 @@ from opscope.trace.columns import TABLES, Kind
 
 Schema: TypeAlias = Mapping[str, pl.DataType | type[pl.DataType]]
 
+# Texts repeat in most rows (names, shapes), so they are categorical: each distinct text is kept once.
 _TYPES: Final[Mapping[Kind, type[pl.DataType]]] = {
     Kind.THREAD: pl.Int32,
     Kind.NAME: pl.Categorical,

@@ -1,7 +1,7 @@
-"""The compiled reader of Kineto events (``kineto.cpp``): text in, columns out. `load` says whether it is there.
+"""The compiled reader of Kineto events (``kineto.cpp``): text in, columns out. `load` finds it.
 
-The build makes it with any C++17 compiler; without one, the same rules run in Python, and slowly. Nothing here needs
-numpy, so that files are read while that is imported; ``columns.py`` takes the columns.
+The build compiles it with any C++17 compiler; without one, the same rules run in Python, slowly. Nothing here needs
+numpy, so that files can be read while it is imported; ``filled.py`` takes the columns.
 """
 
 import ctypes
@@ -22,13 +22,13 @@ _MOST_THREADS: Final = 16  # more wait for the one that reads the file
 _BLOCK: Final = 1 << 20  # what a thread reads at a time; files of less than a few of these need no threads
 _MOST_READ: Final = 1 << 26  # between looks at events that are not plain, and for signals
 
-# Which string a code means.
+# The pools of strings that codes refer to, by their number in the interface.
 NAMES, TEXTS, IDENTITIES, CATEGORIES = range(4)
 
 
 @functools.cache
 def load() -> ctypes.CDLL | None:
-    """Return the compiled library; None where it was not built, or not for this version."""
+    """Return the compiled library; None if it was not built, or has another interface version."""
     try:
         library = ctypes.CDLL(str(LIBRARY))
         library.opscope_kineto_version.restype = c_int32
@@ -72,7 +72,16 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 class NativeReader:
-    """One file being read. Feed it all pieces, call `finish`, then take the columns (``columns.py``)."""
+    """One file being read. Feed it all pieces, call `finish`, then take the columns (``filled.py``).
+
+    Args:
+        library: from `load`.
+        threads: how many threads read; None takes the number of cores, up to a limit.
+        block: bytes that a thread reads at a time.
+
+    Raises:
+        MemoryError: there is no room for its buffers.
+    """
 
     def __init__(self, library: ctypes.CDLL, threads: int | None = None, block: int = _BLOCK) -> None:
         self._library = library
@@ -85,7 +94,7 @@ class NativeReader:
         self._library.opscope_kineto_free(self._reader)
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Read on; return the events that are not plain, and stretches that are no events.
+        """Read a piece; return the text of events that are not plain, and of stretches that are not events.
 
         Raises:
             MemoryError: there is no room for more.
@@ -95,9 +104,14 @@ class NativeReader:
         return self._take_odd()
 
     def read(self, file: int, piece: int) -> tuple[int, list[bytes]]:
-        """Read on from a file descriptor, in pieces of a size; return how many bytes, and as `feed` does.
+        """Read on from a file descriptor.
 
-        There are no bytes only at the file's end; events may come even then.
+        Args:
+            file: the descriptor.
+            piece: bytes per call of the system's ``read``.
+
+        Returns:
+            How many bytes were read, 0 only at the end of the file; and texts as from `feed`, possibly even then.
 
         Raises:
             OSError: the file cannot be read.
@@ -111,14 +125,18 @@ class NativeReader:
         return size, self._take_odd()
 
     def finish(self) -> list[bytes]:
-        """Say that there is no more; return what was left that is no plain event."""
+        """End the content; return the remaining texts as from `feed`.
+
+        Raises:
+            MemoryError: there is no room for more.
+        """
         if not self._library.opscope_kineto_finish(self._reader):
             raise MemoryError
         return self._take_odd()
 
     @property
     def plain_count(self) -> int:
-        """How many events became rows, or belong to no table."""
+        """The number of events that became rows or belong to no table."""
         return int(self._library.opscope_kineto_plain_count(self._reader))
 
     @property
@@ -133,21 +151,25 @@ class NativeReader:
 
     @property
     def header(self) -> bytes:
-        """What stands before ``"traceEvents"``; the beginning of a file that has none."""
+        """The text before ``"traceEvents"``; of a file without it, the beginning."""
         return self._bytes("header")
 
     @property
     def footer(self) -> bytes:
-        """What stands after the list of events."""
+        """The text after the list of events, at most 64 MiB of it."""
         return self._bytes("footer")
 
     @property
     def footer_size(self) -> int:
-        """How many bytes stand after the list of events; `footer` has no more than 64 MiB of them."""
+        """The number of bytes after the list of events; `footer` has at most 64 MiB of them."""
         return int(self._library.opscope_kineto_footer_size(self._reader))
 
     def strings(self, which: int) -> list[bytes]:
-        """Return the JSON text of every string that codes refer to: `NAMES`, `TEXTS`, `IDENTITIES`, `CATEGORIES`."""
+        """Return the JSON text of every string of a pool, in the order of its codes.
+
+        Args:
+            which: `NAMES`, `TEXTS`, `IDENTITIES` or `CATEGORIES`.
+        """
         size, found = c_size_t(), []
         for code in range(self._library.opscope_kineto_string_count(self._reader, which)):
             address = self._library.opscope_kineto_string(self._reader, which, code, byref(size))
@@ -155,20 +177,28 @@ class NativeReader:
         return found
 
     def threads(self) -> list[tuple[int, int]]:
-        """Return the codes (in `IDENTITIES`) of process and thread of every thread number."""
+        """Return, for each thread number, the codes (in `IDENTITIES`) of its process and thread."""
         pairs = self._numbers("threads")
         return list(zip(pairs[::2], pairs[1::2], strict=True))
 
     def ignored(self) -> list[int]:
-        """Return how many plain slices of every category (in `CATEGORIES`) belong to no table."""
+        """Return, for each category (in `CATEGORIES`), how many plain slices belong to no table."""
         return self._numbers("ignored")
 
     def height(self, table: int) -> int:
-        """Return how many rows a table has."""
+        """Return the number of rows of a table, by the table's position in ``columns.h``."""
         return int(self._library.opscope_kineto_height(self._reader, table))
 
     def copy(self, table: int, addresses: Sequence[int]) -> None:
-        """Write the columns of a table to addresses, in the order of ``columns.h``."""
+        """Copy the columns of a table to memory.
+
+        Args:
+            table: its position in ``columns.h``.
+            addresses: one per column, in the order of ``columns.h``, each with room for `height` values.
+
+        Raises:
+            MemoryError: there is no room.
+        """
         if not self._library.opscope_kineto_copy(self._reader, table, (c_void_p * len(addresses))(*addresses)):
             raise MemoryError
 
@@ -188,6 +218,7 @@ class NativeReader:
         return ctypes.string_at(address, size.value) if size.value else b""
 
     def _take_odd(self) -> list[bytes]:
+        # All texts stand in one buffer, one after the other; ``odd_ends`` has where each of them ends.
         ends = self._numbers("odd_ends")
         if not ends:
             return []

@@ -1,4 +1,4 @@
-"""The columns that the compiled reader has filled, as arrays."""
+"""Takes the columns of the compiled reader as numpy arrays."""
 
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def take(reader: NativeReader, table: str) -> dict[str, Array]:
-    """Return copies of a table's columns by name, and free the originals. polars builds on them without copying."""
+    """Return copies of a table's columns by name, and free the originals. polars uses the copies without copying."""
     position = list(TABLES).index(table)
     height = reader.height(position)
     columns: dict[str, Array] = {
@@ -24,7 +24,7 @@ def take(reader: NativeReader, table: str) -> dict[str, Array]:
 
 
 def _type_of(kind: Kind) -> type[np.number[Any]]:
-    """Return the type in which the reader keeps a column; codes of -1 mean that there is no text."""
+    """Return the type in which the reader keeps a column. A code of -1 means that there is no text."""
     if kind.is_code:
         return np.int32
     return np.float64 if kind is Kind.FLOAT64 else np.int64

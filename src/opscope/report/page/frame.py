@@ -19,21 +19,21 @@ class Page:
     """A page that opens offline.
 
     Attributes:
-        document: what it is drawn from, by the schema ``opscope.page/1``.
+        document: its data, by the schema ``opscope.page/1``.
     """
 
     document: PageDocument
 
     @cached_property
     def html(self) -> bytes:
-        """The whole file."""
+        """The content of the HTML file."""
         return page_html(self.document)
 
     def save(self, path: str | Path) -> Path:
-        """Write the file and return its path.
+        """Write the page to a file, replacing an existing one, and return its path.
 
         Raises:
-            EnvironmentLacksError: it cannot be written.
+            EnvironmentLacksError: the file cannot be written.
         """
         target = Path(path)
         write_output(target, self.html)
@@ -43,7 +43,7 @@ class Page:
         return f"Page of {len(self.document.traces)} traces, {len(self.html):,} bytes; save(path) writes it"
 
     def _repr_html_(self) -> str:
-        """Return a frame: the page runs its own script in it, and can reach nothing of the notebook."""
+        """Return a sandboxed frame, in which the page's script cannot reach the notebook."""
         content = html.escape(self.html.decode(), quote=True)
         style = f"width:100%;height:{_HEIGHT}px;border:1px solid #999"
         return f'<iframe sandbox="{_ALLOWED}" style="{style}" srcdoc="{content}"></iframe>'

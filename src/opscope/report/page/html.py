@@ -1,4 +1,4 @@
-"""A page as one HTML file that loads nothing: its scripts and data are in it, and a policy forbids the rest."""
+"""Writes a page as one HTML file with its scripts and data; its policy forbids loading anything else."""
 
 import base64
 import gzip
@@ -15,7 +15,7 @@ import msgspec
 from opscope.base.text import printable
 from opscope.documents.page import PageDocument
 
-# In this order, as one script: each uses what stands before it.
+# Joined into one script in this order: each uses the ones before it.
 _SCRIPTS: Final = (
     "units.js", "dom.js", "data.js", "table.js", "canvas.js", "charts.js", "details.js", "overview.js", "operators.js",
     "timeline.js", "flame.js", "roofline.js", "memory.js", "sweep.js", "bench.js", "diff.js", "app.js",
@@ -50,7 +50,7 @@ report beside it.</noscript>
 
 
 def page_html(document: PageDocument) -> bytes:
-    """Return the file."""
+    """Return the HTML file of a page."""
     style, library, script = _style(), _script((_LIBRARY,)), _script(_SCRIPTS)
     packed = gzip.compress(msgspec.json.encode(document), _LEVEL, mtime=0)
     return _SHELL.substitute(
@@ -66,7 +66,7 @@ def page_html(document: PageDocument) -> bytes:
 
 
 def _policy(scripts: Sequence[str], style: str) -> str:
-    """Allow these very scripts and this style, and nothing else: no event handlers, no requests, no forms."""
+    """Return a policy that allows exactly these scripts and this style: no event handlers, requests or forms."""
     allowed = " ".join(map(_hash, scripts))
     rules = (
         "default-src 'none'",
@@ -89,7 +89,7 @@ def _style() -> str:
 
 @cache
 def _script(names: Sequence[str]) -> str:
-    """Return files as one script. In HTML a script ends with its first end tag, wherever that stands."""
+    """Join files into one script. End tags in it are escaped: in HTML, a script ends at the first one."""
     parts = "\n".join(_asset(name) for name in names).replace("</script", "<\\/script")
     return parts if names == (_LIBRARY,) else f'"use strict";(() => {{\n{parts}\n}})();'
 

@@ -1,4 +1,4 @@
-"""What the page shows of a sweep beside its comparison: where what bounds the step changes."""
+"""Finds the sizes of a sweep between which the step's bound changes, for the page."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -8,16 +8,17 @@ from opscope.documents.page import SweepEntry, Turn
 
 
 def sweep_entry(name: str, comparison: Comparison) -> SweepEntry:
-    """Return a sweep for the page."""
+    """Build the page's entry of a sweep."""
     return SweepEntry(name=name, comparison=comparison, turns=tuple(turns(comparison.rows)))
 
 
 def turns(rows: Sequence[ComparisonRow]) -> Iterator[Turn]:
-    """Yield between which neighbouring sizes what bounds the step changes, along each axis, all others fixed."""
+    """Yield neighbouring sizes between which the step's bound changes, along each axis with all others fixed."""
     for along in dict.fromkeys(name for row in rows for name in row.axes):
         groups: dict[str, dict[int, ComparisonRow]] = {}
         for row in rows:
             size = row.axes.get(along)
+            # Only whole numbers have neighbours; in Python a bool is an int too.
             if isinstance(size, int) and not isinstance(size, bool):
                 others = ", ".join(f"{name} {value}" for name, value in row.axes.items() if name != along)
                 groups.setdefault(others, {})[size] = row

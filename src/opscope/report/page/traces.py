@@ -1,4 +1,4 @@
-"""What the page shows of one trace: its document, and what pictures need beside it."""
+"""Builds the page's entry of one trace: its document, and the data of its pictures."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """What pictures of one trace are drawn from; see `PageTrace`."""
+    """The data of one trace's pictures; see `PageTrace`."""
 
     names: tuple[str, ...]
     timeline: TimelineEntry | None
@@ -72,12 +72,12 @@ class Pictures:
 def pictures_of(
     analysis: Analysis, *, most_slices: int = MOST_SLICES, steps: tuple[int, int] | None = None
 ) -> Pictures:
-    """Gather what pictures are drawn from.
+    """Collect the data of a trace's pictures.
 
     Args:
         analysis: the trace.
-        most_slices: of the timeline.
-        steps: numbers of the first and the last step of the timeline; without, as many as fit.
+        most_slices: the most slices of the timeline.
+        steps: numbers of the first and the last step of the timeline; None for as many as fit.
 
     Raises:
         UsageError: the trace does not mark these steps.
@@ -90,6 +90,7 @@ def pictures_of(
     entries = tuple(_flame(flame, names) for flame in trees)
     memory = live_memory(trace, links, origins) if trace.allocations.height else ()
     tables = (analysis.operators["name"], analysis.kernels["name"].cast(pl.String))
+    # The page looks up rows of these tables by name, so the names must be cut alike in both places.
     whole = frozenset(name for table in tables for name in table.head(MOST_ROWS))
     return Pictures(names.cut(whole), timeline, entries, tuple(_curve(one) for one in memory))
 
@@ -97,14 +98,14 @@ def pictures_of(
 def page_trace(
     measured: Measured, document: TraceDocument, pictures: Pictures, *, name: str, sweep: str | None = None
 ) -> PageTrace:
-    """Put together what the page shows of one trace.
+    """Build the page's entry of one trace.
 
     Args:
         measured: the trace with its record.
         document: its document.
-        pictures: its pictures.
-        name: what it is called.
-        sweep: the run that it is of.
+        pictures: the data of its pictures.
+        name: its name on the page.
+        sweep: the name of the run it belongs to; None for a trace that stands alone.
     """
     shown, left_out = _few_rows(document, measured.analysis)
     return PageTrace(
@@ -123,7 +124,7 @@ def page_trace(
 
 
 class _Names:
-    """Texts by number; each is kept once."""
+    """Numbers texts; each is kept once."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -132,16 +133,16 @@ class _Names:
         return self._numbers.setdefault(text, len(self._numbers))
 
     def of(self, table: Sequence[str], used: Ints) -> list[int]:
-        """Return the numbers of entries of a table; -1 stays."""
+        """Return the numbers of the texts at positions ``used`` of a table; -1 stays -1."""
         entries, place = np.unique(used, return_inverse=True)
         numbers = np.array([self.number(table[entry]) if entry >= 0 else -1 for entry in entries.tolist()], np.int64)
         return list(numbers[place].tolist())
 
     def cut(self, whole: frozenset[str]) -> tuple[str, ...]:
-        """Return all of them, none so long that together they would be too many characters.
+        """Return all texts in the order of their numbers, cut so that their total length stays within a limit.
 
         Args:
-            whole: names by which tables are looked up: they are cut as those of the tables are.
+            whole: names by which tables are looked up; they are cut only as much as the tables' names are.
         """
         most = max(_SHORTEST_CUT, min(_LONGEST_NAME, _ALL_NAMES // max(len(self._numbers), 1)))
         return tuple(_cut(name, _LONGEST_NAME if name in whole else most) for name in self._numbers)
@@ -155,7 +156,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _bar(device: DeviceEntry, document: TraceDocument, unprofiled_ns: float | None) -> StepBar:
-    """Divide the window of a device, which its parts fill."""
+    """Divide a device's window into its parts, per step."""
     steps = document.step_count or 1
     return StepBar(
         device=device.device,
@@ -187,7 +188,10 @@ def _timeline(slices: Slices, trace: Trace, tree: CallTree, origins: Origins, na
 
 
 def _places(slices: Slices, trace: Trace, origins: Origins, names: _Names) -> tuple[tuple[PlaceEntry, ...], Ints]:
-    """Return the places of the operators shown, and per operator of the trace the number of its place, or -1."""
+    """Return the places of the shown operators, and for each operator of the trace the number of its place, or -1.
+
+    The last entry is for slices without an operator, whose number is -1.
+    """
     number = np.full(trace.operators.height + 1, -1, np.int64)
     if not trace.frames.height:
         return (), number
@@ -197,6 +201,7 @@ def _places(slices: Slices, trace: Trace, origins: Origins, names: _Names) -> tu
     operators = np.flatnonzero(present[:-1])
     name, texts = numbered(trace.frames["name"])
     modules, frames = (_at(name, rows[operators]) for rows in (origins.module, origins.frame))
+    # Module and frame as one number, with -1 (not recorded) as 0, so that equal pairs are one place.
     keys, place = np.unique((modules + 1) * (len(texts) + 1) + frames + 1, return_inverse=True)
     number[operators] = place
     pairs = (divmod(key, len(texts) + 1) for key in keys.tolist())
@@ -204,7 +209,7 @@ def _places(slices: Slices, trace: Trace, origins: Origins, names: _Names) -> tu
 
 
 def _place(module: int, frame: int, texts: Sequence[str], names: _Names) -> PlaceEntry:
-    """Return a place from the numbers of its names, counted from 1; 0 is not recorded."""
+    """Return a place from the numbers of its names, which count from 1; 0 means not recorded."""
     return PlaceEntry(
         names.number(texts[module - 1].removeprefix(MODULE_FRAME)) if module else -1,
         names.number(texts[frame - 1]) if frame else -1,
@@ -236,7 +241,7 @@ def _track(
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """The names of a trace's operators and activities, each once, and per row the number of its name."""
+    """The distinct names of a trace's operators and activities, and per row the number of its name."""
 
     operator: Ints
     operators: tuple[str, ...]
@@ -249,7 +254,7 @@ class _Recorded:
 
 
 def _at(number: Ints, rows: Ints) -> Ints:
-    """Return the numbers of some rows; -1 stays."""
+    """Return the numbers at some rows; row -1 gives -1."""
     if not len(number):
         return np.full(len(rows), -1, np.int64)
     found: Ints = np.where(rows < 0, -1, number[rows])
@@ -307,7 +312,7 @@ def _curve(memory: LiveMemory) -> MemoryCurve:
 
 
 def _extremes(values: Ints, most: int) -> Ints:
-    """Return the places of the lowest and highest value of each stretch, the first and the last; all of few."""
+    """Return the positions of the first and last value and of each stretch's lowest and highest; all if few enough."""
     if len(values) <= most:
         return np.arange(len(values))
     bounds = np.linspace(0, len(values), most // 2, dtype=np.int64)
@@ -343,9 +348,9 @@ def _by_kernel(rows: Sequence[LimitRow]) -> list[KernelLimit]:
 
 
 def _few_rows(document: TraceDocument, analysis: Analysis) -> tuple[TraceDocument, tuple[LeftOut, ...]]:
-    """Return the document with the first rows of its long tables, and what was left out.
+    """Return the document with only the first rows of its long tables, and sums over the rows left out.
 
-    Of operators and kernels it has no more (`build_trace_document`).
+    Its tables of operators and kernels are short already (``most_rows`` of `build_trace_document`).
     """
     operators, kernels = analysis.operators.slice(MOST_ROWS), analysis.kernels.slice(MOST_ROWS)
     rest = [
@@ -361,7 +366,7 @@ def _few_rows(document: TraceDocument, analysis: Analysis) -> tuple[TraceDocumen
 
 
 def _without_long_texts(document: TraceDocument) -> TraceDocument:
-    """Cut texts that nobody would read to their end."""
+    """Cut very long texts. A search in the encoded document avoids the slow walk where there are none."""
     return _cut_texts(document) if _LONG_TEXT.search(msgspec.json.encode(document)) else document
 
 
@@ -369,7 +374,7 @@ def _cut_texts(value: T) -> T:
     """Cut all texts within a value."""
     found: Any = value
     if isinstance(value, str):
-        found = value if type(value) is not str else _cut(value, _LONGEST_NAME)
+        found = value if type(value) is not str else _cut(value, _LONGEST_NAME)  # members of enumerations stay
     elif isinstance(value, dict):
         found = {_cut_texts(key): _cut_texts(entry) for key, entry in value.items()}
     elif isinstance(value, tuple):
