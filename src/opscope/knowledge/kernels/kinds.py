@@ -46,7 +46,7 @@ def word_rules() -> tuple[WordRule, ...]:
     """Return the rules on words, in the order in which they are tried."""
     entries = entries_of("words.toml")["words"]
     return tuple(
-        WordRule(Category(entry["category"]), str(entry["words"]), NameRule.of_entry(entry)) for entry in entries
+        WordRule(Category(str(entry["category"])), str(entry["words"]), NameRule.of_entry(entry)) for entry in entries
     )
 
 

@@ -221,14 +221,10 @@ def _built(
     if is_cuda and torch.version.cuda is None:
         raise EnvironmentLacksError("a CUDA source needs a PyTorch with CUDA; this one is built for the CPU")
     capability = torch.cuda.get_device_capability() if is_cuda and torch.cuda.is_available() else None
-<<<<<<< ours
     bound = _MODULE.search(text)
     binding = None if bound is not None else _binding(declarations)
-    parts = [text, binding or "", *flags, torch.__version__, str(capability)]
-=======
     # All that decides what is built; each combination gets a folder of its own.
-    parts = [text, *declarations.values(), *flags, torch.__version__, str(capability)]
->>>>>>> theirs
+    parts = [text, binding or "", *flags, torch.__version__, str(capability)]
     parts.append(installed().version if is_cuda else "")
     if file is not None:  # the same text with other headers beside it is another program
         parts += [str(file), *_included(file, text)]
@@ -240,15 +236,9 @@ def _built(
     sources, called = [own], f"{name}_{key}"
     if binding is not None:
         sources.append(folder / f"opscope_binding_{key}.cpp")
-<<<<<<< ours
         _keep(sources[-1], binding)
     elif bound is not None and bound[1] != _ANY_NAME:
-        called = bound[1]  # what its initialisation is called after
-=======
-        _keep(sources[-1], _binding(declarations))
-    elif bound[1] != _ANY_NAME:
         called = bound[1]  # Python looks for an initialisation of this name, so the library must have it
->>>>>>> theirs
     with alone_in(folder, lambda: _say_waiting(folder)):
         _clear(folder, called)
         module = _compiled(called, folder, sources, flags, capability, is_cuda=is_cuda)
