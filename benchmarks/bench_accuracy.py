@@ -25,7 +25,7 @@ import polars as pl
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from opscope.documents.bench import Verdict
+from opscope.documents.bench import SpeedVerdict
 from opscope.readers import read
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer
 from opscope.workbench.benchmarking.rounds import in_turns
@@ -195,7 +195,7 @@ def alarms(trials: int, second: float) -> dict[str, Any]:
     return {
         "function": "x * 2 of 64 MB" if second == 1 else "a spin kernel of 50 us",
         "trials": trials,
-        "said to differ": sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts),
+        "said to differ": sum(verdict in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER) for verdict in verdicts),
         "seconds": round(time.time() - began, 1),
         "half_width_median": statistics.median(widths),
         "rounds_median": statistics.median(rounds),

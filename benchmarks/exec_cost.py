@@ -25,7 +25,7 @@ from opscope.readers import read
 from opscope.readers.ncu import read_kernel_counters
 from opscope.record.driver import Driver
 from opscope.workbench.toolchain.building import build_file
-from opscope.workbench.toolchain.nvcc import Kind
+from opscope.workbench.toolchain.nvcc import BuildKind
 
 _SOURCE = Path(__file__).parents[1] / "tests" / "data" / "exec" / "programs.cu"
 _CASES = {"kernels of 20 us": (100_000, 36_000), "empty kernels": (1_000_000, 0)}
@@ -124,7 +124,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "programs"
         capability = ".".join(map(str, torch.cuda.get_device_capability()))
-        build_file(_SOURCE, program, Kind.EXECUTABLE, [capability], 256)
+        build_file(_SOURCE, program, BuildKind.EXECUTABLE, [capability], 256)
         Command((str(program),)).found()
         cases = {name: _case(program, *case, rounds, collector) for name, case in _CASES.items()}
         beside_ncu = _beside_ncu(program, collector)

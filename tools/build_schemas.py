@@ -13,7 +13,7 @@ import msgspec
 from opscope.cli.sql import QueryResult
 from opscope.documents.bench import BenchDocument, ChangesDocument
 from opscope.documents.build import BuildDocument, ListingDocument
-from opscope.documents.comparison import Comparison, Comparisons
+from opscope.documents.comparison import SweepComparison, SweepComparisons
 from opscope.documents.counters import CountersDocument
 from opscope.documents.difference import DiffDocument
 from opscope.documents.doctor import DoctorDocument
@@ -44,8 +44,8 @@ DOCUMENTS: dict[str, type] = {
     "explain-1.json": ExplainDocument,
     "sql-1.json": QueryResult,
     "store-1.json": StoreManifest,
-    "comparison-1.json": Comparison,
-    "comparisons-1.json": Comparisons,
+    "comparison-1.json": SweepComparison,
+    "comparisons-1.json": SweepComparisons,
     "sweep-2.json": Manifest,
     "capture-2.json": CaptureRecord,
     "triton-check-1.json": TritonCheckDocument,

@@ -6,10 +6,9 @@ import polars as pl
 import pytest
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.idle.idle import IdleCause
 from opscope.analysis.measured import Measured
 from opscope.analysis.structure.window import WindowKind
-from opscope.documents.bound import BoundKind
+from opscope.documents.bound import BoundKind, IdleCause
 from opscope.documents.trust import Verdict
 from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions

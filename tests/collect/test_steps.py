@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis.trust.checks import check_steady
-from opscope.analysis.trust.statistics import summarise
 from opscope.analysis.trust.steadiness import of_any_run, steadiness_of
+from opscope.analysis.trust.step_statistics import summarise
 from opscope.collect.script.clock import CycleClock
 from opscope.collect.script.follower import Follower, Place
 from opscope.collect.script.period import Pattern

@@ -16,7 +16,7 @@ if reason := gpu_is_missing():
 import torch
 
 import opscope
-from opscope.documents.bench import Verdict
+from opscope.documents.bench import SpeedVerdict
 
 pytestmark = pytest.mark.gpu
 
@@ -85,7 +85,7 @@ def test_work_on_another_stream_is_doubted() -> None:
 
     found = opscope.bench({"here": lambda x: x * 2, "there": beside}, inputs=(x,), seconds=0.1)
     assert "other streams" in found.results[1].doubts[0]
-    assert found.comparisons[0].verdict is Verdict.INCONCLUSIVE
+    assert found.comparisons[0].verdict is SpeedVerdict.INCONCLUSIVE
 
 
 def test_what_waits_for_the_device_cannot_be_captured_and_is_timed_all_the_same() -> None:
@@ -108,7 +108,7 @@ def test_what_launches_nothing_does_not_take_the_times_of_the_others() -> None:
     works, nothing = found.results
     assert works.kernel_ns is not None
     assert nothing.kernel_ns is None
-    assert found.comparisons[0].verdict not in (Verdict.FASTER, Verdict.SLOWER)
+    assert found.comparisons[0].verdict not in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER)
 
 
 def test_saved_benchmarks_are_compared(tmp_path: Path) -> None:

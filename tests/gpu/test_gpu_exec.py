@@ -21,7 +21,7 @@ import torch
 from opscope.readers import read
 from opscope.trace.model import Trace
 from opscope.workbench.toolchain.building import build_file
-from opscope.workbench.toolchain.nvcc import Kind
+from opscope.workbench.toolchain.nvcc import BuildKind
 
 pytestmark = pytest.mark.gpu
 PROGRAMS = ROOT / "tests" / "data" / "exec" / "programs.cu"
@@ -35,7 +35,7 @@ def _capability() -> str:
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("programs") / "programs"
-    build_file(PROGRAMS, target, Kind.EXECUTABLE, [_capability()], 256)
+    build_file(PROGRAMS, target, BuildKind.EXECUTABLE, [_capability()], 256)
     return target
 
 
@@ -63,7 +63,7 @@ def test_none_of_a_million_launches_is_lost(programs: Path, tmp_path: Path) -> N
 
 def test_the_seeds_add_in_three_launch_shapes(tmp_path: Path) -> None:
     program = tmp_path / "add"
-    build_file(EXAMPLE, program, Kind.EXECUTABLE, [_capability()], 256)
+    build_file(EXAMPLE, program, BuildKind.EXECUTABLE, [_capability()], 256)
     (trace,) = _exec(tmp_path / "run", str(program))
     shapes = _kernels(trace).group_by(pl.col("grid", "block").cast(pl.String)).len().rows()
     assert sorted(shapes) == [("1,1,1", "1,1,1", 2), ("1,1,1", "256,1,1", 2), ("4096,1,1", "256,1,1", 2)]

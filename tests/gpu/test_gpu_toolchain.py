@@ -22,7 +22,7 @@ from opscope.knowledge.compute_capabilities import compute_capabilities
 from opscope.machine.driver import driver
 from opscope.report.gpus_document import gpus_here
 from opscope.workbench.toolchain.building import build_file
-from opscope.workbench.toolchain.nvcc import Kind
+from opscope.workbench.toolchain.nvcc import BuildKind
 
 pytestmark = pytest.mark.gpu
 EXAMPLES = ROOT / "examples"
@@ -88,7 +88,7 @@ def built(tmp_path: Path, text: str) -> tuple[BuildDocument, Path]:
     source.write_text(text)
     output = tmp_path / "probe.so"
     number = ".".join(map(str, torch.cuda.get_device_capability()))
-    return build_file(source, output, Kind.LIBRARY, [number], 256), output
+    return build_file(source, output, BuildKind.LIBRARY, [number], 256), output
 
 
 def test_occupancy_is_what_the_runtime_says(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from opscope.base.errors import BadInputError
 from opscope.knowledge.binaries.elf import open_elf
-from opscope.knowledge.binaries.fatbins import Image, Kind, fat_binaries
+from opscope.knowledge.binaries.fatbins import CodeKind, Image, fat_binaries
 from opscope.knowledge.binaries.registrations import read_cuda_library
 from opscope.knowledge.kernels.index import IndexedKernel, build_index
 from opscope.knowledge.kernels.installed import torch_in, torch_in_wheel, torch_index
@@ -51,14 +51,14 @@ def images(path: Path) -> list[Image]:
 def test_fat_binaries_by_what_they_were_built_for() -> None:
     found = Counter((image.kind, image.target) for image in images(TARGETS))
     assert found == {
-        (Kind.CUBIN, "sm_80"): 2,
-        (Kind.CUBIN, "sm_90a"): 2,
-        (Kind.CUBIN, "sm_100f"): 2,
-        (Kind.PTX, "compute_120"): 2,
+        (CodeKind.CUBIN, "sm_80"): 2,
+        (CodeKind.CUBIN, "sm_90a"): 2,
+        (CodeKind.CUBIN, "sm_100f"): 2,
+        (CodeKind.PTX, "compute_120"): 2,
     }
     assert {image.compression for image in images(TARGETS)} == {"zstd"}
     assert {image.target for image in images(X86)} == {"sm_90", "compute_90"}
-    assert all(image.version == "9.0" for image in images(TARGETS) if image.kind is Kind.PTX)
+    assert all(image.version == "9.0" for image in images(TARGETS) if image.kind is CodeKind.PTX)
 
 
 @given(st.data())

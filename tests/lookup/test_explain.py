@@ -21,7 +21,7 @@ from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.lookup.dossier import build_dossier, findings_of
+from opscope.lookup.dossier import build_dossier, statements_on
 from opscope.lookup.explain import Lookup
 from opscope.readers import read
 from opscope.record.counters import Counters, OperatorCall
@@ -389,7 +389,7 @@ def test_counters_are_found_by_the_function_whatever_its_spelling(namespace: str
     (counters,) = read_counters((DATA / "counters" / "addmm.csv").read_text())
     name = f"void {namespace}max_pool_backward_nchw<float, float, int>(const T1 *, const long *, T3, T1 *)"
     spelled = replace(counters, kernel=name)
-    findings = findings_of(lookup_of(trace), "aten::max_pool2d_with_indices_backward", lambda _: (spelled,))
+    findings = statements_on(lookup_of(trace), "aten::max_pool2d_with_indices_backward", lambda _: (spelled,))
     assert findings.counters_reason is None
     assert any(statement.basis is Basis.MEASURED for statement in findings.memory_access)
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from opscope.documents.bench import BenchDocument, Change
-from opscope.workbench.benchmarking.regression import changes, differences, worst
+from opscope.documents.bench import BenchDocument, ChangeVerdict
+from opscope.workbench.benchmarking.regression import changes, differences, worst_change
 from tests.command import PYTHONPATH, opscope
 
 pytest.importorskip("torch")
@@ -308,7 +308,7 @@ def test_durations_that_nothing_has_are_refused(poison: dict[str, Any], tmp_path
 def test_what_is_missing_or_wrong_now_is_no_pass(tmp_path: Path) -> None:
     before = msgspec.json.decode(saved(tmp_path, "before.json", 1.0).read_bytes(), type=BenchDocument)
     now = replace(before, results=before.results[1:])
-    assert worst(changes(before, now, 0.05)) is Change.MISSING
+    assert worst_change(changes(before, now, 0.05)) is ChangeVerdict.MISSING
     assert not differences(before, before)
 
 

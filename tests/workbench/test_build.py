@@ -12,7 +12,7 @@ from opscope.machine.programs import find_program
 from opscope.workbench.toolchain.building import build_file, chosen, listing_of
 from opscope.workbench.toolchain.listing import ptx_kernels, sass_kernels
 from opscope.workbench.toolchain.messages import first_error, messages, resources
-from opscope.workbench.toolchain.nvcc import BuildFailedError, Kind, Nvcc, architectures, installed, target_flags
+from opscope.workbench.toolchain.nvcc import BuildFailedError, BuildKind, Nvcc, architectures, installed, target_flags
 from tests.command import opscope
 
 SOURCE = """
@@ -40,7 +40,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def built(source: Path, *numbers: str, kind: Kind = Kind.LIBRARY) -> BuildDocument:
+def built(source: Path, *numbers: str, kind: BuildKind = BuildKind.LIBRARY) -> BuildDocument:
     return build_file(source, source.with_suffix(".so"), kind, numbers, 256)
 
 
@@ -125,7 +125,7 @@ def test_the_binary_holds_what_was_asked_for(source: Path) -> None:
 def test_a_universal_build_holds_all_that_nvcc_builds_for(source: Path) -> None:
     numbers = chosen((), universal=True)
     assert numbers == installed().capabilities
-    found = built(source, *numbers, kind=Kind.EXECUTABLE)
+    found = built(source, *numbers, kind=BuildKind.EXECUTABLE)
     sass = {entry.arch for entry in found.contents if entry.kind == "sass"}
     assert sass == {f"sm_{number.replace('.', '')}" for number in numbers}
     assert [entry.arch for entry in found.contents if entry.kind == "ptx"] == [

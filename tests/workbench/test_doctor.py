@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.documents.doctor import Check, Status
+from opscope.documents.doctor import MachineCheck, Status
 from opscope.record.driver import Driver
 from opscope.record.probes import Computed, Probes, ToolProbe, TorchProbe
 from opscope.workbench.doctor import ask
@@ -32,8 +32,8 @@ HEALTHY = Probes(
 CPU = Probes(cards=0, nodes=False, driver=machines.NONE, torch=TorchProbe(version="2.13.0+cpu", cuda=None))
 
 
-def checks(probes: Probes) -> dict[str, Check]:
-    found: dict[str, Check] = {}
+def checks(probes: Probes) -> dict[str, MachineCheck]:
+    found: dict[str, MachineCheck] = {}
     for check in diagnose(probes):
         found.setdefault(check.name, check)
     return found

@@ -15,7 +15,7 @@ from opscope.workbench import gallery  # noqa: E402
 from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
 from opscope.workbench.benchmarking.stopping import Limits  # noqa: E402
 from opscope.workbench.gallery import GALLERY, divergence, gallery_case, graphs, occupancy, technique_kernels  # noqa: E402
-from opscope.workbench.toolchain.nvcc import Kind, run  # noqa: E402
+from opscope.workbench.toolchain.nvcc import BuildKind, run  # noqa: E402
 
 SOURCE = Path(gallery.__file__).with_name("techniques.cu")
 CASES = ("coalescing", "transpose", "bank-conflicts", "divergence", "occupancy", "vector-loads", "fusion", "graphs")
@@ -28,7 +28,7 @@ needs_nvcc = pytest.mark.skipif(
 @needs_nvcc
 def test_kernels_are_built_for_ampere_and_hopper_and_all_functions_are_there(tmp_path: Path) -> None:
     library = tmp_path / "techniques.so"
-    run(SOURCE, library, Kind.LIBRARY, ["8.0", "9.0"], ["-Werror=all-warnings"])
+    run(SOURCE, library, BuildKind.LIBRARY, ["8.0", "9.0"], ["-Werror=all-warnings"])
     loaded = ctypes.CDLL(str(library))
     exported = re.findall(r'^extern "C" int (\w+)\(', SOURCE.read_text(), re.MULTILINE)
     assert len(exported) == 16

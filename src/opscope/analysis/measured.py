@@ -7,8 +7,8 @@ from opscope.analysis.analyzed import Analysis
 from opscope.analysis.light_pass import LightPass
 from opscope.analysis.structure.window import Window
 from opscope.analysis.trust.checks import check_cpu_contention, check_limits, check_overhead, check_steady
-from opscope.analysis.trust.statistics import summarise
 from opscope.analysis.trust.steadiness import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, of_any_run, steadiness_of
+from opscope.analysis.trust.step_statistics import summarise
 from opscope.analysis.verdict.bounds import bound_of
 from opscope.analysis.verdict.step_evidence import LightEvidence, StepEvidence, busiest
 from opscope.base.units import NS_PER_S

@@ -32,7 +32,7 @@ class Comparison:
         return self.document.results
 
     @property
-    def comparisons(self) -> tuple[doc.Comparison, ...]:
+    def comparisons(self) -> tuple[doc.VariantComparison, ...]:
         """The comparison of every variant with the first one, the baseline."""
         return self.document.comparisons
 

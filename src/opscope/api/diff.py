@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.difference import difference, worst
+from opscope.analysis.difference import difference, worst_gate
 from opscope.analysis.difference.differing import devices_of
 from opscope.analysis.measured import Measured
 from opscope.api.profile import Run
@@ -174,7 +174,7 @@ def compare_sides(
             only_before=tuple(name for name in first if name not in paired[0]),
             only_after=tuple(name for name in second if name not in paired[1]),
             fail_over=fail_over,
-            gate=worst(gates) if gates else None,
+            gate=worst_gate(gates) if gates else None,
             incomplete=tuple(f"{name}: {reason}" for name, reason in incomplete.items()),
         )
     )

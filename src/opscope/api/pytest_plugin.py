@@ -102,21 +102,23 @@ def _judged(
     *,
     strict: bool,
 ) -> "BenchDocument":
-    from opscope.documents.bench import Change
-    from opscope.workbench.benchmarking.regression import changes, differences, worst
+    from opscope.documents.bench import ChangeVerdict
+    from opscope.workbench.benchmarking.regression import changes, differences, worst_change
 
     if other := differences(before, now):
         _undecided(f"the baseline was not measured alike ({'; '.join(other)})", strict=strict)
     found = changes(before, now, threshold)
     for times in _AGAIN:
-        if worst(found) is Change.FINE:
+        if worst_change(found) is ChangeVerdict.FINE:
             return now
-        first, now = worst(found), measured(times)
+        first, now = worst_change(found), measured(times)
         found = changes(before, now, threshold)
-        if first is worst(found) and first is not Change.INCONCLUSIVE:  # a regression counts if it shows twice
+        if (
+            first is worst_change(found) and first is not ChangeVerdict.INCONCLUSIVE
+        ):  # a regression counts if it shows twice
             break
-    if worst(found) is Change.INCONCLUSIVE:
-        unknown = next(one for one in found if one.change is Change.INCONCLUSIVE)
+    if worst_change(found) is ChangeVerdict.INCONCLUSIVE:
+        unknown = next(one for one in found if one.change is ChangeVerdict.INCONCLUSIVE)
         doubts = [doubt for result in now.results for doubt in (*result.doubts, result.contention) if doubt]
         why = f" ({doubts[0]})" if doubts else ""
         between = "an unknown number of"
@@ -126,7 +128,7 @@ def _judged(
             f"it takes {between} times as long as the baseline, and {100 * threshold:g} % more are allowed{why}",
             strict=strict,
         )
-    if worst(found) is not Change.FINE:
+    if worst_change(found) is not ChangeVerdict.FINE:
         slow = found[0]
         if slow.before_ns is None or slow.now_ns is None or slow.ratio_low is None or slow.ratio_high is None:
             pytest.fail(f"{slow.change}: {slow.name} of the baseline")

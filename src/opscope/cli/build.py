@@ -18,7 +18,7 @@ from opscope.knowledge.binaries.elf import is_elf
 from opscope.render.blocks import Bullets, Section
 from opscope.report.build_document import build_lines, kernels_table
 from opscope.workbench.toolchain.building import SUFFIXES, build_file, chosen, listing_of
-from opscope.workbench.toolchain.nvcc import Kind
+from opscope.workbench.toolchain.nvcc import BuildKind
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,7 +81,7 @@ def command(
         return
     if output == STANDARD_OUTPUT:
         raise UsageError("a build is written to a file: name it with -o; --emit shows code")
-    made = Kind(kind)
+    made = BuildKind(kind)
     target = output or source.with_suffix(SUFFIXES[made])
     # An earlier build gives way without --overwrite.
     refuse_output(target, [source], overwrite=overwrite or is_elf(target))

@@ -9,7 +9,7 @@ import click
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_lines, echo_table
-from opscope.documents.doctor import Check, DoctorDocument, Status
+from opscope.documents.doctor import DoctorDocument, MachineCheck, Status
 from opscope.render.blocks import Name, Table
 from opscope.workbench.doctor.ask import ask
 from opscope.workbench.doctor.diagnose import diagnose
@@ -54,6 +54,6 @@ def _table(document: DoctorDocument, *, fixes: bool = True) -> Table:
     return Table(("Check", "Result", "Found"), tuple(row[:3] for row in rows))
 
 
-def _fixes(checks: tuple[Check, ...]) -> list[str]:
+def _fixes(checks: tuple[MachineCheck, ...]) -> list[str]:
     wanted = [check for check in checks if check.status in (Status.PROBLEM, Status.WARNING) and check.fix is not None]
     return ["", *(f"{check.name}: {check.fix}" for check in wanted)] if wanted else []

@@ -8,7 +8,7 @@ from opscope.base.errors import BadInputError
 from opscope.base.units import format_ns, format_share
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_lines, echo_table
-from opscope.documents.comparison import Comparison, Comparisons
+from opscope.documents.comparison import SweepComparison, SweepComparisons
 from opscope.documents.trace import OperatorRow, TraceDocument
 from opscope.record.codec import encode
 from opscope.record.sweep import Failure, Manifest
@@ -36,7 +36,7 @@ def print_sweep(finished: Sequence[tuple[RunDirectory, Manifest]], output_format
     comparisons = {str(directory.path): compare(documents, manifest) for directory, manifest, documents in results}
     if output_format == "json":
         several = tuple(comparisons.values())
-        show(encode(several[0] if len(several) == 1 else Comparisons(sweeps=several)).decode())
+        show(encode(several[0] if len(several) == 1 else SweepComparisons(sweeps=several)).decode())
     elif output_format == "csv":
         show(as_csv(comparison_values(comparisons)))
     else:
@@ -53,7 +53,7 @@ def print_sweep(finished: Sequence[tuple[RunDirectory, Manifest]], output_format
 def _print_one(
     directory: RunDirectory,
     manifest: Manifest,
-    comparison: Comparison,
+    comparison: SweepComparison,
     documents: Sequence[TraceDocument],
     output_format: str,
 ) -> None:

@@ -30,7 +30,7 @@ class Measure(StrEnum):
     WALL = "wall_ns"
 
 
-class Verdict(StrEnum):
+class SpeedVerdict(StrEnum):
     """The result of comparing a variant with the baseline."""
 
     FASTER = "faster"
@@ -244,7 +244,7 @@ class BenchResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class VariantComparison:
     """The comparison of a variant with the baseline, measured in turns.
 
     Attributes:
@@ -270,7 +270,7 @@ class Comparison:
     ci_high: float | None
     p_value: float | None
     rounds: int
-    verdict: Verdict
+    verdict: SpeedVerdict
     sentence: str
 
 
@@ -317,7 +317,7 @@ class BenchDocument:
     framework: Framework
     processes: int
     results: tuple[BenchResult, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[VariantComparison, ...]
     false_alarms: FalseAlarms | None = None
     request: BenchRequest | None = None
 
@@ -328,7 +328,7 @@ class BenchDocument:
         return gpus[0].name if self.framework.on_gpu and gpus else self.machine.cpu
 
 
-class Change(StrEnum):
+class ChangeVerdict(StrEnum):
     """How one benchmark changed since it was saved."""
 
     REGRESSION = "regression"
@@ -356,7 +356,7 @@ class Changed:
     now_ns: float | None
     ratio_low: float | None
     ratio_high: float | None
-    change: Change
+    change: ChangeVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""What bounds a step: a kind, the range of the device's share, and a sentence."""
+"""What bounds a step: a kind, the range of the device's share, and a sentence; and what keeps a device idle."""
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 
 class BoundKind(StrEnum):
@@ -35,6 +36,47 @@ class BoundKind(StrEnum):
     CAPTURE = "capture"
     HOST_ONLY = "host_only"
     UNKNOWN = "unknown"
+
+
+class IdleCause(StrEnum):
+    """What kept a device idle, judged by the launch of the activity that ended the gap.
+
+    Until that call began, the device waited for the thread that made it. This thread sat in a call that blocks or took
+    long (``BLOCKING``), did something that issues nothing (``HOST_WORK``), or dispatched operators and launches without
+    a pause (``DISPATCH``). From the beginning of the call on it is ``LATENCY``, unless the call itself took long. If
+    the call had returned before the gap began, the work was queued and waited for something else (``DEPENDENCY``).
+
+    Attributes:
+        bound: what bounds a step in which such waiting is the largest part; None for the profiler's own, which a step
+            without a profiler does not have.
+    """
+
+    bound: BoundKind | None
+
+    def __new__(cls, words: str, bound: BoundKind | None) -> Self:
+        """Make a member whose value is its words."""
+        cause = str.__new__(cls, words)
+        cause._value_ = words
+        cause.bound = bound
+        return cause
+
+    BLOCKING = "blocking call", BoundKind.BLOCKING
+    DISPATCH = "dispatch", BoundKind.DISPATCH
+    HOST_WORK = "host work", BoundKind.HOST_WORK
+    LATENCY = "launch latency", BoundKind.DISPATCH
+    DEPENDENCY = "dependency", BoundKind.DEPENDENCY
+    PROFILER = "profiler", None
+    UNKNOWN = "launch not recorded", BoundKind.UNKNOWN
+    TAIL = "after the last activity", BoundKind.HOST_WORK
+    ALLOCATION = "allocation", BoundKind.ALLOCATION
+    INPUT = "data loading", BoundKind.INPUT
+    COLD_START = "cold start", BoundKind.COLD_START
+    QUEUED = "between kernels", BoundKind.DEVICE
+
+
+def causes_of(kind: BoundKind) -> tuple[IdleCause, ...]:
+    """Return the causes of idle time that a kind of bound takes together, the one that it is named after first."""
+    return tuple(cause for cause in IdleCause if cause.bound is kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class FailedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class SweepComparison:
     """A sweep's results side by side.
 
     Attributes:
@@ -132,8 +132,8 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparisons:
+class SweepComparisons:
     """The comparisons of several sweeps that one command ran: the schema ``opscope.comparisons/1``."""
 
     schema: Literal["opscope.comparisons/1"] = "opscope.comparisons/1"
-    sweeps: tuple[Comparison, ...]
+    sweeps: tuple[SweepComparison, ...]

@@ -22,7 +22,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class MachineCheck:
     """One check of the machine.
 
     Attributes:
@@ -51,4 +51,4 @@ class DoctorDocument:
     schema: Literal["opscope.doctor/1"] = "opscope.doctor/1"
     works: bool
     seconds: float
-    checks: tuple[Check, ...]
+    checks: tuple[MachineCheck, ...]

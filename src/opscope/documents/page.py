@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opscope.documents.bench import BenchDocument
-from opscope.documents.comparison import Comparison
+from opscope.documents.comparison import SweepComparison
 from opscope.documents.difference import DiffDocument
 from opscope.documents.trace import TraceDocument
 
@@ -264,7 +264,7 @@ class SweepEntry:
     """A sweep, and the sizes between which the step's bound changes."""
 
     name: str
-    comparison: Comparison
+    comparison: SweepComparison
     turns: tuple[Turn, ...]
 
 

@@ -27,7 +27,7 @@ class Basis(StrEnum):
     GENERAL = "general"
 
 
-class Change(StrEnum):
+class ActionKind(StrEnum):
     """What can be done about a statement."""
 
     FEWER_LAUNCHES = "fewer launches"
@@ -42,7 +42,7 @@ class Change(StrEnum):
 class Action:
     """A change, and the operator whose calls it applies to."""
 
-    change: Change
+    change: ActionKind
     operator: str
 
 

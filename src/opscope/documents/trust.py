@@ -67,7 +67,7 @@ class Check:
     share_of: Literal["device sum", "device busy", "window"] | None = None
 
 
-def worst(checks: tuple[Check, ...]) -> Verdict:
+def worst_verdict(checks: tuple[Check, ...]) -> Verdict:
     """Return the worst verdict of some checks; PASS if there are none."""
     found = {check.verdict for check in checks}
     return next((v for v in (Verdict.FAIL, Verdict.WARN) if v in found), Verdict.PASS)
@@ -83,7 +83,7 @@ class Trust:
     @classmethod
     def of(cls, checks: tuple[Check, ...]) -> "Trust":
         """Build the result of all checks, with the worst verdict."""
-        return cls(worst(checks), checks)
+        return cls(worst_verdict(checks), checks)
 
     def failed(self, name: CheckName) -> Check | None:
         """Return the check with this name if it failed, else None."""

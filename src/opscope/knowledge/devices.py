@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final, Literal
 
-Kind = Literal["data centre", "workstation", "consumer", "embedded"]
+DeviceClass = Literal["data centre", "workstation", "consumer", "embedded"]
 # The driver reports a little less than what a card is sold with: reserved memory, ECC.
 _LEAST_MEMORY: Final = 0.85
 _AGREE: Final = 1.05  # rates per cycle that differ by less are one rate, rounded
@@ -41,7 +41,7 @@ class Device:
     vendor: str
     architecture: str
     compute_capability: str
-    kind: Kind
+    kind: DeviceClass
     source: str
     multiprocessors: int | None = None
     memory_bytes: int | None = None

@@ -61,11 +61,11 @@ def build_dossier(lookup: Lookup, top: int | None, measure: Measure | None = Non
         bound=f"{lookup.step_bound.kind}. {lookup.step_bound.sentence}",
         failed_checks=lookup.failed_checks,
         actions=() if lookup.measured is None else lookup.measured.findings,
-        operators=tuple(Dossier(lookup.explain(name), findings_of(lookup, name, measure)) for name in names),
+        operators=tuple(Dossier(lookup.explain(name), statements_on(lookup, name, measure)) for name in names),
     )
 
 
-def findings_of(lookup: Lookup, operator: str, measure: Measure | None = None) -> Findings:
+def statements_on(lookup: Lookup, operator: str, measure: Measure | None = None) -> Findings:
     """Collect what is known of an operator with those inputs that took most of its time.
 
     Args:

@@ -28,7 +28,7 @@ from opscope.readers.repair import repaired
 from opscope.readers.table_rows import Rows, build, sorted_by_start
 from opscope.readers.texts import TextColumn, text_column
 from opscope.readers.unpacked import Source
-from opscope.trace.columns import TABLES, Kind
+from opscope.trace.columns import TABLES, ColumnKind
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
 
@@ -134,7 +134,7 @@ def _frames(
         decoded = {
             column.name: text_column(column.name, texts, columns[column.name])
             for column in TABLES[table].columns
-            if column.kind is Kind.TEXT
+            if column.kind is ColumnKind.TEXT
         }
         replaced_bytes = sum(column.replaced_bytes for column in decoded.values())
         if replaced.any() and "name" in columns:

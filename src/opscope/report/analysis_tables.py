@@ -14,7 +14,7 @@ from opscope.base.shapes import tensor_shapes
 from opscope.base.units import format_count, format_ns, format_share
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Name, Table
-from opscope.render.columns import Column, table_of
+from opscope.render.table_columns import Column, table_of
 from opscope.report.by import By
 
 

@@ -9,14 +9,14 @@ from opscope.documents.bench import (
     BenchDocument,
     BenchResult,
     Changed,
-    Comparison,
     Correct,
     Duration,
     Measure,
+    VariantComparison,
     headline,
 )
 from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table
-from opscope.render.columns import Column, table_of
+from opscope.render.table_columns import Column, table_of
 
 _TERA: Final = 1e12
 _BAR: Final = "\u2588"
@@ -172,9 +172,9 @@ def ran_table(results: Sequence[BenchResult]) -> Table:
     return table_of(columns, first.values())
 
 
-def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+def comparison_table(comparisons: Sequence[VariantComparison]) -> Table:
     """Build a table with a row per comparison of a variant with its baseline."""
-    columns: tuple[Column[Comparison], ...] = (
+    columns: tuple[Column[VariantComparison], ...] = (
         Column("Variant", lambda found: Name(found.variant)),
         Column("Baseline", lambda found: Name(found.baseline)),
         Column("Inputs", lambda found: _written(found.parameters)),

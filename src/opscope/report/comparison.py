@@ -6,7 +6,7 @@ from opscope.analysis.advice.small_batch import small_batches
 from opscope.analysis.costs.scaling import growth
 from opscope.base.units import NS_PER_MS
 from opscope.documents.bound import BoundKind
-from opscope.documents.comparison import Comparison, ComparisonRow, FailedRow, ScalingRow
+from opscope.documents.comparison import ComparisonRow, FailedRow, ScalingRow, SweepComparison
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName, Verdict
 from opscope.record.settings import SETTINGS, Value
@@ -17,7 +17,7 @@ _WALL = "wall"
 ON_DEVICE, IN_PROCESS = "device, allocated", "process, resident"
 
 
-def compare(documents: Sequence[TraceDocument], manifest: Manifest) -> Comparison:
+def compare(documents: Sequence[TraceDocument], manifest: Manifest) -> SweepComparison:
     """Build the comparison of a sweep's configurations.
 
     Args:
@@ -29,7 +29,7 @@ def compare(documents: Sequence[TraceDocument], manifest: Manifest) -> Compariso
     capture = documents[0].capture if documents else None
     workload = capture.workload if capture else None
     on_device = any(row.device_sum_ms is not None for row in rows)
-    return Comparison(
+    return SweepComparison(
         target=first.target,
         mode=first.mode,
         # The type that the workload used, rather than the one that was requested.

@@ -1,15 +1,15 @@
-"""Renders the comparison of a sweep as a table and as a report. Computes nothing that `Comparison` does not hold."""
+"""Renders the comparison of a sweep as a table and as a report; every figure is in `SweepComparison`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
 from opscope.base.units import format_bytes, format_count, format_share
-from opscope.documents.comparison import Comparison, ComparisonRow, ScalingRow
+from opscope.documents.comparison import ComparisonRow, ScalingRow, SweepComparison
 from opscope.documents.trust import Verdict
 from opscope.record.settings import heading_of
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.columns import Column, field_values, table_of
 from opscope.render.figures import ms
+from opscope.render.table_columns import Column, field_values, table_of
 from opscope.report.comparison import IN_PROCESS, ON_DEVICE
 from opscope.report.finding_text import findings_section
 
@@ -20,7 +20,7 @@ _MEMORY_KINDS = {
 }
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_table(comparison: SweepComparison) -> Table:
     """Build the table for people: a row per configuration, without columns that apply to none."""
     rows = comparison.rows
     on_device = comparison.measured_on == "device"
@@ -48,7 +48,7 @@ def comparison_table(comparison: Comparison) -> Table:
     return table_of([column for column, applies in columns if applies], rows)
 
 
-def comparison_values(comparisons: Mapping[str, Comparison]) -> Table:
+def comparison_values(comparisons: Mapping[str, SweepComparison]) -> Table:
     """Build the table for programs: all figures of every configuration in their exact units, empty if unknown.
 
     Args:
@@ -59,7 +59,7 @@ def comparison_values(comparisons: Mapping[str, Comparison]) -> Table:
     return Table(("sweep", *names), tuple(rows))
 
 
-def comparison_report(comparison: Comparison) -> Section:
+def comparison_report(comparison: SweepComparison) -> Section:
     """Build the report that compares all configurations."""
     dtype = f", {comparison.dtype}" if comparison.dtype else ""
     return Section(
@@ -69,13 +69,13 @@ def comparison_report(comparison: Comparison) -> Section:
     )
 
 
-def _overview(comparison: Comparison) -> tuple[Block, ...]:
+def _overview(comparison: SweepComparison) -> tuple[Block, ...]:
     if not comparison.rows:
         return (Paragraph.of("No configuration has a result."),)
     return (comparison_table(comparison), Bullets(_legend(comparison)))
 
 
-def _where(comparison: Comparison) -> Inline:
+def _where(comparison: SweepComparison) -> Inline:
     machine, framework = comparison.machine, comparison.framework
     if machine is None or framework is None:
         return ("Measured with ", Name(" ".join(comparison.command)), ".")
@@ -88,7 +88,7 @@ def _where(comparison: Comparison) -> Inline:
     )
 
 
-def _legend(comparison: Comparison) -> tuple[Inline, ...]:
+def _legend(comparison: SweepComparison) -> tuple[Inline, ...]:
     lines = ["Wall/step: median of unprofiled steps, host clock, synchronised, warm L2. Throughput follows from it."]
     if comparison.measured_on == "device":
         lines.append(
@@ -104,7 +104,7 @@ def _legend(comparison: Comparison) -> tuple[Inline, ...]:
     return tuple((line,) for line in (*lines, *comparison.notes))
 
 
-def _sections(comparison: Comparison) -> Iterator[Section]:
+def _sections(comparison: SweepComparison) -> Iterator[Section]:
     if comparison.rows:
         yield Section(("Time by category and step",), (_category_table(comparison),))
         yield Section(("The three most expensive operators",), (_top_table(comparison),))
@@ -123,7 +123,7 @@ def _sections(comparison: Comparison) -> Iterator[Section]:
         yield Section(("Without a result",), (Table(("Config", "Reason", "What happened"), rows),))
 
 
-def _category_table(comparison: Comparison) -> Table:
+def _category_table(comparison: SweepComparison) -> Table:
     categories = list(dict.fromkeys(name for row in comparison.rows for name in row.categories_ms))
     kind = "self device time" if comparison.measured_on == "device" else "self CPU time"
     columns: tuple[Column[ComparisonRow], ...] = (
@@ -138,12 +138,12 @@ def _category_column(name: str) -> Column[ComparisonRow]:
     return Column(name, lambda row: ms(row.categories_ms.get(name)), numeric=True)
 
 
-def _top_table(comparison: Comparison) -> Table:
+def _top_table(comparison: SweepComparison) -> Table:
     rows = tuple((row.id, *(Name(name) for name in (*row.top_operators, "", "", "")[:3])) for row in comparison.rows)
     return Table(("Config", "First", "Second", "Third"), rows)
 
 
-def _scaling_table(comparison: Comparison) -> Table:
+def _scaling_table(comparison: SweepComparison) -> Table:
     columns: tuple[Column[ScalingRow], ...] = (
         Column("Quantity", lambda row: row.quantity),
         Column("Along", lambda row: heading_of(row.along).lower()),
@@ -165,7 +165,7 @@ def _interval(row: ScalingRow) -> str:
     return "-" if row.ratio_low is None else f"{row.ratio_low:.2f} to {row.ratio_high:.2f}"
 
 
-def _launch_bound(comparison: Comparison) -> str:
+def _launch_bound(comparison: SweepComparison) -> str:
     bound = [row.id for row in comparison.rows if row.launch_bound]
     unknown = [row.id for row in comparison.rows if row.launch_bound is None]
     text = f"The host's launching limits: {', '.join(bound)}." if bound else "No configuration is limited by launching."

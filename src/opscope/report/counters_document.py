@@ -9,8 +9,8 @@ from opscope.base.units import format_bytes, format_count, format_ns
 from opscope.documents.counters import CounterRow, CountersDocument
 from opscope.record.counters import KernelCounters
 from opscope.render.blocks import Name, Table
-from opscope.render.columns import Column, field_values, table_of
 from opscope.render.figures import percent
+from opscope.render.table_columns import Column, field_values, table_of
 from opscope.trace.model import Trace
 
 

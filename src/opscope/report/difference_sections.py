@@ -17,7 +17,7 @@ from opscope.documents.difference import (
 )
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.columns import Column, field_values, table_of
+from opscope.render.table_columns import Column, field_values, table_of
 from opscope.report.by import SHOWN_ROWS
 
 # Fields of `WorkChange`, which add up to its change -> words.

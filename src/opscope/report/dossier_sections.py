@@ -4,7 +4,7 @@ from opscope.documents.dossier import DossierDocument
 from opscope.render.blocks import Name, Paragraph, Section
 from opscope.report.explain_sections import explain_section, failed_checks
 from opscope.report.finding_text import first_things
-from opscope.report.findings_sections import findings_blocks
+from opscope.report.statement_sections import statement_blocks
 
 
 def dossier_section(document: DossierDocument) -> Section:
@@ -14,7 +14,7 @@ def dossier_section(document: DossierDocument) -> Section:
     sections = tuple(
         Section(
             (f"{number}. ", Name(dossier.explanation.name)),
-            tuple(findings_blocks(dossier.findings)),
+            tuple(statement_blocks(dossier.findings)),
             (explain_section(dossier.explanation, with_trust=False),),
         )
         for number, dossier in enumerate(document.operators, 1)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from opscope.analysis.idle.idle import IdleCause
 from opscope.analysis.idle.timeline import NO_DEVICE
 from opscope.base.units import format_ns, format_share
+from opscope.documents.bound import IdleCause
 from opscope.documents.trace import GapRow
 from opscope.render.blocks import Inline, Name
 

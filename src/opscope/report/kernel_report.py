@@ -9,7 +9,7 @@ from opscope.record.configuration import Configuration, Schedule
 from opscope.record.machine import Framework, Machine
 from opscope.record.settings import SETTINGS, heading_of
 from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.columns import Column, table_of
+from opscope.render.table_columns import Column, table_of
 from opscope.report.limits_document import limits_blocks
 from opscope.report.operator_sections import operator_sections
 from opscope.report.overview import overview_section

@@ -15,7 +15,7 @@ from opscope.documents.limits import LimitRow, LimitsDocument, LimitsEntry, Limi
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table
-from opscope.render.columns import Column, field_values, table_of
+from opscope.render.table_columns import Column, field_values, table_of
 
 BY = ("shape", "operator", "category", "module", "step")
 _TERA = 1e12

@@ -8,9 +8,9 @@ from opscope.base.units import format_bytes, format_count, format_ns, format_sha
 from opscope.documents.trace import KernelRow, OperatorDetail, OperatorRow, ShapeRow, TraceDocument
 from opscope.lookup.source_links import source_facts
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.columns import Column, table_of
 from opscope.render.figures import percent
-from opscope.report.findings_sections import findings_blocks
+from opscope.render.table_columns import Column, table_of
+from opscope.report.statement_sections import statement_blocks
 
 _TOP = 10
 _SHAPES_SHOWN = 5
@@ -36,7 +36,7 @@ def operator_sections(document: TraceDocument) -> Section:
 def _operator(row: OperatorRow, detail: OperatorDetail, document: TraceDocument) -> Iterator[Block]:
     yield Bullets(tuple(_facts(row, detail, document)))
     if detail.findings:
-        yield from findings_blocks(detail.findings)
+        yield from statement_blocks(detail.findings)
     yield _shape_table(detail.shapes[:_SHAPES_SHOWN], document)
     if detail.kernels:
         yield _kernel_table(detail.kernels[:_KERNELS_SHOWN])

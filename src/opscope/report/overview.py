@@ -9,7 +9,7 @@ from opscope.documents.trust import Verdict
 from opscope.record.capture import Clocks
 from opscope.record.step_kinds import OwnClock
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.columns import Column, table_of
+from opscope.render.table_columns import Column, table_of
 from opscope.report.finding_text import findings_section, first_things
 from opscope.report.gap_text import longest_gap
 

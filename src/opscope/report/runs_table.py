@@ -6,7 +6,7 @@ from datetime import datetime
 from opscope.base.units import format_ns
 from opscope.documents.runs import RunRow
 from opscope.render.blocks import Name, Table
-from opscope.render.columns import Column, table_of
+from opscope.render.table_columns import Column, table_of
 
 
 def runs_table(runs: Sequence[RunRow]) -> Table:

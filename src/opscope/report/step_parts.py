@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from opscope.analysis.idle.idle import IdleCause
 from opscope.base.units import format_share
+from opscope.documents.bound import IdleCause
 from opscope.documents.trace import DeviceEntry
 
 _WIDTH: Final = 48  # characters of a bar

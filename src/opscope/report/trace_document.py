@@ -20,7 +20,7 @@ from opscope.documents.source import NativeFunctionDetail
 from opscope.knowledge.kernels.kernel_source import How, SourceResolver
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.lookup.dossier import findings_of
+from opscope.lookup.dossier import statements_on
 from opscope.lookup.explain import Lookup
 from opscope.lookup.native_function import native_function_of
 from opscope.lookup.source_links import source_entry
@@ -206,7 +206,7 @@ class _Details:
             kernel_count=0 if launched is None else launched.height,
             kernels=() if launched is None else tuple(_kernels(launched.head(_LISTED), lookup.resolver)),
             called_from=None if self._callers is None else tuple(_called_from(self._callers.get(name))),
-            findings=findings_of(lookup, name) if name in self._researched else None,
+            findings=statements_on(lookup, name) if name in self._researched else None,
         )
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.base.units import NS_PER_MS
-from opscope.documents.comparison import Comparison
+from opscope.documents.comparison import SweepComparison
 from opscope.documents.runs import RunRow
 from opscope.record.codec import UNREADABLE, decode
 from opscope.record.execution import EXECUTION, Execution
@@ -172,7 +172,7 @@ def _of_sweep(directory: RunDirectory, manifest: Manifest) -> Iterator[RunRow]:
 def _steps(directory: RunDirectory) -> dict[str, tuple[str, float | None]]:
     """Return each configuration's bound and step time in nanoseconds from the comparison; empty if it is unreadable."""
     try:
-        comparison = msgspec.json.decode(directory.inside(COMPARISON).read_bytes(), type=Comparison)
+        comparison = msgspec.json.decode(directory.inside(COMPARISON).read_bytes(), type=SweepComparison)
     except (OSError, BadInputError, *UNREADABLE):
         return {}
     return {row.id: (row.bound, None if row.wall_ms is None else row.wall_ms * NS_PER_MS) for row in comparison.rows}

@@ -22,7 +22,7 @@ from opscope.base.errors import BadInputError, OpscopeError
 from opscope.base.threads import together
 from opscope.base.timestamps import utc_timestamp
 from opscope.documents.bench import BenchDocument
-from opscope.documents.comparison import Comparison
+from opscope.documents.comparison import SweepComparison
 from opscope.documents.page import PageDocument, PageTrace
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName
@@ -119,7 +119,7 @@ def _problem(document: TraceDocument) -> str | None:
     return failed.sentence if failed else None
 
 
-def write_comparison(directory: RunDirectory, manifest: Manifest) -> Comparison:
+def write_comparison(directory: RunDirectory, manifest: Manifest) -> SweepComparison:
     """Write the comparison of all configurations: the results of those that are done, and why others have none.
 
     Raises:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """What a column holds; ``columns.h`` explains each kind."""
 
     THREAD = "THREAD"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
     @property
     def is_code(self) -> bool:
         """Whether the compiled reader stores a code instead of the value: the number of a thread, text or kind."""
-        return self in (Kind.THREAD, Kind.NAME, Kind.TEXT, Kind.KIND)
+        return self in (ColumnKind.THREAD, ColumnKind.NAME, ColumnKind.TEXT, ColumnKind.KIND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Column:
     """One column, with what it means in a sentence."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     meaning: str
 
 
@@ -64,7 +64,7 @@ def _read(text: str) -> Mapping[str, TableOfTrace]:
 
 
 def _columns(text: str) -> tuple[Column, ...]:
-    return tuple(Column(match["name"], Kind(match["kind"]), match["meaning"]) for match in _COLUMN.finditer(text))
+    return tuple(Column(match["name"], ColumnKind(match["kind"]), match["meaning"]) for match in _COLUMN.finditer(text))
 
 
 TABLES: Final = _read(Path(__file__).with_name("columns.h").read_text(encoding="utf-8"))

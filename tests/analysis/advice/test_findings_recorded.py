@@ -10,7 +10,7 @@ import pytest
 from opscope.analysis.advice.small_batch import small_batches
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.measured import Measured
-from opscope.documents.comparison import Comparison
+from opscope.documents.comparison import SweepComparison
 from opscope.documents.findings import Finding
 from opscope.readers import read
 from tests.conftest import ROOT
@@ -113,7 +113,7 @@ def test_steps_of_longer_recordings(name: str, rule: str) -> None:
 
 def test_a_recorded_sweep_of_batches_that_are_too_small() -> None:
     """One sequence takes 8.294 ms, eight take 7.276: an eighth of that, 0.910, would replace it."""
-    sweep = msgspec.json.decode((DATA / "bert_sweep.json").read_bytes(), type=Comparison)
+    sweep = msgspec.json.decode((DATA / "bert_sweep.json").read_bytes(), type=SweepComparison)
     (found,) = small_batches(sweep.rows, "bert")
     assert (found.rule, found.saving_ns.high) == ("small_batch", round(8_293_842.5 - 7_276_280.5 / 8))
     assert found.saving_ns.low == round(8_132_127 - 7_298_454 / 8)

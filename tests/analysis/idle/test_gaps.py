@@ -6,8 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.idle.idle import IdleCause
-from opscope.documents.bound import BoundKind
+from opscope.documents.bound import BoundKind, IdleCause
 from opscope.documents.trace import GapRow
 from opscope.readers import read
 from tests import tiny

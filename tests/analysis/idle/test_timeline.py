@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.idle.idle import IdleCause
 from opscope.analysis.structure.window import WindowKind
+from opscope.documents.bound import IdleCause
 from tests.kineto import KinetoTrace
 
 Analyze = Callable[[KinetoTrace], Analysis]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis.costs.scaling import growth
-from opscope.analysis.trust.statistics import summarise
+from opscope.analysis.trust.step_statistics import summarise
 
 
 def test_summary_of_known_samples() -> None:

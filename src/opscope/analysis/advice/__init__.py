@@ -15,7 +15,7 @@ from opscope.analysis.advice.host_copies import copies
 from opscope.analysis.advice.host_work import host_work, input_pipeline
 from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import cold_start, recompilation
-from opscope.analysis.advice.rule import AdviceRule, Statement, percent
+from opscope.analysis.advice.rule import AdviceRule, RuleDescription, percent
 from opscope.analysis.advice.saving_text import saving_text
 from opscope.analysis.advice.several_devices import devices_take_turns
 from opscope.analysis.advice.small_copies import small_copies
@@ -62,7 +62,7 @@ FIRST: Final = 3  # findings on the first screen
 # Savings from this share of a step on count; a step without any is near its limit.
 _CHEAP: Final = 0.05
 _NEAR: Final = 0.4  # of the limit: below it there is something to gain that no rule knows
-_NEAR_LIMIT: Final = Statement(
+_NEAR_LIMIT: Final = RuleDescription(
     Rule.NEAR_LIMIT,
     f"nothing likely saves {percent(_CHEAP)} of a step, the device is busy {percent(BUSY_SHARE)} of it, "
     f"{percent(MODELLED_SHARE)} of its work has a model, and that runs at {percent(_NEAR)} of its limit or more",

@@ -15,7 +15,7 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
-from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.structure.api_masks import calls_of
 from opscope.analysis.structure.arrays import column, end_of
@@ -28,7 +28,7 @@ _CERTAIN: Final = 0.7  # of the idle time in calls that allocate or free memory
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.ALLOCATOR_CHURN,
         "calls within the steps that allocate or free device memory",
         f"{percent(_CERTAIN)} of the idle time in them, to what follows them too",

@@ -14,7 +14,7 @@ from opscope.analysis.advice.context import (
     general,
     measured,
 )
-from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.costs.sums import UNLINKED
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Rule
@@ -35,7 +35,7 @@ _ACTION: Final = (
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.EAGER_ATTENTION,
         "a softmax over scores in memory between two products of the same scores",
         f"half of what fused attention at {percent(_FUSED_AT_WORST)} of the limit saves, to what it does at "

@@ -15,7 +15,7 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
-from opscope.analysis.advice.rule import Statement, states
+from opscope.analysis.advice.rule import RuleDescription, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.structure.api_masks import calls_of, calls_that, names_that
@@ -86,14 +86,14 @@ _WAITING: Final = {
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.BLOCKING_READ,
         "waits within `.item()`, `.cpu()`, `nonzero`, masks, ... between a step's launches",
         "the step less the longer of device work and the host's own time",
         "the wait ends the step",
         of_host=True,
     ),
-    Statement(
+    RuleDescription(
         Rule.EXPLICIT_SYNC,
         "such waits outside any operator, not those of the allocator",
         "the same",
@@ -145,7 +145,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.BLOCKING_CALL,
         "other calls in which the host sits while the device has nothing to do",
         "0 to that idle time",

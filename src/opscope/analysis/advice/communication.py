@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, general, measured
-from opscope.analysis.advice.rule import Statement, span, states
+from opscope.analysis.advice.rule import RuleDescription, span, states
 from opscope.analysis.costs.limits import BETWEEN_DEVICES
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
@@ -85,7 +85,7 @@ def _ranges_of(context: Context, rows: Ints) -> list[str | None]:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.EXPOSED_COMMUNICATION,
         "communication beside which nothing is computed",
         f"0 to all of it, but for what calls take beyond {_SLOW:.0f} times what such calls usually take: then other "
@@ -121,7 +121,7 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.LATE_RANK,
         f"collectives that take more than {_SLOW:.0f} times as long as such ones usually do: of as large messages, "
         "of the same "
@@ -202,7 +202,7 @@ def _has_backward(context: Context) -> bool:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.SMALL_COLLECTIVES,
         f"{_MANY} and more messages a step of less than {_SMALL_BYTES >> 20} MiB (where sizes were not recorded: "
         "of less "
@@ -249,7 +249,7 @@ def small_collectives(context: Context) -> Iterator[Draft]:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.BUFFER_BROADCAST,
         "broadcasts within DistributedDataParallel's forward pass",
         "0 to all of it",

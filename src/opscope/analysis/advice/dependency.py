@@ -12,7 +12,7 @@ from opscope.analysis.advice.context import (
     derived,
     idle_claim,
 )
-from opscope.analysis.advice.rule import Statement, states
+from opscope.analysis.advice.rule import RuleDescription, states
 from opscope.analysis.advice.seen import seen
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
@@ -20,7 +20,7 @@ from opscope.documents.findings import Rule
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.STREAM_DEPENDENCY,
         "queued work that waits for other streams; copies on a stream of their own that take turns with work by events",
         "0 to all of it",

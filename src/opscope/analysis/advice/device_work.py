@@ -6,7 +6,7 @@ from typing import Final
 import polars as pl
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, claims_of, derived, measured
-from opscope.analysis.advice.rule import Statement, percent, span
+from opscope.analysis.advice.rule import RuleDescription, percent, span
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Fact, Rule, Where
@@ -21,7 +21,7 @@ _NAMED: Final = 3
 _LIKELY: Final = 0.1  # of what the limit allows: why the work is far from it is unknown
 
 
-FAR_FROM_LIMIT: Final = Statement(
+FAR_FROM_LIMIT: Final = RuleDescription(
     Rule.FAR_FROM_LIMIT,
     f"of a device that is busy {percent(BUSY_SHARE)} of the step, work other than products of "
     f"{span(_LEAST_CALL_NS)} a call and more below {percent(_FAR)} of its limit, of which no other rule speaks: "
@@ -30,7 +30,7 @@ FAR_FROM_LIMIT: Final = Statement(
     f"0 to what {percent(_REACHED)} of the limit allows",
     "the device waits",
 )
-DEAREST_WORK: Final = Statement(
+DEAREST_WORK: Final = RuleDescription(
     Rule.DEAREST_WORK,
     f"such a device, where no other rule has anything to say: the {_NAMED} kernels that take most",
     "0",

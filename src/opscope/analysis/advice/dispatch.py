@@ -15,7 +15,7 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
-from opscope.analysis.advice.rule import Statement, percent, span, states
+from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.idle.host_time import LULL_NS
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.units import format_ns, format_share
@@ -27,7 +27,7 @@ _CERTAIN: Final = 0.5  # of the idle time that no wait explains: the part that i
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.DISPATCH_BOUND,
         "idle time before launches that the host issues without pause",
         f"all but the step's first launch, less {span(_GAP_NS)} a launch, which a graph needs too: "

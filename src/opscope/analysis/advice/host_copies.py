@@ -13,7 +13,7 @@ from opscope.analysis.advice.context import (
     Draft,
     measured,
 )
-from opscope.analysis.advice.rule import Statement, states
+from opscope.analysis.advice.rule import RuleDescription, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.structure.api_masks import names_that
@@ -33,14 +33,14 @@ _PINNED_SPEED: Final = 20  # GB/s at least: PCIe 4, sixteen lanes
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.BLOCKING_COPY,
         "copies of pageable memory beside which nothing runs; waits of the host until such a copy is done",
         f"what {_PINNED_SPEED} GB/s would save, to all of it; of the waits as `blocking_read`",
         "they overlap with work",
         of_host=True,
     ),
-    Statement(
+    RuleDescription(
         Rule.EXPOSED_COPY,
         "copies of pinned memory beside which nothing runs",
         "0 to all of it",

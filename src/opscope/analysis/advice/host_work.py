@@ -13,7 +13,7 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
-from opscope.analysis.advice.rule import Statement, percent, span, states
+from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.idle.causes import PAUSE_UNDER_STACKS_NS
 from opscope.analysis.idle.host_time import PAUSE_NS
@@ -29,7 +29,7 @@ _OF_COMPUTING: Final = 0.8
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.INPUT_PIPELINE,
         "idle time within a DataLoader's fetching",
         f"{percent(_CERTAIN)} to all",
@@ -50,7 +50,7 @@ def input_pipeline(context: Context) -> Iterator[Draft]:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.HOST_WORK,
         f"idle time in which the launching thread issues nothing for {span(PAUSE_NS)} "
         f"({span(PAUSE_UNDER_STACKS_NS)} under "

@@ -21,7 +21,7 @@ from opscope.analysis.advice.context import (
     measured,
 )
 from opscope.analysis.advice.optimizer import in_optimizer
-from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.costs.limits import MOSTLY_MOVING, moving_share
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
@@ -56,7 +56,7 @@ def _elements(dims: str | None) -> int:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.FUSIBLE_CHAIN,
         "elementwise, normalizing, reducing kernels of as many elements one after the other on a stream, of at least "
         "two "
@@ -181,7 +181,7 @@ def _distinct(texts: pl.Series) -> Iterator[tuple[int, str]]:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.LAYOUT_CONVERSION,
         "kernels that convert between NCHW and NHWC",
         f"{percent(_OF_CONVERSIONS[0])} to {percent(_OF_CONVERSIONS[1])} of their time",
@@ -224,7 +224,7 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.REPEATED_CASTS,
         "conversions to 16 bits of tensors that have the shape of products' weights, in inference or more than once "
         "per "
@@ -297,7 +297,7 @@ def _forward_passes_per_update(context: Context) -> float | None:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.CONTIGUOUS_COPIES,
         "copies that change nothing but strides",
         f"{percent(_OF_STRIDES[0])} to {percent(_OF_STRIDES[1])}",
@@ -332,7 +332,7 @@ def contiguous_copies(context: Context) -> Iterator[Draft]:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.DEVICE_COPIES,
         "copies within the device's memory that change nothing",
         "0 to all of their time",
@@ -368,7 +368,7 @@ def device_copies(context: Context) -> Iterator[Draft]:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.GROWN_COPY,
         f"`torch.cat` of which one input is {percent(_MOST_OF_IT)} of the result and more",
         f"{percent(_OF_GROWN)} of its time to all of it",

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, general, idle_claim, measured
-from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.intervals import Intervals
@@ -50,7 +50,7 @@ def in_optimizer(context: Context) -> Bools:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.UNFUSED_OPTIMIZER,
         f"{_MANY} and more kernels a step within the `Optimizer.step` of one class of optimizers",
         f"{percent(_OF_WORK[0])} to {percent(_OF_WORK[1])} of its device time and {percent(_OF_IDLE[0])} to all of "

@@ -15,7 +15,7 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
-from opscope.analysis.advice.rule import Statement, percent, span, states
+from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
@@ -35,7 +35,7 @@ _LIKELY_OF_LOADING: Final = 0.8
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.RECOMPILATION,
         f"ranges of `torch.compile` at work within the steps, of {span(_LEAST_COMPILING_NS)} a step and more",
         f"{percent(_CERTAIN)} of the idle time in them, to all of them, but of an unprofiled step no more than its "
@@ -78,7 +78,7 @@ def recompilation(context: Context) -> Iterator[Draft]:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.COLD_START,
         "code that is loaded, and contexts that are created, within the steps; ranges that call themselves warm-up",
         f"{percent(_CERTAIN)} of it, to the whole gaps around it",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from opscope.analysis.advice.context import Context, Draft, Range, claims_of, derived, general, measured
-from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Rule
 from opscope.documents.limits import LimitedBy, LimitRow
@@ -106,7 +106,7 @@ def _sizes(row: LimitRow) -> str:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.FP32_PRODUCTS,
         "products whose kernel's name says FP32 cores, on a device with TF32, or with Tensor Cores for 16 bits only "
         "(Volta, Turing)",
@@ -158,7 +158,7 @@ def fp32_products(context: Context) -> Iterator[Draft]:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.UNALIGNED_SIZES,
         f"products in 16 or 8 bits or TF32, of more than {_LEAST_CALL_NS / _NS_PER_US:.0f} us a call, with a size "
         "that is no "
@@ -249,7 +249,7 @@ def _is_unaligned(row: LimitRow) -> bool:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.SLOW_PRODUCT_KERNEL,
         f"products in double precision; products on Tensor Cores below {percent(_POOR_SHARE)} of the limit without "
         "another "
@@ -335,7 +335,7 @@ def _multiprocessors(context: Context) -> int:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.SMALL_GRID,
         f"kernels of {5 * _LEAST_CALL_NS / _NS_PER_US:.0f} us and more with thread blocks for less than "
         f"{percent(_SMALL_GRID_SHARE)} of the multiprocessors, below {percent(_SMALL_GRID_SHARE)} of their limit",

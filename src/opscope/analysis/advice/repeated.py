@@ -15,7 +15,7 @@ from opscope.analysis.advice.context import (
     general,
     measured,
 )
-from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.modules import MODULE_FRAME
@@ -30,7 +30,7 @@ _AGAIN: Final = (0.85, 1.4)  # of their time: what a step saved without checkpoi
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.RECOMPUTATION,
         "composite forward operators within the backward pass",
         f"{percent(_AGAIN[0])} to {percent(_AGAIN[1])} of their device time, and their part of the time spent "
@@ -82,7 +82,7 @@ _MOST_RUNS: Final = 4
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.DUPLICATE_WORK,
         "a module that runs several equal times a step; that the inputs are the same no trace tells, so it is never "
         "ranked "

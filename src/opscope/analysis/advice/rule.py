@@ -11,7 +11,7 @@ Find = Callable[[Context], Iterator[Draft]]
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class RuleDescription:
     """A row of the table in docs/findings.md.
 
     Attributes:
@@ -34,14 +34,14 @@ class AdviceRule:
     """The function of a rule, and a statement for each kind of finding that it makes."""
 
     find: Find
-    statements: tuple[Statement, ...]
+    statements: tuple[RuleDescription, ...]
 
     def __call__(self, context: Context) -> Iterator[Draft]:
         """Find what the rule looks for."""
         return self.find(context)
 
 
-def states(*statements: Statement) -> Callable[[Find], AdviceRule]:
+def states(*statements: RuleDescription) -> Callable[[Find], AdviceRule]:
     """Decorate the function of a rule with its statements."""
 
     def joined(find: Find) -> AdviceRule:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, measured
-from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Rule, Where
 
@@ -17,7 +17,7 @@ _IN_TURNS: Final = (
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.DEVICES_TAKE_TURNS,
         f"idle time of the busiest device of which {percent(_MOSTLY)} and more lies beside other devices' work",
         "0 to all of it",

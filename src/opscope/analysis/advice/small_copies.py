@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, idle_claim, measured
-from opscope.analysis.advice.rule import Statement, percent, states
+from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column
 from opscope.analysis.structure.nesting import Bools, Ints
@@ -36,7 +36,7 @@ def small_copies_of(context: Context) -> Ints:
 
 
 @states(
-    Statement(
+    RuleDescription(
         Rule.BLOCKING_COPY,
         f"{_FEWEST} and more copies a step of at most {_SMALL // 1024} KiB, each with a wait",
         "the host's time in these operators: their API calls as recorded, the rest as an unprofiled step is to the "

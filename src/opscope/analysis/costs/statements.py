@@ -12,7 +12,7 @@ from opscope.analysis.costs.launch_shapes import LaunchShape
 from opscope.analysis.costs.occupancy import Occupancy, dimensions
 from opscope.analysis.costs.parallelism import Parallelism
 from opscope.documents import statements as doc
-from opscope.documents.statements import Action, Basis, Change, Gain, Statement
+from opscope.documents.statements import Action, ActionKind, Basis, Gain, Statement
 from opscope.knowledge.costs import Cost
 from opscope.knowledge.kernels.decoded import FP32_CORES, DecodedKernel, Operation
 from opscope.knowledge.kernels.patterns import Pattern
@@ -215,14 +215,14 @@ def gains(evidence: OperatorEvidence) -> Iterator[Statement]:
         gain = evidence.gain_up_to(evidence.per_step_ns, "the operator's whole self device time")
         yield _derived(doc.Share(100 * evidence.share), gain)
     if evidence.launch_bound:
-        yield _derived(doc.LaunchBound(), action=Action(Change.FEWER_LAUNCHES, name))
+        yield _derived(doc.LaunchBound(), action=Action(ActionKind.FEWER_LAUNCHES, name))
     flop = evidence.cost.least_flop if evidence.cost else None
     if flop and evidence.call_ns:
         rate = flop / evidence.call_ns / 1000  # operations per nanosecond are GFLOP/s
         yield _derived(doc.Rate(flop, evidence.call_ns, evidence.kernels, rate))
     if decoded and decoded.unit == FP32_CORES and decoded.operation in _PRODUCTS:
         gain = evidence.gain_up_to(evidence.kernel_per_step_ns, "the whole time of this kernel with these inputs")
-        yield _general(doc.OnFp32Cores(decoded.summary), gain, Action(Change.LOWER_PRECISION, name))
+        yield _general(doc.OnFp32Cores(decoded.summary), gain, Action(ActionKind.LOWER_PRECISION, name))
     if decoded and found and ("alignment in elements", "1") in decoded.details:
         yield _alignment(found, name)
     yield from _filling(evidence)
@@ -233,7 +233,7 @@ def gains(evidence: OperatorEvidence) -> Iterator[Statement]:
 def _alignment(found: Parallelism, operator: str) -> Statement:
     sizes = {**found.parallel, **found.reduced}
     multiples = all(size % _MULTIPLE == 0 for size in sizes.values())
-    change = Change.CONTIGUOUS_OPERANDS if multiples else Change.PAD_SIZES
+    change = ActionKind.CONTIGUOUS_OPERANDS if multiples else ActionKind.PAD_SIZES
     return _general(doc.AnyAlignment(sizes, multiples), action=Action(change, operator))
 
 
@@ -248,9 +248,9 @@ def _filling(evidence: OperatorEvidence) -> Iterator[Statement]:
     blocks = math.prod(grid)
     if blocks < device.multiprocessors:
         idle = device.multiprocessors - blocks
-        action = Action(Change.MORE_BLOCKS, evidence.operator)
+        action = Action(ActionKind.MORE_BLOCKS, evidence.operator)
         yield _derived(doc.IdleMultiprocessors(idle, device.multiprocessors), action=action)
     elif waves > 1 and 1 - tail < _FULL_WAVE:
         full = 100 * (waves - math.floor(waves))
         gain = evidence.gain_up_to(evidence.kernel_per_step_ns * tail, "what the empty part of the last wave takes")
-        yield _derived(doc.LastWave(waves, full), gain, Action(Change.EVEN_WAVES, evidence.operator))
+        yield _derived(doc.LastWave(waves, full), gain, Action(ActionKind.EVEN_WAVES, evidence.operator))

@@ -9,13 +9,13 @@ from opscope.analysis.difference.differing import clocks_of, differing
 from opscope.analysis.difference.exact import apportioned, per_step
 from opscope.analysis.difference.peak_memory import memory_change
 from opscope.analysis.difference.unprofiled import gate_of, unprofiled_change
-from opscope.analysis.difference.work import Change, Side, work_changes
-from opscope.analysis.idle.idle import IdleCause
+from opscope.analysis.difference.work import MatchedWork, Side, work_changes
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
 from opscope.analysis.structure.window import WindowKind
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.units import format_ns
+from opscope.documents.bound import IdleCause
 from opscope.documents.difference import (
     ChangeVerdict,
     Gate,
@@ -64,7 +64,7 @@ def difference(name: str, before: Measured, after: Measured, fail_over: float | 
     )
 
 
-def worst(gates: list[Gate]) -> Gate:
+def worst_gate(gates: list[Gate]) -> Gate:
     """Return the worst of some gates: a proven regression counts before missing results, these before open ones."""
     return next((gate for gate in (Gate.REGRESSION, Gate.INCOMPLETE, Gate.INCONCLUSIVE) if gate in gates), Gate.FINE)
 
@@ -126,7 +126,7 @@ class _Recorded:
     devices: tuple[int | None, int | None]
     windows: tuple[Fraction, Fraction]
     words: str
-    work: list[Change]
+    work: list[MatchedWork]
     rest: dict[str, Fraction]
     last: str
     causes: dict[str, Fraction]

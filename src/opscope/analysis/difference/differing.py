@@ -10,7 +10,7 @@ from opscope.documents.difference import Differing
 from opscope.record.capture import Clocks
 from opscope.record.settings import heading_of
 
-Kind: TypeAlias = Literal["environment", "settings", "recording", "measurement"]
+DifferenceKind: TypeAlias = Literal["environment", "settings", "recording", "measurement"]
 _NOT_TOLD: Final = frozenset({"torch_libraries", "gpus"})
 _CALLED: Final = {"device": "PyTorch device"}
 _CLOCK: Final = "multiprocessors' clock (MHz, median)"
@@ -35,7 +35,7 @@ def differing(before: Measured, after: Measured) -> Iterator[Differing]:
             yield Differing(*key, one, other)
 
 
-_Fact: TypeAlias = tuple[tuple[Kind, str], str]
+_Fact: TypeAlias = tuple[tuple[DifferenceKind, str], str]
 
 
 def _facts(one: Measured) -> Iterator[_Fact]:

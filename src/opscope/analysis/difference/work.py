@@ -166,7 +166,7 @@ def _category(name: str, kind: str) -> str:
 
 
 @dataclass(frozen=True)
-class Change:
+class MatchedWork:
     """Two matched groups, one of which may be missing. Times are exact nanoseconds per step.
 
     Attributes:
@@ -307,7 +307,7 @@ class Change:
 _PARTS: Final = ("calls_ns", "inputs_ns", "launches_ns", "kernel_changed_ns", "same_kernel_ns", "clocks_ns")
 
 
-def work_changes(before: Side, after: Side) -> list[Change]:
+def work_changes(before: Side, after: Side) -> list[MatchedWork]:
     """Match the work of two sides: exactly, then by operator, then by what it does; the rest is gone or new."""
     recorded = [_has_inputs(side) for side in (before, after)]
     # Inputs of one side alone match nothing, so operators are compared as wholes.
@@ -320,15 +320,15 @@ def work_changes(before: Side, after: Side) -> list[Change]:
     for match in (_with_other_inputs, _doing_the_same):
         for one, other, matched, why in match(list(left.values()), list(right.values()), sides):
             del left[one.key], right[other.key]
-            found.append(Change(one, other, matched, why, sides))
-    found += [Change(group, None, Matched.GONE, None, sides) for group in left.values()]
-    found += [Change(None, group, Matched.NEW, None, sides) for group in right.values()]
+            found.append(MatchedWork(one, other, matched, why, sides))
+    found += [MatchedWork(group, None, Matched.GONE, None, sides) for group in left.values()]
+    found += [MatchedWork(None, group, Matched.NEW, None, sides) for group in right.values()]
     return found
 
 
-def _change(one: Group, other: Group, recorded: list[bool], sides: tuple[Side, Side]) -> Change:
+def _change(one: Group, other: Group, recorded: list[bool], sides: tuple[Side, Side]) -> MatchedWork:
     matched, why = _by_key(one.key, recorded)
-    return Change(one, other, matched, why, sides)
+    return MatchedWork(one, other, matched, why, sides)
 
 
 def _by_key(key: Key, recorded: list[bool]) -> tuple[Matched, str | None]:

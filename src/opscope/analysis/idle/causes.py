@@ -6,11 +6,12 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.idle.host_time import HostTime
-from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleCause, IdleTime
+from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleTime
 from opscope.analysis.structure.api_masks import calls_of, names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals, latest_around
 from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.documents.bound import IdleCause
 from opscope.knowledge.api_calls import ApiKind
 from opscope.trace.model import Trace
 

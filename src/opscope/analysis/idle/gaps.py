@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from opscope.analysis.idle.idle import IdleCause, IdleTime
+from opscope.analysis.idle.idle import IdleTime
 from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
@@ -18,6 +18,7 @@ from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
 from opscope.analysis.structure.stacks import is_users
 from opscope.analysis.structure.window import is_step, step_table
+from opscope.documents.bound import IdleCause
 from opscope.documents.trace import GapRow
 from opscope.trace.model import Trace
 

@@ -1,6 +1,5 @@
 """Why a device had nothing to do: every idle nanosecond has one cause, by what the records show."""
 
-import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -11,32 +10,9 @@ import numpy.typing as npt
 from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Ints
+from opscope.documents.bound import BoundKind, IdleCause, causes_of
 
-
-class IdleCause(enum.StrEnum):
-    """What kept a device idle, judged by the launch of the activity that ended the gap.
-
-    Until that call began, the device waited for the thread that made it. This thread sat in a call that blocks or took
-    long (``BLOCKING``), did something that issues nothing (``HOST_WORK``), or dispatched operators and launches without
-    a pause (``DISPATCH``). From the beginning of the call on it is ``LATENCY``, unless the call itself took long. If
-    the call had returned before the gap began, the work was queued and waited for something else (``DEPENDENCY``).
-    """
-
-    BLOCKING = "blocking call"
-    DISPATCH = "dispatch"
-    HOST_WORK = "host work"
-    LATENCY = "launch latency"
-    DEPENDENCY = "dependency"
-    PROFILER = "profiler"
-    UNKNOWN = "launch not recorded"
-    TAIL = "after the last activity"
-    ALLOCATION = "allocation"
-    INPUT = "data loading"
-    COLD_START = "cold start"
-    QUEUED = "between kernels"
-
-
-LAUNCH_BOUND_CAUSES = (IdleCause.DISPATCH, IdleCause.LATENCY)
+LAUNCH_BOUND_CAUSES: Final = causes_of(BoundKind.DISPATCH)
 _CAUSES: Final = tuple(IdleCause)
 _CODE: Final = {cause: np.int8(code) for code, cause in enumerate(_CAUSES)}
 _NONE: Final = -1

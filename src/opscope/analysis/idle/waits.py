@@ -7,25 +7,17 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.idle.host_time import HostTime
-from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleCause, IdleTime
+from opscope.analysis.idle.idle import IdleTime
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.documents.bound import BoundKind
+from opscope.documents.bound import BoundKind, IdleCause, causes_of
 from opscope.trace.model import Trace
 
-# The causes of idle time that make up each kind of the verdict; `IdleCause.PROFILER` belongs to none.
+# The causes of idle time that make up each kind of the verdict; the profiler's own belongs to none.
 CAUSES: Final[Mapping[BoundKind, tuple[IdleCause, ...]]] = {
-    BoundKind.DISPATCH: LAUNCH_BOUND_CAUSES,
-    BoundKind.BLOCKING: (IdleCause.BLOCKING,),
-    BoundKind.ALLOCATION: (IdleCause.ALLOCATION,),
-    BoundKind.HOST_WORK: (IdleCause.HOST_WORK, IdleCause.TAIL),
-    BoundKind.INPUT: (IdleCause.INPUT,),
-    BoundKind.DEPENDENCY: (IdleCause.DEPENDENCY,),
-    BoundKind.COLD_START: (IdleCause.COLD_START,),
-    BoundKind.DEVICE: (IdleCause.QUEUED,),
-    BoundKind.UNKNOWN: (IdleCause.UNKNOWN,),
+    cause.bound: causes_of(cause.bound) for cause in IdleCause if cause.bound is not None
 }
 
 # What the host does other than launching and waiting.

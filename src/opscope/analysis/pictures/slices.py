@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from opscope.analysis.idle.idle import IdleCause
 from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.call_tree import CallTree
@@ -18,6 +17,7 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import step_table
 from opscope.base.errors import UsageError
+from opscope.documents.bound import IdleCause
 from opscope.trace.model import Trace
 
 _ENOUGH: Final = 60_000  # slices of further steps; a single one may have more

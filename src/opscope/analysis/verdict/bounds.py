@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from opscope.analysis.idle.idle import IdleCause
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.idle.waits import CAUSES, PAUSES, Waits, at_most
 from opscope.analysis.structure.captures import Captures
@@ -12,7 +11,7 @@ from opscope.analysis.structure.window import WindowKind
 from opscope.analysis.verdict.step_evidence import STACKS, StepEvidence, busiest
 from opscope.analysis.verdict.verdict_text import MOVES, WAITS_FOR, Unknown, device_not_recorded, works_elsewhere
 from opscope.base.units import format_ns, format_share
-from opscope.documents.bound import Bound, BoundKind
+from opscope.documents.bound import Bound, BoundKind, IdleCause
 from opscope.documents.trust import CheckName, Trust
 
 # From this share of the step on, the device is the bound: without any waiting the step is at most a quarter faster.

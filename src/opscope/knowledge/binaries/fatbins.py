@@ -23,7 +23,7 @@ _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _DEBUG, _LZ4, _ARCHITECTURE_SPECIFIC, _FAMILY_SPECIFIC, _ZSTD = 0x2, 0x2000, 0x100000, 0x200000, 0x8000
 
 
-class Kind(StrEnum):
+class CodeKind(StrEnum):
     """What an entry holds."""
 
     PTX = "ptx"
@@ -32,8 +32,8 @@ class Kind(StrEnum):
     OTHER = "other"
 
 
-_KINDS = {1: Kind.PTX, 2: Kind.CUBIN, 8: Kind.LTO}
-_TARGETS = {Kind.CUBIN: "sm", Kind.LTO: "lto"}  # others are for a virtual architecture
+_KINDS = {1: CodeKind.PTX, 2: CodeKind.CUBIN, 8: CodeKind.LTO}
+_TARGETS = {CodeKind.CUBIN: "sm", CodeKind.LTO: "lto"}  # others are for a virtual architecture
 _SUFFIXES = ((_ARCHITECTURE_SPECIFIC, "a"), (_FAMILY_SPECIFIC, "f"))
 _COMPRESSIONS = ((_LZ4, "lz4"), (_ZSTD, "zstd"))
 
@@ -53,7 +53,7 @@ class Image:
         debug: whether it was compiled with -G.
     """
 
-    kind: Kind
+    kind: CodeKind
     target: str
     version: str
     offset: int
@@ -113,7 +113,7 @@ def _images(elf: Elf, place: int, end: int) -> Iterator[Image]:
         )
         if header < _ENTRY.size or size == 0 or place + header + size > end or packed > size:
             raise elf.damaged("an image of a fat binary lies outside it")
-        known = _KINDS.get(kind, Kind.OTHER)
+        known = _KINDS.get(kind, CodeKind.OTHER)
         suffix = next((letter for bit, letter in _SUFFIXES if flags & bit), "")
         compression = next((name for bit, name in _COMPRESSIONS if flags & bit), None)
         yield Image(

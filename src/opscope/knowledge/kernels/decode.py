@@ -9,10 +9,9 @@ from functools import lru_cache
 from typing import Final
 
 from opscope.knowledge.kernels.decoded import DecodedKernel
-from opscope.knowledge.kernels.families.aten import aten
-from opscope.knowledge.kernels.families.attention import cudnn, cudnn_attention, efficient, flash, miopen
-from opscope.knowledge.kernels.families.generated import cub, inductor, memory, nccl
-from opscope.knowledge.kernels.families.products import (
+from opscope.knowledge.kernels.families.aten_names import aten
+from opscope.knowledge.kernels.families.attention_names import cudnn, cudnn_attention, efficient, flash, miopen
+from opscope.knowledge.kernels.families.gemm_names import (
     codenamed,
     cutlass,
     nvjet,
@@ -22,6 +21,7 @@ from opscope.knowledge.kernels.families.products import (
     vector_product,
     xmma,
 )
+from opscope.knowledge.kernels.families.generated_names import cub, inductor, memory, nccl
 from opscope.knowledge.kernels.libraries import library_of
 from opscope.knowledge.kernels.names import base_name
 

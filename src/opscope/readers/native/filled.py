@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opscope.readers.native import NativeReader
-from opscope.trace.columns import TABLES, Kind
+from opscope.trace.columns import TABLES, ColumnKind
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -23,8 +23,8 @@ def take(reader: NativeReader, table: str) -> dict[str, Array]:
     return columns
 
 
-def _type_of(kind: Kind) -> type[np.number[Any]]:
+def _type_of(kind: ColumnKind) -> type[np.number[Any]]:
     """Return the type in which the reader keeps a column. A code of -1 means that there is no text."""
     if kind.is_code:
         return np.int32
-    return np.float64 if kind is Kind.FLOAT64 else np.int64
+    return np.float64 if kind is ColumnKind.FLOAT64 else np.int64

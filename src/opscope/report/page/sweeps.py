@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from opscope.documents.comparison import Comparison, ComparisonRow
+from opscope.documents.comparison import ComparisonRow, SweepComparison
 from opscope.documents.page import SweepEntry, Turn
 
 
-def sweep_entry(name: str, comparison: Comparison) -> SweepEntry:
+def sweep_entry(name: str, comparison: SweepComparison) -> SweepEntry:
     """Build the page's entry of a sweep."""
     return SweepEntry(name=name, comparison=comparison, turns=tuple(turns(comparison.rows)))
 

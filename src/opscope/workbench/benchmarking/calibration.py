@@ -6,7 +6,7 @@ from typing import Final
 import torch
 
 from opscope.base.timestamps import utc_timestamp
-from opscope.documents.bench import FalseAlarms, Measure, Verdict
+from opscope.documents.bench import FalseAlarms, Measure, SpeedVerdict
 from opscope.workbench.benchmarking import host_timing
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer
 from opscope.workbench.benchmarking.rounds import Timer, in_turns
@@ -39,7 +39,7 @@ def measure_false_alarms(
         samples = in_turns(timer, calls, limits, seed=trial).samples
         found = ratios(samples["one"], samples["the same"])
         interval = median_interval(found)
-        alarms += verdict_of(interval, sign_test(found)) in (Verdict.FASTER, Verdict.SLOWER)
+        alarms += verdict_of(interval, sign_test(found)) in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER)
         widths.append(interval.half_width or 0.0)
     return FalseAlarms(
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",

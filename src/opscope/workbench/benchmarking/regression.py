@@ -6,8 +6,8 @@ from typing import Final
 from opscope.documents.bench import (
     BenchDocument,
     BenchResult,
-    Change,
     Changed,
+    ChangeVerdict,
     Correct,
     Duration,
     Measure,
@@ -48,10 +48,10 @@ def changes(before: BenchDocument, now: BenchDocument, threshold: float) -> tupl
     return tuple(_changed(_name(result), result, found.get(_name(result)), threshold) for result in before.results)
 
 
-def worst(found: Sequence[Changed]) -> Change:
+def worst_change(found: Sequence[Changed]) -> ChangeVerdict:
     """Return the worst of some changes; a certain one is worse than an inconclusive one."""
-    order = (Change.WRONG, Change.REGRESSION, Change.MISSING, Change.INCONCLUSIVE)
-    return next((change for change in order if any(one.change is change for one in found)), Change.FINE)
+    order = (ChangeVerdict.WRONG, ChangeVerdict.REGRESSION, ChangeVerdict.MISSING, ChangeVerdict.INCONCLUSIVE)
+    return next((change for change in order if any(one.change is change for one in found)), ChangeVerdict.FINE)
 
 
 def _name(result: BenchResult) -> str:
@@ -62,9 +62,9 @@ def _name(result: BenchResult) -> str:
 def _changed(name: str, before: BenchResult, now: BenchResult | None, threshold: float) -> Changed:
     nothing = (None, None, None, None, None)
     if now is None:
-        return Changed(name, *nothing, Change.MISSING)
+        return Changed(name, *nothing, ChangeVerdict.MISSING)
     if now.correctness is not None and now.correctness.verdict is Correct.WRONG:
-        return Changed(name, *nothing, Change.WRONG)
+        return Changed(name, *nothing, ChangeVerdict.WRONG)
     doubts = (*before.doubts, *now.doubts)
     # The first measure that both have decides. On a CPU, that is the time at full speed where both know it.
     for measure in compared_by(before, now):
@@ -79,7 +79,7 @@ def _changed(name: str, before: BenchResult, now: BenchResult | None, threshold:
             contended = [one.contention for one in (before, now) if measure is Measure.WALL and one.contention]
             said = _said(least, most, threshold, (*doubts, *contended))
             return Changed(name, measure, old.median, new.median, least, most, said)
-    return Changed(name, *nothing, Change.MISSING)
+    return Changed(name, *nothing, ChangeVerdict.MISSING)
 
 
 def between_sessions(before: Steady, now: Steady) -> tuple[float, float]:
@@ -104,9 +104,9 @@ def _between(before: Duration, now: Duration) -> tuple[float | None, float | Non
     return now.ci_low / before.ci_high, now.ci_high / before.ci_low
 
 
-def _said(low: float | None, high: float | None, threshold: float, doubts: Sequence[str]) -> Change:
+def _said(low: float | None, high: float | None, threshold: float, doubts: Sequence[str]) -> ChangeVerdict:
     if low is None or high is None or doubts:
-        return Change.INCONCLUSIVE
+        return ChangeVerdict.INCONCLUSIVE
     if low > 1 + threshold:
-        return Change.REGRESSION
-    return Change.FINE if high <= 1 + threshold else Change.INCONCLUSIVE
+        return ChangeVerdict.REGRESSION
+    return ChangeVerdict.FINE if high <= 1 + threshold else ChangeVerdict.INCONCLUSIVE

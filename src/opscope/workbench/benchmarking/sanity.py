@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from opscope.documents.bench import BenchDocument, BenchResult, Comparison, Duration, Measure, Steady
+from opscope.documents.bench import BenchDocument, BenchResult, Duration, Measure, Steady, VariantComparison
 
 _SHORTEST_NS: Final = 1e-3  # a call takes longer than light needs for a third of a millimetre
 _LONGEST_NS: Final = 30 * 24 * 3600 * 1e9  # a month
@@ -61,7 +61,7 @@ def _of_duration(duration: Duration) -> str | None:
     return None
 
 
-def _of_comparison(found: Comparison) -> Iterator[str]:
+def _of_comparison(found: VariantComparison) -> Iterator[str]:
     ratios = [ratio for ratio in (found.ci_low, found.ratio, found.ci_high) if ratio is not None]
     if ratios != sorted(ratios) or any(not 1e-12 <= ratio <= 1e12 for ratio in ratios):
         yield "a ratio that is none, or lies outside its interval"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from opscope.documents.bench import BenchResult, Comparison, Correct, Measure, Verdict, compared_by
+from opscope.documents.bench import BenchResult, Correct, Measure, SpeedVerdict, VariantComparison, compared_by
 from opscope.workbench.benchmarking.statistics import (
     Interval,
     differs_from_itself,
@@ -69,7 +69,7 @@ def _pair(baseline: BenchResult, variant: BenchResult, others: Sequence[BenchRes
     return Paired(baseline, variant, None, (), ())
 
 
-def compare(pairs: Sequence[Paired]) -> tuple[Comparison, ...]:
+def compare(pairs: Sequence[Paired]) -> tuple[VariantComparison, ...]:
     """Judge all pairs of one benchmark together: the more pairs there are, the more each must differ to be told apart.
 
     Args:
@@ -99,10 +99,10 @@ class _Judged:
         found = ratios(pair.of_baseline, pair.of_variant)
         return cls(pair, _widened(pair, median_interval(found)), sign_test(found)) if found else cls(pair, None, None)
 
-    def said(self, p_value: float | None) -> Comparison:
+    def said(self, p_value: float | None) -> VariantComparison:
         verdict, sentence = self._verdict(p_value)
         pair, ratio = self.pair, self.ratio
-        return Comparison(
+        return VariantComparison(
             baseline=pair.baseline.name,
             variant=pair.variant.name,
             case=pair.variant.case,
@@ -117,14 +117,14 @@ class _Judged:
             sentence=sentence,
         )
 
-    def _verdict(self, p_value: float | None) -> tuple[Verdict, str]:
+    def _verdict(self, p_value: float | None) -> tuple[SpeedVerdict, str]:
         if (reason := _wrong(self.pair)) is not None:
-            return Verdict.WRONG, reason
+            return SpeedVerdict.WRONG, reason
         if self.ratio is None or p_value is None:
-            return Verdict.INCONCLUSIVE, "Inconclusive: it was not timed."
+            return SpeedVerdict.INCONCLUSIVE, "Inconclusive: it was not timed."
         doubts = (*self.pair.variant.doubts, *self.pair.baseline.doubts)
         if doubts:
-            return Verdict.INCONCLUSIVE, f"Inconclusive: {doubts[0]}"
+            return SpeedVerdict.INCONCLUSIVE, f"Inconclusive: {doubts[0]}"
         verdict = verdict_of(self.ratio, p_value)
         return verdict, _sentence(verdict, self.ratio) + self._precision(verdict) + self._by_the_host()
 
@@ -140,9 +140,9 @@ class _Judged:
         between = "" if wall.low is None or wall.high is None else f" ({wall.low:.3f} to {wall.high:.3f})"
         return f" Issuing takes longer than the kernels: by the host's clock {wall.median:.3f} times as long{between}."
 
-    def _precision(self, verdict: Verdict) -> str:
+    def _precision(self, verdict: SpeedVerdict) -> str:
         checked = self.pair.variant.correctness
-        if verdict is not Verdict.FASTER or checked is None or checked.verdict is not Correct.LOWER_PRECISION:
+        if verdict is not SpeedVerdict.FASTER or checked is None or checked.verdict is not Correct.LOWER_PRECISION:
             return ""
         split = " What of it the precision makes is unknown: the baseline was not timed at that precision."
         if self.pair.at_same_precision:
@@ -174,7 +174,7 @@ def _wrong(pair: Paired) -> str | None:
     return None
 
 
-def verdict_of(ratio: Interval, p_value: float) -> Verdict:
+def verdict_of(ratio: Interval, p_value: float) -> SpeedVerdict:
     """Return the verdict on a ratio of durations, variant to baseline.
 
     Faster or slower: the interval does not hold 1, the corrected sign test rejects 1 as well, and the interval reaches
@@ -186,24 +186,24 @@ def verdict_of(ratio: Interval, p_value: float) -> Verdict:
     """
     low, high = ratio.low, ratio.high
     if low is None or high is None:
-        return Verdict.INCONCLUSIVE
+        return SpeedVerdict.INCONCLUSIVE
     if max(abs(low - 1), abs(high - 1)) > PRACTICAL and p_value < LEVEL:
         if high < 1:
-            return Verdict.FASTER
+            return SpeedVerdict.FASTER
         if low > 1:
-            return Verdict.SLOWER
+            return SpeedVerdict.SLOWER
     within = low >= 1 - _TOLD and high <= 1 + _TOLD
-    return Verdict.NO_DIFFERENCE if within else Verdict.INCONCLUSIVE
+    return SpeedVerdict.NO_DIFFERENCE if within else SpeedVerdict.INCONCLUSIVE
 
 
-def _sentence(verdict: Verdict, ratio: Interval) -> str:
+def _sentence(verdict: SpeedVerdict, ratio: Interval) -> str:
     if ratio.low is None or ratio.high is None:
         return f"Inconclusive: {ratio.n} rounds are too few."
-    if verdict is Verdict.FASTER:
+    if verdict is SpeedVerdict.FASTER:
         return f"Faster: {1 / ratio.median:.3f} times as fast ({1 / ratio.high:.3f} to {1 / ratio.low:.3f})."
-    if verdict is Verdict.SLOWER:
+    if verdict is SpeedVerdict.SLOWER:
         return f"Slower: it takes {ratio.median:.3f} times as long ({ratio.low:.3f} to {ratio.high:.3f})."
     most = max(abs(ratio.low - 1), abs(ratio.high - 1))
-    if verdict is Verdict.NO_DIFFERENCE:
+    if verdict is SpeedVerdict.NO_DIFFERENCE:
         return f"No difference found, +-{100 * most:.1f} %."
     return f"Inconclusive: {ratio.low:.3f} to {ratio.high:.3f} times as long; more rounds or processes tell."

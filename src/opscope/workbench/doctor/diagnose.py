@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from opscope.documents.doctor import Check, Status
+from opscope.documents.doctor import MachineCheck, Status
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, sm_of, version_of
 from opscope.knowledge.toolkits import first_driver, runs_on, toolkit_of
 from opscope.record.driver import DriverDevice
@@ -15,20 +15,20 @@ _COUNTERS: Final = (
 )
 
 
-def _problem(name: str, found: str, fix: str | None = None) -> Check:
-    return Check(name=name, status=Status.PROBLEM, found=found, fix=fix)
+def _problem(name: str, found: str, fix: str | None = None) -> MachineCheck:
+    return MachineCheck(name=name, status=Status.PROBLEM, found=found, fix=fix)
 
 
-def _fine(name: str, found: str) -> Check:
-    return Check(name=name, status=Status.FINE, found=found)
+def _fine(name: str, found: str) -> MachineCheck:
+    return MachineCheck(name=name, status=Status.FINE, found=found)
 
 
-def diagnose(probes: Probes) -> tuple[Check, ...]:
+def diagnose(probes: Probes) -> tuple[MachineCheck, ...]:
     """Return all checks, in an order in which each thing comes after what it builds on."""
     return tuple(check for rule in _RULES for check in rule(probes))
 
 
-def _driver(probes: Probes) -> Iterator[Check]:
+def _driver(probes: Probes) -> Iterator[MachineCheck]:
     driver = probes.driver
     if driver.devices:
         found = f"{driver.release or 'of unknown version'}, for CUDA up to {driver.cuda} ({driver.library})"
@@ -37,7 +37,7 @@ def _driver(probes: Probes) -> Iterator[Check]:
     # A card on the bus or a device file without a driver's library is a problem; a machine without either is not.
     there = probes.cards or probes.nodes
     if driver.library is None and not there:
-        yield Check(name="driver", status=Status.ABSENT, found="no NVIDIA GPU and no driver")
+        yield MachineCheck(name="driver", status=Status.ABSENT, found="no NVIDIA GPU and no driver")
     elif driver.library is None:
         what = f"{probes.cards} NVIDIA GPUs on the bus" if probes.cards else "the device files of the kernel's module"
         fix = "install NVIDIA's driver; in a container, start it with the GPUs (docker run --gpus all)"
@@ -60,7 +60,7 @@ def _driver_fix(probes: Probes) -> str:
     return "nvidia-smi and the kernel's log (dmesg) say more"
 
 
-def _gpus(probes: Probes) -> Iterator[Check]:
+def _gpus(probes: Probes) -> Iterator[MachineCheck]:
     failed = {one.device: one.error for one in probes.launched if one.error is not None}
     for device in probes.driver.devices:
         name, found = f"GPU {device.index}", _described(device)
@@ -78,14 +78,14 @@ def _described(device: DriverDevice) -> str:
     return f"{device.name}, compute capability {device.compute_capability}{part}"
 
 
-def _pytorch(probes: Probes) -> Iterator[Check]:
+def _pytorch(probes: Probes) -> Iterator[MachineCheck]:
     torch = probes.torch
     if torch is None and probes.torch_error is None:
         fix = "pip install torch, to profile and to benchmark; traces are analysed without it"
-        yield Check(name="PyTorch", status=Status.ABSENT, found="not installed", fix=fix)
+        yield MachineCheck(name="PyTorch", status=Status.ABSENT, found="not installed", fix=fix)
         return
     if torch is None:
-        yield Check(
+        yield MachineCheck(
             name="PyTorch",
             status=Status.PROBLEM,
             found=f"it cannot be used: {probes.torch_error}",
@@ -131,7 +131,7 @@ def _newest_cuda(probes: Probes) -> str:
     return supported[0]
 
 
-def _without_code(probes: Probes, torch: TorchProbe, found: str) -> Iterator[Check]:
+def _without_code(probes: Probes, torch: TorchProbe, found: str) -> Iterator[MachineCheck]:
     lacking = [
         d
         for d in probes.driver.devices
@@ -141,7 +141,7 @@ def _without_code(probes: Probes, torch: TorchProbe, found: str) -> Iterator[Che
     if lacking:
         names = ", ".join(dict.fromkeys(f"{d.name} ({sm_of(d.compute_capability)})" for d in lacking))
         has = ", ".join(torch.architectures)
-        yield Check(
+        yield MachineCheck(
             name="PyTorch", status=Status.PROBLEM, found=f"{found}: it has no code for {names}; it has {has}",
             fix=_other_build(lacking[0].compute_capability),
         )  # fmt: skip
@@ -154,7 +154,7 @@ def _without_code(probes: Probes, torch: TorchProbe, found: str) -> Iterator[Che
         yield _fine("PyTorch", found)
 
 
-def _of_failed(name: str, what: str, failed: Sequence[Computed]) -> Check:
+def _of_failed(name: str, what: str, failed: Sequence[Computed]) -> MachineCheck:
     failures = "; ".join(f"{one.device}: {one.error}" for one in failed)
     return _problem(name, f"{what} {failures}", "nvidia-smi and dmesg say more")
 
@@ -195,13 +195,13 @@ def has_code(architectures: Sequence[str], number: str) -> bool:
     return False
 
 
-def _profiler(probes: Probes) -> Iterator[Check]:
+def _profiler(probes: Probes) -> Iterator[MachineCheck]:
     torch = probes.torch
     if torch is None or not torch.available:
         return
     place = f"CUPTI {torch.cupti_version} ({torch.cupti})" if torch.cupti else "no CUPTI was loaded"
     if torch.profiled:
-        yield Check(
+        yield MachineCheck(
             name="profiler", status=Status.FINE, found=f"{torch.profiled} activities in a short profile; {place}"
         )
     else:
@@ -213,14 +213,14 @@ def _profiler(probes: Probes) -> Iterator[Check]:
         if name != "LD_PRELOAD":
             fix = f"unset {name}"
             found = f"{name} loads {value} into every program: it may take CUPTI for itself"
-            yield Check(name="profiler", status=Status.WARNING, found=found, fix=fix)
+            yield MachineCheck(name="profiler", status=Status.WARNING, found=found, fix=fix)
 
 
-def _nvcc(probes: Probes) -> Iterator[Check]:
+def _nvcc(probes: Probes) -> Iterator[MachineCheck]:
     tool = probes.nvcc
     if tool.path is None:
         fix = "pip install 'opscope[cuda]', or a CUDA toolkit, to build kernels"
-        yield Check(name="nvcc", status=Status.ABSENT, found="not installed", fix=fix)
+        yield MachineCheck(name="nvcc", status=Status.ABSENT, found="not installed", fix=fix)
         return
     found = f"{tool.version} ({tool.path}), host compiler {_host(probes)}"
     lacking = [d for d in probes.driver.devices if d.compute_capability not in probes.capabilities]
@@ -228,7 +228,7 @@ def _nvcc(probes: Probes) -> Iterator[Check]:
         yield _problem("nvcc", tool.error or f"{tool.path} does not work", "another nvcc, by CUDA_HOME or the path")
     elif lacking:
         device = lacking[0]
-        yield Check(
+        yield MachineCheck(
             name="nvcc", status=Status.PROBLEM, found=f"{found}: it does not build for {_described(device)}",
             fix=_other_toolkit(device.compute_capability),
         )  # fmt: skip
@@ -266,23 +266,25 @@ def _nvcc_fix(probes: Probes) -> str:
     return "the compiler's own words say what is wrong"
 
 
-def _mismatch(probes: Probes) -> Iterator[Check]:
+def _mismatch(probes: Probes) -> Iterator[MachineCheck]:
     """Warn that PyTorch refuses to build extensions if its CUDA and nvcc differ in their major version."""
     torch, tool = probes.torch, probes.nvcc
     if torch is None or torch.cuda is None or tool.version is None:
         return
     if version_of(torch.cuda)[:1] != version_of(tool.version)[:1]:
-        yield Check(
+        yield MachineCheck(
             name="extensions", status=Status.WARNING,
             found=f"PyTorch is built with CUDA {torch.cuda}, nvcc is {tool.version}: PyTorch refuses to build with it",
             fix=f"a toolkit of CUDA {torch.cuda.split('.')[0]}, named by CUDA_HOME",
         )  # fmt: skip
 
 
-def _triton(probes: Probes) -> Iterator[Check]:
+def _triton(probes: Probes) -> Iterator[MachineCheck]:
     tool = probes.triton
     if tool.path is None and tool.error is None:
-        yield Check(name="Triton", status=Status.ABSENT, found="not installed", fix="torch.compile needs it on a GPU")
+        yield MachineCheck(
+            name="Triton", status=Status.ABSENT, found="not installed", fix="torch.compile needs it on a GPU"
+        )
     elif tool.error is not None:
         fix = "reinstall Triton in the version that this PyTorch asks for; it needs a C compiler (gcc)"
         yield _problem("Triton", f"{tool.version or ''}: {tool.error}".lstrip(": "), fix)
@@ -291,7 +293,7 @@ def _triton(probes: Probes) -> Iterator[Check]:
         yield _fine("Triton", f"{tool.version}{right}")
 
 
-def _nccl(probes: Probes) -> Iterator[Check]:
+def _nccl(probes: Probes) -> Iterator[MachineCheck]:
     torch = probes.torch
     if torch is None or torch.nccl is None or not torch.available:
         return
@@ -304,34 +306,34 @@ def _nccl(probes: Probes) -> Iterator[Check]:
         yield _fine("NCCL", f"{torch.nccl}; a sum over all GPUs is right")
 
 
-def _counters(probes: Probes) -> Iterator[Check]:
+def _counters(probes: Probes) -> Iterator[MachineCheck]:
     tool = probes.ncu
     if tool.path is None:
         fix = "install Nsight Compute for hardware counters (opscope dossier --counters)"
-        yield Check(name="ncu", status=Status.ABSENT, found="not installed", fix=fix)
+        yield MachineCheck(name="ncu", status=Status.ABSENT, found="not installed", fix=fix)
     elif tool.error is None:
         tried = f"; {tool.tried} was read" if tool.tried else ""
         yield _fine("ncu", f"{_tool(tool)}{tried}")
     else:
         # Without the permission to read counters ncu itself works, so that is a warning.
         refused = "ERR_NVGPUCTRPERM" in tool.error
-        yield Check(
+        yield MachineCheck(
             name="ncu", status=Status.WARNING if refused else Status.PROBLEM, found=f"{_tool(tool)}: {tool.error}",
             fix=_COUNTERS if refused else "an ncu as new as the driver",
         )  # fmt: skip
 
 
-def _others(probes: Probes) -> Iterator[Check]:
+def _others(probes: Probes) -> Iterator[MachineCheck]:
     yield _optional("nsys", probes.nsys, "nothing of opscope needs it")
     found = "not installed" if probes.vllm is None else f"{probes.vllm}, installed (it was not run)"
-    yield Check(name="vLLM", status=Status.ABSENT if probes.vllm is None else Status.FINE, found=found)
+    yield MachineCheck(name="vLLM", status=Status.ABSENT if probes.vllm is None else Status.FINE, found=found)
 
 
-def _optional(name: str, tool: ToolProbe, about: str) -> Check:
+def _optional(name: str, tool: ToolProbe, about: str) -> MachineCheck:
     if tool.path is None:
-        return Check(name=name, status=Status.ABSENT, found=f"not installed; {about}")
+        return MachineCheck(name=name, status=Status.ABSENT, found=f"not installed; {about}")
     if tool.error is not None:
-        return Check(name=name, status=Status.WARNING, found=f"{tool.path}: {tool.error}")
+        return MachineCheck(name=name, status=Status.WARNING, found=f"{tool.path}: {tool.error}")
     return _fine(name, _tool(tool))
 
 
@@ -339,6 +341,6 @@ def _tool(tool: ToolProbe) -> str:
     return f"{tool.version or 'of unknown version'} ({tool.path})"
 
 
-_RULES: Final[tuple[Callable[[Probes], Iterator[Check]], ...]] = (
+_RULES: Final[tuple[Callable[[Probes], Iterator[MachineCheck]], ...]] = (
     *(_driver, _gpus, _pytorch, _profiler, _nvcc, _triton, _nccl, _counters, _others),
 )

@@ -12,7 +12,7 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError
 from opscope.base.files import scratch
 from opscope.documents.build import BinaryEntry, BuildDocument, KernelListing, KernelResources, ListingDocument
 from opscope.knowledge.binaries.elf import open_elf
-from opscope.knowledge.binaries.fatbins import Kind, fat_binaries
+from opscope.knowledge.binaries.fatbins import CodeKind, fat_binaries
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities
 from opscope.machine.driver import driver
 from opscope.machine.programs import program
@@ -22,8 +22,8 @@ from opscope.workbench.toolchain.messages import messages, resources
 
 _SECONDS: Final = 120
 _RELOCATABLE: Final = ("-rdc=true", "--relocatable-device-code=true")
-_STORED: Final = {Kind.CUBIN: "sass", Kind.PTX: "ptx"}
-SUFFIXES: Final = {nvcc.Kind.EXECUTABLE: "", nvcc.Kind.LIBRARY: ".so", nvcc.Kind.EXTENSION: ".so"}
+_STORED: Final = {CodeKind.CUBIN: "sass", CodeKind.PTX: "ptx"}
+SUFFIXES: Final = {nvcc.BuildKind.EXECUTABLE: "", nvcc.BuildKind.LIBRARY: ".so", nvcc.BuildKind.EXTENSION: ".so"}
 
 
 def chosen(asked: Sequence[str], *, universal: bool) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def chosen(asked: Sequence[str], *, universal: bool) -> tuple[str, ...]:
 
 
 def build_file(
-    source: Path, output: Path, kind: nvcc.Kind, numbers: Sequence[str], block: int, more: Iterable[str] = ()
+    source: Path, output: Path, kind: nvcc.BuildKind, numbers: Sequence[str], block: int, more: Iterable[str] = ()
 ) -> BuildDocument:
     """Build a file, and report the resources of its kernels.
 
@@ -71,7 +71,7 @@ def build_file(
     """
     more = tuple(more)
     nvcc.refuse_flags(more)
-    own = nvcc.extension_flags(output.stem.partition(".")[0]) if kind is nvcc.Kind.EXTENSION else ()
+    own = nvcc.extension_flags(output.stem.partition(".")[0]) if kind is nvcc.BuildKind.EXTENSION else ()
     built = nvcc.run(source, output, kind, numbers, (*own, *more))
     compiler = nvcc.installed()
     return BuildDocument(
@@ -122,7 +122,7 @@ def listing_of(source: Path, kind: str, number: str, more: Iterable[str] = ()) -
     nvcc.refuse_flags(more)
     with scratch() as folder:
         output = folder / f"listing.{kind}"
-        nvcc.run(source, output, nvcc.Kind.PTX if kind == "ptx" else nvcc.Kind.CUBIN, [number], more)
+        nvcc.run(source, output, nvcc.BuildKind.PTX if kind == "ptx" else nvcc.BuildKind.CUBIN, [number], more)
         kernels = ptx_kernels(output.read_text()) if kind == "ptx" else disassembled(output)
         return ListingDocument(kind=kind, origin=str(source), kernels=tuple(kernels))
 

@@ -36,7 +36,7 @@ _HOST_FLAGS: Final = ("-ccbin", "--compiler-bindir")
 _LIBRARY_FLAGS: Final = ("-shared", "-Xcompiler=-fPIC")
 
 
-class Kind(StrEnum):
+class BuildKind(StrEnum):
     """What can be built."""
 
     EXECUTABLE = "executable"
@@ -161,7 +161,7 @@ def target_flags(numbers: Sequence[str]) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def run(source: Path, output: Path, kind: Kind, numbers: Sequence[str], more: Iterable[str] = ()) -> Built:
+def run(source: Path, output: Path, kind: BuildKind, numbers: Sequence[str], more: Iterable[str] = ()) -> Built:
     """Build a file.
 
     Args:
@@ -241,14 +241,14 @@ def _is_replaced(flag: str, more: Sequence[str]) -> bool:
     return any(one.removeprefix("-").startswith(name) or one.startswith(name) for one in more)
 
 
-def _of_kind(kind: Kind, numbers: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+def _of_kind(kind: BuildKind, numbers: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
     common = tuple(flag for flag in ("-O3", "-std=c++17", "-lineinfo") if not _is_replaced(flag, more))
-    if kind in (Kind.CUBIN, Kind.PTX):
+    if kind in (BuildKind.CUBIN, BuildKind.PTX):
         virtual = f"compute_{numbers[0].replace('.', '')}"
-        real = virtual if kind is Kind.PTX else virtual.replace("compute_", "sm_")
+        real = virtual if kind is BuildKind.PTX else virtual.replace("compute_", "sm_")
         return (*common, f"-{kind.value}", f"-arch={real}")
     flags = (*common, "-Xptxas=-v", *target_flags(numbers))
-    return flags if kind is Kind.EXECUTABLE else (*flags, *_LIBRARY_FLAGS)
+    return flags if kind is BuildKind.EXECUTABLE else (*flags, *_LIBRARY_FLAGS)
 
 
 def build(source: Path, capability: tuple[int, int]) -> ctypes.CDLL:
@@ -271,7 +271,7 @@ def build(source: Path, capability: tuple[int, int]) -> ctypes.CDLL:
     if not is_own(library):
         with tempfile.TemporaryDirectory(prefix=partial_prefix(), dir=library.parent) as folder:
             partial = Path(folder) / library.name
-            run(source, partial, Kind.LIBRARY, [number])
+            run(source, partial, BuildKind.LIBRARY, [number])
             # In place only when it is whole: other processes may look for it at any time.
             partial.chmod(PRIVATE_FILE)
             partial.replace(library)

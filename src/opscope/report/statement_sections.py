@@ -15,7 +15,7 @@ _HEADINGS = {
 }
 
 
-def findings_blocks(findings: Findings) -> Iterator[Block]:
+def statement_blocks(findings: Findings) -> Iterator[Block]:
     """Yield blocks with all statements on one operator, each with its basis."""
     about = () if findings.inputs is None else (" for inputs ", Name(findings.inputs))
     kernel = () if findings.kernel is None else (", kernel ", Name(findings.kernel))
