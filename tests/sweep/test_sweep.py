@@ -154,7 +154,7 @@ def test_results_come_in_every_format_on_standard_output(sweep: Path, output_for
     if output_format == "json":
         jsonschema.validate(json.loads(result.stdout), read_json(SCHEMAS / "comparison-1.json"))
     else:
-        first = {"csv": "sweep,id,batch_size,seq_len,wall_ms,", "md": "## Comparison: ", "table": "bs2: "}[
+        first = {"csv": "sweep,id,batch_size,seq_len,wall_ns,", "md": "## Comparison: ", "table": "bs2: "}[
             output_format
         ]
         assert result.stdout.startswith(first)
@@ -560,7 +560,7 @@ def test_presets_print_all_their_sweeps_as_one_document(tmp_path: Path) -> None:
     jsonschema.validate(json.loads(result.stdout), read_json(SCHEMAS / "comparison-1.json"))
     report = opscope("report", str(tmp_path / "quick"), "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(report.stdout)))
-    assert [(row["sweep"], row["batch_size"], row["device_sum_ms"]) for row in rows] == [
+    assert [(row["sweep"], row["batch_size"], row["device_sum_ns"]) for row in rows] == [
         (str(tmp_path / "quick"), "1", ""),
         (str(tmp_path / "quick"), "8", ""),
     ]

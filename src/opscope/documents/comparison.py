@@ -12,42 +12,42 @@ from opscope.record.settings import Value
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One configuration. Times are milliseconds per step.
+    """One configuration. Times are nanoseconds per step.
 
     Attributes:
         id: the configuration's name in file names.
         batch_size, seq_len: its sizes; null if they are not axes of the sweep.
         axes: the values of all axes, by name.
-        wall_ms, wall_low_ms, wall_high_ms: median unprofiled wall time and its 95 % interval.
-        event_ms: median CUDA event time.
-        profiled_step_ms: median length of the profiled steps.
-        device_sum_ms: durations of all device activities, per profiled step.
-        device_busy_ms: time in which a device worked, per profiled step.
+        wall_ns, wall_low_ns, wall_high_ns: median unprofiled wall time and its 95 % interval.
+        event_ns: median CUDA event time.
+        profiled_step_ns: median length of the profiled steps.
+        device_sum_ns: durations of all device activities, per profiled step.
+        device_busy_ns: time in which a device worked, per profiled step.
         device_share: busy time over the unprofiled wall time, or over the profiled step if that was not measured.
-        cpu_self_ms: self CPU time of all operators, per profiled step.
-        sequences_per_second, tokens_per_second: from ``wall_ms``.
+        cpu_self_ns: self CPU time of all operators, per profiled step.
+        sequences_per_second, tokens_per_second: from ``wall_ns``.
         peak_memory_bytes, peak_memory_kind: most memory allocated on the device; on a CPU, most memory resident in the
             process, libraries included.
         bound: what bounds the step; see `opscope.documents.bound.BoundKind`.
         launch_bound: whether launching on the host bounds it; null if unknown.
         trust: verdict of the trust checks.
         contended: whether other processes took the CPU from it while it was timed; null if unknown.
-        categories_ms: self time per category and step: device time, or CPU time if no device worked.
+        categories_ns: self time per category and step: device time, or CPU time if no device worked.
         top_operators: the three operators with the most self time.
     """
 
     id: str
     batch_size: int | None
     seq_len: int | None
-    wall_ms: float | None
-    wall_low_ms: float | None
-    wall_high_ms: float | None
-    event_ms: float | None
-    profiled_step_ms: float | None
-    device_sum_ms: float | None
-    device_busy_ms: float | None
+    wall_ns: float | None
+    wall_low_ns: float | None
+    wall_high_ns: float | None
+    event_ns: float | None
+    profiled_step_ns: float | None
+    device_sum_ns: float | None
+    device_busy_ns: float | None
     device_share: float | None
-    cpu_self_ms: float | None
+    cpu_self_ns: float | None
     sequences_per_second: float | None
     tokens_per_second: float | None
     peak_memory_bytes: int | None
@@ -56,7 +56,7 @@ class ComparisonRow:
     launch_bound: bool | None
     trust: Verdict
     contended: bool | None
-    categories_ms: dict[str, float]
+    categories_ns: dict[str, float]
     top_operators: tuple[str, ...]
     axes: dict[str, Value] = field(default_factory=dict)
 

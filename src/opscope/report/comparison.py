@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from opscope.analysis.advice.small_batch import small_batches
 from opscope.analysis.costs.scaling import growth
-from opscope.base.units import NS_PER_MS
 from opscope.documents.bound import BoundKind
 from opscope.documents.comparison import ComparisonRow, FailedRow, ScalingRow, SweepComparison
 from opscope.documents.trace import TraceDocument
@@ -28,7 +27,7 @@ def compare(documents: Sequence[TraceDocument], manifest: Manifest) -> SweepComp
     first = manifest.entries[0].configuration
     capture = documents[0].capture if documents else None
     workload = capture.workload if capture else None
-    on_device = any(row.device_sum_ms is not None for row in rows)
+    on_device = any(row.device_sum_ns is not None for row in rows)
     return SweepComparison(
         target=first.target,
         mode=first.mode,
@@ -66,15 +65,15 @@ def _row(document: TraceDocument) -> ComparisonRow:
     return ComparisonRow(
         id=document.name,
         **{name: _number(axes.get(name)) for name, setting in SETTINGS.items() if setting.is_size},
-        wall_ms=_ms(wall.median_ns if wall else None),
-        wall_low_ms=_ms(wall.median_low_ns if wall else None),
-        wall_high_ms=_ms(wall.median_high_ns if wall else None),
-        event_ms=_ms(measurement.event.median_ns if measurement.event else None),
-        profiled_step_ms=_ms(measurement.profiled_step.median_ns if measurement.profiled_step else None),
-        device_sum_ms=_device_ms(document, document.device_sum_ns / steps if steps else None),
-        device_busy_ms=_device_ms(document, busy / steps if steps else None),
+        wall_ns=wall.median_ns if wall else None,
+        wall_low_ns=wall.median_low_ns if wall else None,
+        wall_high_ns=wall.median_high_ns if wall else None,
+        event_ns=measurement.event.median_ns if measurement.event else None,
+        profiled_step_ns=measurement.profiled_step.median_ns if measurement.profiled_step else None,
+        device_sum_ns=_device_ns(document, document.device_sum_ns / steps if steps else None),
+        device_busy_ns=_device_ns(document, busy / steps if steps else None),
         device_share=document.bound.device_share,
-        cpu_self_ms=document.cpu_self_ns / steps / NS_PER_MS if steps else None,
+        cpu_self_ns=document.cpu_self_ns / steps if steps else None,
         sequences_per_second=measurement.sequences_per_second,
         tokens_per_second=measurement.tokens_per_second,
         peak_memory_bytes=resident if allocated is None else allocated,
@@ -83,7 +82,7 @@ def _row(document: TraceDocument) -> ComparisonRow:
         launch_bound=None if document.bound.kind == BoundKind.UNKNOWN else document.bound.kind == BoundKind.DISPATCH,
         trust=document.trust.verdict,
         contended=_contended(document),
-        categories_ms=_categories(document, steps),
+        categories_ns=_categories(document, steps),
         top_operators=tuple(operator.name for operator in document.operators[:3]),
         axes=dict(axes),
     )
@@ -107,36 +106,32 @@ def _categories(document: TraceDocument, steps: int) -> dict[str, float]:
     }
     if not steps:
         return {}
-    return {category: time / steps / NS_PER_MS for category, time in times.items() if time}
+    return {category: time / steps for category, time in times.items() if time}
 
 
-def _device_ms(document: TraceDocument, nanoseconds: float | None) -> float | None:
-    return _ms(nanoseconds) if document.has_device_times else None
-
-
-def _ms(value_ns: float | None) -> float | None:
-    return None if value_ns is None else value_ns / NS_PER_MS
+def _device_ns(document: TraceDocument, nanoseconds: float | None) -> float | None:
+    return nanoseconds if document.has_device_times else None
 
 
 _Quantity = Callable[[ComparisonRow], float | None]
 
 
 def _quantities(rows: Sequence[ComparisonRow]) -> Iterator[tuple[str, _Quantity]]:
-    yield _WALL, lambda row: row.wall_ms
-    yield "device sum", lambda row: row.device_sum_ms
+    yield _WALL, lambda row: row.wall_ns
+    yield "device sum", lambda row: row.device_sum_ns
     yield "sequences/s", lambda row: row.sequences_per_second
     yield "tokens/s", lambda row: row.tokens_per_second
     # Memory resident in the process is no such quantity: it includes libraries.
     yield "peak memory", lambda row: row.peak_memory_bytes if row.peak_memory_kind == ON_DEVICE else None
     for category in _largest_categories(rows):
         # Bound as a default: all closures would otherwise see the last category.
-        yield category, lambda row, category=category: row.categories_ms.get(category)  # type: ignore[misc]
+        yield category, lambda row, category=category: row.categories_ns.get(category)  # type: ignore[misc]
 
 
 def _largest_categories(rows: Sequence[ComparisonRow]) -> list[str]:
     totals: dict[str, float] = {}
     for row in rows:
-        for category, value in row.categories_ms.items():
+        for category, value in row.categories_ns.items():
             totals[category] = totals.get(category, 0.0) + value
     return sorted(totals, key=lambda category: -totals[category])[:_SCALED_CATEGORIES]
 
@@ -180,8 +175,8 @@ def _other_size(along: str, others: Mapping[str, Value]) -> int | None:
 
 def _possible_ratio(quantity: str, smaller: ComparisonRow, larger: ComparisonRow) -> tuple[float | None, float | None]:
     """Return the range of the ratio of wall times by both medians' intervals; None for other quantities."""
-    if quantity != _WALL or smaller.wall_low_ms is None or smaller.wall_high_ms is None:
+    if quantity != _WALL or smaller.wall_low_ns is None or smaller.wall_high_ns is None:
         return None, None
-    if larger.wall_low_ms is None or larger.wall_high_ms is None:
+    if larger.wall_low_ns is None or larger.wall_high_ns is None:
         return None, None
-    return larger.wall_low_ms / smaller.wall_high_ms, larger.wall_high_ms / smaller.wall_low_ms
+    return larger.wall_low_ns / smaller.wall_high_ns, larger.wall_high_ns / smaller.wall_low_ns

@@ -3,17 +3,16 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
-from opscope.base.units import format_bytes, format_count, format_share
+from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.comparison import ComparisonRow, ScalingRow, SweepComparison
 from opscope.documents.trust import Verdict
 from opscope.record.settings import heading_of
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.figures import ms
 from opscope.render.table_columns import Column, field_values, table_of
 from opscope.report.comparison import IN_PROCESS, ON_DEVICE
 from opscope.report.finding_text import findings_section
 
-_NESTED = ("categories_ms", "top_operators", "axes")
+_NESTED = ("categories_ns", "top_operators", "axes")
 _MEMORY_KINDS = {
     ON_DEVICE: "most bytes that tensors took on the device",
     IN_PROCESS: "most memory resident in the process, libraries included",
@@ -28,10 +27,10 @@ def comparison_table(comparison: SweepComparison) -> Table:
     counts_tokens = any(row.tokens_per_second is not None for row in rows)
     columns: tuple[tuple[Column[ComparisonRow], bool], ...] = (
         (Column("Config", lambda row: row.id), True),
-        (Column("Wall/step", lambda row: ms(row.wall_ms), numeric=True), True),
-        (Column("Device sum", lambda row: ms(row.device_sum_ms), numeric=True), on_device),
+        (Column("Wall/step", lambda row: format_ns(row.wall_ns), numeric=True), True),
+        (Column("Device sum", lambda row: format_ns(row.device_sum_ns), numeric=True), on_device),
         (Column("Busy share", lambda row: format_share(row.device_share, 1), numeric=True), on_device),
-        (Column("CPU self", lambda row: ms(row.cpu_self_ms), numeric=True), True),
+        (Column("CPU self", lambda row: format_ns(row.cpu_self_ns), numeric=True), True),
         (
             Column(
                 f"{comparison.unit.capitalize()}/s",
@@ -124,18 +123,18 @@ def _sections(comparison: SweepComparison) -> Iterator[Section]:
 
 
 def _category_table(comparison: SweepComparison) -> Table:
-    categories = list(dict.fromkeys(name for row in comparison.rows for name in row.categories_ms))
+    categories = list(dict.fromkeys(name for row in comparison.rows for name in row.categories_ns))
     kind = "self device time" if comparison.measured_on == "device" else "self CPU time"
     columns: tuple[Column[ComparisonRow], ...] = (
         Column("Config", lambda row: row.id),
         *(_category_column(name) for name in categories),
-        Column(f"Sum ({kind})", lambda row: ms(sum(row.categories_ms.values())), numeric=True),
+        Column(f"Sum ({kind})", lambda row: format_ns(sum(row.categories_ns.values())), numeric=True),
     )
     return table_of(columns, comparison.rows)
 
 
 def _category_column(name: str) -> Column[ComparisonRow]:
-    return Column(name, lambda row: ms(row.categories_ms.get(name)), numeric=True)
+    return Column(name, lambda row: format_ns(row.categories_ns.get(name)), numeric=True)
 
 
 def _top_table(comparison: SweepComparison) -> Table:

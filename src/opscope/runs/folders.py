@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
-from opscope.base.units import NS_PER_MS
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.runs import RunRow
 from opscope.record.codec import UNREADABLE, decode
@@ -175,7 +174,7 @@ def _steps(directory: RunDirectory) -> dict[str, tuple[str, float | None]]:
         comparison = msgspec.json.decode(directory.inside(COMPARISON).read_bytes(), type=SweepComparison)
     except (OSError, BadInputError, *UNREADABLE):
         return {}
-    return {row.id: (row.bound, None if row.wall_ms is None else row.wall_ms * NS_PER_MS) for row in comparison.rows}
+    return {row.id: (row.bound, row.wall_ns) for row in comparison.rows}
 
 
 def _of_command(folder: Path, record: Execution) -> RunRow:

@@ -565,15 +565,16 @@ def test_batches_that_are_too_small_for_the_device(walls: tuple[float, ...], tur
 
     unknown = dict.fromkeys(
         (
-            *("event_ms", "profiled_step_ms", "device_sum_ms", "device_busy_ms", "cpu_self_ms", "sequences_per_second"),
+            *("event_ns", "profiled_step_ns", "device_sum_ns", "device_busy_ns", "cpu_self_ns", "sequences_per_second"),
             *("tokens_per_second", "peak_memory_bytes", "launch_bound", "contended"),
         )
     )
     rows = [
         ComparisonRow(
-            **unknown, id=f"bs{size}", batch_size=size, seq_len=128, wall_ms=wall, wall_low_ms=0.99 * wall,
-            wall_high_ms=1.01 * wall, device_share=0.5, peak_memory_kind="", bound="device", trust=Verdict.PASS,
-            categories_ms={}, top_operators=(), axes={"batch_size": size, "seq_len": 128},
+            **unknown, id=f"bs{size}", batch_size=size, seq_len=128, wall_ns=wall * MS,
+            wall_low_ns=0.99 * wall * MS, wall_high_ns=1.01 * wall * MS,
+            device_share=0.5, peak_memory_kind="", bound="device", trust=Verdict.PASS,
+            categories_ns={}, top_operators=(), axes={"batch_size": size, "seq_len": 128},
         )
         for size, wall in zip((1, 2, 4, 8), walls, strict=True)
     ]  # fmt: skip

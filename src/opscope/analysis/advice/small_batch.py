@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from opscope.analysis.advice.saving_text import saving_text
-from opscope.base.units import NS_PER_MS, format_ns, format_share
+from opscope.base.units import format_ns, format_share
 from opscope.documents.comparison import ComparisonRow
 from opscope.documents.findings import Fact, Finding, Rule, SavingRange, StepBasis, Where
 from opscope.documents.statements import Basis
@@ -27,7 +27,7 @@ def small_batches(rows: Sequence[ComparisonRow], target: str) -> Iterator[Findin
     series: dict[tuple[tuple[str, Value], ...], dict[int, ComparisonRow]] = {}
     for row in rows:
         size = row.axes.get(_BATCH)
-        if isinstance(size, int) and not isinstance(size, bool) and size > 0 and row.wall_ms:
+        if isinstance(size, int) and not isinstance(size, bool) and size > 0 and row.wall_ns:
             others = tuple((name, value) for name, value in row.axes.items() if name != _BATCH)
             series.setdefault(others, {})[size] = row
     count = 0
@@ -40,16 +40,16 @@ def small_batches(rows: Sequence[ComparisonRow], target: str) -> Iterator[Findin
 
 def _of_series(rows: dict[int, ComparisonRow], target: str, count: int) -> Finding | None:
     smallest = next(iter(rows))
-    per_item = {size: (row.wall_ms or 0.0) / size for size, row in rows.items()}
+    per_item = {size: (row.wall_ns or 0.0) / size for size, row in rows.items()}
     best = min(per_item.values())
     # The smallest batch whose time per item is nearly the best.
     turn = next(size for size, time in per_item.items() if best >= _NEARLY_ALL * time)
     small, large = rows[smallest], rows[turn]
-    wall, share = (small.wall_ms or 0.0) * NS_PER_MS, smallest / turn
-    high = wall - (large.wall_ms or 0.0) * NS_PER_MS * share
+    wall, share = (small.wall_ns or 0.0), smallest / turn
+    high = wall - (large.wall_ns or 0.0) * share
     if turn == smallest or high < _LEAST_SHARE * wall:
         return None
-    low = (small.wall_low_ms or 0.0) * NS_PER_MS - (large.wall_high_ms or large.wall_ms or 0.0) * NS_PER_MS * share
+    low = (small.wall_low_ns or 0.0) - (large.wall_high_ns or large.wall_ns or 0.0) * share
     saving = SavingRange(round(max(min(low, high), 0.0)), round(high))
     return Finding(
         id=str(Rule.SMALL_BATCH) if not count else f"{Rule.SMALL_BATCH}-{count + 1}",
@@ -67,7 +67,7 @@ def _of_series(rows: dict[int, ComparisonRow], target: str, count: int) -> Findi
         evidence=(
             Fact(
                 f"a step takes {format_ns(wall)} with batches of {smallest}, and "
-                f"{format_ns((large.wall_ms or 0) * NS_PER_MS)} with {turn}: {turn / smallest:g} times the work",
+                f"{format_ns(large.wall_ns or 0)} with {turn}: {turn / smallest:g} times the work",
                 Basis.MEASURED,
             ),
             Fact(

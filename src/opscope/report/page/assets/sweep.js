@@ -50,8 +50,6 @@ function sweepOf(page, sweep) {
     ];
 }
 
-const MS = 1e6;
-const fromMs = (value) => (value === null ? null : value * MS);
 const numericAxes = (rows) =>
     [...new Set(rows.flatMap((row) => Object.keys(row.axes)))].filter(
         (name) =>
@@ -60,17 +58,17 @@ const numericAxes = (rows) =>
     );
 
 function sweepTable(comparison, rows) {
-    const inMs = (key, label) => ({
+    const duration = (key, label) => ({
         key,
         label,
         value: (row) => row[key],
-        format: (value) => formatNs(fromMs(value)),
-        bar: key === "wall_ms",
+        format: formatNs,
+        bar: key === "wall_ns",
     });
     const table = new DataTable({
         name: "configurations",
         rows,
-        sort: ["wall_ms", false],
+        sort: ["wall_ns", false],
         id: (row) => row.id,
         columns: [
             {
@@ -80,17 +78,17 @@ function sweepTable(comparison, rows) {
                 value: (row) => row.id,
                 show: (row) => button(row.id, () => app.chooseTrace(row.id, comparison), { class: "plain" }),
             },
-            inMs("wall_ms", "Unprofiled step"),
-            inMs("event_ms", "By events"),
-            inMs("device_sum_ms", "Device sum"),
-            inMs("device_busy_ms", "Device busy"),
+            duration("wall_ns", "Unprofiled step"),
+            duration("event_ns", "By events"),
+            duration("device_sum_ns", "Device sum"),
+            duration("device_busy_ns", "Device busy"),
             {
                 key: "device_share",
                 label: "Busy share",
                 value: (row) => row.device_share,
                 format: (value) => formatShare(value, 1),
             },
-            inMs("cpu_self_ms", "CPU self"),
+            duration("cpu_self_ns", "CPU self"),
             {
                 key: "sequences_per_second",
                 label: `${comparison.unit} / s`,
@@ -146,8 +144,8 @@ function failures(comparison) {
 }
 
 const QUANTITIES = [
-    ["wall_ms", "unprofiled step", (row) => fromMs(row.wall_ms), formatNs],
-    ["device_sum_ms", "device sum", (row) => fromMs(row.device_sum_ms), formatNs],
+    ["wall_ns", "unprofiled step", (row) => row.wall_ns, formatNs],
+    ["device_sum_ns", "device sum", (row) => row.device_sum_ns, formatNs],
     ["sequences_per_second", "sequences a second", (row) => row.sequences_per_second, formatCount],
     ["tokens_per_second", "tokens a second", (row) => row.tokens_per_second, formatCount],
     ["peak_memory_bytes", "peak memory", (row) => row.peak_memory_bytes, formatBytes],
@@ -237,10 +235,10 @@ function growthOption(colors, rows, along, of, format, key) {
                             row.id,
                             [
                                 [key.replaceAll("_", " "), format(of(row))],
-                                key === "wall_ms" && row.wall_low_ms !== null
+                                key === "wall_ns" && row.wall_low_ns !== null
                                     ? [
                                           "95 % interval",
-                                          `${formatNs(fromMs(row.wall_low_ms))} to ${formatNs(fromMs(row.wall_high_ms))}`,
+                                          `${formatNs(row.wall_low_ns)} to ${formatNs(row.wall_high_ns)}`,
                                       ]
                                     : null,
                                 ["bound", row.bound],
@@ -253,8 +251,8 @@ function growthOption(colors, rows, along, of, format, key) {
 }
 
 function categoryChart(rows) {
-    const names = [...new Set(rows.flatMap((row) => Object.keys(row.categories_ms)))];
-    const total = (name) => sum(rows.map((row) => row.categories_ms[name] || 0));
+    const names = [...new Set(rows.flatMap((row) => Object.keys(row.categories_ns)))];
+    const total = (name) => sum(rows.map((row) => row.categories_ns[name] || 0));
     names.sort((one, other) => total(other) - total(one));
     return chart("time by category of each configuration", 60 + 26 * rows.length + 40, (colors) =>
         plain(colors, {
@@ -273,8 +271,8 @@ function categoryChart(rows) {
                 stack: "all",
                 itemStyle: { color: categoryColor(name) },
                 data: rows.map((row) => ({
-                    value: fromMs(row.categories_ms[name] || 0),
-                    tip: () => tip(`${row.id}: ${name}`, [["a step", formatNs(fromMs(row.categories_ms[name] || 0))]]),
+                    value: row.categories_ns[name] || 0,
+                    tip: () => tip(`${row.id}: ${name}`, [["a step", formatNs(row.categories_ns[name] || 0)]]),
                 })),
             })),
         }),
