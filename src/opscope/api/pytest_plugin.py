@@ -113,9 +113,8 @@ def _judged(
             return now
         first, now = worst_change(found), measured(times)
         found = changes(before, now, threshold)
-        if (
-            first is worst_change(found) and first is not ChangeVerdict.INCONCLUSIVE
-        ):  # a regression counts if it shows twice
+        # A regression counts if it shows twice.
+        if first is worst_change(found) and first is not ChangeVerdict.INCONCLUSIVE:
             break
     if worst_change(found) is ChangeVerdict.INCONCLUSIVE:
         unknown = next(one for one in found if one.change is ChangeVerdict.INCONCLUSIVE)
@@ -128,8 +127,8 @@ def _judged(
             f"it takes {between} times as long as the baseline, and {100 * threshold:g} % more are allowed{why}",
             strict=strict,
         )
-    if worst_change(found) is not ChangeVerdict.FINE:
-        slow = found[0]
+    if (verdict := worst_change(found)) is not ChangeVerdict.FINE:
+        slow = next(one for one in found if one.change is verdict)
         if slow.before_ns is None or slow.now_ns is None or slow.ratio_low is None or slow.ratio_high is None:
             pytest.fail(f"{slow.change}: {slow.name} of the baseline")
         pytest.fail(

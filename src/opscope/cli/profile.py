@@ -33,7 +33,7 @@ from opscope.record.settings import SETTINGS, SHORT_DTYPES, Value, option_of
 from opscope.record.sweep import Manifest
 from opscope.runs.folders import named_folder, new_folder, point_latest, rank_here
 from opscope.runs.store import RunDirectory
-from opscope.sweep.plan import PRESETS, default_sizes, expand, new_manifest, resumed
+from opscope.sweep.plan import PRESETS, default_sizes, expand, is_size, new_manifest, resumed
 from opscope.sweep.process import InProcess
 from opscope.sweep.warm import warm_process
 from opscope.workloads.catalog import BUILT_IN, is_script, short_name
@@ -412,7 +412,7 @@ def _sweeps(target: str, values: Mapping[str, tuple[Value, ...]], preset: str | 
     if preset is None:
         return [_Sweep("", expand(target, {**default_sizes(target), **values}))]
     for name in values:
-        if SETTINGS[name].is_size if name in SETTINGS else False:
+        if is_size(name):
             raise UsageError(
                 f"--preset {preset} fixes the sizes: leave out --batch-sizes and --seq-lens, or the preset"
             )

@@ -83,7 +83,12 @@ API_RULES: Final[tuple[ApiRule, ...]] = (
         ApiCall(ApiKind.COPY, blocks=True),
         ("cudaMemcpy", "cudaMemcpy_v3020", "cudaMemcpyToSymbol", "hipMemcpy", "hipMemcpyDtoH"),
     ),
-    ApiRule(_PREFIX + r"Memcpy", ApiCall(ApiKind.COPY), ("cuMemcpyDtoH_v2",)),
+    ApiRule(
+        r"^cuMemcpy(DtoH|HtoD|AtoH|HtoA)(_v2)?$",
+        ApiCall(ApiKind.COPY, blocks=True),
+        ("cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2"),
+    ),
+    ApiRule(_PREFIX + r"Memcpy", ApiCall(ApiKind.COPY), ("cuMemcpy3D_v2",)),
     ApiRule(_PREFIX + r"Memset\w*Async", ApiCall(ApiKind.FILL, enqueues=True), ("cudaMemsetAsync", "cuMemsetD8Async")),
     ApiRule(_PREFIX + r"Memset", ApiCall(ApiKind.FILL), ("cudaMemset", "hipMemset")),
     ApiRule(

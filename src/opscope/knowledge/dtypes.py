@@ -25,6 +25,11 @@ class DataType:
     cpp: tuple[str, ...] = ()
     is_floating_point: bool = False
 
+    @property
+    def is_complex(self) -> bool:
+        """Whether it holds complex numbers."""
+        return self.torch.startswith("complex")
+
 
 # Source: c10/core/ScalarType.h (AT_FORALL_SCALAR_TYPES), and template arguments in recorded kernel names.
 DATA_TYPES: Final[tuple[DataType, ...]] = (
@@ -64,11 +69,24 @@ def promoted(dtypes: Sequence[DataType | None]) -> DataType | None:
     if not known or len(known) != len(dtypes):
         return None
     # Floating-point types win over whole numbers of any size. Neither of the two 16-bit ones holds the other's numbers.
-    floating = [dtype for dtype in known if dtype.is_floating_point or dtype.torch.startswith("complex")]
+    floating = [dtype for dtype in known if dtype.is_floating_point or dtype.is_complex]
+    complex_ones = [dtype for dtype in floating if dtype.is_complex]
+    if complex_ones:  # as precise as the most precise part: complex64 with float64 is complex128
+        return max(complex_ones, key=_part_bytes) if _holds_all(complex_ones, floating) else _COMPLEX128
     widest = max(floating or known, key=lambda dtype: dtype.size_bytes)
     halves = {dtype.torch for dtype in floating if dtype.size_bytes == widest.size_bytes == _HALF_BYTES}
     return _FLOAT32 if len(halves) > 1 else widest
 
 
+def _part_bytes(dtype: DataType) -> int:
+    """Return the size of the real part."""
+    return dtype.size_bytes // 2 if dtype.is_complex else dtype.size_bytes
+
+
+def _holds_all(complex_ones: Sequence[DataType], others: Sequence[DataType]) -> bool:
+    return max(map(_part_bytes, complex_ones)) >= max(map(_part_bytes, others))
+
+
 _HALF_BYTES: Final = 2
 _FLOAT32: Final = DATA_TYPES[0]
+_COMPLEX128: Final = next(dtype for dtype in DATA_TYPES if dtype.torch == "complex128")

@@ -39,6 +39,7 @@ from opscope.readers.events import LATEST_NS
 from opscope.readers.table_rows import build, shaped
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, Source
 from opscope.readers.whole import whole
+from opscope.record.ranks import rank_and_world
 from opscope.trace.model import DeviceProperties, Migration, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
 
@@ -70,14 +71,7 @@ _CLIENTS: Final = (
     ("xla_extension", "XLA's profiler"),
     ("libtensorflow", "TensorFlow's profiler"),
 )
-# Variables by which launchers tell a process its rank, each with the one for the number of processes.
-_RANKS: Final = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("PMIX_RANK", None),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
+_ENVIRONMENT: Final = "environment "  # how the names of facts about variables begin
 
 
 def parse(content: Content) -> Trace:
@@ -179,12 +173,12 @@ class _Reading:
         return {key: value for key, value in {**names, **found}.items() if value}
 
     def _rank(self) -> dict[str, int] | None:
-        for number, size in _RANKS:
-            rank = self._facts.get(f"environment {number}", "")
-            if _NUMBER.fullmatch(rank):
-                world = self._facts.get(f"environment {size}", "")
-                return {"rank": int(rank), **({"world_size": int(world)} if _NUMBER.fullmatch(world) else {})}
-        return None
+        environment = {key.removeprefix(_ENVIRONMENT): value for key, value in self._facts.items()
+                       if key.startswith(_ENVIRONMENT) and _NUMBER.fullmatch(value)}  # fmt: skip
+        rank, world = rank_and_world(environment)
+        if rank is None:
+            return None
+        return {"rank": rank} if world is None else {"rank": rank, "world_size": world}
 
     def _not_recorded(self) -> Iterator[str]:
         """Yield sentences on what the recording lacks, from the collector's events."""

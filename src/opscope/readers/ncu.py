@@ -17,16 +17,13 @@ _IDENTITY: Final = frozenset(
         *("Block Size", "Grid Size", "Device", "CC"),
     }
 )
-# ncu's units, with the factor to the unit that is kept (nanoseconds, bytes) and that unit's name.
-_FACTORS: Final[Mapping[str, tuple[float, str]]] = {
-    **dict.fromkeys(("nsecond", "ns"), (1, "ns")),
-    **dict.fromkeys(("usecond", "us"), (1e3, "ns")),
-    **dict.fromkeys(("msecond", "ms"), (1e6, "ns")),
-    **dict.fromkeys(("second", "s"), (1e9, "ns")),
-    **{
-        f"{prefix}byte": (factor, "byte")
-        for prefix, factor in (("", 1), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
-    },
+# ncu's units, with the factor to the unit that is kept: nanoseconds, or bytes.
+_FACTORS: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("nsecond", "ns"), 1),
+    **dict.fromkeys(("usecond", "us"), 1e3),
+    **dict.fromkeys(("msecond", "ms"), 1e6),
+    **dict.fromkeys(("second", "s"), 1e9),
+    **{f"{prefix}byte": factor for prefix, factor in (("", 1), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))},
 }
 _NUMBER: Final = re.compile(r"-?(\d{1,3}(,\d{3})+|\d{1,300})(\.\d+)?([eE][+-]?\d{1,2})?")
 _DIMENSIONS: Final = re.compile(r"\(?\s*(\d+),\s*(\d+),\s*(\d+)\s*\)?")
@@ -111,7 +108,7 @@ def number_of(cell: str, unit: str) -> float | None:
     """
     if not _NUMBER.fullmatch(cell.strip()):
         return None
-    return float(cell.replace(",", "")) * _FACTORS.get(unit, (1, unit))[0]
+    return float(cell.replace(",", "")) * _FACTORS.get(unit, 1)
 
 
 def _dimensions(cell: str) -> str | None:

@@ -91,7 +91,7 @@ _OPERATOR_TIMES = {
 _COLUMNS: Mapping[By, Mapping[str, _FrameColumn]] = {
     By.OPERATOR: {
         **_NAME,
-        "category": _FrameColumn("Category", _plain, numeric=False, optional=True),
+        **_CATEGORY,
         **_OPERATOR_TIMES,
     },
     By.SHAPE: {

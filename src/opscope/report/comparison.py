@@ -8,7 +8,7 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.comparison import ComparisonRow, FailedRow, ScalingRow, SweepComparison
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName, Verdict
-from opscope.record.settings import SETTINGS, Value
+from opscope.record.settings import SETTINGS, Value, order_of
 from opscope.record.sweep import Manifest
 
 _SCALED_CATEGORIES = 5
@@ -141,9 +141,7 @@ def _scaling(rows: Sequence[ComparisonRow]) -> Iterator[ScalingRow]:
     rows = [row for row in rows if not row.contended]
     numeric = dict.fromkeys(name for row in rows for name, value in row.axes.items() if _number(value) is not None)
     for quantity, value in _quantities(rows):
-        for along in sorted(
-            numeric, key=lambda name: list(SETTINGS).index(name) if name in SETTINGS else len(SETTINGS)
-        ):
+        for along in sorted(numeric, key=order_of):
             yield from _growth_along(along, rows, quantity, value)
 
 

@@ -17,19 +17,12 @@ from opscope.documents.comparison import SweepComparison
 from opscope.documents.runs import RunRow
 from opscope.record.codec import UNREADABLE, decode
 from opscope.record.execution import EXECUTION, Execution
+from opscope.record.ranks import rank_and_world
 from opscope.record.sweep import Manifest
 from opscope.runs.store import COMPARISON, RunDirectory
 
 RESULTS: Final = Path("profiling_results")
 LATEST: Final = "latest"
-# Variables by which launchers tell a process its rank and the number of ranks: torchrun; Open MPI; MPICH and Intel
-# MPI; srun.
-_RANKS: Final = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-)
 
 
 # ---------------------------------------------------------------- a folder for a run
@@ -78,11 +71,8 @@ def named_folder(folder: Path) -> Path:
 
 def rank_here() -> int | None:
     """Return the rank of this process among several that were launched together; None if it is alone."""
-    for rank, world in _RANKS:
-        number, count = os.environ.get(rank, ""), os.environ.get(world, "")
-        if number.isdecimal() and count.isdecimal() and int(count) > 1:
-            return int(number)
-    return None
+    rank, world = rank_and_world(os.environ)
+    return rank if world is not None and world > 1 else None
 
 
 def _launched() -> float:

@@ -48,7 +48,7 @@ def expand(target: str, values: Values) -> tuple[Configuration, ...]:
     distinct = {name: tuple(dict.fromkeys(found)) for name, found in values.items() if found}
     for name, found in distinct.items():
         _check_counts(name, found)
-    axes = {name: found for name, found in distinct.items() if len(found) > 1 or _is_size(name)}
+    axes = {name: found for name, found in distinct.items() if len(found) > 1 or is_size(name)}
     settings = {name: found[0] for name, found in distinct.items() if name not in axes}
     configurations = tuple(
         Configuration(target, settings, dict(zip(axes, point, strict=True)))
@@ -62,7 +62,8 @@ def expand(target: str, values: Values) -> tuple[Configuration, ...]:
     return configurations
 
 
-def _is_size(name: str) -> bool:
+def is_size(name: str) -> bool:
+    """Tell whether a setting is a size of the inputs; users' own settings are none."""
     return name in SETTINGS and SETTINGS[name].is_size
 
 

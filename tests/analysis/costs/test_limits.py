@@ -319,3 +319,15 @@ def test_what_the_backward_pass_computes_again_counts_in_hfu_and_not_in_mfu(tmp_
     one = 2 * 4096**3 / 66.9e12 / 10e-3
     assert use["hfu"] == pytest.approx(3 * one)
     assert use["mfu"] == pytest.approx(2 * one)
+
+
+def test_calls_of_work_without_an_operator_are_its_activities(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    for number in range(3):
+        trace.launched_kernel("k", (number * 1_000, 10), (number * 1_000 + 100, 50))
+    trace.operator("aten::mm", 10_000, 500)
+    for number in range(2):
+        trace.launched_kernel("gemm", (10_100 + number * 100, 10), (10_200 + number * 200, 50))
+    rows = {row["name"]: row for row in analyzed(trace).launch_shapes.iter_rows(named=True)}
+    assert (rows["k"]["operator"], rows["k"]["operator_calls"], rows["k"]["calls"]) == (None, 0, 3)
+    assert (rows["gemm"]["operator"], rows["gemm"]["operator_calls"], rows["gemm"]["calls"]) == ("aten::mm", 1, 2)

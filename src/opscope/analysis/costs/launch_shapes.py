@@ -67,8 +67,8 @@ def launch_shapes(trace: Trace, links: Links, inputs: pl.DataFrame, of: Ints | N
         trace.activities.select("name", "kind", "device", "duration_ns", *GEOMETRY)
         .with_columns(inputs, owner=owner)
         .select(pl.all() if of is None else pl.all().gather(of))
-        # A call that launched several kernels is one call in the row of each.
-        .with_columns(operator_calls=pl.col("owner").n_unique().over("operator", *_INPUTS, "device"))
+        # A call that launched several kernels is one call in the row of each. Work without an operator has no call: 0.
+        .with_columns(operator_calls=pl.col("owner").drop_nulls().n_unique().over("operator", *_INPUTS, "device"))
         .group_by(key)
         .agg(
             pl.col("operator_calls").first(),

@@ -88,6 +88,7 @@ constexpr const char* kVariables[] = {
     "MPI_LOCALRANKID",
     "SLURM_PROCID",
     "SLURM_LOCALID",
+    "SLURM_STEP_NUM_TASKS",
     "SLURM_NTASKS",
     "CUDA_VISIBLE_DEVICES",
 };
