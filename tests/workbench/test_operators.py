@@ -193,7 +193,9 @@ def test_the_headers_of_a_source_belong_to_it_and_killed_builds_hinder_nobody(
     (built,) = cache.glob("operators/tests_header2-*")
     (built / "lock").write_text("")  # PyTorch's, of a process that was killed
     (library,) = built.glob("*.so")
-    library.write_bytes(library.read_bytes()[:1000])  # a full disk
+    beginning = library.read_bytes()[:1000]
+    library.unlink()  # this process has it mapped
+    library.write_bytes(beginning)  # a full disk
     script = f"""
 import sys, torch
 sys.path.insert(0, {str(ROOT)!r})
