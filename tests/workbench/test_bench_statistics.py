@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from opscope.documents.bench import (
     BenchResult,
-    Comparison,
     Correct,
     Correctness,
     Duration,
     Measure,
+    SpeedVerdict,
     Steady,
     Stopped,
-    Verdict,
+    VariantComparison,
     headline,
 )
 from opscope.workbench.benchmarking.rounds import Calls, Timer, in_turns
@@ -87,7 +87,7 @@ def nothing() -> None:
 LIMITS = Limits(seconds=60.0, calls=400)
 
 
-def verdict(truth: float, kind: str, seed: int) -> Verdict:
+def verdict(truth: float, kind: str, seed: int) -> SpeedVerdict:
     """Compare two functions of 50 us on a machine whose clock drifts, whose samples have outliers or two modes."""
     draw = random.Random(seed)
 
@@ -109,9 +109,9 @@ def verdict(truth: float, kind: str, seed: int) -> Verdict:
 @pytest.mark.parametrize("kind", ["still", "drift", "outliers", "two modes"])
 def test_equal_functions_differ_rarely_and_a_percent_is_found(kind: str) -> None:
     trials = 200
-    alarms = sum(verdict(1.0, kind, seed) in (Verdict.FASTER, Verdict.SLOWER) for seed in range(trials))
+    alarms = sum(verdict(1.0, kind, seed) in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER) for seed in range(trials))
     assert alarms <= 0.05 * trials
-    found = sum(verdict(1.01, kind, seed) is Verdict.SLOWER for seed in range(trials // 2))
+    found = sum(verdict(1.01, kind, seed) is SpeedVerdict.SLOWER for seed in range(trials // 2))
     assert found >= 0.9 * trials / 2
 
 
@@ -167,12 +167,12 @@ def test_what_is_said_of_variants() -> None:
     ]
     found = {comparison.variant: comparison for comparison in compare(pairs_of(results))}
     assert {name: comparison.verdict for name, comparison in found.items()} == {
-        "half": Verdict.FASTER,
-        "same": Verdict.NO_DIFFERENCE,
-        "wild": Verdict.INCONCLUSIVE,
-        "wrong": Verdict.WRONG,
-        "rough": Verdict.FASTER,
-        "slowed": Verdict.INCONCLUSIVE,
+        "half": SpeedVerdict.FASTER,
+        "same": SpeedVerdict.NO_DIFFERENCE,
+        "wild": SpeedVerdict.INCONCLUSIVE,
+        "wrong": SpeedVerdict.WRONG,
+        "rough": SpeedVerdict.FASTER,
+        "slowed": SpeedVerdict.INCONCLUSIVE,
     }
     assert found["half"].ratio == pytest.approx(0.5)
     assert "2.000 times as fast" in found["half"].sentence
@@ -202,9 +202,9 @@ def test_many_comparisons_need_more_each() -> None:
     """Seven rounds alone say something (p = 0.016 is not enough at 1 %); eight do, but not if twenty are compared."""
     base = [100.0] * 8
     one = compare(pairs_of([result("base", base), result("v", [90.0] * 8)]))
-    assert one[0].verdict is Verdict.FASTER
+    assert one[0].verdict is SpeedVerdict.FASTER
     many = compare(pairs_of([result("base", base), *(result(f"v{n}", [90.0] * 8) for n in range(20))]))
-    assert {comparison.verdict for comparison in many} == {Verdict.INCONCLUSIVE}
+    assert {comparison.verdict for comparison in many} == {SpeedVerdict.INCONCLUSIVE}
 
 
 def test_kernels_that_recording_slows_are_compared_by_events() -> None:
@@ -221,8 +221,8 @@ def test_kernels_that_recording_slows_are_compared_by_events() -> None:
     assert [one.kernels_exceed_events for one in (base, slowed, near)] == [False, True, False]
     found = compare(pairs_of([base, slowed, near]))
     assert [(one.measure, one.verdict) for one in found] == [
-        (Measure.EVENT, Verdict.NO_DIFFERENCE),
-        (Measure.KERNEL, Verdict.SLOWER),
+        (Measure.EVENT, SpeedVerdict.NO_DIFFERENCE),
+        (Measure.KERNEL, SpeedVerdict.SLOWER),
     ]
     assert headline([base, slowed]) is Measure.EVENT
     assert headline([base, near]) is Measure.KERNEL
@@ -238,7 +238,7 @@ def test_what_the_host_issues_slowly_is_told_by_its_clock_too() -> None:
 
     one, graph = timed("one by one", 420.0, launch_bound=True), timed("graph", 60.0, launch_bound=True)
     (found,) = compare(pairs_of([one, graph]))
-    assert (found.measure, found.verdict) == (Measure.KERNEL, Verdict.NO_DIFFERENCE)
+    assert (found.measure, found.verdict) == (Measure.KERNEL, SpeedVerdict.NO_DIFFERENCE)
     assert "by the host's clock 0.143 times as long (0.143 to 0.143)" in found.sentence
     (other,) = compare(pairs_of([timed("a", 60.0, launch_bound=False), timed("b", 60.0, launch_bound=False)]))
     assert "by the host's clock" not in other.sentence
@@ -251,7 +251,7 @@ def test_contention_widens_an_interval_by_what_a_call_differs_from_itself() -> N
     )  # fmt: skip
     samples = [100.0] * 20
 
-    def compared(waited: str | None, factor: float) -> Comparison:
+    def compared(waited: str | None, factor: float) -> VariantComparison:
         others = [factor * one for one in samples]
         both = [
             result("a", samples, contention=waited, steady=steady),
@@ -261,7 +261,7 @@ def test_contention_widens_an_interval_by_what_a_call_differs_from_itself() -> N
         return found
 
     quiet, busy = compared(None, 1.2), compared("waited", 1.2)
-    assert (quiet.ci_low, quiet.ci_high, quiet.verdict) == (1.2, 1.2, Verdict.SLOWER)
+    assert (quiet.ci_low, quiet.ci_high, quiet.verdict) == (1.2, 1.2, SpeedVerdict.SLOWER)
     assert (busy.ci_low, busy.ci_high) == (pytest.approx(0.96), pytest.approx(1.5))
-    assert busy.verdict is Verdict.INCONCLUSIVE
-    assert compared("waited", 0.1).verdict is Verdict.FASTER
+    assert busy.verdict is SpeedVerdict.INCONCLUSIVE
+    assert compared("waited", 0.1).verdict is SpeedVerdict.FASTER

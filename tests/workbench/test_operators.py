@@ -18,6 +18,7 @@ from opscope.workbench.toolchain.nvcc import BuildFailedError  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
+QUICK = ("-O0",)  # most of a build's time goes into optimising what PyTorch's headers hold
 SOURCE = """
 torch::Tensor scaled(torch::Tensor x, double factor, int64_t times) {
     auto result = torch::empty_like(x);
@@ -87,7 +88,9 @@ needs_compiler = pytest.mark.skipif(
 def operators(tmp_path_factory: pytest.TempPathFactory) -> object:
     patch = pytest.MonkeyPatch()
     patch.setenv("OPSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield load_kernel(SOURCE, {"scaled": scaled}, requires={"x": Requires(dtypes=(torch.float32,))}, name="tests_cpu")
+    yield load_kernel(
+        SOURCE, {"scaled": scaled}, requires={"x": Requires(dtypes=(torch.float32,))}, name="tests_cpu", flags=QUICK
+    )
     patch.undo()
 
 
@@ -125,7 +128,7 @@ def test_the_compilers_first_error_is_shown_with_its_line(tmp_path: Path, monkey
     source = tmp_path / "broken.cpp"
     source.write_text("torch::Tensor scaled(torch::Tensor x, double factor, int64_t times) {\n    return y;\n}\n")
     with pytest.raises(BuildFailedError, match=r"broken.cpp:2: .*y.* was not declared"):
-        load_kernel(source, {"scaled": scaled})
+        load_kernel(source, {"scaled": scaled}, flags=QUICK)
 
 
 def test_what_cannot_be_built_says_why(tmp_path: Path) -> None:
@@ -159,10 +162,10 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 def test_a_source_with_a_binding_of_its_own_is_built_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPSCOPE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "own.cpp").write_text(OWN_BINDING)
-    run = load_kernel(tmp_path / "own.cpp", {"doubled": doubled}, name="tests_own")
+    run = load_kernel(tmp_path / "own.cpp", {"doubled": doubled}, name="tests_own", flags=QUICK)
     assert torch.equal(run.doubled(torch.ones(3)), 2 * torch.ones(3))
     with pytest.raises(UsageError, match="has no function twice; it has: doubled"):
-        load_kernel(tmp_path / "own.cpp", {"twice": doubled}, name="tests_own")
+        load_kernel(tmp_path / "own.cpp", {"twice": doubled}, name="tests_own", flags=QUICK)
 
 
 @needs_compiler
@@ -182,7 +185,7 @@ def test_the_headers_of_a_source_belong_to_it_and_killed_builds_hinder_nobody(
             (folder / "s.cpp").write_text(
                 '#include "factor.h"\ntorch::Tensor doubled(torch::Tensor x) { return x * FACTOR; }\n'
             )
-            run = load_kernel(folder / "s.cpp", {"doubled": doubled}, name=f"tests_header{factor}")
+            run = load_kernel(folder / "s.cpp", {"doubled": doubled}, name=f"tests_header{factor}", flags=QUICK)
             found.append(float(run.doubled(torch.ones(1))))
     finally:
         os.umask(old)
@@ -202,7 +205,7 @@ sys.path.insert(0, {str(ROOT)!r})
 from opscope.workbench.toolchain.load_kernel import load_kernel
 def doubled(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
-run = load_kernel({str(tmp_path / "2" / "s.cpp")!r}, {{"doubled": doubled}}, name="tests_header2")
+run = load_kernel({str(tmp_path / "2" / "s.cpp")!r}, {{"doubled": doubled}}, name="tests_header2", flags={QUICK!r})
 print(float(run.doubled(torch.ones(1))))
 """
     again = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
