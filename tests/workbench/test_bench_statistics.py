@@ -20,6 +20,7 @@ from opscope.documents.bench import (
     VariantComparison,
     headline,
 )
+from opscope.workbench.benchmarking.regression import between_sessions
 from opscope.workbench.benchmarking.rounds import Calls, Timer, in_turns
 from opscope.workbench.benchmarking.statistics import holm, median_interval, ratios, sign_test
 from opscope.workbench.benchmarking.stopping import Limits, is_steady, next_look, stopped
@@ -265,3 +266,19 @@ def test_contention_widens_an_interval_by_what_a_call_differs_from_itself() -> N
     assert (busy.ci_low, busy.ci_high) == (pytest.approx(0.96), pytest.approx(1.5))
     assert busy.verdict is SpeedVerdict.INCONCLUSIVE
     assert compared("waited", 0.1).verdict is SpeedVerdict.FASTER
+
+
+def test_sessions_without_a_common_yardstick_differ_by_more_than_machines_do() -> None:
+    def steady(ns: float, *, several_threads: bool) -> Steady:
+        return Steady(
+            ns=ns, ci_low=0.99 * ns, ci_high=1.01 * ns, pieces=ns, pieces_low=0.99 * ns, pieces_high=1.01 * ns,
+            piece_ns=1.0, same_low=1.0, same_high=1.0, rounds=20, of_rounds=20, several_threads=several_threads,
+        )  # fmt: skip
+
+    before = steady(1_000, several_threads=False)
+    low, high = between_sessions(before, steady(1_300, several_threads=False))
+    assert 1.2 < low < 1.3 < high < 1.4
+    low, high = between_sessions(before, steady(1_300, several_threads=True))
+    assert low < 1 < high  # a slower machine explains that
+    low, high = between_sessions(before, steady(40_000, several_threads=True))
+    assert 7 < low < 8  # 40 times as long is more than any machine's speed explains
