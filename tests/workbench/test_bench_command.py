@@ -91,7 +91,7 @@ def test_a_variant_that_never_returns_or_crashes_ends_the_process_that_measures(
     tmp_path: Path, body: str, sentence: str
 ) -> None:
     text = WAYS + f"def bad(x):\n{body}"
-    result = opscope("bench", written(tmp_path, text), *QUICK, "--timeout", "10", cwd=tmp_path)
+    result = opscope("bench", written(tmp_path, text), *QUICK, "--timeout", "5", cwd=tmp_path)
     assert result.returncode == 1
     assert sentence in result.stderr
     assert "checking results" in result.stderr

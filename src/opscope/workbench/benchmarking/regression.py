@@ -16,8 +16,8 @@ from opscope.documents.bench import (
 )
 from opscope.workbench.benchmarking.statistics import differs_from_itself
 
-# By how much a machine may be faster in one session than in another, where no yardstick tells: processors run at 0.8 GHz
-# when they save power, and at about 4 GHz at most.
+# By how much a machine may be faster in one session than in another, where no yardstick tells: processors run at
+# 0.8 GHz when they save power, and at about 4 GHz at most.
 _MACHINES: Final = 5.0
 
 
