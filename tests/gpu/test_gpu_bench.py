@@ -70,7 +70,8 @@ def test_spin_kernels_of_known_length() -> None:
     found = opscope.bench(calls, seconds=0.1)
     times = {int(result.name): result.kernel_ns.median for result in found.results if result.kernel_ns}
     per_ns = 6_000_000 / (times[8_000_000] - times[2_000_000])
-    assert abs(times[20_000] - 20_000 / per_ns) < 700
+    # What a kernel takes beside its loop: 0.53 to 0.66 us on an H200, 0.87 us on an H100.
+    assert abs(times[20_000] - 20_000 / per_ns) < 1_000
 
 
 def test_work_on_another_stream_is_doubted() -> None:
