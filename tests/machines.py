@@ -34,5 +34,5 @@ OLD = replace(ONE, cuda="12.2", release="535.129.03")
 
 
 def device(name: str) -> DriverDevice:
-    """Return an H200 that is called so."""
+    """Return an H200 that has this name."""
     return replace(H200, name=name)

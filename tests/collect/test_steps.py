@@ -155,7 +155,7 @@ def test_an_update_of_parameters_is_seen_whoever_makes_it() -> None:
     assert not updates.since_last(2, made)
 
 
-# ---------------------------------------------------------------- whether they took alike
+# ---------------------------------------------------------------- whether they took the same time
 
 
 def test_parts_and_trend_by_hand() -> None:

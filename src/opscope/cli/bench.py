@@ -114,12 +114,12 @@ def command(
     keep_arguments: bool,
     output_format: str,
 ) -> None:
-    """Benchmark functions of the same inputs beside each other; the first one is the baseline.
+    """Benchmark functions that take the same inputs; the first one is the baseline.
 
     TARGET is a file (all its functions; inputs makes their arguments, and reference says what is right), a function
     (file.py:function, package.module:function), or a case of the gallery: square, gelu, add, matmul, cdist, softmax,
-    layer_norm, timers. Results are checked first and after, with a float64 reference and several kinds of inputs. Ends
-    with exit code 1 where a variant is wrong.
+    layer_norm, timers. Results are checked before and after the timing, against a float64 reference and with
+    several kinds of inputs. Ends with exit code 1 if a variant is wrong.
     """
     request = BenchRequest(
         targets=targets,

@@ -69,8 +69,8 @@ def command(
     environment and settings is said first; then whether the step changed, by the unprofiled steps of both; then the
     change is taken apart by operator and inputs, idle time, host and memory, so that the parts add up to it.
 
-    With --fail-over 5%, ends with exit code 1 where a step proves to take over 5 % longer, and names what grew most;
-    with 5 where that cannot be told, as between traces without unprofiled steps, and where a configuration of either
+    With --fail-over 5%, ends with exit code 1 if a step proves to take over 5 % longer, and names what grew most;
+    with 5 if that cannot be decided, as between traces without unprofiled steps, and if a configuration of either
     side has no result. Steps of different kinds (training, evaluation, ...) are not compared: exit code 5.
     """
     tune_for_one_analysis()

@@ -1,4 +1,4 @@
-"""``opscope gpus``: what is known of GPUs, and which are here."""
+"""``opscope gpus``: facts about GPUs, and which ones this machine has."""
 
 import sys
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def command(words: tuple[str, ...], detect: bool, architecture: str | None, outp
             say(f"opscope: {printable(document.problem)}")
         sys.exit(_MISSING)
     if not document.gpus:
-        say("opscope: no GPU is called so, or of that architecture; opscope gpus lists all")
+        say("opscope: no GPU has that name or architecture; opscope gpus lists all")
         sys.exit(1)
 
 

@@ -24,7 +24,7 @@ _BEGINNING: Final = 4096  # bytes in which a document says what it is
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@output_option("The file to write.  [default: INPUT.html, with a number where that is there]")
+@output_option("The file to write.  [default: INPUT.html, with a number if that exists]")
 @overwrite_option("the file")
 @click.option("--open", "opened", is_flag=True, help="Open the page in the browser.")
 @click.option(

@@ -66,7 +66,7 @@ def _gpu_called(name: str) -> "Device":
     """Return the GPU that a name means.
 
     Raises:
-        UsageError: no GPU of the table is called so, or several that differ.
+        UsageError: no GPU of the table has this name, or several that differ.
     """
     from opscope.knowledge.devices import known_devices
     from opscope.report.gpus_document import chosen, known_gpus

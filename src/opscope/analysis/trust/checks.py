@@ -202,7 +202,9 @@ def check_steady(steps: Steadiness, busy_ns: float | None) -> Check:
             f"The steps took {rises} while they were timed ({100 * steps.change:+.1f} % from the first to the last)"
         )
     if not found:
-        return Check(CheckName.STEADY_STEPS, Verdict.PASS, 0, f"The unprofiled steps took alike: {times}.")
+        return Check(
+            CheckName.STEADY_STEPS, Verdict.PASS, 0, f"The unprofiled steps took about the same time: {times}."
+        )
     return Check(CheckName.STEADY_STEPS, Verdict.WARN, 0, f"{'. '.join(found)}.{device}")
 
 

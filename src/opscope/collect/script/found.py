@@ -27,7 +27,7 @@ class Found:
         seen: how many complete cycles were seen when the repetition was found.
         first: how many events came before the first cycle.
         level: how much of the events repeated (``opscope.collect.script.step_events.LEVELS``).
-        settled: whether the steps before took alike; None if too few were seen.
+        settled: whether the steps before took about the same time; None if too few were seen.
         wall_ns: durations of unprofiled steps, from boundary to boundary.
         by_device: whether ``wall_ns`` are times between marks on the device's stream, and not of the host's clock.
         waited_for_cpu_ns: how long threads waited for a core meanwhile; None if the system does not tell.
