@@ -56,8 +56,8 @@ def command(
     By the times of kernels where there are any, else by the host's clock. Ends with exit code 1 where something takes
     longer than --fail-over allows, is wrong or missing; with 5 if that cannot be decided.
 
-    Nothing that a file names is run. With --again, inconclusive results are measured once more, four times as long: name
-    the targets, and repeat the options of opscope bench (--inputs, --reference, --size, --dtype, --set).
+    Nothing that a file names is run. With --again, inconclusive results are measured once more, four times as long:
+    name the targets, and repeat the options of opscope bench (--inputs, --reference, --size, --dtype, --set).
     """
     request = _request(targets, inputs, reference, axes_of(size, dtype, settings), again=again)
     first, second = read_bench(before), read_bench(now)
