@@ -59,7 +59,7 @@ from opscope.documents.findings import Finding
 from opscope.documents.limits import LimitRow
 from opscope.documents.trace import GapRow, IterationRow, Step
 from opscope.documents.trust import Trust
-from opscope.knowledge.categories import Classifier
+from opscope.knowledge.categories import classifier_of
 from opscope.knowledge.devices import Device
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers import read
@@ -500,7 +500,7 @@ def analyze(
     trace, implausible = plausible(with_named_devices(trace, gpu))
     links = link(trace)
     functions = functions or NativeFunctions.shipped()
-    window, classifier = window_of(trace), Classifier(functions)
+    window, classifier = window_of(trace), classifier_of(functions)
     tables, (host, timelines, steps), (launches, kernels, operator_time_ns, phases) = together(
         (
             lambda: operator_tables(trace, links, classifier),

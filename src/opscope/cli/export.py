@@ -77,7 +77,7 @@ def command(
     import_libraries(libraries_imported)
     from opscope.analysis.merged import merged
     from opscope.export.chrome import chrome_parts, select_steps
-    from opscope.knowledge.categories import Classifier
+    from opscope.knowledge.categories import classifier_of
     from opscope.knowledge.native_functions import NativeFunctions
 
     further = [read(other.path, max_bytes=max_input) for other in files[1:]]
@@ -85,7 +85,7 @@ def command(
     doubted = _doubted(file, trace, functions)
     if steps is not None:
         trace = select_steps(trace, *steps)
-    pieces = chrome_parts(trace, Classifier(functions), max_size, doubted.failed)
+    pieces = chrome_parts(trace, classifier_of(functions), max_size, doubted.failed)
     for number, part in itertools.groupby(pieces, key=lambda piece: piece.part):
         target = _target(output, number)
         events, size = _write(target, part)

@@ -13,6 +13,7 @@ import enum
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions
@@ -354,6 +355,12 @@ _BACKWARD = re.compile(r"^(?P<forward>\w+?)_(?:double_)?backward(?:_\w+)?$")
 # What the forward operator's name may have before and after the word that stands before ``_backward``.
 _FORWARD_PREFIXES = ("", "_")
 _FORWARD_SUFFIXES = ("", "_forward", "_with_indices", "2d", "_dense")
+
+
+@lru_cache(maxsize=4)
+def classifier_of(functions: NativeFunctions) -> "Classifier":
+    """Return the classifier of a table; all that ask for one share it, and with it what it knows already."""
+    return Classifier(functions)
 
 
 class Classifier:

@@ -26,7 +26,7 @@ from opscope.documents.explain import (
 )
 from opscope.documents.source import NativeFunctionDetail
 from opscope.documents.trust import Check
-from opscope.knowledge.categories import Category, Classification, Classifier
+from opscope.knowledge.categories import Category, Classification, Classifier, classifier_of
 from opscope.knowledge.kernels.candidates import KernelCandidates, kernel_candidates, namesakes
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import DecodedKernel
@@ -114,7 +114,7 @@ class Lookup:
     @cached_property
     def classifier(self) -> Classifier:
         """Says what kind of work an operator does."""
-        return Classifier(self.functions)
+        return classifier_of(self.functions)
 
     def explain(self, name: str) -> ExplainDocument:
         """Explain an operator or a kernel.

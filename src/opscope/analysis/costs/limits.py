@@ -13,7 +13,7 @@ from opscope.analysis.costs.sums import UNLINKED
 from opscope.base.units import NS_PER_S
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.calls import RecordedCall
-from opscope.knowledge.categories import Category, Classifier
+from opscope.knowledge.categories import Category, Classifier, classifier_of
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
 from opscope.knowledge.devices import Peaks, datasheet_peaks, device_like, estimated_peaks
@@ -112,7 +112,7 @@ def limit_rows(
         peaks: by device number; work on a device without peaks has no limits.
         rebuild: gives the costs of calls that no rule knows; None to leave them without a model.
     """
-    classifier = Classifier(functions)
+    classifier = classifier_of(functions)
     works = _works(launch_shapes.head(_LOOKED_AT))
     costs = _Costs(functions, classifier, rebuild)
     rows = [_row(work, costs, peaks.get(work.first.device)) for work in works]

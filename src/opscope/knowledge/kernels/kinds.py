@@ -126,7 +126,7 @@ def classification_of(decoded: DecodedKernel, name: str) -> Classification:
     return Classification(kind.category, f"{says}: {kind.words}", by_fact=False)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 17)  # asked for every name of a trace, several times
 def communicates(name: str) -> bool:
     """Tell whether a kernel moves data between devices, by its name or its words: the one place that says so."""
     if is_named_communication(name):

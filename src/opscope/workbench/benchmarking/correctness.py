@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from opscope.documents.bench import Correct, Correctness, RegimeError
-from opscope.knowledge.categories import Category, Classifier
+from opscope.knowledge.categories import Category, classifier_of
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.torch_support.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
 from opscope.workbench.benchmarking.case import Case, Function
@@ -146,7 +146,7 @@ def _work_of(case: Case, inputs: Inputs) -> frozenset[Category]:
                 function(*_copied(inputs))
         except Exception:  # compiled functions may not be listened to
             continue
-    classifier = Classifier(NativeFunctions.shipped())
+    classifier = classifier_of(NativeFunctions.shipped())
     return frozenset(classifier.classify(name).category for name in called) - _NO_WORK
 
 
