@@ -1,8 +1,10 @@
 """``opscope bench`` and ``opscope compare``, the Python API and the pytest plugin, on the CPU, as users run them."""
 
+import functools
 import json
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -184,10 +186,17 @@ def test_false_alarms_are_measured_kept_and_told(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- compare
 
 
+@functools.cache
+def measured_once() -> str:
+    """Return the document of one run, for tests that put durations of their own into it."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        return opscope("bench", written(place, WAYS), *QUICK, "--format", "json", cwd=place).stdout
+
+
 def saved(tmp_path: Path, name: str, factor: float, **more: Any) -> Path:
     """Write a benchmark whose durations are known."""
-    result = opscope("bench", written(tmp_path, WAYS), *QUICK, "--format", "json", cwd=tmp_path)
-    document = json.loads(result.stdout)
+    document = json.loads(measured_once())
     for one in document["results"]:
         one |= {"doubts": [], "steady": None, "contention": None}
         base = {"doubled": 1_000.0, "added": 2_000.0, "slowly": 30_000.0}[one["name"]] * factor
