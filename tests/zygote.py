@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -164,34 +164,40 @@ class _ForkingPopen(subprocess.Popen):  # type: ignore[type-arg]
             return
         self.pid = os.fork()
         if not self.pid:
-            _become_module(args[3:], (p2cread, c2pwrite, errwrite), pass_fds, cwd, env)
+            streams = (p2cread, c2pwrite, errwrite)
+            _end_after(functools.partial(_become_module, args[3:], streams, pass_fds, cwd, env))
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
 
 
 def _become_module(words: list[str], streams: tuple[int, ...], kept: Any, cwd: Any, env: Any) -> None:
-    """Run a module of opscope in this forked process, which ends with it."""
+    """Run a module of opscope in this forked process."""
+    os.setsid()
+    for target, source in enumerate(streams):
+        if source not in (-1, target):
+            os.dup2(source, target)
+    last = 3
+    for descriptor in (*sorted(kept), 1024):
+        os.closerange(last, descriptor)
+        last = descriptor + 1
+    _reopen_streams()
+    if cwd is not None:
+        os.chdir(cwd)
+    if env is not None:
+        os.environ.clear()
+        os.environ.update(env)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    sys.argv = [str(word) for word in words]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+def _end_after(run: Callable[[], None]) -> None:
+    """Run something, and end this forked process as Python ends after it."""
     code = 1
     atexit._clear()  # what the parent would clean up is still needed
     try:
-        os.setsid()
-        for target, source in enumerate(streams):
-            if source not in (-1, target):
-                os.dup2(source, target)
-        last = 3
-        for descriptor in (*sorted(kept), 1024):
-            os.closerange(last, descriptor)
-            last = descriptor + 1
-        _reopen_streams()
-        if cwd is not None:
-            os.chdir(cwd)
-        if env is not None:
-            os.environ.clear()
-            os.environ.update(env)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        sys.argv = [str(word) for word in words]
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        run()
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -232,23 +238,6 @@ def _child(request: Mapping[str, Any]) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):  # where the tests run under nohup, a hangup is ignored
         signal.signal(number, signal.SIG_DFL)
     exec(compile(request["code"] or "from opscope.cli import main; main()", "<command>", "exec"), {})
-
-
-def _run_child(request: Mapping[str, Any]) -> None:
-    code = 1
-    try:
-        _child(request)
-        code = 0
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else (0 if error.code is None else 1)
-    except BaseException:
-        traceback.print_exc()
-    with contextlib.suppress(Exception):
-        atexit._run_exitfuncs()
-    with contextlib.suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
 
 
 def _remember_operators(native_functions: Any) -> None:
@@ -296,7 +285,7 @@ def main() -> None:
         if "wait" in request:
             answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
         elif not (answer := os.fork()):
-            _run_child(request)
+            _end_after(functools.partial(_child, request))
         answers.write(f"{answer}\n")
 
 
