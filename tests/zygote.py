@@ -164,6 +164,8 @@ class _ForkingPopen(subprocess.Popen):  # type: ignore[type-arg]
             return
         self.pid = os.fork()
         if not self.pid:
+            if rest[-2]:  # start_new_session
+                os.setsid()
             streams = (p2cread, c2pwrite, errwrite)
             _end_after(functools.partial(_become_module, args[3:], streams, pass_fds, cwd, env))
         self._child_created = True
@@ -172,7 +174,6 @@ class _ForkingPopen(subprocess.Popen):  # type: ignore[type-arg]
 
 def _become_module(words: list[str], streams: tuple[int, ...], kept: Any, cwd: Any, env: Any) -> None:
     """Run a module of opscope in this forked process."""
-    os.setsid()
     for target, source in enumerate(streams):
         if source not in (-1, target):
             os.dup2(source, target)
@@ -186,8 +187,8 @@ def _become_module(words: list[str], streams: tuple[int, ...], kept: Any, cwd: A
     if env is not None:
         os.environ.clear()
         os.environ.update(env)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.argv = [str(word) for word in words]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
@@ -201,6 +202,8 @@ def _end_after(run: Callable[[], None]) -> None:
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            sys.stderr.write(f"{error.code}\n")
     except BaseException:
         traceback.print_exc()
     with contextlib.suppress(Exception):

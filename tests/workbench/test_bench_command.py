@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from opscope.documents.bench import BenchDocument, ChangeVerdict
+from opscope.documents.bench import BenchDocument, RegressionVerdict
 from opscope.workbench.benchmarking.regression import changes, differences, worst_change
-from tests.command import PYTHONPATH, opscope
+from tests.command import PYTHONPATH, fresh_opscope, opscope
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -72,7 +72,7 @@ def test_functions_of_a_file_are_compared_with_the_first(tmp_path: Path) -> None
 
 def test_the_table_says_what_was_not_measured_and_what_is_wrong(tmp_path: Path) -> None:
     text = WAYS + "def wrong(x):\n    return x * 2.1\n"
-    result = opscope("bench", written(tmp_path, text), *QUICK, cwd=tmp_path)
+    result = fresh_opscope("bench", written(tmp_path, text), *QUICK, cwd=tmp_path)
     assert result.returncode == 1
     assert "not measured" in result.stdout
     assert "wrong is wrong" in result.stdout
@@ -317,7 +317,7 @@ def test_durations_that_nothing_has_are_refused(poison: dict[str, Any], tmp_path
 def test_what_is_missing_or_wrong_now_is_no_pass(tmp_path: Path) -> None:
     before = msgspec.json.decode(saved(tmp_path, "before.json", 1.0).read_bytes(), type=BenchDocument)
     now = replace(before, results=before.results[1:])
-    assert worst_change(changes(before, now, 0.05)) is ChangeVerdict.MISSING
+    assert worst_change(changes(before, now, 0.05)) is RegressionVerdict.MISSING
     assert not differences(before, before)
 
 
@@ -387,3 +387,10 @@ def test_the_pytest_plugin(tmp_path: Path) -> None:
     document["framework"]["torch"] = "1.0"
     baseline.write_text(json.dumps(content))
     assert "the baseline was not measured alike" in run("x * 2").stdout
+
+
+def test_other_numbers_of_threads_are_not_compared(tmp_path: Path) -> None:
+    before = msgspec.json.decode(saved(tmp_path, "before.json", 1.0).read_bytes(), type=BenchDocument)
+    now = replace(before, framework=replace(before.framework, torch_threads=before.framework.torch_threads + 3))
+    (found,) = differences(before, now)
+    assert found.startswith("threads of PyTorch: ")

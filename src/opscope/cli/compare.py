@@ -11,7 +11,7 @@ from opscope.cli.emit import Output, emit
 from opscope.cli.options import INCONCLUSIVE, Percent, format_option
 from opscope.cli.reading import read_bench
 from opscope.cli.say import say
-from opscope.documents.bench import BenchDocument, Changed, ChangesDocument, ChangeVerdict
+from opscope.documents.bench import BenchDocument, Changed, ChangesDocument, RegressionVerdict
 from opscope.record.bench import BenchRequest
 from opscope.report.bench_document import change_table
 from opscope.workbench.benchmarking.regression import changes, differences, worst_change
@@ -67,12 +67,12 @@ def command(
     if other and not any_environment:
         raise UsageError(f"these were not measured alike ({'; '.join(other)}): --any-environment")
     found = changes(first, second, fail_over)
-    if request is not None and worst_change(found) is ChangeVerdict.INCONCLUSIVE:
+    if request is not None and worst_change(found) is RegressionVerdict.INCONCLUSIVE:
         found = _again(request, first, second, fail_over) or found
     _show(found, fail_over, output_format)
     result = worst_change(found)
-    if result is not ChangeVerdict.FINE:
-        sys.exit(INCONCLUSIVE if result is ChangeVerdict.INCONCLUSIVE else 1)
+    if result is not RegressionVerdict.FINE:
+        sys.exit(INCONCLUSIVE if result is RegressionVerdict.INCONCLUSIVE else 1)
 
 
 def _request(

@@ -285,7 +285,8 @@ class FalseAlarms:
         trials: comparisons of a function with itself.
         alarms: how many of them ended in "faster" or "slower".
         measure: the compared durations.
-        widths: half of the width of each ratio's interval: the smallest difference that could have been seen.
+        widths: half of the width of each ratio's interval, over the ratio: the smallest difference that could have been
+            seen.
     """
 
     device: str
@@ -328,7 +329,7 @@ class BenchDocument:
         return gpus[0].name if self.framework.on_gpu and gpus else self.machine.cpu
 
 
-class ChangeVerdict(StrEnum):
+class RegressionVerdict(StrEnum):
     """How one benchmark changed since it was saved."""
 
     REGRESSION = "regression"
@@ -346,7 +347,8 @@ class Changed:
         name: case and variant, with parameters.
         measure: the compared durations.
         before_ns, now_ns: their medians.
-        ratio_low, ratio_high: the range of now / before, by the intervals of both medians.
+        ratio_low, ratio_high: the range of now / before: by the intervals of both medians, or for times at full speed
+            by clock and yardstick. These five are null where a variant is wrong or missing.
         change: the result.
     """
 
@@ -356,7 +358,7 @@ class Changed:
     now_ns: float | None
     ratio_low: float | None
     ratio_high: float | None
-    change: ChangeVerdict
+    change: RegressionVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ class ComparisonRow:
         event_ns: median CUDA event time.
         profiled_step_ns: median length of the profiled steps.
         device_sum_ns: durations of all device activities, per profiled step.
-        device_busy_ns: time in which a device worked, per profiled step.
+        device_busy_ns: time in which a device worked, per profiled step, added up over devices.
         device_share: busy time over the unprofiled wall time, or over the profiled step if that was not measured.
         cpu_self_ns: self CPU time of all operators, per profiled step.
         sequences_per_second, tokens_per_second: from ``wall_ns``.

@@ -84,9 +84,9 @@ API_RULES: Final[tuple[ApiRule, ...]] = (
         ("cudaMemcpy", "cudaMemcpy_v3020", "cudaMemcpyToSymbol", "hipMemcpy", "hipMemcpyDtoH"),
     ),
     ApiRule(
-        r"^cuMemcpy(DtoH|HtoD|AtoH|HtoA)(_v2)?$",
+        r"^cuMemcpy(DtoH|HtoD|AtoH|HtoA)(_v2)?(_ptds)?$",
         ApiCall(ApiKind.COPY, blocks=True),
-        ("cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2"),
+        ("cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2_ptds"),
     ),
     ApiRule(_PREFIX + r"Memcpy", ApiCall(ApiKind.COPY), ("cuMemcpy3D_v2",)),
     ApiRule(_PREFIX + r"Memset\w*Async", ApiCall(ApiKind.FILL, enqueues=True), ("cudaMemsetAsync", "cuMemsetD8Async")),

@@ -29,7 +29,6 @@ from opscope.documents.trust import Check
 from opscope.knowledge.categories import Category, Classification, Classifier, classifier_of
 from opscope.knowledge.kernels.candidates import KernelCandidates, kernel_candidates, namesakes
 from opscope.knowledge.kernels.decode import decode
-from opscope.knowledge.kernels.decoded import DecodedKernel
 from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.kernels.kernel_source import How, SourceResolver, link
 from opscope.knowledge.kernels.kinds import classification_of
@@ -151,7 +150,7 @@ class Lookup:
     def _kernel(self, name: str) -> ExplainDocument:
         decoded = decode(name)
         rows = self._launches(pl.col("name") == name)
-        classification = self._classification_of_kernel(rows, decoded, name)
+        classification = self._classification_of_kernel(rows, name)
         source, cost = self.sources.of_kernel(name, rows), self._cost_of_kernel(name)
         known = cost is not None or source.how is not How.UNKNOWN or decoded.family is not None
         return ExplainDocument(
@@ -174,13 +173,13 @@ class Lookup:
         recorded = [] if self.analysis is None else self.analysis.operators["name"].to_list()
         return similar_operators(name, {*self.functions.names(), *recorded})
 
-    def _classification_of_kernel(self, rows: pl.DataFrame | None, decoded: DecodedKernel, name: str) -> Classification:
+    def _classification_of_kernel(self, rows: pl.DataFrame | None, name: str) -> Classification:
         """Classify a kernel as the operator is that launched it most, else by what its name says."""
         operators = [] if rows is None else rows["operator"].drop_nulls().to_list()
         if operators:
             found = self.classifier.classify(operators[0])
             return replace(found, rule=f"as {operators[0]}, which launched it: {found.rule}")
-        return classification_of(decoded, name)
+        return classification_of(name)
 
     def _cost_of_kernel(self, name: str) -> CostEntry | None:
         if self.analysis is None:

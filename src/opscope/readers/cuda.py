@@ -39,7 +39,7 @@ from opscope.readers.events import LATEST_NS
 from opscope.readers.table_rows import build, shaped
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, Source
 from opscope.readers.whole import whole
-from opscope.record.ranks import rank_and_world
+from opscope.record.ranks import rank_and_size
 from opscope.trace.model import DeviceProperties, Migration, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
 
@@ -175,7 +175,7 @@ class _Reading:
     def _rank(self) -> dict[str, int] | None:
         environment = {key.removeprefix(_ENVIRONMENT): value for key, value in self._facts.items()
                        if key.startswith(_ENVIRONMENT) and _NUMBER.fullmatch(value)}  # fmt: skip
-        rank, world = rank_and_world(environment)
+        rank, world = rank_and_size(environment)
         if rank is None:
             return None
         return {"rank": rank} if world is None else {"rank": rank, "world_size": world}

@@ -3,31 +3,43 @@
 from collections.abc import Mapping
 from typing import Final
 
-# Variables with the rank, each with one that has the number of processes: torchrun; Open MPI; MPICH and Intel MPI; a
-# step of srun, whose number of tasks may be smaller than the whole job's; srun without that.
-_VARIABLES: Final = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
+# Per launcher the variable with the rank, and those with the number of processes, the first of which is of the same
+# launch: torchrun; Open MPI; MPICH and Intel MPI; PMIx, which has none; srun. SLURM_NTASKS is the whole job's number: a
+# batch script that starts a single process has it too.
+_LAUNCHERS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("RANK", ("WORLD_SIZE",)),
+    ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
+    ("PMI_RANK", ("PMI_SIZE",)),
+    ("PMIX_RANK", ()),
+    ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
 )
-_RANK_ALONE: Final = "PMIX_RANK"  # PMIx has no variable for the number of processes
 
 
-def rank_and_world(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Return the rank of a process and the number of processes; None for what its environment does not say.
+def rank_and_size(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return the rank that the first launcher gave a process, and the number of processes; None for what is not said.
 
-    A launcher of one process may itself be one of several processes, so the first launcher of several counts.
+    Args:
+        environment: the variables of the process.
     """
-    told = [
-        (int(number), int(count))
-        for rank, world in _VARIABLES
-        if (number := environment.get(rank, "")).isdecimal() and (count := environment.get(world, "")).isdecimal()
-    ]
-    if told:
-        return next((found for found in told if found[1] > 1), told[0])
-    for name in (*(rank for rank, _ in _VARIABLES), _RANK_ALONE):
-        if (number := environment.get(name, "")).isdecimal():
-            return int(number), None
+    for name, sizes in _LAUNCHERS:
+        if (rank := _number(environment, name)) is not None:
+            return rank, next((size for other in sizes if (size := _number(environment, other)) is not None), None)
     return None, None
+
+
+def rank_among_several(environment: Mapping[str, str]) -> int | None:
+    """Return the rank of a process that was certainly launched together with others; None for any other process.
+
+    Args:
+        environment: the variables of the process.
+    """
+    for name, sizes in _LAUNCHERS:
+        rank, size = _number(environment, name), _number(environment, sizes[0]) if sizes else None
+        if rank is not None and size is not None and size > 1:
+            return rank
+    return None
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() else None

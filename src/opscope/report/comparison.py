@@ -99,7 +99,7 @@ def _contended(document: TraceDocument) -> bool | None:
 
 
 def _categories(document: TraceDocument, steps: int) -> dict[str, float]:
-    """Return the self time per category and step in milliseconds: device time, or CPU time if no device worked."""
+    """Return the self time per category and step in nanoseconds: device time, or CPU time if no device worked."""
     times = {
         row.category: row.self_device_ns if document.has_device_times else row.self_cpu_ns
         for row in document.categories

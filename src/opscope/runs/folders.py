@@ -17,7 +17,7 @@ from opscope.documents.comparison import SweepComparison
 from opscope.documents.runs import RunRow
 from opscope.record.codec import UNREADABLE, decode
 from opscope.record.execution import EXECUTION, Execution
-from opscope.record.ranks import rank_and_world
+from opscope.record.ranks import rank_among_several
 from opscope.record.sweep import Manifest
 from opscope.runs.store import COMPARISON, RunDirectory
 
@@ -71,8 +71,7 @@ def named_folder(folder: Path) -> Path:
 
 def rank_here() -> int | None:
     """Return the rank of this process among several that were launched together; None if it is alone."""
-    rank, world = rank_and_world(os.environ)
-    return rank if world is not None and world > 1 else None
+    return rank_among_several(os.environ)
 
 
 def _launched() -> float:

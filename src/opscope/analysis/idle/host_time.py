@@ -70,8 +70,8 @@ class HostTime:
 
     Attributes:
         thread, start, end: per call.
-        drains: per call whether the host waits for the device in it: a synchronisation, a copy from or to pageable
-            memory, or a call that frees memory.
+        drains: per call whether the host waits for the device in it: a call that blocks (a synchronisation, a
+            synchronous copy), a copy from or to pageable memory, or a call that frees memory.
         waits: per call whether it is one of these, or one that allocates memory or loads code.
         cold: per call whether it creates a context or loads code: launches of a millisecond and more while no device
             works, and other calls of ten.

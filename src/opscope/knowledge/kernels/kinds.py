@@ -1,6 +1,7 @@
-"""What the words of a kernel's name say of its work, where no family of names is understood: likely, and not certain.
+"""What kind of work a kernel does, by its name.
 
-The rules are in ``data/kernel_names/words.toml``, each with a real name that it is for.
+A name that a family of names explains is certain; else its words make a kind likely. The rules on words are in
+``data/kernel_names/words.toml``, each with a real name that it is for.
 """
 
 import re
@@ -12,7 +13,7 @@ from typing import Final
 from opscope.knowledge.categories import Category, Classification
 from opscope.knowledge.kernels.collective_kernels import is_named_communication
 from opscope.knowledge.kernels.decode import decode
-from opscope.knowledge.kernels.decoded import DecodedKernel, Operation
+from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.kernels.names import base_name
 from opscope.knowledge.rules import NameRule, compiled, entries_of
 
@@ -110,19 +111,14 @@ def kind_of(name: str) -> KernelKind | None:
 _OF_FAMILY: Final[Mapping[str, Category]] = {"NCCL": Category.COMMUNICATION, "Inductor": Category.COMPILED}
 
 
-def classification_of(decoded: DecodedKernel, name: str) -> Classification:
-    """Classify a kernel of which no operator is known that launched it.
-
-    Args:
-        decoded: what its name says.
-        name: the name itself.
-    """
-    by_family = _OF_FAMILY.get(decoded.family or "")
-    if by_family is not None:
-        return Classification(by_family, f"kernel of {decoded.family}", by_fact=False)
+def classification_of(name: str) -> Classification:
+    """Classify a kernel by its name, for kernels of which no operator is known that launched them."""
+    family = decode(name).family
+    if (by_family := _OF_FAMILY.get(family or "")) is not None:
+        return Classification(by_family, f"kernel of {family}", by_fact=False)
     if (kind := kind_of(name)) is None:
         return Classification(Category.OTHER, "the kernel's name does not say what it does", by_fact=False)
-    says = "the kernel's name has words of" if kind.likely else "the kernel's name says"
+    says = "words of the kernel's name make it likely" if kind.likely else "the kernel's name says"
     return Classification(kind.category, f"{says}: {kind.words}", by_fact=False)
 
 

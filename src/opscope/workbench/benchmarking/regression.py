@@ -7,10 +7,10 @@ from opscope.documents.bench import (
     BenchDocument,
     BenchResult,
     Changed,
-    ChangeVerdict,
     Correct,
     Duration,
     Measure,
+    RegressionVerdict,
     Steady,
     compared_by,
 )
@@ -31,6 +31,9 @@ def differences(before: BenchDocument, now: BenchDocument) -> list[str]:
         "float32 precision": (before.framework.float32_matmul_precision, now.framework.float32_matmul_precision),
         "number of processes": (before.processes, now.processes),
     }
+    if not now.framework.on_gpu:  # how many threads work is a setting, or the machine's, and not the code's
+        pairs["threads of PyTorch"] = (before.framework.torch_threads, now.framework.torch_threads)
+        pairs["CPUs"] = (before.machine.cpu_count, now.machine.cpu_count)
     found = {_name(result): result for result in now.results}
     for name, result in ((_name(result), result) for result in before.results):
         if name in found and result.inputs and found[name].inputs:
@@ -50,10 +53,15 @@ def changes(before: BenchDocument, now: BenchDocument, threshold: float) -> tupl
     return tuple(_changed(_name(result), result, found.get(_name(result)), threshold) for result in before.results)
 
 
-def worst_change(found: Sequence[Changed]) -> ChangeVerdict:
+def worst_change(found: Sequence[Changed]) -> RegressionVerdict:
     """Return the worst of some changes; a certain one is worse than an inconclusive one."""
-    order = (ChangeVerdict.WRONG, ChangeVerdict.REGRESSION, ChangeVerdict.MISSING, ChangeVerdict.INCONCLUSIVE)
-    return next((change for change in order if any(one.change is change for one in found)), ChangeVerdict.FINE)
+    order = (
+        RegressionVerdict.WRONG,
+        RegressionVerdict.REGRESSION,
+        RegressionVerdict.MISSING,
+        RegressionVerdict.INCONCLUSIVE,
+    )
+    return next((change for change in order if any(one.change is change for one in found)), RegressionVerdict.FINE)
 
 
 def _name(result: BenchResult) -> str:
@@ -64,9 +72,9 @@ def _name(result: BenchResult) -> str:
 def _changed(name: str, before: BenchResult, now: BenchResult | None, threshold: float) -> Changed:
     nothing = (None, None, None, None, None)
     if now is None:
-        return Changed(name, *nothing, ChangeVerdict.MISSING)
+        return Changed(name, *nothing, RegressionVerdict.MISSING)
     if now.correctness is not None and now.correctness.verdict is Correct.WRONG:
-        return Changed(name, *nothing, ChangeVerdict.WRONG)
+        return Changed(name, *nothing, RegressionVerdict.WRONG)
     doubts = (*before.doubts, *now.doubts)
     # The first measure that both have decides. On a CPU, that is the time at full speed where both know it.
     for measure in compared_by(before, now):
@@ -80,7 +88,7 @@ def _changed(name: str, before: BenchResult, now: BenchResult | None, threshold:
             contended = [one.contention for one in (before, now) if measure is Measure.WALL and one.contention]
             verdict = _verdict(least, most, threshold, (*doubts, *contended))
             return Changed(name, measure, old.median, new.median, least, most, verdict)
-    return Changed(name, *nothing, ChangeVerdict.MISSING)
+    return Changed(name, *nothing, RegressionVerdict.MISSING)
 
 
 def between_sessions(before: Steady, now: Steady) -> tuple[float, float]:
@@ -106,9 +114,9 @@ def _between(before: Duration, now: Duration) -> tuple[float | None, float | Non
     return now.ci_low / before.ci_high, now.ci_high / before.ci_low
 
 
-def _verdict(low: float | None, high: float | None, threshold: float, doubts: Sequence[str]) -> ChangeVerdict:
+def _verdict(low: float | None, high: float | None, threshold: float, doubts: Sequence[str]) -> RegressionVerdict:
     if low is None or high is None or doubts:
-        return ChangeVerdict.INCONCLUSIVE
+        return RegressionVerdict.INCONCLUSIVE
     if low > 1 + threshold:
-        return ChangeVerdict.REGRESSION
-    return ChangeVerdict.FINE if high <= 1 + threshold else ChangeVerdict.INCONCLUSIVE
+        return RegressionVerdict.REGRESSION
+    return RegressionVerdict.FINE if high <= 1 + threshold else RegressionVerdict.INCONCLUSIVE

@@ -172,7 +172,7 @@ function growth(rows, axes, comparison) {
                     null,
                     el("figcaption", null, title),
                     chart(`${title} over ${along}`, 250, (colors) =>
-                        growthOption(colors, known, along, of, format, key),
+                        growthOption(colors, known, along, of, format, key, title),
                     ),
                 ),
             ]);
@@ -200,7 +200,7 @@ function growth(rows, axes, comparison) {
     );
 }
 
-function growthOption(colors, rows, along, of, format, key) {
+function growthOption(colors, rows, along, of, format, key, title) {
     const others = (row) =>
         Object.entries(row.axes)
             .filter(([name]) => name !== along)
@@ -234,7 +234,7 @@ function growthOption(colors, rows, along, of, format, key) {
                         tip(
                             row.id,
                             [
-                                [key.replaceAll("_", " "), format(of(row))],
+                                [title, format(of(row))],
                                 key === "wall_ns" && row.wall_low_ns !== null
                                     ? [
                                           "95 % interval",
