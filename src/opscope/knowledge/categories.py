@@ -99,7 +99,7 @@ class _Rule:
     words: str
     by_fact: bool
     applies: Callable[[_Family], bool]
-    pattern: str | None = None
+    pattern: re.Pattern[str] | None = None
 
 
 def _fact(category: Category, words: str, applies: Callable[[_Family], bool]) -> _Rule:
@@ -107,8 +107,8 @@ def _fact(category: Category, words: str, applies: Callable[[_Family], bool]) ->
 
 
 def _name(category: Category, pattern: str) -> _Rule:
-    compiled_pattern = re.compile(pattern)
-    return _Rule(category, f"name pattern of {category}", False, lambda f: f.named(compiled_pattern), pattern)
+    found = re.compile(pattern)
+    return _Rule(category, f"name pattern of {category}", False, lambda f: f.named(found), found)
 
 
 def _only_dispatched_to(pattern: str) -> Callable[[_Family], bool]:
@@ -346,8 +346,7 @@ _FRAMEWORK_NAME = re.compile(
     r"|^CompiledFunction|^AOTDispatcher|^Pregraph|^nn\.Module|^Optimizer\.|^DataParallel|^DistributedDataParallel"
     r"|^enumerate\(|^ProfilerStep"
 )
-# For a quick answer: what no pattern fits and no table lists, no rule can apply to.
-_ANY_PATTERN: Final = re.compile("|".join(f"(?:{rule.pattern})" for rule in _RULES if rule.pattern is not None))
+_PATTERNS: Final = tuple(rule.pattern for rule in _RULES if rule.pattern is not None)
 _UNKNOWN_OPERATOR: Final = "not an operator that PyTorch's tables know"
 _LONGEST_NAME: Final = 4_096  # characters of a name that are looked at
 _VARIANT_PREFIX = re.compile(r"^(_foreach_|_fused_moving_avg_obs_)")
@@ -405,7 +404,8 @@ class Classifier:
         return None
 
     def _by_rules(self, namespace: str, base: str) -> Classification:
-        if not _ANY_PATTERN.search(base) and not self._functions.overloads(f"{namespace}::{base}"):
+        # For a quick answer: what no table lists and no pattern fits, no rule can apply to.
+        if not self._functions.overloads(f"{namespace}::{base}") and not any(p.search(base) for p in _PATTERNS):
             return Classification(Category.OTHER, _UNKNOWN_OPERATOR, by_fact=False)
         family, ours = self._family(namespace, base), namespace in _PYTORCH_NAMESPACES
         for rule in _RULES:
