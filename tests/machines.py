@@ -1,9 +1,9 @@
 """What drivers answer on machines of several kinds: `data/machines/h200.json` was recorded, others are made of it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.record.driver import Driver, DriverDevice
 

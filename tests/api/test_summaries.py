@@ -1,8 +1,7 @@
 """What a prompt, a notebook and ``dir`` show of the Python interface."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 import opscope
 from opscope.base.summary import Summary

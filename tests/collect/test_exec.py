@@ -11,11 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from opscope.analysis.merged import merged
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError

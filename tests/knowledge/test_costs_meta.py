@@ -91,7 +91,7 @@ def test_calls_that_no_rule_knows_are_made_again(
             strict=True,
         )
     )
-    empty = dict.fromkeys(LaunchShape.__dataclass_fields__)
+    empty = dict.fromkeys(LaunchShape.__struct_fields__)
     row = LaunchShape(**{**empty, **texts, "operator": operator})  # type: ignore[arg-type]
     found = rebuilt_cost(row, CLASSIFIER.classify(operator).category, _made_again)
     assert (None if found is None else found.least_bytes) == least_bytes
@@ -122,7 +122,7 @@ def _row(operator: str, dims: object, types: object, values: object) -> LaunchSh
         "input_strides": json.dumps(strides),
         "concrete_inputs": json.dumps(values),
     }
-    return LaunchShape(**{**dict.fromkeys(LaunchShape.__dataclass_fields__), **texts})  # type: ignore[arg-type]
+    return LaunchShape(**{**dict.fromkeys(LaunchShape.__struct_fields__), **texts})  # type: ignore[arg-type]
 
 
 # What each of them does where it is simply called: makes a file, takes gigabytes, prints, ends the process.

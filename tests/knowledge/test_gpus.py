@@ -3,9 +3,9 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, sm_of, version_of
 from opscope.knowledge.devices import device_called, known_devices

@@ -1,9 +1,9 @@
 """What kernel names say: real names with expected fields, and properties that every name has."""
 
 import json
-from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import polars as pl
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ CASES: list[dict[str, Any]] = json.loads((DATA / "kernel_names.json").read_text(
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"][:60])
 def test_real_names_say_what_was_read_off_them(case: dict[str, Any]) -> None:
     """Names of the recorded H200 traces; the expected fields were compared with the names by eye."""
-    found = json.loads(json.dumps(asdict(decode(case["name"]))))
+    found = json.loads(msgspec.json.encode(decode(case["name"])))
     assert {field: found[field] for field in case["expected"]} == case["expected"]
 
 

@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.costs.occupancy import Occupancy, dimensions, occupancy

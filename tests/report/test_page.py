@@ -122,7 +122,7 @@ def test_a_sweep_has_its_comparison_and_all_traces(sweep: Path, tmp_path: Path) 
 
 
 def row(bound: str, **axes: int) -> ComparisonRow:
-    values: dict[str, Any] = dict.fromkeys(ComparisonRow.__dataclass_fields__)
+    values: dict[str, Any] = dict.fromkeys(ComparisonRow.__struct_fields__)
     return ComparisonRow(**{**values, "id": str(axes), "bound": bound, "axes": axes})
 
 

@@ -5,13 +5,13 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from opscope.documents.bench import BenchDocument, RegressionVerdict
 from opscope.workbench.benchmarking.regression import changes, differences, worst_change

@@ -1,10 +1,10 @@
 """Variants that are wrong in some way, on the CPU: each is found, and gets no verdict on its speed."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 

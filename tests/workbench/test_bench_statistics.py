@@ -185,7 +185,7 @@ def test_what_is_said_of_variants() -> None:
 def test_a_gain_is_split_into_precision_and_implementation() -> None:
     base = [100.0, 101, 99, 100] * 8
     lower = checked(Correct.LOWER_PRECISION)
-    precise = Correctness(**{**{f: getattr(lower, f) for f in lower.__dataclass_fields__}, "precision": "tf32"})
+    precise = Correctness(**{**{f: getattr(lower, f) for f in lower.__struct_fields__}, "precision": "tf32"})
     found = compare(
         pairs_of(
             [

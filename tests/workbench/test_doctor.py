@@ -3,10 +3,10 @@
 import importlib.util
 import json
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from opscope.documents.doctor import MachineCheck, Status
 from opscope.record.driver import Driver

@@ -2,12 +2,12 @@
 
 import functools
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.advice import findings_of
 from opscope.analysis.advice.context import Recording
@@ -76,8 +76,7 @@ WARM_UP: Final = re.compile(
 _OF_GPUS: Final = re.compile(r"^nccl:|^nccl\w*::|pin_memory$|^aten::cudnn_|^aten::miopen_")
 
 
-@dataclass(frozen=True, slots=True)
-class Accounting:
+class Accounting(Struct, frozen=True):
     """Where the device time went. Operators + unlinked = all activities, to the nanosecond."""
 
     operators_ns: int
@@ -91,8 +90,7 @@ class Accounting:
         return self.operators_ns + self.unlinked_ns == self.activities_ns
 
 
-@dataclass(frozen=True, repr=False)
-class Analysis(Summarised):
+class Analysis(Summarised, Struct, frozen=True, dict=True):
     """Everything opscope computes from one trace. Times are nanoseconds.
 
     Attributes:

@@ -4,10 +4,10 @@ Both ran the same steps. Launch order, names and grids tell which activity is wh
 known, although a profiler that records no ranges of the host marks none.
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.idle.host_time import HostTime
@@ -22,8 +22,7 @@ from opscope.trace.model import Trace
 _IDENTITY = ("device", "kind", "name", "grid", "block")
 
 
-@dataclass(frozen=True)
-class LightPass:
+class LightPass(Struct, frozen=True):
     """What a light pass says.
 
     Attributes:

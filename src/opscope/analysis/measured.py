@@ -1,7 +1,9 @@
 """A trace joined with its capture's record: the one place that decides steps, bound, throughput and trust."""
 
-from dataclasses import dataclass, replace
 from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.light_pass import LightPass
@@ -21,8 +23,7 @@ from opscope.record.capture import Benchmark, CaptureRecord
 NO_RULE_FOR_CPUS = "No rule is for work on a CPU: the table says where its time goes."
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(Struct, frozen=True, dict=True):
     """What one trace and its record say together; without a record, what the trace alone says.
 
     Attributes:

@@ -5,10 +5,10 @@ Devices are told apart by their UUIDs, as processes may see different ones under
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from opscope.analysis.structure.producer import process_name
 from opscope.readers.table_rows import sorted_by_start

@@ -20,13 +20,13 @@ _ITERATIONS: Final[Mapping[str, Any]] = {
 
 def steps_table(analysis: Analysis) -> pl.DataFrame:
     """Return the recorded steps in order, one row per step and device."""
-    names = [name for name in Step.__slots__ if name != "launch_bound_share"]
+    names = [name for name in Step.__struct_fields__ if name != "launch_bound_share"]
     return _frame(analysis.steps, names, _STEPS, pl.Int64)
 
 
 def gaps_table(analysis: Analysis) -> pl.DataFrame:
     """Return the longest gaps, the longest first, with where the host was in one column (``where``)."""
-    names = [name for name in GapRow.__slots__ if name != "causes"]
+    names = [name for name in GapRow.__struct_fields__ if name != "causes"]
     places = pl.coalesce("python", "operator", "module", "annotation")
     of_cause = pl.Series([gap.causes[gap.cause] for gap in analysis.gaps], dtype=pl.Int64)
     return _frame(analysis.gaps, names, _GAPS, pl.String).with_columns(where=places, cause_ns=of_cause)
@@ -34,7 +34,7 @@ def gaps_table(analysis: Analysis) -> pl.DataFrame:
 
 def iterations_table(analysis: Analysis) -> pl.DataFrame:
     """Return the iterations of a server, one row per kind and size."""
-    return _frame(analysis.iterations, list(IterationRow.__slots__), _ITERATIONS, pl.Int64)
+    return _frame(analysis.iterations, list(IterationRow.__struct_fields__), _ITERATIONS, pl.Int64)
 
 
 def _frame(rows: Sequence[object], names: Sequence[str], types: Mapping[str, Any], other: Any) -> pl.DataFrame:

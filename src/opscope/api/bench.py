@@ -1,10 +1,10 @@
 """The Python API of benchmarks: ``opscope.bench``."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from opscope.base.errors import UsageError
 from opscope.base.summary import Bar, Summary
@@ -16,8 +16,7 @@ from opscope.report.bench_document import bench_section
 from opscope.workbench.benchmarking.stopping import Limits
 
 
-@dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """The results of a benchmark, and the comparisons of its variants.
 
     Attributes:

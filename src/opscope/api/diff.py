@@ -2,11 +2,11 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.difference import difference, worst_gate
@@ -29,8 +29,7 @@ from opscope.trace.model import Trace
 _BARS = 8
 
 
-@dataclass(frozen=True, repr=False)
-class Diff(Summarised):
+class Diff(Summarised, Struct, frozen=True):
     """What changed between two runs.
 
     Attributes:

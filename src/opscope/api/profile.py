@@ -6,10 +6,12 @@ import shutil
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args, overload
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
@@ -37,8 +39,7 @@ if TYPE_CHECKING:
     from torch.profiler import ProfilerActivity
 
 
-@dataclass(frozen=True, repr=False)
-class Run(Summarised):
+class Run(Summarised, Struct, frozen=True, weakref=True):
     """The results of one profile.
 
     Attributes:

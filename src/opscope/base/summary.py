@@ -1,10 +1,10 @@
 """Short summaries of large objects, for the Python prompt and for notebooks."""
 
-import abc
 import html
 import textwrap
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.base.text import printable
 
@@ -22,8 +22,7 @@ def _plain(text: str) -> str:
     return " ".join(printable(text).split())
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """A bar of a chart: its name, its length (a negative one points left), and the text beside it."""
 
     name: str
@@ -31,8 +30,7 @@ class Bar:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """A title, rows of (name, value), and for notebooks a bar chart with its own title."""
 
     title: str
@@ -88,14 +86,14 @@ def _drawn(bar: Bar, place: int, zero: float, scale: float) -> str:
     )
 
 
-class Summarised(abc.ABC):
+class Summarised:
     """An object whose ``repr`` is its `summary`."""
 
     __slots__ = ()
 
-    @abc.abstractmethod
     def summary(self) -> Summary:
         """Return the most important figures of the object."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         return self.summary().text()

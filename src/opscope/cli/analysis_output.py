@@ -1,9 +1,9 @@
 """What ``opscope analyze`` prints of its traces. Apart from its options, because this takes a while to import."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
@@ -27,8 +27,7 @@ from opscope.report.step_parts import bar_lines, categories_line
 from opscope.report.trace_document import build_trace_document, device_entry
 
 
-@dataclass(frozen=True, slots=True)
-class Analysed:
+class Analysed(Struct, frozen=True):
     """One of the command's traces.
 
     Attributes:
@@ -47,8 +46,7 @@ class Analysed:
         return self.measured.analysis
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Which rows tables have.
 
     Attributes:

@@ -1,10 +1,10 @@
 """``opscope bench TARGET...``: how long functions take, whether they are right, and which is faster."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import refuse_outputs, write_output

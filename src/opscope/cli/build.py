@@ -1,9 +1,9 @@
 """``opscope build FILE.cu``: build with nvcc, and say what the kernels take."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from opscope.base.errors import UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output, refuse_outputs

@@ -3,9 +3,10 @@
 import csv
 import os
 import stat
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, UsageError
 from opscope.cli.say import say

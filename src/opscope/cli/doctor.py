@@ -2,9 +2,9 @@
 
 import sys
 import time
-from dataclasses import replace
 
 import click
+from msgspec.structs import replace
 
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option

@@ -1,7 +1,8 @@
 """The one way from a command's result to standard output, in each of the formats that ``--format`` offers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from opscope.cli.say import show
 from opscope.cli.terminal import echo_section, echo_table
@@ -11,8 +12,7 @@ from opscope.render.markdown import render
 from opscope.render.table_formats import Format, as_csv
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class Output(Struct, frozen=True, kw_only=True):
     """A result in every format. Each part is a function, and only the one that is asked for is called.
 
     Attributes:

@@ -3,11 +3,11 @@
 import contextlib
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from opscope.analysis.costs.limits import UNKNOWN
 from opscope.analysis.measured import Measured

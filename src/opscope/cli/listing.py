@@ -1,7 +1,8 @@
 """Shows listings of kernels: on the terminal, into a file, or as JSON."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from opscope.base.errors import UsageError
 from opscope.base.files import write_output

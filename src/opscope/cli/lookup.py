@@ -1,7 +1,8 @@
 """What ``explain`` and ``dossier`` look names up in: a trace, a run, or PyTorch as it is installed or shipped."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.measured import Measured
@@ -39,8 +40,7 @@ from opscope.runs.pipeline import functions_of, measured_capture, run_resolver
 from opscope.runs.store import RunDirectory
 
 
-@dataclass(frozen=True, slots=True)
-class LookupOptions:
+class LookupOptions(Struct, frozen=True):
     """What the user asked for.
 
     Attributes:

@@ -7,13 +7,14 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.cli.options import (
@@ -284,8 +285,7 @@ def _measurer(target: str, timeout: float | None, actual: Mapping[str, Value], *
     return InProcess(timeout, actual, warm=warm)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sweep:
+class _Sweep(Struct, frozen=True):
     """A sweep and the folder that it has in that of the run."""
 
     folder: str
@@ -436,8 +436,7 @@ def _directory(output_dir: Path | None, folder: str, *, resume: bool, overwrite:
     return _Place(directory, directory.replaceable() if used else None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """Where a sweep goes, and the manifest of the results there that give way to it."""
 
     directory: RunDirectory

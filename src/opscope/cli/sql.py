@@ -4,12 +4,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 import polars as pl
+from msgspec import Struct, field
 
 from opscope.analysis.analyzed import analyze
 from opscope.base.errors import UsageError
@@ -30,8 +30,7 @@ from opscope.runs.inputs import measured_of
 from opscope.trace.columns import TABLES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryResult:
+class QueryResult(Struct, frozen=True, kw_only=True):
     """The answer to a query.
 
     Attributes:
@@ -145,8 +144,7 @@ def _print_schema(output_format: str) -> None:
     emit(Output.of_table(rows, table, "Tables"), output_format)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tables:
+class _Tables(Struct, frozen=True):
     """What a query reads: the tables of all traces, what the traces' checks say, and files that are no traces."""
 
     frames: Mapping[str, pl.DataFrame]

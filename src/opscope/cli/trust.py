@@ -1,10 +1,10 @@
 """What every command says about the trust in a trace, and how it ends if a file is damaged."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from msgspec import Struct
 
 from opscope.base.errors import DamagedInputError
 from opscope.cli.say import say
@@ -26,8 +26,7 @@ def damage_option(function: F) -> F:
     )(function)
 
 
-@dataclass(frozen=True, slots=True)
-class Doubted:
+class Doubted(Struct, frozen=True):
     """A trace and the checks that it fails."""
 
     trace: str

@@ -1,14 +1,14 @@
 """What every collector returns: raw files, and a record of what the files do not say."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 RecordT_co = TypeVar("RecordT_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Collected(Generic[RecordT_co]):
+class Collected(Struct, Generic[RecordT_co], frozen=True):
     """What a collector leaves behind.
 
     Attributes:

@@ -3,11 +3,11 @@
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError
 from opscope.base.files import scratch
@@ -52,8 +52,7 @@ def find_ncu() -> str:
     return program
 
 
-@dataclass(frozen=True, slots=True)
-class NsightCompute:
+class NsightCompute(Struct, frozen=True):
     """Replays one operator alone under Nsight Compute and reads the counters of the kernels that it launches."""
 
     def collect(self, subject: OperatorCall, folder: Path) -> Collected[tuple[Counters, ...]]:

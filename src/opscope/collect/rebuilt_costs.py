@@ -10,11 +10,11 @@ import os
 import selectors
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from opscope.analysis.costs.launch_shapes import LaunchShape
 from opscope.base.files import scratch
@@ -78,8 +78,7 @@ def costs_by_pytorch() -> Iterator[Callable[[LaunchShape, Category], Cost | None
             process.end()
 
 
-@dataclass(slots=True)
-class _MetaProcess:
+class _MetaProcess(Struct):
     """Makes calls in a process, and starts another process after a call that ended it.
 
     Attributes:

@@ -6,10 +6,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
 from opscope._version import __version__
@@ -67,8 +68,7 @@ def _without_inductor() -> Iterator[None]:
         lazy.add(_INDUCTOR)
 
 
-@dataclass(frozen=True, slots=True)
-class TorchProfiler:
+class TorchProfiler(Struct, frozen=True):
     """Collects with torch.profiler. Shapes are always recorded.
 
     Attributes:

@@ -1,9 +1,10 @@
 """What a benchmark measured: the schema ``opscope.bench/1``."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct, field
 
 from opscope.record.bench import BenchRequest
 from opscope.record.capture import Clocks
@@ -48,8 +49,7 @@ class Stopped(StrEnum):
     CALLS = "there were calls enough"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Duration:
+class Duration(Struct, frozen=True, kw_only=True):
     """Durations of one measure, in nanoseconds. All samples are kept.
 
     Attributes:
@@ -78,8 +78,7 @@ class Correct(StrEnum):
     NOT_CHECKED = "not checked"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegimeError:
+class RegimeError(Struct, frozen=True, kw_only=True):
     """How far a result is from the reference for one kind of inputs.
 
     Attributes:
@@ -93,8 +92,7 @@ class RegimeError:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correctness:
+class Correctness(Struct, frozen=True, kw_only=True):
     """The comparison of a result with a float64 reference.
 
     Attributes:
@@ -116,8 +114,7 @@ class Correctness:
     worst: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitShare:
+class LimitShare(Struct, frozen=True, kw_only=True):
     """How far the kernels are from the device's limits.
 
     Attributes:
@@ -144,8 +141,7 @@ class LimitShare:
     of_datasheet_bandwidth: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steady:
+class Steady(Struct, frozen=True, kw_only=True):
     """How long a call takes on the CPU while the machine runs at full speed, absolute and relative to a yardstick.
 
     The yardstick is a fixed piece of work, measured in the same rounds. If the machine is slower than before, for
@@ -176,8 +172,7 @@ class Steady:
     several_threads: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchResult:
+class BenchResult(Struct, frozen=True, kw_only=True):
     """One variant with one choice of parameters. A duration that was not measured is null; ``reasons`` says why.
 
     Attributes:
@@ -243,8 +238,7 @@ class BenchResult:
         return kernel.ci_low > event.ci_high
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantComparison:
+class VariantComparison(Struct, frozen=True, kw_only=True):
     """The comparison of a variant with the baseline, measured in turns.
 
     Attributes:
@@ -274,8 +268,7 @@ class VariantComparison:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FalseAlarms:
+class FalseAlarms(Struct, frozen=True, kw_only=True):
     """How often a function was reported to differ from itself on this machine (``opscope bench --calibrate``).
 
     Attributes:
@@ -298,8 +291,7 @@ class FalseAlarms:
     widths: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchDocument:
+class BenchDocument(Struct, frozen=True, kw_only=True):
     """One benchmark.
 
     Attributes:
@@ -339,8 +331,7 @@ class RegressionVerdict(StrEnum):
     MISSING = "missing"
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """One benchmark, then and now.
 
     Attributes:
@@ -361,8 +352,7 @@ class Changed:
     change: RegressionVerdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangesDocument:
+class ChangesDocument(Struct, frozen=True, kw_only=True):
     """Two benchmarks, then and now: the schema ``opscope.compare/1``.
 
     Attributes:

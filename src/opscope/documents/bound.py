@@ -1,8 +1,9 @@
 """What bounds a step: a kind, the range of the device's share, and a sentence; and what keeps a device idle."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
+
+from msgspec import Struct
 
 
 class BoundKind(StrEnum):
@@ -79,8 +80,7 @@ def causes_of(kind: BoundKind) -> tuple[IdleCause, ...]:
     return tuple(cause for cause in IdleCause if cause.bound is kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """The verdict on a step.
 
     Attributes:

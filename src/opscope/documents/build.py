@@ -1,13 +1,13 @@
 """What nvcc built: the schemas ``opscope.build/1`` and ``opscope.listing/1``."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from opscope.documents.launch import OccupancyEntry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelResources:
+class KernelResources(Struct, frozen=True, kw_only=True):
     """The resources of one kernel on one architecture, as reported by ptxas.
 
     Attributes:
@@ -38,8 +38,7 @@ class KernelResources:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompilerMessage:
+class CompilerMessage(Struct, frozen=True, kw_only=True):
     """A warning or an error of a compiler.
 
     Attributes:
@@ -54,8 +53,7 @@ class CompilerMessage:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BinaryEntry:
+class BinaryEntry(Struct, frozen=True, kw_only=True):
     """GPU code in a file.
 
     Attributes:
@@ -71,8 +69,7 @@ class BinaryEntry:
     compressed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildDocument:
+class BuildDocument(Struct, frozen=True, kw_only=True):
     """One build.
 
     Attributes:
@@ -104,8 +101,7 @@ class BuildDocument:
     linked_figures: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True):
     """One line of a listing, and its source line; None if unknown."""
 
     text: str
@@ -113,8 +109,7 @@ class Instruction:
     line: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelListing:
+class KernelListing(Struct, frozen=True, kw_only=True):
     """The PTX or the machine code of one kernel.
 
     Attributes:
@@ -129,8 +124,7 @@ class KernelListing:
     instructions: tuple[Instruction, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListingDocument:
+class ListingDocument(Struct, frozen=True, kw_only=True):
     """Listings of kernels.
 
     Attributes:

@@ -1,7 +1,8 @@
 """All configurations of a sweep side by side: the schema ``opscope.comparison/1``."""
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from opscope.documents.findings import Finding
 from opscope.documents.trust import Verdict
@@ -10,8 +11,7 @@ from opscope.record.machine import Framework, Machine
 from opscope.record.settings import Value
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonRow:
+class ComparisonRow(Struct, frozen=True):
     """One configuration. Times are nanoseconds per step.
 
     Attributes:
@@ -61,8 +61,7 @@ class ComparisonRow:
     axes: dict[str, Value] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingRow:
+class ScalingRow(Struct, frozen=True):
     """How one quantity grows from one size to the next, everything else fixed.
 
     Configurations that were measured on a busy machine are left out.
@@ -90,8 +89,7 @@ class ScalingRow:
     others: dict[str, Value] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class FailedRow:
+class FailedRow(Struct, frozen=True):
     """A configuration without a result."""
 
     id: str
@@ -99,8 +97,7 @@ class FailedRow:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepComparison:
+class SweepComparison(Struct, frozen=True, kw_only=True):
     """A sweep's results side by side.
 
     Attributes:
@@ -131,8 +128,7 @@ class SweepComparison:
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepComparisons:
+class SweepComparisons(Struct, frozen=True, kw_only=True):
     """The comparisons of several sweeps that one command ran: the schema ``opscope.comparisons/1``."""
 
     schema: Literal["opscope.comparisons/1"] = "opscope.comparisons/1"

@@ -1,11 +1,11 @@
 """Nsight Compute's counters of kernels, joined with the launches of a run: the schema ``opscope.counters/1``."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class CounterRow:
+
+class CounterRow(Struct, frozen=True):
     """All launches of one kernel with one geometry. Figures are medians over the launches that have them, else None.
 
     Attributes:
@@ -36,8 +36,7 @@ class CounterRow:
     occupancy_percent: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class CounterLaunch:
+class CounterLaunch(Struct, frozen=True):
     """One measured launch.
 
     Attributes:
@@ -53,8 +52,7 @@ class CounterLaunch:
     metrics: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountersDocument:
+class CountersDocument(Struct, frozen=True, kw_only=True):
     """Counters, joined with a run if there is one.
 
     Attributes:

@@ -4,9 +4,10 @@ Changes are whole nanoseconds per step (of the whole recording, if no steps are 
 exactly to their whole; each is within a nanosecond of its exact value. A positive change means that it takes longer.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct
 
 from opscope.documents.trace import SampleSummary
 
@@ -44,8 +45,7 @@ class Matched(StrEnum):
     NEW = "only after"
 
 
-@dataclass(frozen=True, slots=True)
-class Differing:
+class Differing(Struct, frozen=True):
     """A difference between the sides that is not a time; the value of a side is null if it is unknown."""
 
     kind: Literal["environment", "settings", "recording", "measurement"]
@@ -54,8 +54,7 @@ class Differing:
     after: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnprofiledChange:
+class UnprofiledChange(Struct, frozen=True, kw_only=True):
     """The step without a profiler.
 
     Attributes:
@@ -78,16 +77,14 @@ class UnprofiledChange:
     ratio_high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part of a change."""
 
     name: str
     change_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class KernelChange:
+class KernelChange(Struct, frozen=True):
     """One kernel of a group of calls. Counts are per step; all figures of a side are null if it does not have it.
 
     Attributes:
@@ -104,8 +101,7 @@ class KernelChange:
     mean_after_ns: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkChange:
+class WorkChange(Struct, frozen=True, kw_only=True):
     """The calls of an operator with the same inputs on both sides; counts and times are per step.
 
     ``calls_ns + inputs_ns + launches_ns + kernel_changed_ns + same_kernel_ns + clocks_ns = change_ns``.
@@ -150,8 +146,7 @@ class WorkChange:
     kernels: tuple[KernelChange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepChange:
+class StepChange(Struct, frozen=True, kw_only=True):
     """How much longer a step takes. ``work_ns`` and ``parts`` add up to ``change_ns``, ``idle`` to the idle part.
 
     Attributes:
@@ -193,8 +188,7 @@ class StepChange:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostChange:
+class HostChange(Struct, frozen=True, kw_only=True):
     """The host's part of the recorded step; ``parts`` add up to ``change_ns``.
 
     Attributes:
@@ -214,8 +208,7 @@ class HostChange:
     operators: tuple[Part, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPart:
+class MemoryPart(Struct, frozen=True, kw_only=True):
     """Bytes allocated by one operator that were alive at the peaks."""
 
     name: str
@@ -224,8 +217,7 @@ class MemoryPart:
     change_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryChange:
+class MemoryChange(Struct, frozen=True, kw_only=True):
     """Peak memory. ``parts`` add up to the change of the recorded peak where there are any.
 
     Attributes:
@@ -241,8 +233,7 @@ class MemoryChange:
     parts: tuple[MemoryPart, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairDiff:
+class PairDiff(Struct, frozen=True, kw_only=True):
     """The difference of two traces.
 
     Attributes:
@@ -269,8 +260,7 @@ class PairDiff:
     gate: Gate | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiffDocument:
+class DiffDocument(Struct, frozen=True, kw_only=True):
     """The difference of two runs, whose traces are compared in pairs.
 
     Attributes:

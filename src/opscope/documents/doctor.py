@@ -1,8 +1,9 @@
 """Whether everything that opscope uses works here: the schema ``opscope.doctor/1``."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct
 
 
 class Status(StrEnum):
@@ -21,8 +22,7 @@ class Status(StrEnum):
     ABSENT = "absent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineCheck:
+class MachineCheck(Struct, frozen=True, kw_only=True):
     """One check of the machine.
 
     Attributes:
@@ -38,8 +38,7 @@ class MachineCheck:
     fix: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorDocument:
+class DoctorDocument(Struct, frozen=True, kw_only=True):
     """All checks.
 
     Attributes:

@@ -1,7 +1,8 @@
 """What is known about the most expensive operators of a trace: the schema ``opscope.dossier/1``."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from opscope.documents.explain import ExplainDocument
 from opscope.documents.findings import Finding
@@ -9,16 +10,14 @@ from opscope.documents.statements import Findings
 from opscope.documents.trust import Check
 
 
-@dataclass(frozen=True, slots=True)
-class Dossier:
+class Dossier(Struct, frozen=True):
     """One operator: its explanation, as from ``opscope explain``, and the statements on it."""
 
     explanation: ExplainDocument
     findings: Findings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DossierDocument:
+class DossierDocument(Struct, frozen=True, kw_only=True):
     """The most expensive operators of a trace, and the trust checks that it fails.
 
     Attributes:

@@ -3,8 +3,9 @@
 Times are integer nanoseconds. Unknown values are null; ``how`` and ``basis`` say how the others are known.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from opscope.documents.launch import OccupancyEntry
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
@@ -13,8 +14,7 @@ from opscope.knowledge.kernels.decoded import DecodedKernel
 from opscope.knowledge.kernels.kernel_source import How
 
 
-@dataclass(frozen=True, slots=True)
-class HostFileEntry:
+class HostFileEntry(Struct, frozen=True):
     """The file of a C++ function: verified if its own code names it, else likely (its neighbours' file)."""
 
     file: str
@@ -23,8 +23,7 @@ class HostFileEntry:
     url: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class NativeFunctionEntry:
+class NativeFunctionEntry(Struct, frozen=True):
     """The native function behind an operator.
 
     Attributes:
@@ -44,8 +43,7 @@ class NativeFunctionEntry:
     calls: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchRow:
+class LaunchRow(Struct, frozen=True):
     """Inputs of an operator, the kernel they launched, and how."""
 
     operator: str | None
@@ -67,8 +65,7 @@ class LaunchRow:
     max_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class CostEntry:
+class CostEntry(Struct, frozen=True):
     """Its cost in the trace. ``total_device_ns`` includes nested operators; ``share`` is of the device sum."""
 
     calls: int
@@ -78,8 +75,7 @@ class CostEntry:
     share: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ContextEntry:
+class ContextEntry(Struct, frozen=True):
     """The sources of the answer. ``trace`` is null without a trace; ``failed_checks`` are its failed trust checks."""
 
     trace: str | None
@@ -88,8 +84,7 @@ class ContextEntry:
     failed_checks: tuple[Check, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateEntry:
+class CandidateEntry(Struct, frozen=True):
     """A file that may hold an operator's device kernels, and why it may."""
 
     file: str
@@ -97,16 +92,14 @@ class CandidateEntry:
     url: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceKernelsEntry:
+class DeviceKernelsEntry(Struct, frozen=True):
     """Files that may hold an operator's device kernels, judged by names alone. ``reason`` says why there are none."""
 
     candidates: tuple[CandidateEntry, ...]
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainDocument:
+class ExplainDocument(Struct, frozen=True, kw_only=True):
     """One operator or kernel.
 
     Attributes:

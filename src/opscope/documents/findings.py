@@ -1,7 +1,8 @@
 """Findings: what could make a step faster, where, by how much, the evidence, what to change, and how to verify it."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from opscope.documents.statements import Basis
 
@@ -54,8 +55,7 @@ class Rule(StrEnum):
     DEAREST_WORK = "dearest_work"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class Where(Struct, frozen=True, kw_only=True):
     """Where a finding is, as far as that was recorded; unknown fields are null.
 
     Attributes:
@@ -79,24 +79,21 @@ class Where:
     annotation: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SavingRange:
+class SavingRange(Struct, frozen=True):
     """A saving in nanoseconds per step: nearly certain (low), and if the change did all that it can (high)."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """One piece of evidence, and its basis."""
 
     text: str
     basis: Basis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing to do.
 
     Attributes:

@@ -1,14 +1,14 @@
 """Facts about GPUs: the schema ``opscope.gpus/1``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from opscope.record.driver import DriverDevice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFacts:
+class GpuFacts(Struct, frozen=True, kw_only=True):
     """One GPU model, or one device of this machine. Unknown figures are null.
 
     Attributes:
@@ -53,8 +53,7 @@ class GpuFacts:
     kind: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpusDocument:
+class GpusDocument(Struct, frozen=True, kw_only=True):
     """A table of GPUs.
 
     Attributes:

@@ -1,11 +1,11 @@
 """The check of a launch configuration, and how it fills a device: the schema ``opscope.launch/1``."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class OccupancyEntry:
+
+class OccupancyEntry(Struct, frozen=True):
     """Theoretical occupancy, computed from the launch and the device's limits.
 
     Attributes:
@@ -24,8 +24,7 @@ class OccupancyEntry:
     tail: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchDocument:
+class LaunchDocument(Struct, frozen=True, kw_only=True):
     """One launch configuration on one device.
 
     Attributes:

@@ -1,8 +1,9 @@
 """How far a trace's device time is from what the device allows: the schema ``opscope.limits/1``."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct
 
 from opscope.knowledge.costs import Product
 
@@ -15,8 +16,7 @@ class LimitedBy(StrEnum):
     FLOOR = "one kernel"
 
 
-@dataclass(frozen=True, slots=True)
-class PeaksEntry:
+class PeaksEntry(Struct, frozen=True):
     """The peaks of a device, and how they are known.
 
     Attributes:
@@ -38,8 +38,7 @@ class PeaksEntry:
     measured: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitRow:
+class LimitRow(Struct, frozen=True, kw_only=True):
     """The calls of an operator with the same inputs on one device. Figures of a call are means over the calls.
 
     Attributes:
@@ -96,8 +95,7 @@ class LimitRow:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitTotal:
+class LimitTotal(Struct, frozen=True, kw_only=True):
     """Rows added up: by operator, category, module or step.
 
     Attributes:
@@ -119,8 +117,7 @@ class LimitTotal:
     flop: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Utilisation:
+class Utilisation(Struct, frozen=True, kw_only=True):
     """How much of a device's peaks a step uses.
 
     Attributes:
@@ -140,8 +137,7 @@ class Utilisation:
     achieved_bytes_per_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsEntry:
+class LimitsEntry(Struct, frozen=True, kw_only=True):
     """The limits of one trace.
 
     Attributes:
@@ -161,8 +157,7 @@ class LimitsEntry:
     over_limit: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsDocument:
+class LimitsDocument(Struct, frozen=True, kw_only=True):
     """One trace.
 
     Attributes:
@@ -179,8 +174,7 @@ class LimitsDocument:
     totals: tuple[LimitTotal, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsDocuments:
+class LimitsDocuments(Struct, frozen=True, kw_only=True):
     """Several traces: the schema ``opscope.limits-list/1``."""
 
     schema: Literal["opscope.limits-list/1"] = "opscope.limits-list/1"

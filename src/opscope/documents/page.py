@@ -4,8 +4,9 @@ Long columns are lists of integers. Names and places in them are indices into th
 ``places`` of its timeline.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison
@@ -13,16 +14,14 @@ from opscope.documents.difference import DiffDocument
 from opscope.documents.trace import TraceDocument
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part of a step, in nanoseconds per step."""
 
     name: str
     ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepBar:
+class StepBar(Struct, frozen=True, kw_only=True):
     """What a device does in a step: the parts add up to ``step_ns``.
 
     Attributes:
@@ -44,8 +43,7 @@ class StepBar:
     unprofiled_ns: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackEntry:
+class TrackEntry(Struct, frozen=True, kw_only=True):
     """A track of slices in rows below each other: of a stream, of a thread, or of a device's idle time.
 
     Attributes:
@@ -75,16 +73,14 @@ class TrackEntry:
     count: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceEntry:
+class PlaceEntry(Struct, frozen=True):
     """A place in the program: the module and the line of Python, as indices of names; -1 if not recorded."""
 
     module: int
     python: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineEntry:
+class TimelineEntry(Struct, frozen=True, kw_only=True):
     """The timeline of a part of a trace.
 
     Attributes:
@@ -108,8 +104,7 @@ class TimelineEntry:
     places: tuple[PlaceEntry, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlameEntry:
+class FlameEntry(Struct, frozen=True, kw_only=True):
     """A flame graph as a tree. Nodes come after their parents; times exclude children.
 
     Attributes:
@@ -129,8 +124,7 @@ class FlameEntry:
     merged: list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AliveRow:
+class AliveRow(Struct, frozen=True, kw_only=True):
     """Memory that was alive at the peak, allocated by one operator, shape, module and line; null if unknown."""
 
     operator: str | None
@@ -141,8 +135,7 @@ class AliveRow:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryCurve:
+class MemoryCurve(Struct, frozen=True, kw_only=True):
     """Memory of one device over time. ``before_bytes``, ``alive`` and ``smaller_bytes`` add up to ``peak_bytes``.
 
     Attributes:
@@ -169,8 +162,7 @@ class MemoryCurve:
     smaller_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """Rows of a table that the page leaves out.
 
     Attributes:
@@ -186,8 +178,7 @@ class LeftOut:
     cpu_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelLimit:
+class KernelLimit(Struct, frozen=True, kw_only=True):
     """Sums over all modelled calls in which one kernel takes most of the time.
 
     Attributes:
@@ -209,8 +200,7 @@ class KernelLimit:
     least_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageTrace:
+class PageTrace(Struct, frozen=True, kw_only=True):
     """One trace of the page.
 
     Attributes:
@@ -240,8 +230,7 @@ class PageTrace:
     kernel_limits: tuple[KernelLimit, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """A change of the step's bound between two neighbouring sizes of a sweep.
 
     Attributes:
@@ -259,8 +248,7 @@ class Turn:
     after: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepEntry:
+class SweepEntry(Struct, frozen=True, kw_only=True):
     """A sweep, and the sizes between which the step's bound changes."""
 
     name: str
@@ -268,8 +256,7 @@ class SweepEntry:
     turns: tuple[Turn, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageDocument:
+class PageDocument(Struct, frozen=True, kw_only=True):
     """Everything on a page.
 
     Attributes:

@@ -1,11 +1,11 @@
 """The runs in a folder: the schema ``opscope.runs/1``."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
+
+class RunRow(Struct, frozen=True, kw_only=True):
     """One configuration of a run, or one command that ran under ``opscope exec``.
 
     Attributes:
@@ -25,8 +25,7 @@ class RunRow:
     step_ns: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunsDocument:
+class RunsDocument(Struct, frozen=True, kw_only=True):
     """The runs in a folder, the oldest first."""
 
     schema: Literal["opscope.runs/1"] = "opscope.runs/1"

@@ -1,12 +1,11 @@
 """Locations of source code, as in documents."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from opscope.knowledge.kernels.kernel_source import How
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceEntry:
+class PlaceEntry(Struct, frozen=True):
     """A line of a source file; ``line`` is null if only the file is known, ``function`` is the host function."""
 
     file: str
@@ -15,8 +14,7 @@ class PlaceEntry:
     url: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class SourceEntry:
+class SourceEntry(Struct, frozen=True):
     """Where the source of a kernel or operator is. What is unknown is null.
 
     Attributes:
@@ -49,8 +47,7 @@ class SourceEntry:
     git: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class NativeFunctionDetail:
+class NativeFunctionDetail(Struct, frozen=True):
     """The native function behind an operator on the device used.
 
     Attributes:

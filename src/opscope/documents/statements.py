@@ -4,11 +4,11 @@ A statement is structured evidence, from which its sentence is made last (`opsco
 be ranked by gain, compared, and acted on without parsing text.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
 
 from opscope.record.counters import Counters
 
@@ -38,16 +38,14 @@ class ActionKind(StrEnum):
     EVEN_WAVES = "thread blocks that fill the last wave"
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """A change, and the operator whose calls it applies to."""
 
     change: ActionKind
     operator: str
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
+class Gain(Struct, frozen=True):
     """The time that a change could save: nearly certain (low), and if it did all that the limit allows (high).
 
     Gains of statements about the same time overlap, and do not add up.
@@ -319,8 +317,7 @@ AnyEvidence = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class Statement(Struct, frozen=True, kw_only=True):
     """One statement.
 
     Attributes:
@@ -343,8 +340,7 @@ class Statement:
         return str(self.evidence.__struct_config__.tag)
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(Struct, frozen=True):
     """All statements on one operator.
 
     Attributes:

@@ -1,8 +1,9 @@
 """Sums of what a program did with CUDA, in the tables of ``nsys stats``: the schema ``opscope.stats/1``."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct
 
 
 class Report(StrEnum):
@@ -17,8 +18,7 @@ class Report(StrEnum):
     NVTX = "nvtx_sum"
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(Struct, frozen=True):
     """The distribution of a row's values, in the row's unit.
 
     Attributes:
@@ -37,8 +37,7 @@ class Distribution:
     stddev: float
 
 
-@dataclass(frozen=True, slots=True)
-class TimeRow:
+class TimeRow(Struct, frozen=True):
     """Durations in nanoseconds of everything with one name.
 
     Attributes:
@@ -56,16 +55,14 @@ class TimeRow:
     style: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SizeRow:
+class SizeRow(Struct, frozen=True):
     """Sizes in bytes of all memory operations of one kind."""
 
     name: str
     bytes: Distribution
 
 
-@dataclass(frozen=True, slots=True)
-class UnifiedMemoryRow:
+class UnifiedMemoryRow(Struct, frozen=True):
     """Events of unified memory at one address.
 
     Attributes:
@@ -83,8 +80,7 @@ class UnifiedMemoryRow:
     bytes_per_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class UnifiedMemoryTotals:
+class UnifiedMemoryTotals(Struct, frozen=True):
     """The same over all addresses."""
 
     to_device_bytes: int
@@ -95,8 +91,7 @@ class UnifiedMemoryTotals:
     highest_address: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReportEntry:
+class ReportEntry(Struct, frozen=True):
     """One table, the largest total first. Only one of ``times``, ``sizes`` and ``addresses`` has rows.
 
     Attributes:
@@ -121,8 +116,7 @@ class ReportEntry:
         return self.times or self.sizes or self.addresses
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessEntry:
+class ProcessEntry(Struct, frozen=True):
     """One process, which is one trace.
 
     Attributes:
@@ -149,8 +143,7 @@ class ProcessEntry:
     failed_calls: tuple[tuple[str, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
+class Stats(Struct, frozen=True, kw_only=True):
     """Sums over all processes together."""
 
     schema: Literal["opscope.stats/1"] = "opscope.stats/1"

@@ -4,8 +4,9 @@ Every command that reports on a trace takes its figures from here: ``opscope ana
 report of ``opscope profile``, the comparison of a sweep.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from opscope.documents.bound import Bound
 from opscope.documents.findings import Finding
@@ -20,8 +21,7 @@ from opscope.record.step_kinds import OwnClock, StepsFound
 from opscope.trace.model import TraceSource
 
 
-@dataclass(frozen=True, slots=True)
-class WindowEntry:
+class WindowEntry(Struct, frozen=True):
     """The time span that idle time and shares refer to. ``duration_ns`` is its length without gaps between steps."""
 
     kind: str
@@ -30,8 +30,7 @@ class WindowEntry:
     duration_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceEntry:
+class DeviceEntry(Struct, frozen=True):
     """One device. ``compute + exposed_communication + exposed_memcpy + idle = window``, all within the window.
 
     ``busy_ns`` is the union of all its activities, ``outside_window_ns`` the part of that union outside the window.
@@ -52,8 +51,7 @@ class DeviceEntry:
     idle_by_cause_ns: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ShapeRow:
+class ShapeRow(Struct, frozen=True):
     """The calls of an operator with the same input shapes and types (as JSON text; null if not recorded)."""
 
     input_dims: str | None
@@ -64,8 +62,7 @@ class ShapeRow:
     self_cpu_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRow:
+class KernelRow(Struct, frozen=True):
     """All activities of one name on one device; within an operator, also of one launch geometry.
 
     Attributes:
@@ -99,8 +96,7 @@ class KernelRow:
     source_how: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CallerRow:
+class CallerRow(Struct, frozen=True):
     """A place in Python code that called an operator."""
 
     place: str
@@ -109,8 +105,7 @@ class CallerRow:
     self_cpu_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorDetail:
+class OperatorDetail(Struct, frozen=True):
     """Details of one operator.
 
     ``shapes``, ``kernels`` and ``called_from`` list the most expensive ones; the counts are of all.
@@ -134,8 +129,7 @@ class OperatorDetail:
     findings: Findings | None
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorRow:
+class OperatorRow(Struct, frozen=True):
     """One operator over all its calls. Self times may be added up, totals may not.
 
     ``native_function`` is its entry in ``native_functions.yaml`` (search for ``- func: NAME``), ``cpp_function`` the
@@ -155,8 +149,7 @@ class OperatorRow:
     detail: OperatorDetail | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CategoryRow:
+class CategoryRow(Struct, frozen=True):
     """One category of operators.
 
     Unlinked kernels are classified by their names, or form a category of their own if the names say nothing; unlinked
@@ -170,8 +163,7 @@ class CategoryRow:
     self_cpu_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """Statistics of a set of durations."""
 
     count: int
@@ -180,8 +172,7 @@ class Spread:
     p95_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchCallRow:
+class LaunchCallRow(Struct, frozen=True):
     """One runtime or driver API function."""
 
     name: str
@@ -190,8 +181,7 @@ class LaunchCallRow:
     mean_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchesEntry:
+class LaunchesEntry(Struct, frozen=True):
     """How the host fed the devices. Spreads are null if nothing was launched; backlog is not overhead.
 
     ``without_activity`` counts launches without an activity; null if activities do not carry the ids of launches.
@@ -204,8 +194,7 @@ class LaunchesEntry:
     calls: tuple[LaunchCallRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One ``ProfilerStep`` on one device. An activity belongs to the step that launched it.
 
     Attributes:
@@ -236,8 +225,7 @@ class Step:
     cold: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GapRow:
+class GapRow(Struct, frozen=True, kw_only=True):
     """A stretch in which a device did nothing.
 
     Attributes:
@@ -278,8 +266,7 @@ class GapRow:
     waited_for: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GraphNodeRow:
+class GraphNodeRow(Struct, frozen=True):
     """One node of a replayed CUDA graph; ``captured_operator`` launched it when the graph was captured."""
 
     device: int | None
@@ -296,8 +283,7 @@ class GraphNodeRow:
     captured_how: str
 
 
-@dataclass(frozen=True, slots=True)
-class CapturedRow:
+class CapturedRow(Struct, frozen=True):
     """Launches captured into graphs by one operator (null if none made them) with the same inputs."""
 
     name: str | None
@@ -306,8 +292,7 @@ class CapturedRow:
     launches: int
 
 
-@dataclass(frozen=True, slots=True)
-class BackwardRow:
+class BackwardRow(Struct, frozen=True):
     """A backward node and the forward operator with the same sequence number; null if there is none."""
 
     forward: str | None
@@ -317,8 +302,7 @@ class BackwardRow:
     backward_device_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class AnnotationRow:
+class AnnotationRow(Struct, frozen=True):
     """The ranges of one name: ``record_function``, NVTX. Nested ones are named by their path.
 
     Attributes:
@@ -342,8 +326,7 @@ class AnnotationRow:
     self_cpu_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationRow:
+class IterationRow(Struct, frozen=True, kw_only=True):
     """The iterations of a server of one kind and size.
 
     Attributes:
@@ -372,16 +355,14 @@ class IterationRow:
     bound: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class UnlinkedEntry:
+class UnlinkedEntry(Struct, frozen=True):
     """Activities without a recorded operator."""
 
     activities: int
     device_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryEntry:
+class MemoryEntry(Struct, frozen=True):
     """Recorded allocations on one device; ``device`` is null for the host."""
 
     device: int | None
@@ -391,8 +372,7 @@ class MemoryEntry:
     top_operators: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class SampleSummary:
+class SampleSummary(Struct, frozen=True):
     """Repeated measurements of one quantity, in nanoseconds.
 
     Attributes:
@@ -413,8 +393,7 @@ class SampleSummary:
     median_high_ns: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(Struct, frozen=True, kw_only=True):
     """Times of whole steps, by how they were measured. Times of different kinds must not be mixed.
 
     Attributes:
@@ -448,8 +427,7 @@ class Measurement:
     tokens_per_second: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureEntry:
+class CaptureEntry(Struct, frozen=True, kw_only=True):
     """What opscope recorded beside the trace; see `opscope.record.capture.CaptureRecord`."""
 
     configuration: Configuration
@@ -465,8 +443,7 @@ class CaptureEntry:
     steps: StepsFound | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LightEntry:
+class LightEntry(Struct, frozen=True, kw_only=True):
     """A pass over the same steps that collected only device activities, and so hardly slowed the host down.
 
     Attributes:
@@ -481,8 +458,7 @@ class LightEntry:
     steps: tuple[Step, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceDocument:
+class TraceDocument(Struct, frozen=True, kw_only=True):
     """One trace. Operators' ``self_device_ns`` + ``unlinked.device_ns`` = kernels' ``total_ns`` = devices' ``sum_ns``.
 
     Attributes:
@@ -565,8 +541,7 @@ class TraceDocument:
         return self.capture.configuration.id if self.capture else self.trace or self.source.path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceDocuments:
+class TraceDocuments(Struct, frozen=True, kw_only=True):
     """Several traces that one command analysed, such as the ranks of a job: the schema ``opscope.analyses/1``."""
 
     schema: Literal["opscope.analyses/1"] = "opscope.analyses/1"

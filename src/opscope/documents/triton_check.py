@@ -1,8 +1,9 @@
 """Whether a Triton kernel is right, in Triton's interpreter and on the GPU: the schema ``opscope.triton-check/1``."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct
 
 
 class ProblemKind(StrEnum):
@@ -23,8 +24,7 @@ class ProblemKind(StrEnum):
     UNWRITTEN_RESULT = "part of a result is not written"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryProblem:
+class MemoryProblem(Struct, frozen=True, kw_only=True):
     """Accesses of one line of a kernel that are wrong in the same way.
 
     Attributes:
@@ -54,8 +54,7 @@ class MemoryProblem:
     in_storage: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class Agreement(Struct, frozen=True, kw_only=True):
     """The comparison of a result with the right one.
 
     Attributes:
@@ -78,8 +77,7 @@ class Agreement:
     tolerance: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRun:
+class KernelRun(Struct, frozen=True, kw_only=True):
     """One run of the case.
 
     Attributes:
@@ -107,8 +105,7 @@ class KernelRun:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TritonCheckDocument:
+class TritonCheckDocument(Struct, frozen=True, kw_only=True):
     """A case, run in Triton's interpreter, and on the GPU if there is one.
 
     Attributes:

@@ -1,8 +1,9 @@
 """Results of the checks whether a trace's figures can be trusted; `opscope.analysis.trust.checks` makes them."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct
 
 
 class Verdict(StrEnum):
@@ -42,8 +43,7 @@ class CheckName(StrEnum):
     WITHIN_LIMITS = "within_limits"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One check of a trace.
 
     Attributes:
@@ -73,8 +73,7 @@ def worst_verdict(checks: tuple[Check, ...]) -> Verdict:
     return next((v for v in (Verdict.FAIL, Verdict.WARN) if v in found), Verdict.PASS)
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(Struct, frozen=True):
     """All checks of one trace; the verdict is the worst of them."""
 
     verdict: Verdict

@@ -10,12 +10,13 @@ results as one of the trace.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.lanes import lanes_of
@@ -42,8 +43,7 @@ _SMALL_OPENING = 64 << 10  # bytes of an opening that may take more than half of
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A chunk of a file that is written piece by piece.
 
     Attributes:
@@ -208,8 +208,7 @@ def _joined(texts: pl.Series) -> bytes:
     return joined
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
+class _Order(Struct, frozen=True):
     """The order of all events by time; of events that begin together, earlier tables and rows come first.
 
     Attributes:

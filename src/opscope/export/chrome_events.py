@@ -6,11 +6,11 @@ encoded only once.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.structure.arrays import column
 from opscope.analysis.structure.links import link
@@ -58,8 +58,7 @@ _ALLOCATION_NUMBERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Tracks:
+class Tracks(Struct, frozen=True):
     """The thread ids under which each table's rows are drawn; ``device`` has activities' devices, -1 if unknown."""
 
     ranges: Ints
@@ -73,16 +72,14 @@ class Tracks:
     migrations: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
+class _Text(Struct, frozen=True):
     """A piece of an event's text: an expression, null for events without the piece, and its most bytes."""
 
     of: pl.Expr
     longest: int
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(Struct, frozen=True):
     """The events of one table.
 
     Attributes:

@@ -1,10 +1,10 @@
 """The tables that SQL sees: a trace's records and what was computed from them, with a meaning for each column."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.rows import gaps_table, iterations_table, steps_table
@@ -13,8 +13,7 @@ from opscope.render.blocks import Table
 from opscope.trace.columns import TABLES
 
 
-@dataclass(frozen=True, slots=True)
-class _Computed:
+class _Computed(Struct, frozen=True):
     """A table of an analysis; ``own`` has the meanings of columns that differ from `_MEANINGS`."""
 
     meaning: str

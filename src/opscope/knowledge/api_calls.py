@@ -7,9 +7,10 @@ Driver API and the HIP Runtime API.
 
 import functools
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 
 class ApiKind(StrEnum):
@@ -29,8 +30,7 @@ class ApiKind(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class ApiCall:
+class ApiCall(Struct, frozen=True):
     """One function of an API.
 
     Attributes:
@@ -44,8 +44,7 @@ class ApiCall:
     blocks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ApiRule:
+class ApiRule(Struct, frozen=True):
     """A rule that recognises calls by their names; the first rule of `API_RULES` that fits decides.
 
     Attributes:

@@ -3,8 +3,10 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.knowledge.dtypes import DataType, recorded_dtype
 
@@ -14,8 +16,7 @@ _LARGEST: Final = 1 << 48  # elements: a hundred times what any device holds
 _LONGEST_NUMBER: Final = 12  # digits
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCall:
+class RecordedCall(Struct, frozen=True):
     """The inputs of one call as recorded, one entry per argument of the schema.
 
     Attributes:

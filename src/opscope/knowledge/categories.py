@@ -12,9 +12,10 @@ functional form.
 import enum
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions
 from opscope.knowledge.rules import NameRule, compiled
@@ -53,8 +54,7 @@ class Category(enum.StrEnum):
     OTHER = "Other"
 
 
-@dataclass(frozen=True, slots=True)
-class Classification:
+class Classification(Struct, frozen=True):
     """A category and why.
 
     Attributes:
@@ -68,8 +68,7 @@ class Classification:
     by_fact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
+class _Family(Struct, frozen=True):
     """What is known of an operator over all its overloads and variants (functional, in-place, out)."""
 
     base: str
@@ -93,8 +92,7 @@ class _Family:
         return pattern.search(self.base) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(Struct, frozen=True):
     category: Category
     words: str
     by_fact: bool

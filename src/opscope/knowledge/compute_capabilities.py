@@ -2,14 +2,14 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MultiprocessorLimits:
+
+class MultiprocessorLimits(Struct, frozen=True, kw_only=True):
     """The limits of one multiprocessor.
 
     Attributes:
@@ -26,8 +26,7 @@ class MultiprocessorLimits:
     shared_memory_unit_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeCapability:
+class ComputeCapability(Struct, frozen=True, kw_only=True):
     """A generation of NVIDIA's devices.
 
     Attributes:

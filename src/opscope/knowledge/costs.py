@@ -8,16 +8,16 @@ lower bound: repeated reads are not counted, and gathers count only what they to
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.knowledge.calls import RecordedCall, Shape
 from opscope.knowledge.categories import Category
 from opscope.knowledge.dtypes import DataType, promoted, recorded_dtype
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """What one call must do at least.
 
     Attributes:
@@ -40,8 +40,7 @@ class Cost:
     shared_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Struct, frozen=True):
     """The sizes of a matrix product: ``batch`` times ``rows`` x ``depth`` by ``depth`` x ``columns``."""
 
     rows: int

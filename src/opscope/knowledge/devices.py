@@ -2,10 +2,11 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any, Final, Literal
+
+from msgspec import Struct, field
 
 DeviceClass = Literal["data centre", "workstation", "consumer", "embedded"]
 # The driver reports a little less than what a card is sold with: reserved memory, ECC.
@@ -13,8 +14,7 @@ _LEAST_MEMORY: Final = 0.85
 _AGREE: Final = 1.05  # rates per cycle that differ by less are one rate, rounded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """One model.
 
     Attributes:
@@ -150,8 +150,7 @@ def _per_cycle(device: Device, precision: str) -> float:
     return device.peaks.get(precision, 0.0) / cycles if cycles else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Peaks:
+class Peaks(Struct, frozen=True):
     """The most that one device can do.
 
     Attributes:

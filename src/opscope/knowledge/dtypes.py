@@ -1,12 +1,12 @@
 """Data types of tensor elements, in all their spellings: PyTorch's, the profiler's, C++'s in kernel names."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class DataType:
+
+class DataType(Struct, frozen=True):
     """One element type.
 
     Attributes:

@@ -9,10 +9,11 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError
 from opscope.base.files import unpacked_gzip
@@ -111,8 +112,7 @@ class _Names(msgspec.Struct, gc=False):
     functions: list[_Name]
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(Struct, frozen=True):
     """Which native function an operator's recorded calls ran, and how that is known.
 
     Attributes:
@@ -130,8 +130,7 @@ class Resolution:
     other_overloads: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCalls:
+class RecordedCalls(Struct, frozen=True):
     """Calls of one operator with the same input types (the profiler's ``Input type`` list; None if not recorded)."""
 
     input_types: tuple[str, ...] | None

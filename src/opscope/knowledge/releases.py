@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import TypeVar
 
+from msgspec import Struct
+
 T = TypeVar("T")
 _VERSION = re.compile(r"(?P<release>\d+(?:\.\d+)*)(?P<rest>[^+]*)(?:\+(?P<local>.*))?")
 
 
-@dataclass(frozen=True, slots=True)
-class TorchVersion:
+class TorchVersion(Struct, frozen=True):
     """A version of PyTorch: ``2.11.0+cu130``.
 
     Attributes:

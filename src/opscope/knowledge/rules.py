@@ -3,14 +3,14 @@
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
+
+from msgspec import Struct
 
 Entry = Mapping[str, str | list[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class NameRule:
+class NameRule(Struct, frozen=True):
     """A rule on names.
 
     Attributes:

@@ -2,10 +2,11 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.knowledge.compute_capabilities import version_of
 
@@ -13,8 +14,7 @@ from opscope.knowledge.compute_capabilities import version_of
 _FIRST_DRIVER: Final = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Toolkit:
+class Toolkit(Struct, frozen=True, kw_only=True):
     """One release of CUDA.
 
     Attributes:

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import fields
 
 from opscope.analysis.costs import statements as rules
 from opscope.analysis.costs.launch_shapes import rows_of
@@ -31,8 +32,7 @@ _UNNAMED = re.compile(r"^(?:\w+ )?[\w:<]*unnamed>::")  # anonymous namespaces, a
 Measure = Callable[[OperatorCall], tuple[Counters, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
+class _Inputs(Struct, frozen=True):
     """The inputs of a call as JSON text; the fields are columns of `Analysis.launch_shapes`."""
 
     input_dims: str | None = None

@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.costs.launch_shapes import rows_of
@@ -44,8 +45,7 @@ _NOT_OPERATORS = (Category.FRAMEWORK, Category.COMMUNICATION, Category.COMPILED)
 _YAML = "aten/src/ATen/native/native_functions.yaml"
 
 
-@dataclass
-class Lookup:
+class Lookup(Struct, dict=True):
     """What names are looked up in.
 
     Attributes:

@@ -1,10 +1,11 @@
 """Where the source of an operator is: the one answer that statistics, reports and ``explain`` give."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import polars as pl
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
@@ -14,8 +15,7 @@ from opscope.lookup.source_links import source_entry
 _GENERATED = "Triton"  # kernels that have a file of their own, and call nothing
 
 
-@dataclass
-class OperatorSources:
+class OperatorSources(Struct, dict=True):
     """Answers for one PyTorch, and one trace where there is one.
 
     Attributes:
@@ -27,7 +27,7 @@ class OperatorSources:
     resolver: SourceResolver
     analysis: Analysis | None
     native_of: Callable[[str], NativeFunctionDetail | None]
-    _answers: dict[str, SourceEntry] = field(default_factory=dict, repr=False)
+    _answers: dict[str, SourceEntry] = field(default_factory=dict)
 
     def of_operator(self, name: str) -> SourceEntry:
         """Return where an operator's source is.

@@ -3,9 +3,10 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError
 from opscope.knowledge.compute_capabilities import version_of
@@ -20,8 +21,7 @@ _FIRST_WITH_RELEASE: Final = 130000  # since CUDA 13, the number is made of CUDA
 _HOW: Final = "pip install 'opscope[cuda]' (it holds nvidia-cuda-cupti), or install a CUDA toolkit"
 
 
-@dataclass(frozen=True, slots=True)
-class Cupti:
+class Cupti(Struct, frozen=True):
     """A CUPTI that programs can be built for.
 
     Attributes:

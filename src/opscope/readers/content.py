@@ -1,8 +1,9 @@
 """Cuts a file's content into events. Needs neither numpy nor polars, so it can run while those are imported."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from opscope.base.errors import BadInputError
 from opscope.readers import native
@@ -17,8 +18,7 @@ _SLOWER = 1024
 _LEAST = 128  # bytes that the shortest event counts as
 
 
-@dataclass(slots=True)
-class Content:
+class Content(Struct):
     """A file that was read to its end, or to where damage stopped the reader.
 
     Attributes:

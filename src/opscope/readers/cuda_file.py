@@ -8,11 +8,11 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from opscope.base.errors import BadInputError
 
@@ -43,8 +43,7 @@ _MOST_ROWS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CudaFile:
+class CudaFile(Struct, frozen=True):
     """The content of a file.
 
     Attributes:

@@ -8,11 +8,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import polars as pl
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 
@@ -28,8 +29,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Sentence = Annotated[str, msgspec.Meta(max_length=2_000)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedFrom:
+class ExportedFrom(Struct, frozen=True, kw_only=True):
     """What an exported file keeps of the original trace.
 
     Attributes:

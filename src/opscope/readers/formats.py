@@ -5,9 +5,10 @@ what the reader holds.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from opscope.base.errors import NotATraceError
 from opscope.readers import native
@@ -56,8 +57,7 @@ class EventReader(ContentReader, Protocol):
         """The number of bytes after the list of events."""
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """A kind of file that traces are read from.
 
     Attributes:

@@ -7,11 +7,11 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
 
 from opscope.base.errors import BadInputError, NotATraceError
 from opscope.base.files import path_text
@@ -36,8 +36,7 @@ from opscope.trace.schema import SCHEMAS
 _LIKE_PERFETTO = b"\x0a"
 
 
-@dataclass(slots=True)
-class _Oddities:
+class _Oddities(Struct):
     """Counts of what had to be replaced or left out; see `TraceSource`."""
 
     replaced_bytes: int = 0

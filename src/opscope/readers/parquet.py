@@ -13,12 +13,12 @@ import os
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 import polars as pl
+from msgspec import Struct, field
 
 from opscope._version import __version__
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
@@ -44,8 +44,7 @@ _COLUMNS_ADDED_LATER: Final = frozenset({("launches", "status"), ("allocations",
 _LISTS: Final = frozenset({"input_dims", "input_types", "input_strides", "concrete_inputs"})  # JSON text of lists
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreManifest:
+class StoreManifest(Struct, frozen=True, kw_only=True):
     """What a directory of Parquet files holds.
 
     Attributes:
@@ -201,8 +200,7 @@ def _check_counts(directory: Path, source: TraceSource) -> None:
         raise BadInputError(f"{directory} is no whole Parquet store of opscope: it counts less than nothing")
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(Struct, frozen=True):
     """The file of one table, and the manifest's number of rows and digest of it (None if it has none)."""
 
     path: Path

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.readers.events import dim3, list_text, text_of
 from opscope.readers.native.filled import Array
@@ -31,8 +31,7 @@ _READINGS: Final[Mapping[str, Callable[[Any], str | None]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TextColumn:
+class TextColumn(Struct, frozen=True):
     """A decoded column, and how many bytes were replaced or unreadable, counted for every row that uses the text."""
 
     values: pl.Series

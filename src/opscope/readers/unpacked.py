@@ -4,10 +4,11 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError
 
@@ -37,8 +38,7 @@ class Takes(Protocol):
         """Read pieces of some size from a file descriptor; return how many bytes (0 only at its end), and texts."""
 
 
-@dataclass(slots=True)
-class Source:
+class Source(Struct):
     """A file to read once.
 
     Attributes:

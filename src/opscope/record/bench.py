@@ -1,10 +1,9 @@
 """The request for a benchmark, sent to the process that measures."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchRequest:
+class BenchRequest(Struct, frozen=True, kw_only=True):
     """One benchmark.
 
     Attributes:

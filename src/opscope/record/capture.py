@@ -1,15 +1,15 @@
 """What was measured of one configuration."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine, Rank
 from opscope.record.step_kinds import OwnClock, StepsFound
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadInfo:
+class WorkloadInfo(Struct, frozen=True):
     """What was built for a configuration.
 
     Attributes:
@@ -35,8 +35,7 @@ class WorkloadInfo:
     dtype: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Clocks:
+class Clocks(Struct, frozen=True):
     """GPU clocks while the unprofiled steps ran, sampled by ``nvidia-smi``.
 
     Attributes:
@@ -60,8 +59,7 @@ class Clocks:
     limited_by: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Benchmark:
+class Benchmark(Struct, frozen=True):
     """Unprofiled steps. Every sample is kept.
 
     Attributes:
@@ -87,8 +85,7 @@ class Benchmark:
     between_marks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PeakMemory:
+class PeakMemory(Struct, frozen=True):
     """Peak memory over all unprofiled steps, including the cold one; for a ``with`` block, over the block.
 
     Attributes:
@@ -102,8 +99,7 @@ class PeakMemory:
     resident_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RawTrace:
+class RawTrace(Struct, frozen=True):
     """A trace file.
 
     Attributes:
@@ -115,8 +111,7 @@ class RawTrace:
     replaced_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureRecord:
+class CaptureRecord(Struct, frozen=True, kw_only=True):
     """One measured configuration.
 
     Attributes:

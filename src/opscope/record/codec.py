@@ -24,7 +24,7 @@ def decode(path: Path, kind: type[T]) -> T:
 
     Args:
         path: the file.
-        kind: the dataclass of the record.
+        kind: the record's type.
 
     Raises:
         BadInputError: the file is missing, damaged, or not such a record.

@@ -1,8 +1,9 @@
 """What runs, and how it is collected."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, cast
+
+from msgspec import Struct, field
 
 from opscope.record.settings import Attention, Dtype, Mode, Value, in_file_names, order_of
 
@@ -10,8 +11,7 @@ Activity = Literal["cpu", "cuda"]
 DEVICE_NAME = r"auto|cpu|cuda(:\d+)?"  # the names by which users choose a device
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Struct, frozen=True):
     """One point of a sweep. A setting without a value is left to the workload.
 
     Attributes:
@@ -67,8 +67,7 @@ class Configuration:
         return hash((self.target, frozenset(self.settings.items()), frozenset(self.axes.items())))
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     """torch.profiler's schedule, in steps: ``repeat`` cycles of ``wait``, ``warmup`` and ``active``."""
 
     wait: int = 1
@@ -77,8 +76,7 @@ class Schedule:
     repeat: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureOptions:
+class CaptureOptions(Struct, frozen=True):
     """How a configuration is measured.
 
     Attributes:

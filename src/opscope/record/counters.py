@@ -1,10 +1,9 @@
 """Hardware counters of kernels, and the calls that are replayed to read them."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Struct, frozen=True):
     """Hardware counters of one kernel, replayed alone under Nsight Compute: caches flushed, clocks at their base.
 
     Attributes:
@@ -35,8 +34,7 @@ class Counters:
     stalls: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCounters:
+class KernelCounters(Struct, frozen=True):
     """One launch of a kernel under Nsight Compute, with all its metrics.
 
     Attributes:
@@ -53,16 +51,14 @@ class KernelCounters:
     metrics: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Precision:
+class Precision(Struct, frozen=True):
     """PyTorch's settings that decide whether float32 is multiplied as TF32."""
 
     float32_matmul: str
     cudnn_allow_tf32: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorCall:
+class OperatorCall(Struct, frozen=True):
     """One recorded call with all that is needed to repeat it.
 
     Attributes:

@@ -1,10 +1,9 @@
 """What the CUDA driver reports about itself and this machine's devices."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverDevice:
+class DriverDevice(Struct, frozen=True, kw_only=True):
     """One device, as ``cuDeviceGetAttribute`` describes it.
 
     Attributes:
@@ -52,8 +51,7 @@ class DriverDevice:
         return " MIG " in self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
+class Driver(Struct, frozen=True, kw_only=True):
     """The driver's answer.
 
     Attributes:

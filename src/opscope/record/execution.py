@@ -1,15 +1,15 @@
 """The record of one ``opscope exec``: which command ran, how it ended, and its recordings."""
 
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 EXECUTION: Final = "exec.json"  # the record's file in a run directory
 RAW: Final = "raw"  # the folder of the recordings in a run directory
 RECORDING_ENDING: Final = ".cudarec"
 
 
-@dataclass(frozen=True, slots=True)
-class OtherTool:
+class OtherTool(Struct, frozen=True):
     """A profiler or debugger that the command started, and that ran without the collector.
 
     Attributes:
@@ -21,8 +21,7 @@ class OtherTool:
     after_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
+class Execution(Struct, frozen=True, kw_only=True):
     """One command that ran under the collector.
 
     Attributes:

@@ -1,10 +1,9 @@
 """The request for a listing of kernels, sent to the process that compiles them."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListingRequest:
+class ListingRequest(Struct, frozen=True, kw_only=True):
     """Which kernels to list: those of a function, or one Triton kernel.
 
     Attributes:

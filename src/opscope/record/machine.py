@@ -1,10 +1,9 @@
 """Where a measurement ran: the machine, the framework on it, and the process's place among others."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One GPU as the framework and the driver describe it."""
 
     index: int
@@ -14,8 +13,7 @@ class Gpu:
     memory_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """The machine. ``driver`` is None without an NVIDIA driver; ``gpus`` is empty if none was used."""
 
     platform: str
@@ -25,8 +23,7 @@ class Machine:
     driver: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Framework:
+class Framework(Struct, frozen=True):
     """The PyTorch that ran. Versions of what is not installed are None.
 
     Attributes:
@@ -58,8 +55,7 @@ class Framework:
         return self.device.startswith("cuda")
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """The place of a process in a distributed job, as torchrun sets it (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``)."""
 
     number: int

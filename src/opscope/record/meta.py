@@ -1,10 +1,9 @@
 """Messages to and from the process that repeats recorded calls with tensors that have no data."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class MetaCall:
+class MetaCall(Struct, frozen=True):
     """A recorded call: the operator, and its inputs as JSON lists, as the profiler records them."""
 
     operator: str
@@ -14,8 +13,7 @@ class MetaCall:
     concrete_inputs: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
+class Rebuilt(Struct, frozen=True):
     """The costs of a repeated call.
 
     Attributes:
@@ -31,8 +29,7 @@ class Rebuilt:
     rewritten_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class MetaAnswer:
+class MetaAnswer(Struct, frozen=True):
     """One line of the answer: the costs of a call, or None if it was refused or failed.
 
     The first line answers no call; it says that the process is ready.

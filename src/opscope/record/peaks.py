@@ -1,11 +1,11 @@
 """What ``opscope peaks`` measured on a device: the schema ``opscope.peaks/1``."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakSample:
+
+class PeakSample(Struct, frozen=True, kw_only=True):
     """One measured pattern.
 
     Attributes:
@@ -21,8 +21,7 @@ class PeakSample:
     best: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPeaks:
+class MeasuredPeaks(Struct, frozen=True, kw_only=True):
     """The measured peaks of one device.
 
     Attributes:
@@ -49,8 +48,7 @@ class MeasuredPeaks:
     l2_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeaksList:
+class PeaksList(Struct, frozen=True, kw_only=True):
     """What one command measured: the schema ``opscope.peaks-list/1``."""
 
     schema: Literal["opscope.peaks-list/1"] = "opscope.peaks-list/1"

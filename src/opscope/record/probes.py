@@ -1,12 +1,11 @@
 """Results of the doctor's probes of a machine."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from opscope.record.driver import Driver
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Computed:
+class Computed(Struct, frozen=True, kw_only=True):
     """A computation on one GPU, compared with the CPU.
 
     Attributes:
@@ -18,8 +17,7 @@ class Computed:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchProbe:
+class TorchProbe(Struct, frozen=True, kw_only=True):
     """What PyTorch can do on this machine.
 
     Attributes:
@@ -57,8 +55,7 @@ class TorchProbe:
     profile_error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolProbe:
+class ToolProbe(Struct, frozen=True, kw_only=True):
     """A program, and a trial of it.
 
     Attributes:
@@ -74,8 +71,7 @@ class ToolProbe:
     tried: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probes:
+class Probes(Struct, frozen=True, kw_only=True):
     """All probes of a machine.
 
     Attributes:

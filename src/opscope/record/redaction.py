@@ -6,8 +6,9 @@ query of URLs, and anything that looks like a known kind of token.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from opscope.record.settings import SETTINGS, Value
 
@@ -98,8 +99,7 @@ _LONG: Final = 12  # characters of a value with digits that is taken for no ordi
 _SHORTEST_SCRUBBED: Final = 6  # shorter values stand in too many other words to be searched for
 
 
-@dataclass(slots=True)
-class Redactor:
+class Redactor(Struct):
     """Replaces secrets, and remembers them so that they can be removed from logs and messages too.
 
     Attributes:

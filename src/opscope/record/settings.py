@@ -5,8 +5,9 @@ A user's own target may have further settings (``--set NAME=VALUE``), of which o
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
 
 Value: TypeAlias = bool | int | float | str
 Mode = Literal["inference", "training"]
@@ -14,8 +15,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["eager", "sdpa"]
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One setting.
 
     Attributes:

@@ -1,7 +1,8 @@
 """What a step is: where it begins and ends, and what else repeated in a script."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class StepKind(StrEnum):
@@ -25,8 +26,7 @@ class StepKind(StrEnum):
     """All that was recorded of a program in which nothing repeated."""
 
 
-@dataclass(frozen=True, slots=True)
-class AlsoSeen:
+class AlsoSeen(Struct, frozen=True):
     """Something that repeated in a script and was not chosen as its steps.
 
     Attributes:
@@ -40,8 +40,7 @@ class AlsoSeen:
     median_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepsFound:
+class StepsFound(Struct, frozen=True):
     """Which steps were measured.
 
     Attributes:
@@ -61,8 +60,7 @@ class StepsFound:
     timed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OwnClock:
+class OwnClock(Struct, frozen=True):
     """Times of the same steps in another run of the script, with only a clock at their boundaries.
 
     Attributes:
@@ -76,8 +74,7 @@ class OwnClock:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class WantedSteps:
+class WantedSteps(Struct, frozen=True):
     """Which steps of a script to measure.
 
     Attributes:
@@ -89,8 +86,7 @@ class WantedSteps:
     annotation: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptRun:
+class ScriptRun(Struct, frozen=True):
     """What to do in one run of a script. The first run times and profiles; a second makes up for what that lacked.
 
     Attributes:

@@ -1,7 +1,8 @@
 """A sweep: its configurations, their files, and what became of each."""
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from opscope.record.capture import Clocks
 from opscope.record.configuration import CaptureOptions, Configuration
@@ -10,8 +11,7 @@ from opscope.record.machine import Framework, Machine
 FailureKind = Literal["usage", "environment", "out of memory", "error", "killed", "timeout"]
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why a configuration has no result.
 
     Attributes:
@@ -25,8 +25,7 @@ class Failure:
     log: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CycleFiles:
+class CycleFiles(Struct, frozen=True):
     """The files of one cycle of the profiler's schedule, relative to the run directory."""
 
     trace: str
@@ -34,8 +33,7 @@ class CycleFiles:
     report: str
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFiles:
+class EntryFiles(Struct, frozen=True):
     """The files of a configuration, existing or planned, relative to the run directory. Nothing else names them.
 
     Attributes:
@@ -54,8 +52,7 @@ class EntryFiles:
 Status = Literal["pending", "done", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One configuration of a sweep and its result.
 
     Attributes:
@@ -79,8 +76,7 @@ class Entry:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Struct, frozen=True, kw_only=True):
     """A sweep: what was run, in which environment, and the result of each configuration.
 
     Attributes:

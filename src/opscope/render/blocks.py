@@ -4,7 +4,7 @@ Text is plain. Text from a trace (operator and kernel names, paths) is wrapped i
 what it must not trust and can set it as code.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
 class Name(str):
@@ -17,8 +17,7 @@ Cell = str
 Inline = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
+class Paragraph(Struct, frozen=True):
     """Running text; `Name` parts are set as code."""
 
     parts: Inline
@@ -29,15 +28,13 @@ class Paragraph:
         return cls(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Bullets:
+class Bullets(Struct, frozen=True):
     """A list of items, each made of parts."""
 
     items: tuple[Inline, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table of text.
 
     Attributes:
@@ -56,8 +53,7 @@ class Table:
 Block = Paragraph | Bullets | Table
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A heading with its content."""
 
     title: Inline

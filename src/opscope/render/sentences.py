@@ -1,7 +1,8 @@
 """Writes statements as sentences: one per kind of evidence, made from the evidence alone."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from opscope.base.units import format_bytes, format_count, format_ns
 from opscope.documents import statements as doc

@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from opscope.render.blocks import Name, Table
 
@@ -13,8 +14,7 @@ T = TypeVar("T")
 
 
 # Without slots: on Python 3.11 a frozen generic class that has them cannot be built as ``Column[Row](...)``.
-@dataclass(frozen=True)
-class Column(Generic[T]):
+class Column(Struct, Generic[T], frozen=True):
     """A column of a table for people.
 
     Attributes:

@@ -1,10 +1,10 @@
 """Tables of an analysis by operator, kernel, shape, module, category, step, gap, iteration and more."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.rows import gaps_table, iterations_table, steps_table
@@ -18,8 +18,7 @@ from opscope.render.table_columns import Column, table_of
 from opscope.report.by import By
 
 
-@dataclass(frozen=True, slots=True)
-class _FrameColumn:
+class _FrameColumn(Struct, frozen=True):
     """A column for people: its heading, and a function that formats a value (it also gets the analysis).
 
     ``optional`` columns are left out if a terminal has no room.

@@ -1,7 +1,8 @@
 """Renders the comparison of a sweep as a table and as a report; every figure is in `SweepComparison`."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+
+from msgspec.structs import fields
 
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.comparison import ComparisonRow, ScalingRow, SweepComparison

@@ -1,8 +1,9 @@
 """Joins Nsight Compute's counters with a run as a `CountersDocument`, and renders it as a table."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Final
+
+from msgspec.structs import fields
 
 from opscope.analysis.costs.counters import counter_rows, joined_launches, kernels_without
 from opscope.base.units import format_bytes, format_count, format_ns
@@ -67,7 +68,7 @@ def counters_table(document: CountersDocument, top: int | None) -> Table:
 
 def counters_values(document: CountersDocument, top: int | None) -> Table:
     """Build the table for programs, with the document's field names and plain numbers; see `counters_table`."""
-    names = tuple(field.name for field in dataclasses.fields(CounterRow))
+    names = tuple(field.name for field in fields(CounterRow))
     rows = tuple(field_values(row, names) for row in document.kernels[:top])
     return Table(names, rows, frozenset(range(3, len(names))))
 

@@ -1,8 +1,9 @@
 """Builds a `LimitsDocument` from an analysed trace, and renders it as a table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Final
+
+from msgspec.structs import fields
 
 from opscope.analysis.costs.limit_totals import totals_by_module, totals_by_name, totals_by_step, utilisation
 from opscope.analysis.costs.limits import over_limit, peaks_of

@@ -1,10 +1,10 @@
 """Builds `Stats` from traces, and renders its tables with the headings of ``nsys stats``."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 import polars as pl
+from msgspec.structs import replace
 
 from opscope.analysis.costs.cuda_stats import failed_calls, report_of, span_of
 from opscope.analysis.structure.producer import process_name

@@ -2,10 +2,11 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.idle.timeline import DeviceTimeline
@@ -33,8 +34,7 @@ _MOST_LIMITS = 50  # rows of limits, those that lose most first
 _LISTED = 10  # shapes, kernels and callers listed per operator
 
 
-@dataclass(frozen=True, slots=True)
-class _Builder:
+class _Builder(Struct, frozen=True):
     """The inputs of a document. Only with a lookup does it get the details of operators and kernels."""
 
     measured: Measured
@@ -143,7 +143,7 @@ def _window(window: Window) -> doc.WindowEntry:
 
 def _capture(record: CaptureRecord) -> doc.CaptureEntry:
     # An entry holds some of the record's fields, under the same names.
-    names = [name for name in doc.CaptureEntry.__slots__ if name != "__weakref__"]
+    names = doc.CaptureEntry.__struct_fields__
     return doc.CaptureEntry(**{name: getattr(record, name) for name in names})
 
 
@@ -223,7 +223,7 @@ def _shapes(table: pl.DataFrame) -> Iterator[doc.ShapeRow]:
 
 def _kernels(table: pl.DataFrame, resolver: SourceResolver | None) -> Iterator[doc.KernelRow]:
     """Yield rows of `Analysis.kernels`, or of `Analysis.kernels_of` for one operator."""
-    columns = [name for name in table.columns if name in doc.KernelRow.__slots__]
+    columns = [name for name in table.columns if name in doc.KernelRow.__struct_fields__]
     for row in table.iter_rows(named=True):
         yield doc.KernelRow(**{"device": None, **{name: row[name] for name in columns}, **_named(row, resolver)})
 

@@ -6,9 +6,10 @@ Imports nothing large: commands start reading a file before they import numpy an
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import regular
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from opscope.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(Struct, frozen=True):
     """The origin of a trace in a run directory: the capture's record, and the cycle's number from 0."""
 
     directory: "RunDirectory"
@@ -38,8 +38,7 @@ class Capture:
     cycle: int
 
 
-@dataclass(frozen=True, slots=True)
-class TraceFile:
+class TraceFile(Struct, frozen=True):
     """A trace to read.
 
     Attributes:

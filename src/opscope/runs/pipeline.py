@@ -7,11 +7,12 @@ import functools
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope._version import __version__
 from opscope.analysis.analyzed import Analysis, analyze
@@ -49,8 +50,7 @@ from opscope.runs.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
 from opscope.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """One trace of a capture, joined with its record, and its document."""
 
     measured: Measured
@@ -62,8 +62,7 @@ class Result:
         return self.measured.analysis
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(Struct, frozen=True):
     """A configuration whose statistics and reports were written: its updated entry, and the results of its cycles."""
 
     entry: Entry

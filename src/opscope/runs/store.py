@@ -22,9 +22,11 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.base.files import digest_of, partial_prefix, regular, sweep, write_whole
@@ -51,8 +53,7 @@ _FORMS: Final = {
 _LONGEST_STEP_NS = 30 * 24 * 3_600 * NS_PER_S  # longer ones are taken for damage
 
 
-@dataclass(frozen=True, slots=True)
-class RunDirectory:
+class RunDirectory(Struct, frozen=True):
     """The files of one sweep. Names are relative to ``path`` wherever they are stored."""
 
     path: Path

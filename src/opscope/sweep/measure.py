@@ -1,10 +1,10 @@
 """Measure one configuration in this process: build it, time it, profile it, write its raw files. Needs PyTorch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from msgspec import Struct, field
 
 from opscope._version import __version__
 from opscope.base.errors import EnvironmentLacksError
@@ -31,8 +31,7 @@ from opscope.workloads.choice import build
 from opscope.workloads.stepping import Workload, refuse_unstarted
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """How far a configuration is: the phase, and the fraction of the phase that is done."""
 
     phase: str
@@ -42,8 +41,7 @@ class Progress:
 Report = Callable[[Progress], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """What is measured, and where it goes.
 
     Attributes:
@@ -60,8 +58,7 @@ class Task:
     actual: Configuration | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What a measurement found, beside what was asked for; the fields are those of `CaptureRecord`."""
 
     cold_step_ns: int | None

@@ -7,8 +7,10 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.base.errors import OpscopeError, UsageError
 from opscope.collect.script.found import Found
@@ -26,8 +28,7 @@ from opscope.record.sweep import EntryFiles
 from opscope.runs.store import RunDirectory
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptTask:
+class ScriptTask(Struct, frozen=True):
     """What a run of a script is to measure, and where it goes.
 
     Attributes:

@@ -3,8 +3,10 @@
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from opscope._version import __version__
 from opscope.base.errors import UsageError
@@ -18,8 +20,7 @@ from opscope.workloads.catalog import BUILT_IN, check, short_name, target_file
 Values = Mapping[str, Sequence[Value]]  # what a setting may take, by its name
 
 
-@dataclass(frozen=True, slots=True)
-class NamedSweep:
+class NamedSweep(Struct, frozen=True):
     """One sweep of a preset: the folder under the output directory, and its sizes."""
 
     folder: str

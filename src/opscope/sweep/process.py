@@ -7,11 +7,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError
 from opscope.base.processes import own_environment, own_process
@@ -85,8 +86,7 @@ def start_worker(request: Request, log: Path) -> "Worker":
     return process
 
 
-@dataclass(frozen=True, slots=True)
-class InProcess:
+class InProcess(Struct, frozen=True):
     """Measures each configuration in a process of its own.
 
     Attributes:

@@ -7,8 +7,10 @@ cores, a report would take from what is measured, and comes before it.
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.base.errors import OpscopeError
 from opscope.base.threads import cores
@@ -20,8 +22,7 @@ from opscope.sweep.worker import failure_of
 _CORES: Final = 4  # with fewer, a report takes from what the next worker does
 
 
-@dataclass(slots=True)
-class Reports:
+class Reports(Struct):
     """Makes reports, in the order in which they are asked for.
 
     Attributes:

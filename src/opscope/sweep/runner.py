@@ -8,8 +8,10 @@ import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from typing import Protocol, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import fields, replace
 
 from opscope.record.capture import CaptureRecord
 from opscope.record.configuration import CaptureOptions
@@ -46,8 +48,7 @@ class Measurer(Protocol):
         """Write the raw files that the entry names; return why that failed, or None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
+class Here(Struct, frozen=True):
     """Measures in this process. What the workload prints goes to standard error: standard output is for results.
 
     Attributes:
@@ -65,8 +66,7 @@ class Here:
             return run(request, progress, isolated=False).failure
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What a sweep is to do.
 
     Attributes:

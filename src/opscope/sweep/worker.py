@@ -12,10 +12,11 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.record.configuration import CaptureOptions, Configuration
@@ -30,8 +31,7 @@ _PR_SET_PDEATHSIG = 1  # prctl: the signal that this process gets when its paren
 _OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What to measure, where to put it, and where to report.
 
     Attributes:
@@ -59,8 +59,7 @@ class Request:
         return replace(self.configuration, settings=settings)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One line to the parent: progress, that the measurement is complete, or why it failed.
 
     Attributes:

@@ -5,10 +5,11 @@ Imports nothing large: trace files are read while numpy and polars are still bei
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 
 class ColumnKind(StrEnum):
@@ -28,8 +29,7 @@ class ColumnKind(StrEnum):
         return self in (ColumnKind.THREAD, ColumnKind.NAME, ColumnKind.TEXT, ColumnKind.KIND)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column, with what it means in a sentence."""
 
     name: str
@@ -37,8 +37,7 @@ class Column:
     meaning: str
 
 
-@dataclass(frozen=True, slots=True)
-class TableOfTrace:
+class TableOfTrace(Struct, frozen=True):
     """One table, with what its rows are."""
 
     name: str

@@ -4,10 +4,10 @@ Times are integer nanoseconds. An unknown is ``None``, never 0.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 import polars as pl
+from msgspec import Struct, field
 
 from opscope.base.summary import Summarised, Summary
 from opscope.base.units import format_bytes, format_count
@@ -27,8 +27,7 @@ class Migration(StrEnum):
     REMOTE_MAPPING = "Remote mapping"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceProperties:
+class DeviceProperties(Struct, frozen=True):
     """What the trace's producer recorded of one device. What it did not record is None.
 
     Attributes:
@@ -51,8 +50,7 @@ class DeviceProperties:
     known_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TraceSource:
+class TraceSource(Struct, frozen=True):
     """Where a trace came from, and what reading its file found.
 
     Attributes:
@@ -88,8 +86,7 @@ class TraceSource:
     dropped_records: int = 0
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Trace(Summarised):
+class Trace(Summarised, Struct, frozen=True):
     """The recording of one process. Its tables have the columns of ``columns.h``.
 
     Attributes:

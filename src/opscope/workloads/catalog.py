@@ -4,17 +4,17 @@ import difflib
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
+
+from msgspec import Struct
 
 from opscope.base.errors import UsageError
 from opscope.record.configuration import Configuration
 from opscope.record.settings import SETTINGS, option_of
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogEntry:
+class CatalogEntry(Struct, frozen=True):
     """One built-in workload.
 
     Attributes:

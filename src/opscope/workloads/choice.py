@@ -1,8 +1,7 @@
 """A configuration -> the workload to measure."""
 
-from dataclasses import replace
-
 import torch
+from msgspec.structs import replace
 
 from opscope.record.configuration import Configuration
 from opscope.workloads.catalog import check, is_built_in

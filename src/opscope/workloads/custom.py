@@ -13,12 +13,12 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from opscope.base.errors import UsageError
 from opscope.record.capture import WorkloadInfo

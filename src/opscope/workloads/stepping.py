@@ -3,10 +3,10 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+from msgspec import Struct
 
 from opscope.base.errors import UsageError
 from opscope.record.capture import WorkloadInfo
@@ -22,8 +22,7 @@ TORCH_DTYPES: Mapping[Dtype, torch.dtype] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """Something to measure.
 
     Attributes:
@@ -40,8 +39,7 @@ class Workload:
     first_step_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """A module with the inputs of one call.
 
     Attributes:

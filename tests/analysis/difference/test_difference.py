@@ -4,7 +4,6 @@ import json
 import shutil
 import statistics
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import opscope
 from opscope.analysis.analyzed import analyze

@@ -1,10 +1,10 @@
 """Rules on calls in which the host waits: to read a value, for a copy, or for no reason."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from opscope.analysis.advice.context import (
     LEAST_SHARE,
@@ -38,8 +38,7 @@ _READS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(Struct, frozen=True):
     """Why the host waits for the device, and what to do about it.
 
     Attributes:

@@ -1,11 +1,11 @@
 """Rules on data that move between devices: exposed, in many small messages, or needlessly."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, general, measured
 from opscope.analysis.advice.rule import RuleDescription, span, states
@@ -27,8 +27,7 @@ _SLOW: Final = 3.0  # times as long as usual: no message varies that much by its
 _CLAIM: Final = frozenset({"communication"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Messages:
+class _Messages(Struct, frozen=True):
     """The kernels of a step's work that communicate: their rows, sizes in bytes (-1 where unknown) and collectives."""
 
     rows: Ints

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.analysis.costs.limits import mostly_modelled
 from opscope.analysis.idle.gaps import Place, Places
@@ -37,8 +38,7 @@ _SITTING: Final = (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.COLD_STAR
 _LOOKED_AT: Final = 32  # calls of an operator, to tell where it is called from
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """A time or saving in nanoseconds per step.
 
     Attributes:
@@ -69,8 +69,7 @@ class Range:
         return Range(min(max(self.low, 0.0), high), high, min(max(self.likely, 0.0), high))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class Draft(Struct, frozen=True, kw_only=True):
     """What a rule found, before findings are compared with each other.
 
     Attributes:
@@ -106,8 +105,7 @@ def general(text: str) -> Fact:
     return Fact(text, Basis.GENERAL)
 
 
-@dataclass(frozen=True, slots=True)
-class StepWords:
+class StepWords(Struct, frozen=True):
     """The words for a step, or for the whole recording where no steps are marked."""
 
     each: str = "a step"
@@ -131,8 +129,7 @@ _OF_A_RECORDING: Final = StepWords(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class Recording(Struct, frozen=True, kw_only=True):
     """What was computed of a trace.
 
     Attributes:

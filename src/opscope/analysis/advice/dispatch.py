@@ -1,10 +1,10 @@
 """The rule on launches that come too late."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from opscope.analysis.advice.context import (
     LEAST_SHARE,

@@ -3,12 +3,12 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from opscope.analysis.advice.context import (
     LEAST_SHARE,

@@ -1,8 +1,9 @@
 """Rules on matrix products and convolutions: precision, sizes, kernels, grids."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.analysis.advice.context import Context, Draft, Range, claims_of, derived, general, measured
 from opscope.analysis.advice.rule import RuleDescription, percent, states
@@ -27,8 +28,7 @@ _LEAST_CALL_NS: Final = 3 * _NS_PER_US  # shorter kernels are a matter of launch
 _SMALL_GRID_SHARE: Final = 0.5  # of the multiprocessors
 
 
-@dataclass(frozen=True, slots=True)
-class _Matter:
+class _Matter(Struct, frozen=True):
     """What is wrong with some products, and what to do about it.
 
     Attributes:

@@ -1,7 +1,8 @@
 """Rules with their statements: what they fire on, save and skip. The table of docs/findings.md is made of these."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from opscope.analysis.advice.context import Context, Draft
 from opscope.base.units import NS_PER_US
@@ -10,8 +11,7 @@ from opscope.documents.findings import Rule
 Find = Callable[[Context], Iterator[Draft]]
 
 
-@dataclass(frozen=True, slots=True)
-class RuleDescription:
+class RuleDescription(Struct, frozen=True):
     """A row of the table in docs/findings.md.
 
     Attributes:
@@ -29,8 +29,7 @@ class RuleDescription:
     of_host: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AdviceRule:
+class AdviceRule(Struct, frozen=True):
     """The function of a rule, and a statement for each kind of finding that it makes."""
 
     find: Find

@@ -1,16 +1,14 @@
 """Memory use by the recorded allocations: the peak, and which operators allocated."""
 
-from dataclasses import dataclass
-
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.structure.arrays import column, costliest_first
 from opscope.analysis.structure.links import Links
 from opscope.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True):
     """Memory of one device (or of the host) during the recording, as PyTorch's allocator counts it.
 
     Attributes:

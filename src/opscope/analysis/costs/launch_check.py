@@ -4,8 +4,9 @@ Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capabi
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.analysis.costs.occupancy import WARP, Occupancy, occupancy, warps_by_registers
 from opscope.knowledge.compute_capabilities import ComputeCapability
@@ -21,8 +22,7 @@ _WITHOUT_ASKING: Final = 48 << 10  # bytes of shared memory; for more a kernel h
 _AXES: Final = "xyz"
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """A launch configuration, and the resources that the kernel needs.
 
     Attributes:
@@ -43,8 +43,7 @@ class Launch:
         return self.block[0] * self.block[1] * self.block[2]
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchCheck:
+class LaunchCheck(Struct, frozen=True):
     """Whether a launch configuration is accepted, and how it fills the device.
 
     Attributes:

@@ -1,9 +1,9 @@
 """Which inputs of which operators launched which kernels, with the launch geometry."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.costs.sums import GEOMETRY, operator_slices
 from opscope.analysis.structure.arrays import costliest_first
@@ -14,8 +14,7 @@ from opscope.trace.model import Trace
 _INPUTS = ("input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchShape:
+class LaunchShape(Struct, frozen=True, kw_only=True):
     """One row of `launch_shapes`. Inputs are JSON text, grid and block ``x,y,z``; None where not recorded."""
 
     operator: str | None

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.costs.launch_shapes import LaunchShape, rows_of
 from opscope.analysis.costs.occupancy import dimensions
@@ -55,8 +56,7 @@ _LOWER: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(Struct, frozen=True):
     """The calls of an operator with the same inputs: their kernels, the most expensive first."""
 
     kernels: tuple[LaunchShape, ...]
@@ -187,8 +187,7 @@ def _row(work: _Work, costs: "_Costs", peaks: Peaks | None) -> LimitRow:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Costs:
+class _Costs(Struct, frozen=True):
     """Finds the cost of work: by rules, and where no rule knows it, by asking PyTorch."""
 
     functions: NativeFunctions
@@ -281,8 +280,7 @@ def _as_run(cost: Cost, peaks: Peaks, call_ns: float) -> Cost:
     return replace(cost, least_bytes=cost.shared_bytes) if too_fast else cost
 
 
-@dataclass(frozen=True, slots=True)
-class _Ideal:
+class _Ideal(Struct, frozen=True):
     time_ns: float
     by: LimitedBy
     compute_ns: float

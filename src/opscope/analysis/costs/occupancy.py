@@ -1,8 +1,10 @@
 """The theoretical occupancy of a launch and what limits it, from its geometry and the device's limits."""
 
 import math
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.costs.launch_shapes import LaunchShape
 from opscope.documents.launch import OccupancyEntry
@@ -14,8 +16,7 @@ _REGISTER_UNIT = 256  # a warp gets registers in multiples of this
 _WARPS_PER_PARTITION = 4  # registers suffice for warps in multiples of this, one per quarter of a multiprocessor
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(Struct, frozen=True):
     """How many thread blocks of a launch one multiprocessor holds at a time.
 
     Attributes:

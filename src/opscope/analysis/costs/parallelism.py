@@ -6,16 +6,16 @@ rule below reads the dimensions of a group of operators from their inputs, and r
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.knowledge.calls import RecordedCall, Shape
 from opscope.knowledge.categories import Category
 from opscope.knowledge.costs import broadcast, output_sides
 
 
-@dataclass(frozen=True, slots=True)
-class Parallelism:
+class Parallelism(Struct, frozen=True):
     """What an operator computes, and over which dimensions that is independent.
 
     Attributes:

@@ -5,8 +5,9 @@ Each function is one rule. It yields evidence, not text, and states nothing that
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from opscope.analysis.costs.launch_shapes import LaunchShape
 from opscope.analysis.costs.occupancy import Occupancy, dimensions
@@ -25,8 +26,7 @@ _MULTIPLE: Final = 8  # elements of 16 bits in an access of 16 bytes
 _PRODUCTS: Final = (Operation.GEMM, Operation.FPROP, Operation.DGRAD, Operation.WGRAD)
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorEvidence:
+class OperatorEvidence(Struct, frozen=True):
     """What the statements on one operator rest on.
 
     Attributes:

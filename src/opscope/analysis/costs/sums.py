@@ -1,10 +1,10 @@
 """Tables per operator and per kernel: every duration belongs to exactly one operator, or is listed as unlinked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.structure.arrays import costliest_first
 from opscope.analysis.structure.links import Links, device_time_of_operators, operator_self_cpu
@@ -19,8 +19,7 @@ NO_OPERATOR = "(no operator)"
 GEOMETRY = ("grid", "block", "registers_per_thread", "shared_memory_bytes", "theoretical_occupancy_percent")
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorTables:
+class OperatorTables(Struct, frozen=True):
     """What the operators of a trace cost.
 
     Attributes:

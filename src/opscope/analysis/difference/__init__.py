@@ -1,9 +1,11 @@
 """What changed between two measurements: whether the step did, by how much, and which work, waiting and memory did."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.difference.differing import clocks_of, differing
 from opscope.analysis.difference.exact import apportioned, per_step
@@ -108,8 +110,7 @@ def _step(before: Measured, after: Measured, unprofiled: UnprofiledChange) -> St
     return _taken_apart(found, recorded, totals[1] - totals[0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
+class _Recorded(Struct, frozen=True):
     """What the two recordings say of a step, before and after. Times are exact nanoseconds.
 
     Attributes:

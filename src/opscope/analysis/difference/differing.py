@@ -1,8 +1,9 @@
 """What differs apart from times: devices and versions, settings, what was recorded."""
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Final, Literal, TypeAlias
+
+from msgspec.structs import fields
 
 from opscope.analysis.measured import Measured
 from opscope.analysis.structure.producer import producer_of

@@ -4,12 +4,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
 import polars as pl
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.costs.sums import UNLINKED
@@ -28,8 +29,7 @@ _NUMBERED: Final = re.compile(r"_\d+$")
 Key = tuple[str | None, str, str]
 
 
-@dataclass(slots=True)
-class Ran:
+class Ran(Struct):
     """One kernel of a group: how often and how long it ran in all."""
 
     name: str
@@ -37,8 +37,7 @@ class Ran:
     total_ns: int = 0
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """The calls of an operator with the same inputs, on one side.
 
     Attributes:
@@ -72,8 +71,7 @@ class Group:
         return sum(ran.total_ns for ran in self.kernels.values())
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(Struct, frozen=True, dict=True):
     """The work of one side.
 
     Attributes:
@@ -165,8 +163,7 @@ def _category(name: str, kind: str) -> str:
     return UNLINKED if found is None else str(found.category)
 
 
-@dataclass(frozen=True)
-class MatchedWork:
+class MatchedWork(Struct, frozen=True, dict=True):
     """Two matched groups, one of which may be missing. Times are exact nanoseconds per step.
 
     Attributes:
@@ -435,8 +432,7 @@ def _doing_the_same(left: list[Group], right: list[Group], sides: tuple[Side, Si
                 break
 
 
-@dataclass(frozen=True, slots=True)
-class _Does:
+class _Does(Struct, frozen=True):
     """Keys by which work of another name counts as the same, the surest first, with words for each.
 
     A category alone is no such key.

@@ -2,11 +2,11 @@
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.idle.idle import IdleTime
 from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
@@ -55,8 +55,7 @@ def _lengths(idle: IdleTime) -> Ints:
     return length
 
 
-@dataclass(frozen=True, slots=True)
-class _Gap:
+class _Gap(Struct, frozen=True):
     """A gap with its causes, the largest first.
 
     ``shown`` is the position of the longest piece of the largest cause, ``moment`` the middle of that piece.
@@ -134,8 +133,7 @@ def _ended_elsewhere(trace: Trace, gap: _Gap) -> str | None:
     return f"device {device[row]}, stream {trace.activities['stream'][row]}: {trace.activities['name'][row]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a thread was: the innermost operator, range, module and Python frame of the user's program."""
 
     operator: str | None
@@ -199,8 +197,7 @@ def _step_at(periods: Intervals, moment: int) -> int | None:
     return None if row < 0 else row
 
 
-@dataclass(frozen=True, slots=True)
-class _Neighbours:
+class _Neighbours(Struct, frozen=True):
     """The activities of a device, ordered by their ends and by their starts."""
 
     names: pl.Series

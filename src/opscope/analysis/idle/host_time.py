@@ -6,11 +6,11 @@ dispatch.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.structure.api_masks import calls_of, calls_that, names_that
 from opscope.analysis.structure.arrays import column, end_of
@@ -28,8 +28,7 @@ PAUSE_NS: Final = 100_000
 LULL_NS: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadTime:
+class ThreadTime(Struct, frozen=True):
     """What one thread did.
 
     Attributes:
@@ -45,8 +44,7 @@ class ThreadTime:
     covered: Intervals
 
 
-@dataclass(frozen=True, slots=True)
-class _ByThread:
+class _ByThread(Struct, frozen=True):
     """Slices sorted by thread: their rows, starts and ends."""
 
     thread: Ints

@@ -1,11 +1,12 @@
 """Why a device had nothing to do: every idle nanosecond has one cause, by what the records show."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
 from opscope.analysis.structure.intervals import Intervals
@@ -19,8 +20,7 @@ _NONE: Final = -1
 Codes = npt.NDArray[np.int8]
 
 
-@dataclass(frozen=True, slots=True)
-class IdleTime:
+class IdleTime(Struct, frozen=True):
     """The idle pieces of one device, in ascending order, each with its cause.
 
     Attributes:

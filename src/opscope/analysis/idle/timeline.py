@@ -1,11 +1,11 @@
 """When each device worked, and how its window divides: the figures of docs/metrics.md, "Times"."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.idle.causes import Causes
 from opscope.analysis.idle.host_time import HostTime
@@ -25,8 +25,7 @@ NO_DEVICE = -1  # stands for the device of activities whose device was not recor
 TOLERATED_OUTSIDE: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTimeline:
+class DeviceTimeline(Struct, frozen=True):
     """One device's time, all in nanoseconds.
 
     ``sum_ns`` adds up all durations; ``busy_ns`` is the union of the intervals. The figures below refer to the window:
@@ -163,8 +162,7 @@ def _recorded_work(part: "_Work", stream: Ints, host: HostTime) -> Window:
     return device_window(part.start, part.end)
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(Struct, frozen=True):
     """Activities as arrays: start, end, whether they copy or communicate, and the rows of their launches (or -1)."""
 
     start: Ints

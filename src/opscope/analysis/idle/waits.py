@@ -1,10 +1,10 @@
 """What a device waited for, by the kinds of the verdict, and how much of that a step without a profiler has too."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.idle import IdleTime
@@ -24,8 +24,7 @@ CAUSES: Final[Mapping[BoundKind, tuple[IdleCause, ...]]] = {
 PAUSES: Final[tuple[BoundKind, ...]] = (BoundKind.HOST_WORK, BoundKind.INPUT)
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """The idle time of a device in its window, by what it waited for. Times are nanoseconds.
 
     Attributes:

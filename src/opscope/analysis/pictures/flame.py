@@ -1,12 +1,12 @@
 """Time by where it was caused, as trees of names: by operator nesting, by module, by Python frame."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.costs.sums import NO_OPERATOR
 from opscope.analysis.structure.arrays import nesting_of
@@ -30,8 +30,7 @@ class FlameBy(StrEnum):
     PYTHON = "python"
 
 
-@dataclass(frozen=True, slots=True)
-class Flame:
+class Flame(Struct, frozen=True):
     """A tree of names; nodes come after their parents. Times are a node's own, without its children, in nanoseconds.
 
     Attributes:

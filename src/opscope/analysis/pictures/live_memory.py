@@ -1,10 +1,10 @@
 """Memory over time and, where addresses were recorded, what was alive when most was allocated."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.structure.arrays import column, costliest_first
 from opscope.analysis.structure.links import Links
@@ -23,8 +23,7 @@ _ALLOCATORS: Final = frozenset(
 _GROUPS: Final = ("operator", "input_dims", "module", "python")
 
 
-@dataclass(frozen=True, slots=True)
-class LiveMemory:
+class LiveMemory(Struct, frozen=True):
     """Memory of one device as PyTorch's allocator counts it.
 
     Attributes:

@@ -1,12 +1,13 @@
 """The slices of streams and threads in a part of a trace: chosen by steps, and few enough to be drawn."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.structure.arrays import column, end_of
@@ -33,8 +34,7 @@ class TrackKind(StrEnum):
     THREAD = "thread"
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(Struct, frozen=True):
     """The slices of a stream, a thread, or a device's idle time. Arrays have one entry per slice, by row and start.
 
     Attributes:
@@ -75,8 +75,7 @@ class Track:
 _ARRAYS: Final = ("row", "start_ns", "end_ns", "name", "operator", "count")
 
 
-@dataclass(frozen=True, slots=True)
-class Slices:
+class Slices(Struct, frozen=True):
     """A part of a trace.
 
     Attributes:

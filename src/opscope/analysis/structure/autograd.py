@@ -1,9 +1,8 @@
 """Which forward operator a backward operator belongs to, by the sequence number that autograd assigned."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.structure.arrays import column, costliest_first, nesting_of
 from opscope.analysis.structure.links import Links, device_time_of_operators
@@ -49,8 +48,7 @@ def backward_table(trace: Trace, links: Links, backward: "BackwardPass") -> pl.D
     return costliest_first(rows, ["backward_device_ns"], ["backward", "forward"])
 
 
-@dataclass(frozen=True, slots=True)
-class BackwardPass:
+class BackwardPass(Struct, frozen=True):
     """What autograd's engine ran, and which forward operators it belongs to.
 
     Attributes:

@@ -1,12 +1,12 @@
 """What the threads of the host did, as one tree: named ranges, operators and API calls, nested as they ran."""
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.structure.arrays import column, nesting_of
 from opscope.analysis.structure.nesting import Ints, Nesting
@@ -17,8 +17,7 @@ _NUMBERED_STEP: Final = re.compile(r"^ProfilerStep#\d+$")
 STEP: Final = "ProfilerStep"
 
 
-@dataclass(frozen=True)
-class CallTree:
+class CallTree(Struct, frozen=True, dict=True):
     """The annotations, operators and API calls of a trace, one after the other, with their nesting.
 
     Attributes:

@@ -1,10 +1,10 @@
 """How much of a recording is the capture of graphs, in which calls are noted but nothing runs."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.structure.api_masks import calls_of, calls_that
 from opscope.analysis.structure.arrays import column, end_of
@@ -18,8 +18,7 @@ from opscope.trace.model import Trace
 MOSTLY: Final = 0.5  # of the launches or the time: from here on, a recording is mostly one thing
 
 
-@dataclass(frozen=True, slots=True)
-class Captures:
+class Captures(Struct, frozen=True):
     """The captures of a recording.
 
     Attributes:

@@ -1,15 +1,13 @@
 """Unions, differences and intersections of time intervals, exact in integer nanoseconds."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from opscope.analysis.structure.nesting import Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+class Intervals(Struct, frozen=True):
     """Disjoint intervals in ascending order, in nanoseconds. Ends are exclusive; `union_of` joins touching ones."""
 
     start: Ints

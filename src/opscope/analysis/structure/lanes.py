@@ -1,9 +1,9 @@
 """Divides the slices of a track into lanes in which they nest, as viewers show only slices that nest."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from opscope.analysis.structure import native
 from opscope.analysis.structure.nesting import Ints, Nesting
@@ -49,8 +49,7 @@ def _last_of_runs(positions: Ints) -> Ints:
     return last_of
 
 
-@dataclass(frozen=True, slots=True)
-class _Slices:
+class _Slices(Struct, frozen=True):
     """Slices sorted by track and start, outer before inner, and their nesting."""
 
     nesting: Nesting

@@ -1,10 +1,9 @@
 """How the host fed the devices: API time, launch latency and backlog."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.structure.api_masks import calls_of, calls_that
 from opscope.analysis.structure.arrays import column, costliest_first, end_of
@@ -16,8 +15,7 @@ from opscope.knowledge.api_calls import ApiKind
 from opscope.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchSummary:
+class LaunchSummary(Struct, frozen=True):
     """The launches of a trace.
 
     The time from the end of a launch call to the start of its activity is *latency* where the stream had nothing left

@@ -10,10 +10,9 @@ thread. Such links are marked, and a check counts them. What has no link by any 
 never given to an operator by guess.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.structure.api_masks import calls_that
 from opscope.analysis.structure.arrays import column, nesting_of
@@ -22,8 +21,7 @@ from opscope.base.threads import together
 from opscope.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """Links as row numbers into the trace's tables; -1 stands for "none recorded".
 
     Attributes:

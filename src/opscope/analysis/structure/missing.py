@@ -1,10 +1,10 @@
 """How much device time activities that were not recorded can have taken."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
@@ -16,8 +16,7 @@ _MOST_PAIRS: Final = 10_000_000  # queues times missing calls that are looked at
 _NEVER: Final = np.iinfo(np.int64).min  # no known queue of the device
 
 
-@dataclass(frozen=True, slots=True)
-class _Queue:
+class _Queue(Struct, frozen=True):
     """What a thread enqueued on a stream: when its calls began, ascending, and when their activities began."""
 
     device: int

@@ -1,7 +1,8 @@
 """Names the devices that a trace's header does not name: by the others that it lists, or by their size."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from opscope.knowledge.devices import Device, device_like
 from opscope.trace.model import DeviceProperties, Trace

@@ -4,10 +4,10 @@ Everything here works on plain integer arrays, one entry per slice. -1 stands fo
 """
 
 from ctypes import CDLL
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from opscope.analysis.structure import native
 
@@ -15,8 +15,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Nesting:
+class Nesting(Struct, frozen=True):
     """The nesting of the slices of all threads.
 
     Attributes:

@@ -1,9 +1,8 @@
 """Where each operator call comes from: its module and line of the user's program, where stacks were recorded."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.structure.arrays import nesting_of
 from opscope.analysis.structure.autograd import BackwardPass
@@ -13,8 +12,7 @@ from opscope.analysis.structure.stacks import user_frame_of_operators
 from opscope.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Origins:
+class Origins(Struct, frozen=True):
     """Rows of ``trace.frames`` per operator, or -1; a backward operator has those of its forward operator.
 
     Attributes:

@@ -2,15 +2,15 @@
 
 import json
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from opscope.trace.model import TraceSource
 
 _VERSION_KEY = re.compile(r"(py)?torch[ _.-]?version", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Producer:
+class Producer(Struct, frozen=True):
     """The PyTorch that ran, and its commit; None where the trace does not tell (Kineto itself records neither)."""
 
     torch: str | None

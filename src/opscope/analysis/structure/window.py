@@ -2,10 +2,10 @@
 
 import enum
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
@@ -24,8 +24,7 @@ class WindowKind(enum.StrEnum):
     HOST = "host window"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """A part of the trace's clock.
 
     ``STEPS``: the ``ProfilerStep`` ranges, without what lies between them. ``STEP_WORK``: from the first activity that

@@ -1,11 +1,12 @@
 """The trust checks, one function each. Every check has a sentence for the good case too."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.costs.limits import is_over_limit, over_limit
 from opscope.analysis.idle.steps import module_loading, operator_time_on_host
@@ -49,8 +50,7 @@ _PAUSE_IN_REPLAY_NS = 100_000  # nodes of a graph follow each other within micro
 _SHORT_NS = 10_000  # one microsecond is a tenth of this
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """What the checks look at.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Records that cannot be true. They are taken out before anything is computed, and counted."""
 
-from dataclasses import dataclass, replace
-
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.structure.api_masks import calls_that
 from opscope.analysis.structure.arrays import column, end_of
@@ -11,8 +11,7 @@ from opscope.base.units import NS_PER_S
 from opscope.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Implausible:
+class Implausible(Struct, frozen=True):
     """How many records were taken out of a trace because of their durations.
 
     Attributes:

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.documents.trace import SampleSummary
 
@@ -21,8 +22,7 @@ _SURE: Final = 2.576  # standard deviations: for 1 % of steady clocks a trend is
 _TRENDS_FROM: Final = 20  # samples; for fewer the normal distribution does not fit
 
 
-@dataclass(frozen=True, slots=True)
-class Steadiness:
+class Steadiness(Struct, frozen=True):
     """How long steps took, one after the other.
 
     Attributes:

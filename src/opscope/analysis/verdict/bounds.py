@@ -1,8 +1,9 @@
 """What bounds a step: the device, the host that launches, or the waiting between them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.idle.waits import CAUSES, PAUSES, Waits, at_most
@@ -83,8 +84,7 @@ def _of_capture(captures: Captures) -> Bound:
     return Bound(BoundKind.CAPTURE, None, None, sentence, evidence)
 
 
-@dataclass(frozen=True, slots=True)
-class _DeviceShare:
+class _DeviceShare(Struct, frozen=True):
     """The share of a step in which the device works.
 
     Attributes:

@@ -1,10 +1,10 @@
 """The iterations of a server, by kind and size: how long they take, how busy the device is, and what bounds them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.idle.waits import Waits
@@ -22,8 +22,7 @@ from opscope.knowledge.serving import Iteration, iteration_of
 from opscope.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranges:
+class _Ranges(Struct, frozen=True):
     """The ranges that are iterations, by start; one entry per iteration.
 
     Attributes:

@@ -1,8 +1,9 @@
 """What the verdict on a step rests on: devices, what they waited for, checks, and the cost of recording."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.idle.waits import PAUSES, Waits, at_most
@@ -19,8 +20,7 @@ _LEAST_COVERED: Final = 0.1  # of the window
 _LOST: Final = 0.1  # of the device's work, or of the window: the rest may have waited for what was lost
 
 
-@dataclass(frozen=True, slots=True)
-class ProfilerCost:
+class ProfilerCost(Struct, frozen=True):
     """By which factor a way of collecting slows the host down, as measured on an H200 machine (docs/metrics.md).
 
     Attributes:
@@ -39,8 +39,7 @@ SHAPES: Final = ProfilerCost("operators and shapes", 1.2, 2.8)
 STACKS: Final = ProfilerCost("stacks", 1.5, 3.5)
 
 
-@dataclass(frozen=True, slots=True)
-class LightEvidence:
+class LightEvidence(Struct, frozen=True):
     """What a light pass says of the busiest device: without operators, but hardly slowed down.
 
     Attributes:
@@ -70,8 +69,7 @@ class LightEvidence:
         return found | pauses
 
 
-@dataclass(frozen=True, slots=True)
-class StepEvidence:
+class StepEvidence(Struct, frozen=True):
     """What the verdict on a step rests on.
 
     Attributes:

@@ -1,8 +1,9 @@
 """The words of the verdict: what a device waits for, and what to record if that is unknown."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
@@ -24,8 +25,7 @@ MOVES: Final[Mapping[BoundKind, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """Why there is no verdict.
 
     Attributes:

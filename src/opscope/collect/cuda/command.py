@@ -11,9 +11,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope._version import __version__
 from opscope.base.errors import EnvironmentLacksError, UsageError
@@ -52,8 +54,7 @@ _MOMENT: Final = re.compile(
 _SIGNALLED: Final = 128  # plus the signal's number is the exit code, as in shells
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """A program with its arguments."""
 
     arguments: tuple[str, ...]
@@ -75,8 +76,7 @@ class Command:
         return path
 
 
-@dataclass(frozen=True, slots=True)
-class CudaCollector:
+class CudaCollector(Struct, frozen=True):
     """Records the CUDA activities of every process that a command starts.
 
     Attributes:

@@ -1,8 +1,9 @@
 """What was found about a script's steps, and the sentence that tells the reader."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from opscope.base.units import format_ns
 from opscope.collect.script.step_events import LEVELS
@@ -16,8 +17,7 @@ _PLURALS: Final = {
 }
 
 
-@dataclass(slots=True)
-class Found:
+class Found(Struct):
     """What was found and measured.
 
     Attributes:

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """A part of a sequence that repeats with a period: ``keys[first + i] == keys[first + i % period]``.
 
     Attributes:

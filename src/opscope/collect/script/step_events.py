@@ -3,10 +3,11 @@
 import weakref
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from opscope.collect.script.period import Pattern, find_pattern, runs_of
 from opscope.record.step_kinds import AlsoSeen, StepKind
@@ -124,8 +125,7 @@ class StepEvents:
         return ANCHOR, Pattern((key,), first + base, 1, times, len(self.ends), 0.0)
 
 
-@dataclass(slots=True)
-class Stream:
+class Stream(Struct):
     """All events of one kind. An event ends where the next one begins, except an optimizer's step, which ends itself.
 
     Attributes:

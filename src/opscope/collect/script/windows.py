@@ -3,9 +3,10 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from opscope.collect.script.period import Pattern, candidate_periods, find_pattern
 from opscope.collect.script.questions import current_device
@@ -17,8 +18,7 @@ _MOST_CALLS: Final = 200_000  # the last ones, which are searched for a repetiti
 Slice = tuple[str, float, float]  # name, start and end in microseconds
 
 
-@dataclass(frozen=True, slots=True)
-class WindowSteps:
+class WindowSteps(Struct, frozen=True):
     """Steps that were found in a window.
 
     Attributes:

@@ -7,12 +7,12 @@ import mmap
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from opscope.base.errors import BadInputError
 from opscope.base.files import regular
@@ -28,8 +28,7 @@ _SYMBOL = np.dtype(
 _RELOCATION = np.dtype([("offset", "<u8"), ("info", "<u8"), ("addend", "<i8")])
 
 
-@dataclass(frozen=True, slots=True)
-class ElfSection:
+class ElfSection(Struct, frozen=True):
     """One section: where it lies in the file (``offset``, ``size``) and in memory (``address``)."""
 
     name: str
@@ -38,8 +37,7 @@ class ElfSection:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Symbols:
+class Symbols(Struct, frozen=True):
     """A symbol table.
 
     Attributes:

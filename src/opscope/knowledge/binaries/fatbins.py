@@ -8,8 +8,9 @@ be compressed. Host processors only differ in how containers are aligned: with 8
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from opscope.knowledge.binaries.elf import Elf, ElfSection
 
@@ -38,8 +39,7 @@ _SUFFIXES = ((_ARCHITECTURE_SPECIFIC, "a"), (_FAMILY_SPECIFIC, "f"))
 _COMPRESSIONS = ((_LZ4, "lz4"), (_ZSTD, "zstd"))
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(Struct, frozen=True):
     """One entry.
 
     Attributes:
@@ -63,8 +63,7 @@ class Image:
     debug: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FatBinary:
+class FatBinary(Struct, frozen=True):
     """The images of one translation unit, or those linked for several.
 
     Attributes:

@@ -1,10 +1,10 @@
 """How code in a library reaches functions and constants that it does not hold itself."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from opscope.knowledge.binaries import aarch64, x86_64
 from opscope.knowledge.binaries.elf import AARCH64, X86_64, Elf, ElfSection
@@ -14,8 +14,7 @@ _WITH_SYMBOL = {X86_64: x86_64.RELOCATIONS_WITH_SYMBOL, AARCH64: aarch64.RELOCAT
 _JUMPS = {X86_64: x86_64.jumps, AARCH64: aarch64.jumps}
 
 
-@dataclass(frozen=True)
-class Linkage:
+class Linkage(Struct, frozen=True, dict=True):
     """The code of an open library, and where its indirect calls and loads lead."""
 
     elf: Elf

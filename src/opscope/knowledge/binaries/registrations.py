@@ -8,11 +8,11 @@ belongs to. So the answer is exact, for templates with external linkage too.
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from opscope.base.errors import BadInputError
 from opscope.knowledge.binaries import aarch64
@@ -30,8 +30,7 @@ _LOAD_OR_CALL = re.compile(
 _UNIT = re.compile(r"tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_(?P<name>.*?)(\.compute_\d+[a-z]*)?(\.cudafe1\.cpp)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Struct, frozen=True):
     """One kernel of a library.
 
     Attributes:
@@ -45,8 +44,7 @@ class Registration:
     stub: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class CudaLibrary:
+class CudaLibrary(Struct, frozen=True):
     """The kernels of one library.
 
     Attributes:

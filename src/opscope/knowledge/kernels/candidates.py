@@ -12,8 +12,9 @@ is. Wrong are mostly operators that the kernel of another one serves, as ``clamp
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.native_functions import Resolution
@@ -32,8 +33,7 @@ class Basis(StrEnum):
     FUNCTOR = "kernels there are instantiated with a functor that is named like the operator"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A file that may instantiate an operator's kernels.
 
     Attributes:
@@ -47,8 +47,7 @@ class Candidate:
     named: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCandidates:
+class KernelCandidates(Struct, frozen=True):
     """The candidates of an operator, or why there are none.
 
     Attributes:
@@ -90,8 +89,7 @@ def telling(name: str) -> list[str]:
     return [part for part in parts(name) if part not in _EMPTY]
 
 
-@dataclass(frozen=True, slots=True)
-class _Operator:
+class _Operator(Struct, frozen=True):
     """What the rules ask about.
 
     Attributes:

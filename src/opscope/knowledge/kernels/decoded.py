@@ -1,9 +1,10 @@
 """What a kernel's name can say, and what the readers of names share."""
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 TENSOR_CORES: Final = "Tensor Cores"
 MATRIX_CORES: Final = "Matrix Cores"
@@ -51,8 +52,7 @@ class Operation(StrEnum):
     COLLECTIVE = "collective"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedKernel:
+class DecodedKernel(Struct, frozen=True, kw_only=True):
     """What is in a kernel's name. None stands for "the name does not say".
 
     Attributes:

@@ -12,12 +12,12 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from opscope.base.errors import BadInputError
 from opscope.knowledge.kernels.names import base_name, canonical, identifiers
@@ -29,8 +29,7 @@ _ARCHITECTURES = re.compile(r"\b(?:(?:THRUST|CUB)_\d+(?:_SM)?(?:_\d+)+_NS|_V_\d+
 _COMMON_WORD = 60  # an identifier in more files than this tells them apart badly
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
+class Place(Struct, frozen=True, order=True):
     """A line of a source file.
 
     Attributes:
@@ -44,8 +43,7 @@ class Place:
     function: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelPlaces:
+class KernelPlaces(Struct, frozen=True):
     """What an index holds on one kernel.
 
     Attributes:
@@ -58,8 +56,7 @@ class KernelPlaces:
     launch_sites: tuple[Place, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HostFile:
+class HostFile(Struct, frozen=True):
     """The file of a C++ function. ``named`` tells whether the function's own code names the file (in a check)."""
 
     file: str
@@ -243,8 +240,7 @@ class SourceIndex:
         return Place(self._stored.files[file], line, function)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedKernel:
+class IndexedKernel(Struct, frozen=True):
     """One kernel as a builder hands it over.
 
     Attributes:
@@ -258,8 +254,7 @@ class IndexedKernel:
     launch_sites: frozenset[Place] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbering:
+class _Numbering(Struct, frozen=True):
     """What an index is made of, numbered from 0 in the order in which it comes."""
 
     files: dict[str, int] = field(default_factory=dict)

@@ -10,8 +10,9 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from opscope.base.errors import BadInputError, OpscopeError
 from opscope.base.files import PRIVATE_FILE, cache_folder, private_folder, regular, scratch, write_whole
@@ -31,8 +32,7 @@ class NoKernelsError(BadInputError):
     """A library holds no CUDA kernels."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledTorch:
+class InstalledTorch(Struct, frozen=True):
     """The PyTorch of this Python environment, as its files describe it; it is not imported.
 
     Attributes:

@@ -13,8 +13,10 @@ An exact name comes before the libraries' rules: arguments of ATen's kernels may
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.knowledge.kernels.index import KernelPlaces, Place, SourceIndex
 from opscope.knowledge.kernels.libraries import library_of
@@ -39,8 +41,7 @@ class How(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSource:
+class KernelSource(Struct, frozen=True):
     """Where a kernel comes from. The three meanings of "file" are kept apart.
 
     Attributes:
@@ -90,8 +91,7 @@ def link(file: str, line: int | None, git: str | None) -> str | None:
     return f"{_REPOSITORY}/{git}/{file}" + (f"#L{line}" if line else "")
 
 
-@dataclass
-class SourceResolver:
+class SourceResolver(Struct):
     """Answers where kernels come from, for one PyTorch.
 
     Attributes:
@@ -105,7 +105,7 @@ class SourceResolver:
     git: str | None = None
     installed: Sequence[SourceIndex] = ()
     doubt: str | None = None
-    _answers: dict[str, KernelSource] = field(default_factory=dict, repr=False)
+    _answers: dict[str, KernelSource] = field(default_factory=dict)
 
     def resolve(self, name: str) -> KernelSource:
         """Return where a kernel comes from."""

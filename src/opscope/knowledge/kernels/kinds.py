@@ -6,9 +6,10 @@ A name that a family of names explains is certain; else its words make a kind li
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.knowledge.categories import Category, Classification
 from opscope.knowledge.kernels.collective_kernels import is_named_communication
@@ -18,8 +19,7 @@ from opscope.knowledge.kernels.names import base_name
 from opscope.knowledge.rules import NameRule, compiled, entries_of
 
 
-@dataclass(frozen=True, slots=True)
-class WordRule:
+class WordRule(Struct, frozen=True):
     """A rule on the words of a name; the first that fits decides."""
 
     category: Category
@@ -27,8 +27,7 @@ class WordRule:
     rule: NameRule
 
 
-@dataclass(frozen=True, slots=True)
-class KernelKind:
+class KernelKind(Struct, frozen=True):
     """What kind of work a kernel does.
 
     Attributes:

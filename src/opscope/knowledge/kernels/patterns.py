@@ -1,14 +1,14 @@
 """General knowledge about kernels of a kind: how they move data, what waits for what. Checked on no single kernel."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.knowledge.kernels.decoded import Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """How kernels of a kind usually work, in sentences.
 
     Attributes:

@@ -1,9 +1,10 @@
 """A page as an object: saved to a file, or shown in a notebook."""
 
 import html
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+from msgspec import Struct
 
 from opscope.base.files import write_output
 from opscope.documents.page import PageDocument
@@ -14,8 +15,7 @@ _HEIGHT = 900  # pixels
 _ALLOWED = "allow-scripts allow-popups allow-popups-to-escape-sandbox"
 
 
-@dataclass(frozen=True, repr=False)
-class Page:
+class Page(Struct, frozen=True, dict=True):
     """A page that opens offline.
 
     Attributes:

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.costs.limit_totals import least_ns
@@ -59,8 +60,7 @@ _LONG_TABLES: Final = {
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Pictures:
+class Pictures(Struct, frozen=True):
     """The data of one trace's pictures; see `PageTrace`."""
 
     names: tuple[str, ...]
@@ -239,8 +239,7 @@ def _track(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
+class _Recorded(Struct, frozen=True):
     """The distinct names of a trace's operators and activities, and per row the number of its name."""
 
     operator: Ints
@@ -379,8 +378,8 @@ def _cut_texts(value: T) -> T:
         found = {_cut_texts(key): _cut_texts(entry) for key, entry in value.items()}
     elif isinstance(value, tuple):
         found = tuple(_each(value))
-    elif is_dataclass(value) and not isinstance(value, type):
-        found = replace(value, **{f.name: _cut_texts(getattr(value, f.name)) for f in fields(value) if f.init})
+    elif isinstance(value, Struct):
+        found = replace(value, **{name: _cut_texts(getattr(value, name)) for name in value.__struct_fields__})
     return found  # type: ignore[no-any-return]
 
 

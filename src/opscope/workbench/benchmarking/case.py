@@ -2,17 +2,16 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import torch
+from msgspec import Struct, field
 
 from opscope.base.errors import UsageError
 
 Function = Callable[..., object]
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """Functions that compute the same thing; the first one is the baseline.
 
     Attributes:

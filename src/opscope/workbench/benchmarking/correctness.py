@@ -6,10 +6,10 @@ identity, and that all of the result is written.
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from msgspec import Struct
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from opscope.documents.bench import Correct, Correctness, RegimeError
@@ -48,8 +48,7 @@ _TIES: Final = ("zeros", "large", _SPECIAL)  # regimes in which results that are
 Inputs = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Regime:
+class _Regime(Struct, frozen=True):
     name: str
     change: Callable[[torch.Tensor], torch.Tensor]
 
@@ -185,8 +184,7 @@ def _copied(inputs: Inputs) -> Inputs:
     return tuple(copy_of(value) if isinstance(value, torch.Tensor) else value for value in inputs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(Struct, frozen=True):
     """The right results.
 
     Attributes:
@@ -359,8 +357,7 @@ def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[Regim
     yield RegimeError(regime=kind, error=max((error for error, _ in errors), default=None), problem=problem)
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
+class _Result(Struct, frozen=True):
     """What a variant's errors are judged by.
 
     Attributes:

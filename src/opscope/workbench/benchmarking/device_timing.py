@@ -6,12 +6,12 @@ device waiting.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
+from msgspec import Struct, field
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from opscope.analysis.structure.arrays import column, end_of
@@ -49,8 +49,7 @@ class Flush:
         torch.amax(self._buffer, 0, out=self._read)
 
 
-@dataclass(slots=True)
-class KernelTimer:
+class KernelTimer(Struct):
     """Adds up the durations of what each call launched.
 
     Attributes:
@@ -118,8 +117,7 @@ class KernelTimer:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedWork:
+class LaunchedWork(Struct, frozen=True):
     """What one call launched.
 
     Attributes:
@@ -194,8 +192,7 @@ def events(device: torch.device, flush: Callable[[], None] | None, launches: int
     return rounds
 
 
-@dataclass(slots=True)
-class _Spin:
+class _Spin(Struct):
     """A kernel that keeps a device busy while the host issues calls.
 
     Attributes:

@@ -7,7 +7,9 @@ those of the callables.
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.documents.bench import Duration, Stopped
 from opscope.workbench.benchmarking.statistics import duration_of, ratios
@@ -18,8 +20,7 @@ Calls = Mapping[str, Callable[[], object]]
 Timer = Callable[[Calls, Sequence[Sequence[str]]], list[list[float]]]
 
 
-@dataclass(slots=True)
-class Series:
+class Series(Struct):
     """Durations of callables that were measured in turns, in nanoseconds.
 
     Attributes:

@@ -3,10 +3,11 @@
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.base.errors import OpscopeError
 from opscope.base.threads import waited_for_cpu_ns
@@ -103,8 +104,7 @@ def _without_work(results: Sequence[BenchResult]) -> tuple[BenchResult, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Lower:
+class _Lower(Struct, frozen=True):
     """The baseline at a lower precision, which tells a gain by precision from one by the implementation."""
 
     call: Callable[[], object]
@@ -198,8 +198,7 @@ def _odd_inputs(case: Case, parameters: Mapping[str, object], device: torch.devi
         return None
 
 
-@dataclass(slots=True)
-class _Durations:
+class _Durations(Struct):
     """Measures every duration that a device has, and notes why others are missing.
 
     Attributes:
@@ -270,8 +269,7 @@ class _Durations:
             self.reasons[name][measure] = reason
 
 
-@dataclass(frozen=True, slots=True)
-class _Tools:
+class _Tools(Struct, frozen=True):
     """What results are put together from.
 
     Attributes:

@@ -5,15 +5,15 @@ Needs no PyTorch.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from opscope.base.medians import CONFIDENCE, median_rank
 from opscope.documents.bench import Duration, Steady, Stopped
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """The median of samples, and the 95 % interval of the median of all possible calls.
 
     Attributes:

@@ -1,9 +1,10 @@
 """Decides when enough was measured: warm-up until durations are steady, then until the median is known well enough."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.base.units import NS_PER_MS
 from opscope.documents.bench import Stopped
@@ -16,8 +17,7 @@ _STEADY: Final = 0.02  # by how much the medians of batches may differ once warm
 _STEADY_BATCHES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How long to measure one variant.
 
     Attributes:

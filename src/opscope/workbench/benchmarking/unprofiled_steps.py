@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
@@ -84,12 +83,8 @@ def _warm_up(step: Callable[[], object], device: torch.device) -> int:
     return count
 
 
-@dataclass(slots=True)
 class _EventTimer:
     """A pair of events, recorded on the current stream before and after a step."""
-
-    before: torch.cuda.Event
-    after: torch.cuda.Event
 
     def __init__(self, device: torch.device) -> None:
         with torch.cuda.device(device):

@@ -1,8 +1,10 @@
 """The verdict on two variants that were measured in turns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.documents.bench import BenchResult, Correct, Measure, SpeedVerdict, VariantComparison, compared_by
 from opscope.workbench.benchmarking.statistics import (
@@ -19,8 +21,7 @@ PRACTICAL: Final = 0.01  # smaller differences of a ratio from 1 do not count
 _TOLD: Final = 0.02  # an interval within this distance of 1 means that there is no difference
 
 
-@dataclass(frozen=True, slots=True)
-class Paired:
+class Paired(Struct, frozen=True):
     """The durations of two variants, round by round.
 
     Attributes:
@@ -86,8 +87,7 @@ def compare(pairs: Sequence[Paired]) -> tuple[VariantComparison, ...]:
     return tuple(judged.said(by_pair.get(id(judged))) for judged in found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
+class _Judged(Struct, frozen=True):
     pair: Paired
     ratio: Interval | None  # of the variant's durations to the baseline's; None if nothing was timed, or one is wrong
     p_value: float | None  # of the sign test, not yet corrected

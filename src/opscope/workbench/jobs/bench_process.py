@@ -8,11 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import PRIVATE_FILE, cache_folder, private_folder, scratch, write_whole

@@ -2,9 +2,10 @@
 
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from opscope.analysis.costs.launch_check import Launch, check_launch
 from opscope.analysis.costs.occupancy import entry_of

@@ -7,12 +7,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Final, get_type_hints
 
 import torch
+from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import PRIVATE_FILE, alone_in, digest_of, is_own, private_folder, write_whole
@@ -31,8 +31,7 @@ _INCLUDED: Final = ("-include", "torch/types.h")
 _INCLUDED_CUDA: Final = (*_INCLUDED, "-include", "cuda_runtime.h")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requires:
+class Requires(Struct, frozen=True, kw_only=True):
     """What a tensor must be for a kernel to read it.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.documents.build import CompilerMessage, KernelResources
 from opscope.knowledge.binaries.demangle import demangler
@@ -53,8 +54,7 @@ def first_error(text: str) -> str:
     return error.text if error.file is None else f"{error.file}:{error.line}: {error.text}"
 
 
-@dataclass(slots=True)
-class _Kernel:
+class _Kernel(Struct):
     symbol: str
     arch: str
     stack: tuple[int, int, int] = (0, 0, 0)

@@ -9,11 +9,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import PRIVATE_FILE, is_own, partial_prefix, private_folder
@@ -46,8 +47,7 @@ class BuildKind(StrEnum):
     PTX = "ptx"
 
 
-@dataclass(frozen=True, slots=True)
-class Nvcc:
+class Nvcc(Struct, frozen=True):
     """One installation of nvcc.
 
     Attributes:
@@ -63,8 +63,7 @@ class Nvcc:
     flags: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(Struct, frozen=True):
     """The result of a build.
 
     Attributes:

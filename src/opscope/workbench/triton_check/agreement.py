@@ -4,10 +4,10 @@ The tolerances are those of ``opscope bench``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from msgspec import Struct
 
 from opscope.documents.triton_check import Agreement
 from opscope.torch_support.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
@@ -15,8 +15,7 @@ from opscope.torch_support.tensors import TF32_ERROR, TOLERANCE, copy_of, elemen
 _ANY_TOLERANCE: Final = 1e-1  # 8-bit types have two or three bits of mantissa
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """How one result compares.
 
     Attributes:
@@ -32,8 +31,7 @@ class _Found:
     element_error: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(Struct, frozen=True):
     """The right results, and where they come from, as words for a sentence."""
 
     results: tuple[torch.Tensor, ...]

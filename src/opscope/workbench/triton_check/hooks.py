@@ -10,13 +10,13 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
 import torch
+from msgspec import Struct, field
 
 from opscope.documents.triton_check import MemoryProblem, ProblemKind
 from opscope.workbench.triton_check.memory import POISON, Addresses, Flags, Memory, WatchedMemory, memory_of
@@ -35,8 +35,7 @@ _NOT_OURS: Final = tuple(f"{Path(place).parent}{os.sep}" for place in (__file__,
 Call = Callable[..., Any]
 
 
-@dataclass(slots=True)
-class _Found:
+class _Found(Struct):
     """Wrong accesses of one kind, by one line of a kernel to one tensor, added up.
 
     Attributes:
@@ -57,8 +56,7 @@ class _Found:
     in_storage: bool = True
 
 
-@dataclass(slots=True)
-class _Launch:
+class _Launch(Struct):
     """A launch that is under way.
 
     Attributes:

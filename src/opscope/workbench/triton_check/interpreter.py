@@ -9,10 +9,11 @@ import importlib.util
 import signal
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import scratch
@@ -25,8 +26,7 @@ INTERPRET: Final = "TRITON_INTERPRET"
 INTERPRETER: Final = "Triton's interpreter"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRequest:
+class CheckRequest(Struct, frozen=True, kw_only=True):
     """What a process is asked to run.
 
     Attributes:
@@ -42,8 +42,7 @@ class CheckRequest:
     results: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckAnswer:
+class CheckAnswer(Struct, frozen=True, kw_only=True):
     """What a process answers.
 
     Attributes:

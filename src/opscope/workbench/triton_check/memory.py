@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import torch
+from msgspec import Struct
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -138,8 +138,7 @@ def _written_by(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> I
                 yield one
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Memory:
+class Memory(Struct, frozen=True, eq=False):
     """The memory of a tensor that is a kernel's argument.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from opscope.knowledge.dtypes import cpp_dtype
 from opscope.knowledge.kernels.decoded import DecodedKernel, Operation, shown, template_arguments
@@ -12,8 +13,7 @@ from opscope.knowledge.kernels.names import base_name
 _INPUT, _OUTPUT, _ACC = "input_dtype", "output_dtype", "accumulate_dtype"
 
 
-@dataclass(frozen=True, slots=True)
-class _Template:
+class _Template(Struct, frozen=True):
     """A kernel template of ATen. Numbers are positions of template arguments, from 0.
 
     Attributes:

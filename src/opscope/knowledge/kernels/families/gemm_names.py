@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from opscope.knowledge.dtypes import cpp_dtype
 from opscope.knowledge.kernels.decoded import (
