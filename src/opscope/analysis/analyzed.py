@@ -177,7 +177,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             host_elsewhere_ns=self._host_elsewhere_ns,
         )
 
-    @property
+    @functools.cached_property
     def _host_elsewhere_ns(self) -> int:
         """How long the host runs operators, or calls that do not wait, outside the busiest device's window."""
         if not self.devices:
@@ -194,25 +194,25 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             spans = spans.within(waits.gaps(int(spans.start[0]), int(spans.end[-1])))
         return spans.length - spans.within(busiest(self.devices).window.spans).length
 
-    @property
+    @functools.cached_property
     def _warm_up(self) -> float:
         """The share of the busiest device's window in ranges that call themselves a warm-up."""
         ranges = self.trace.annotations
-        rows = np.flatnonzero(names_that(ranges["name"], lambda name: WARM_UP.search(name) is not None))
+        rows = np.flatnonzero(names_that(ranges, WARM_UP.search))
         if not self.devices or not len(rows):
             return 0.0
         window = busiest(self.devices).window
         spans = Intervals.union_of(column(ranges, "start_ns")[rows], end_of(ranges)[rows])
         return spans.within(window.spans).length / max(window.duration_ns, 1)
 
-    @property
+    @functools.cached_property
     def _gpu_sign(self) -> str | None:
         """An operator that only a program with a GPU runs; None where none was recorded."""
-        names = self.trace.operators["name"]
-        rows = np.flatnonzero(names_that(names, lambda name: _OF_GPUS.search(name) is not None))
-        return str(names[int(rows[0])]) if len(rows) else None
+        operators = self.trace.operators
+        rows = np.flatnonzero(names_that(operators, _OF_GPUS.search))
+        return str(operators["name"][int(rows[0])]) if len(rows) else None
 
-    @property
+    @functools.cached_property
     def _host_covered(self) -> float | None:
         """The share of the busiest device's window in which any operator, call or frame is recorded on the host.
 

@@ -139,7 +139,7 @@ class Measured(Struct, frozen=True, dict=True):
         """How long a step takes without a profiler; None where that was not measured."""
         return self.step_time_ns if self._wall is None else self._wall.median_ns
 
-    @property
+    @cached_property
     def step_evidence(self) -> StepEvidence:
         """What the verdict on a step rests on."""
         evidence = self.analysis.evidence_with(

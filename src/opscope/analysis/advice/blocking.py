@@ -19,7 +19,7 @@ from opscope.analysis.advice.rule import RuleDescription, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.structure.api_masks import calls_of, calls_that, names_that
-from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.arrays import column, count_distinct, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints, nearest
 from opscope.base.units import format_ns, format_share
@@ -198,7 +198,7 @@ def _other_than_sitting(call: str | None) -> str:
 def _times_waited(context: Context, calls: Ints) -> int:
     """Return how often the host waited; an operator that copies and then waits for the copy counts once."""
     operator = context.links.launch_operator[calls]
-    return len(np.unique(operator[operator >= 0])) + int((operator < 0).sum())
+    return count_distinct(operator, context.trace.operators.height) + int((operator < 0).sum())
 
 
 def _waits_within_steps(context: Context) -> Ints:
@@ -230,7 +230,7 @@ def _by_reason(context: Context, calls: Ints) -> dict[Rule, Ints]:
     operator = of_launches[calls]
     # An operator that copies pageable memory waits once more, in a call of its own.
     copying = np.isin(operator, of_launches[copies]) & (operator >= 0)
-    reads = names_that(context.trace.operators["name"], lambda name: name in _READS)
+    reads = names_that(context.trace.operators, lambda name: name in _READS)
     # Whatever runs inside such an operator counts as reading too.
     reads = nearest(context.links.operators.parent, reads) >= 0
     # -1, no operator, picks the appended False.
@@ -282,9 +282,7 @@ def _pageable_launches(context: Context) -> Bools:
     """Tell per call whether it copies pageable memory to the device."""
     activities = context.trace.activities
     result = np.zeros(context.trace.launches.height, np.bool_)
-    pageable = names_that(
-        activities["name"], lambda name: is_pageable(name) and direction_of(name) is Direction.TO_DEVICE
-    )
+    pageable = names_that(activities, lambda name: is_pageable(name) and direction_of(name) is Direction.TO_DEVICE)
     launch = context.links.activity_launch
     result[launch[pageable & (launch >= 0)]] = True
     return result

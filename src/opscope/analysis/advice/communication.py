@@ -10,7 +10,7 @@ from msgspec import Struct
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, general, measured
 from opscope.analysis.advice.rule import RuleDescription, span, states
 from opscope.analysis.costs.limits import BETWEEN_DEVICES
-from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.api_masks import any_name, names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
@@ -38,7 +38,7 @@ class _Messages(Struct, frozen=True):
     @classmethod
     def of(cls, context: Context) -> "_Messages":
         activities = context.trace.activities
-        rows = context.work[names_that(activities["name"], communicates)[context.work]]
+        rows = context.work[names_that(activities, communicates)[context.work]]
         operators = context.links.activity_operator[rows]
         sizes = activities["bytes"].gather(rows).fill_null(-1).to_numpy().copy()
         # -1, no operator, picks the appended -1: an unknown size.
@@ -191,13 +191,12 @@ def _overlap(context: Context, kind: Collective | None) -> str:
 
 def _names(context: Context, part: str) -> bool:
     """Tell whether the name of any operator or range contains a text."""
-    tables = (context.trace.operators["name"], context.trace.annotations["name"])
-    return any(bool(names_that(names, lambda text: part in text).any()) for names in tables)
+    tables = (context.trace.operators, context.trace.annotations)
+    return any(any_name(table, lambda text: part in text) for table in tables)
 
 
 def _has_backward(context: Context) -> bool:
-    names = context.trace.operators["name"]
-    return bool(names_that(names, lambda text: "autograd::engine" in text or "Backward" in text).any())
+    return any_name(context.trace.operators, lambda text: "autograd::engine" in text or "Backward" in text)
 
 
 @states(
@@ -280,7 +279,7 @@ def buffer_broadcast(context: Context) -> Iterator[Draft]:
 def _within_ddp_forward(context: Context, rows: Ints) -> Bools:
     """Tell per activity whether it was launched within DistributedDataParallel's forward pass."""
     ranges = context.trace.annotations
-    mine = np.flatnonzero(names_that(ranges["name"], lambda name: name == "DistributedDataParallel.forward"))
+    mine = np.flatnonzero(names_that(ranges, lambda name: name == "DistributedDataParallel.forward"))
     spans = Intervals.union_of(column(ranges, "start_ns")[mine], end_of(ranges)[mine])
     launch = context.links.activity_launch[rows]
     start = np.append(column(context.trace.launches, "start_ns"), 0)[launch]
@@ -291,6 +290,8 @@ def _within_ddp_forward(context: Context, rows: Ints) -> Bools:
 
 def _exposed(context: Context, rows: Ints) -> float:
     """Return how long some activities run per step while no other work of the device does, in nanoseconds."""
+    if not len(rows):
+        return 0.0
     activities = context.trace.activities
     start, end = column(activities, "start_ns"), end_of(activities)
     others = np.setdiff1d(context.work, rows)

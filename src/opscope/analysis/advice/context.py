@@ -15,7 +15,7 @@ from opscope.analysis.idle.gaps import Place, Places
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.idle.waits import Waits
-from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.api_masks import any_name, names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.intervals import Intervals
@@ -230,7 +230,7 @@ class Context:
         """Whether PyTorch is known to run, by its operators or by kernels of its own: else no advice names it."""
         if self.trace.operators.height or format_named(self.trace.source.format).is_pytorch:
             return True
-        return bool(names_that(self.trace.activities["name"], lambda name: "at::native" in name).any())
+        return any_name(self.trace.activities, lambda name: "at::native" in name)
 
     @property
     def busy_ns(self) -> float:
@@ -345,7 +345,7 @@ class Context:
     def work_of_others(self) -> Intervals:
         """When other devices do work of their own in that window: a collective may only wait for this one."""
         activities = self.trace.activities
-        known = activities["device"].is_not_null().to_numpy() & ~names_that(activities["name"], communicates)
+        known = activities["device"].is_not_null().to_numpy() & ~names_that(activities, communicates)
         return self._working(known & (column(activities, "device") != self.device.device))
 
     def _working(self, mask: Bools) -> Intervals:
@@ -457,11 +457,11 @@ class Context:
 
     def _claim_keys(self, rows: Ints) -> pl.DataFrame:
         """Return the parts of some activities' claims, in the order of the arguments of `_claim`."""
-        names = self.trace.activities["name"].gather(rows).cast(pl.String).alias("kernel")
+        names = self.trace.activities["name"].gather(rows).alias("kernel")
         keys = self._inputs()[rows].select("operator", "input_dims", "input_types").with_columns(names)
         # As in `_claim`, only work without an operator goes by its kernel.
         unlinked = pl.when(pl.col("operator").is_null()).then("kernel").alias("kernel")
-        return keys.with_columns(unlinked).select(pl.all().cast(pl.String))
+        return keys.with_columns(unlinked)
 
     def _place_of_operator(self, operator: str | None, input_dims: str | None) -> Place | None:
         """Return where an operator is called: of the calls looked at, the first with a line of Python, else one."""

@@ -17,6 +17,7 @@ from opscope.analysis.advice.context import (
 )
 from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.idle.host_time import LULL_NS
+from opscope.analysis.structure.arrays import count_distinct
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
@@ -44,7 +45,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     if idle.high < LEAST_SHARE * context.step_ns or not all_of_it:
         return
     issued = context.links.activity_launch[context.work]
-    launches = len(np.unique(issued[issued >= 0])) / context.steps
+    launches = count_distinct(issued, context.trace.launches.height) / context.steps
     longest = context.where_of_pieces(np.flatnonzero(context.waits.kinds[BoundKind.DISPATCH]))
     gaps = min(launches * _GAP_NS, idle.high / 2)
     # After a wait nothing is queued, however fast the host launches: for certain only the rest can be saved.

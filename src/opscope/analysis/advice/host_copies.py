@@ -50,13 +50,13 @@ _PINNED_SPEED: Final = 20  # GB/s at least: PCIe 4, sixteen lanes
 def copies(context: Context) -> Iterator[Draft]:
     """Find copies between host and device, of pageable memory or not, during which nothing is computed."""
     activities = context.trace.activities
-    moves = names_that(activities["name"], lambda name: direction_of(name) in _OVER_THE_BUS)
+    moves = names_that(activities, lambda name: direction_of(name) in _OVER_THE_BUS)
     mine = context.work[moves[context.work]]
     start, end = column(activities, "start_ns"), end_of(activities)
-    copies_of_any_kind = names_that(activities["name"], lambda name: direction_of(name) is not None)
+    copies_of_any_kind = names_that(activities, lambda name: direction_of(name) is not None)
     computes = np.flatnonzero(~copies_of_any_kind & (column(activities, "device") == context.device.device))
     working = Intervals.union_of(start[computes], end[computes])
-    pageable = names_that(activities["name"], is_pageable)
+    pageable = names_that(activities, is_pageable)
     for rule, rows in (
         # Small copies and single values have rules of their own: they cost waits of the host, not time on the bus.
         (Rule.BLOCKING_COPY, np.setdiff1d(mine[pageable[mine]], small_copies_of(context))),
@@ -88,7 +88,7 @@ def _streams_wait(context: Context, copies: Ints) -> bool:
     kernels = (activities["kind"] == "kernel").to_numpy()
     mine = kernels & (column(activities, "device") == context.device.device)
     apart = not np.isin(column(activities, "stream")[copies], column(activities, "stream")[mine]).any()
-    waits = names_that(context.trace.launches["name"], lambda name: "StreamWaitEvent" in name)
+    waits = names_that(context.trace.launches, lambda name: "StreamWaitEvent" in name)
     return apart and int(waits.sum()) >= max(len(copies) // 2, 1)
 
 

@@ -87,18 +87,13 @@ def _computing_on_the_host(context: Context) -> float:
     operators = context.trace.operators
     if not pieces.length or not operators.height:
         return 0.0
-    parent = context.links.operators.parent
-    # An operator counts as launching if anything inside it launches: mark upwards, level by level.
-    launching = np.zeros(operators.height, np.bool_)
-    rows = np.unique(context.links.launch_operator)
-    rows = rows[rows >= 0]
-    while len(rows):
-        launching[rows] = True
-        rows = np.unique(parent[rows])
-        rows = rows[(rows >= 0)]
-        rows = rows[~launching[rows]]
+    nesting = context.links.operators
+    launched = np.zeros(operators.height + 1, np.int64)  # the last entry stands for no operator
+    launched[context.links.launch_operator] = 1
+    # An operator counts as launching if anything inside it launches.
+    launching = nesting.subtree_sums(launched[:-1]) > 0
     # The outermost operators that launch nothing cover those inside them.
-    outside = (parent < 0) | np.append(launching, False)[parent]
+    outside = (nesting.parent < 0) | np.append(launching, False)[nesting.parent]
     own = np.flatnonzero(~launching & outside)
     spans = Intervals.union_of(column(operators, "start_ns")[own], end_of(operators)[own])
     return pieces.within(spans).length / pieces.length

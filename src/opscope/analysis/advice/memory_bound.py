@@ -70,12 +70,15 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
     chains = _chains(context)
     if not chains:
         return
-    duration = column(context.trace.activities, "duration_ns")
-    lost = sum(int(duration[chain].sum() - duration[chain].max()) for chain in chains) / context.steps
-    time = sum(int(duration[chain].sum()) for chain in chains) / context.steps
+    parts = np.concatenate(chains)
+    first = np.cumsum([0, *(len(chain) for chain in chains[:-1])])
+    duration = column(context.trace.activities, "duration_ns")[parts]
+    sums = np.add.reduceat(duration, first)
+    time = int(sums.sum()) / context.steps
+    lost = int((sums - np.maximum.reduceat(duration, first)).sum()) / context.steps
     if lost < LEAST_SHARE * context.step_ns:
         return
-    longest = max(chains, key=lambda chain: int(duration[chain].sum()))
+    longest = chains[int(sums.argmax())]
     owners = context.links.activity_operator[longest]
     names = context.trace.operators["name"].gather(owners).cast(pl.String).to_list()
     row = next((row for row in context.rows if row.operator == names[0]), None)
@@ -96,7 +99,7 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
         ),
         action="torch.compile the function around them: one kernel then reads its inputs and writes its result once",
         wrong_if="something in between needs the intermediate results",
-        claims=context.claims_of_activities(np.concatenate(chains)),
+        claims=context.claims_of_activities(parts),
     )
 
 
@@ -111,7 +114,7 @@ def _chains(context: Context) -> list[Ints]:
     owner = context.links.activity_operator
     category = {row.operator: row.category for row in context.rows}
     fusible = names_that(
-        operators["name"],
+        operators,
         lambda name: (
             name in _ALSO_FUSIBLE
             or (not name.startswith(("aten::_foreach", "triton_")) and category.get(name) in _FUSIBLE)
@@ -285,13 +288,13 @@ def _forward_passes_per_update(context: Context) -> float | None:
     Infinity without a backward pass; None where no backward pass adds to gradients that are already there, as the
     second one between two updates does.
     """
-    names = context.trace.operators["name"]
-    accumulated = names_that(names, lambda name: name.startswith("torch::autograd") and "AccumulateGrad" in name)
+    operators = context.trace.operators
+    accumulated = names_that(operators, lambda name: name.startswith("torch::autograd") and "AccumulateGrad" in name)
     count = int(accumulated.sum())
     if not count:
         return math.inf
     parent = context.links.operators.parent
-    adds = np.flatnonzero((names == "aten::add_").to_numpy() & (parent >= 0))
+    adds = np.flatnonzero((operators["name"] == "aten::add_").to_numpy() & (parent >= 0))
     added = int(accumulated[parent[adds]].sum())
     return count / max(count - added, 1) if added else None
 

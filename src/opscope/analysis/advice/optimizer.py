@@ -28,7 +28,7 @@ _OF_IDLE: Final = (0.5, 1.0)
 def _ranges(context: Context) -> pl.DataFrame:
     """Return the ranges of optimizers' steps."""
     annotations = context.trace.annotations
-    return annotations.filter(names_that(annotations["name"], lambda name: _RANGE.search(name) is not None))
+    return annotations.filter(names_that(annotations, lambda name: _RANGE.search(name) is not None))
 
 
 def _range_of_activities(context: Context, ranges: pl.DataFrame) -> Ints:

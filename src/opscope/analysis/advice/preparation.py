@@ -47,7 +47,7 @@ def recompilation(context: Context) -> Iterator[Draft]:
     ranges, first = [], []
     spans = context.device.window.spans
     for table in (context.trace.annotations, context.trace.frames):
-        rows = np.flatnonzero(names_that(table["name"], lambda name: any(part in name for part in _COMPILING)))
+        rows = np.flatnonzero(names_that(table, lambda name: any(part in name for part in _COMPILING)))
         ranges.append((column(table, "start_ns")[rows], end_of(table)[rows]))
         # The finding points at the first range and the first frame of the compiler within the steps.
         inside = rows[spans.holds(column(table, "start_ns")[rows], end_of(table)[rows])]

@@ -17,7 +17,7 @@ from opscope.analysis.advice.context import (
 )
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column, end_of, nesting_of
+from opscope.analysis.structure.arrays import column, count_distinct, end_of, nesting_of
 from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.recomputed import recomputed
@@ -45,7 +45,7 @@ def recomputation(context: Context) -> Iterator[Draft]:
     if time < LEAST_SHARE * context.step_ns:
         return
     linked = int((context.links.activity_operator[context.work] >= 0).sum())
-    calls = len(np.unique(root[root >= 0])) / context.steps
+    calls = count_distinct(root, context.trace.operators.height) / context.steps
     yield Draft(
         rule=Rule.RECOMPUTATION,
         title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} {context.words.per})",
@@ -65,7 +65,7 @@ def recomputation(context: Context) -> Iterator[Draft]:
 
 def _checkpoint(context: Context) -> Where:
     frames = context.trace.frames
-    found = names_that(frames["name"], lambda name: "torch/utils/checkpoint.py" in name)
+    found = names_that(frames, lambda name: "torch/utils/checkpoint.py" in name)
     if not found.any():
         return Where()
     row = int(np.flatnonzero(found)[0])
@@ -125,7 +125,7 @@ def duplicate_work(context: Context) -> Iterator[Draft]:
 def _copies_from_host(context: Context) -> Ints:
     """Return when copies from the host to the device were launched, in nanoseconds, in no particular order."""
     launch = context.links.activity_launch
-    copies = names_that(context.trace.activities["name"], lambda name: direction_of(name) is Direction.TO_DEVICE)
+    copies = names_that(context.trace.activities, lambda name: direction_of(name) is Direction.TO_DEVICE)
     return column(context.trace.launches, "start_ns")[launch[copies & (launch >= 0)]]
 
 
@@ -157,7 +157,7 @@ def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
     Runs are alike if they launch as many activities. The most time comes first; times are nanoseconds.
     """
     frames = context.trace.frames
-    modules = frames.filter(names_that(frames["name"], lambda name: name.startswith(MODULE_FRAME)))
+    modules = frames.filter(names_that(frames, lambda name: name.startswith(MODULE_FRAME)))
     launch = context.links.activity_launch
     launched = np.flatnonzero(launch >= 0)
     if not modules.height or not len(launched):

@@ -26,9 +26,7 @@ def small_copies_of(context: Context) -> Ints:
     """Return the activities that copy a few values from pageable memory to the device; none where a step has few."""
     activities = context.trace.activities
     moved = activities["bytes"].fill_null(_SMALL + 1).to_numpy()
-    pageable = names_that(
-        activities["name"], lambda name: is_pageable(name) and direction_of(name) is Direction.TO_DEVICE
-    )
+    pageable = names_that(activities, lambda name: is_pageable(name) and direction_of(name) is Direction.TO_DEVICE)
     rows = context.work[(pageable & (moved <= _SMALL))[context.work]]
     rows = rows[context.links.activity_launch[rows] >= 0]
     none: Ints = np.zeros(0, np.int64)
@@ -117,7 +115,7 @@ def _outermost(context: Context, operator: Ints) -> Ints:
         Rows of the operators; -1 for an operator that is none of `_COPYING`.
     """
     parent = context.links.operators.parent
-    copies: Bools = np.append(names_that(context.trace.operators["name"], lambda name: name in _COPYING), False)
+    copies: Bools = np.append(names_that(context.trace.operators, lambda name: name in _COPYING), False)
     found = np.where(copies[operator], operator, -1)
     while True:
         above = np.where(found >= 0, np.append(parent, -1)[found], -1)

@@ -124,7 +124,7 @@ def _loading_by_thread(trace: Trace) -> dict[int, Intervals]:
     """Return when each thread was loading a batch."""
     parts = []
     for table, names in ((trace.annotations, _LOADING_RANGE), (trace.frames, _LOADING_FRAME)):
-        rows = np.flatnonzero(names_that(table["name"], names.search))
+        rows = np.flatnonzero(names_that(table, names.search))
         parts.append((column(table, "thread")[rows], column(table, "start_ns")[rows], end_of(table)[rows]))
     thread, start, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return {

@@ -150,8 +150,8 @@ class Places:
         # The range of a step is around everything, and so tells nothing.
         self._ranges = trace.annotations.filter(~is_step(trace.annotations))
         self._of_ranges, self._of_frames = nesting_of(self._ranges), nesting_of(trace.frames)
-        self._users = names_that(trace.frames["name"], is_users)
-        self._modules = names_that(trace.frames["name"], lambda name: name.startswith(MODULE_FRAME))
+        self._users = names_that(trace.frames, is_users)
+        self._modules = names_that(trace.frames, lambda name: name.startswith(MODULE_FRAME))
 
     def at(self, thread: Ints, moment: Ints) -> list[Place]:
         """Return where threads were at some moments.

@@ -148,7 +148,7 @@ def _with_operators(trace: Trace, operator: Ints, start: Ints, end: Ints) -> Int
 def _of_pageable_memory(trace: Trace, activity_launch: Ints) -> Bools:
     """Tell per call whether it copies from or to memory that is not pinned, which the driver does piece by piece."""
     result = np.zeros(trace.launches.height, np.bool_)
-    copies = names_that(trace.activities["name"], is_pageable) & (activity_launch >= 0)
+    copies = names_that(trace.activities, is_pageable) & (activity_launch >= 0)
     result[activity_launch[copies]] = True
     return result
 
@@ -180,7 +180,7 @@ _BACKLOG: Final = 0.1  # of a call: if the device works for longer, the call may
 
 def _records(overheads: pl.DataFrame, wanted: Callable[[str], bool]) -> tuple[Intervals, Ints]:
     """Return the intervals and rows of records with certain names; of overlapping records only the first."""
-    rows = np.flatnonzero(names_that(overheads["name"], wanted))
+    rows = np.flatnonzero(names_that(overheads, wanted))
     start, end = column(overheads, "start_ns")[rows], end_of(overheads)[rows]
     kept = _outermost(np.arange(len(rows)), start, end)
     return Intervals(start[kept], end[kept]), rows[kept]

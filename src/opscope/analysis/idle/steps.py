@@ -103,8 +103,7 @@ def module_loading(trace: Trace) -> pl.DataFrame:
     """
     columns = ("name", "start_ns", "duration_ns")
     overheads, calls = (
-        table.filter(names_that(table["name"], loads_code)).select(columns)
-        for table in (trace.overheads, trace.launches)
+        table.filter(names_that(table, loads_code)).select(columns) for table in (trace.overheads, trace.launches)
     )
     covered = Intervals.union_of(column(overheads, "start_ns"), end_of(overheads))
     position = np.searchsorted(covered.start, column(calls, "start_ns"), side="right") - 1
@@ -145,7 +144,7 @@ def _training_ranges(trace: Trace) -> Iterator[tuple[str, Nesting]]:
         ("optimizer", trace.annotations, _OPTIMIZER_RANGE.match),
     )
     for name, table, match in sources:
-        chosen = table.filter(names_that(table["name"], match))
+        chosen = table.filter(names_that(table, match))
         yield name, nesting_of(chosen)
 
 

@@ -187,7 +187,7 @@ def communication_mask(activities: pl.DataFrame) -> Bools:
     """Tell per activity whether it is a kernel that moves data between devices."""
     is_kernel = (activities["kind"] == "kernel").to_numpy()
     by_arguments = activities["collective"].is_not_null().to_numpy()
-    mask: Bools = is_kernel & (by_arguments | names_that(activities["name"], communicates))
+    mask: Bools = is_kernel & (by_arguments | names_that(activities, communicates))
     return mask
 
 

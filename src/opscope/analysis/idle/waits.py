@@ -9,7 +9,7 @@ from msgspec import Struct
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.idle import IdleTime
 from opscope.analysis.idle.timeline import DeviceTimeline
-from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.arrays import column, end_of, numbers_in
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.documents.bound import BoundKind, IdleCause, causes_of
@@ -79,16 +79,17 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
     after[asked] = _waited_before(host, idle, asked)
     waits = Intervals.union_of(host.start[host.waits], host.end[host.waits])
     others = kinds[BoundKind.HOST_WORK] | kinds[BoundKind.INPUT]
+    quiet = {number: _quiet_stretches(trace, number) for number in numbers_in(idle.thread[others]).tolist()}
     return Waits(
         idle=idle,
         kinds=kinds,
         after=after,
         profiler_ns=int(length[idle.is_any_of((IdleCause.PROFILER,))].sum()),
         host_waits_ns=waits.within(timeline.window.spans).length,
-        quiet_ns=_quiet(trace, idle, others),
+        quiet_ns=_quiet(quiet, idle, others),
         after_waits_ns=int(length[after >= 0].sum()),
         work_after_waits_ns=int(length[others & (after >= 0)].sum()),
-        quiet_after_waits_ns=_quiet(trace, idle, others & (after >= 0)),
+        quiet_after_waits_ns=_quiet(quiet, idle, others & (after >= 0)),
     )
 
 
@@ -102,20 +103,22 @@ def at_most(parts: Mapping[BoundKind, float], whole: float) -> dict[BoundKind, f
 _QUIET_NS: Final = 1_000_000  # Python whose frames are recorded does not go this long without one
 
 
-def _quiet(trace: Trace, idle: IdleTime, mask: Bools) -> int:
-    """Return how much of some pieces lies in stretches of their threads in which nothing begins or ends."""
-    total = 0
-    tables = [table for table in (trace.frames, trace.operators, trace.launches) if table.height]
-    for number in np.unique(idle.thread[mask]).tolist():
-        moments = [np.zeros(0, np.int64)]
-        for table in tables:
-            mine = column(table, "thread") == number
-            moments += [column(table, "start_ns")[mine], end_of(table)[mine]]
-        times = np.sort(np.concatenate(moments), kind="stable")
-        long = np.diff(times) > _QUIET_NS
-        quiet = Intervals(times[:-1][long], times[1:][long]) if len(times) > 1 else Intervals(times[:0], times[:0])
-        total += quiet.within(idle.pieces.chosen(mask & (idle.thread == number))).length
-    return total
+def _quiet_stretches(trace: Trace, number: int) -> Intervals:
+    """Return the stretches of a thread in which nothing begins or ends for long."""
+    moments = [np.zeros(0, np.int64)]
+    for table in (trace.frames, trace.operators, trace.launches):
+        mine = column(table, "thread") == number
+        moments += [column(table, "start_ns")[mine], end_of(table)[mine]]
+    times = np.sort(np.concatenate(moments), kind="stable")
+    long = np.flatnonzero(np.diff(times) > _QUIET_NS)
+    return Intervals(times[long], times[long + 1])
+
+
+def _quiet(stretches: Mapping[int, Intervals], idle: IdleTime, mask: Bools) -> int:
+    """Return how much of some pieces of idle time lies in the quiet stretches of their threads."""
+    return sum(
+        quiet.within(idle.pieces.chosen(mask & (idle.thread == number))).length for number, quiet in stretches.items()
+    )
 
 
 def _waited_before(host: HostTime, idle: IdleTime, pieces: Ints) -> Ints:
@@ -127,7 +130,7 @@ def _waited_before(host: HostTime, idle: IdleTime, pieces: Ints) -> Ints:
         pieces: positions of the pieces that are asked for, ascending.
     """
     found = np.full(len(pieces), -1, np.int64)
-    for number in np.unique(idle.thread[pieces]).tolist():
+    for number in numbers_in(idle.thread[pieces]).tolist():
         asked = np.flatnonzero(idle.thread[pieces] == number)
         waits = np.flatnonzero(host.drains & (host.thread == number))
         if not len(waits):

@@ -1,17 +1,19 @@
-"""Which calls of a trace do what, as masks over its table of launches."""
+"""Which rows of a table have a name that does something, as masks: of calls by what they are, of others by the text."""
 
+import weakref
 from collections.abc import Callable
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
-from opscope.analysis.structure.nesting import Bools
+from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.knowledge.api_calls import ApiCall, ApiKind, api_call
 
 
 def calls_that(launches: pl.DataFrame, wanted: Callable[[ApiCall], bool]) -> Bools:
     """Tell per row of a table of launches whether a condition holds for its call."""
-    return names_that(launches["name"], lambda name: wanted(api_call(name)))
+    return names_that(launches, lambda name: wanted(api_call(name)))
 
 
 def calls_of(launches: pl.DataFrame, *kinds: ApiKind) -> Bools:
@@ -19,20 +21,64 @@ def calls_of(launches: pl.DataFrame, *kinds: ApiKind) -> Bools:
     return calls_that(launches, lambda call: call.kind in kinds)
 
 
-def names_that(names: pl.Series, wanted: Callable[[str], object]) -> Bools:
-    """Tell per name whether a condition holds for it; False for null.
+def names_that(table: pl.DataFrame, wanted: Callable[[str], object]) -> Bools:
+    """Tell per row of a table whether a condition holds for its name; False for null.
 
     Args:
-        names: a categorical column.
+        table: it has a categorical column ``name``.
         wanted: the condition; it is asked once per distinct name.
     """
-    distinct = names.unique().drop_nulls()
-    if not len(distinct):
-        return np.zeros(len(names), np.bool_)
-    # By code, not by text: there are millions of names, but only a few hundred different ones.
-    numbers = distinct.to_physical().to_numpy()
-    mask = np.zeros(int(numbers.max()) + 2, np.bool_)
-    mask[numbers] = [bool(wanted(name)) for name in distinct.cast(pl.String)]
+    names = _names_of(table)
+    mask = np.zeros(names.codes_end + 1, np.bool_)
+    mask[names.distinct] = np.fromiter((bool(wanted(name)) for name in names.texts), np.bool_, len(names.texts))
     # Nulls read the last entry, which stays False.
-    result: Bools = mask[names.to_physical().fill_null(len(mask) - 1).to_numpy()]
+    result: Bools = mask[names.codes]
     return result
+
+
+def any_name(table: pl.DataFrame, wanted: Callable[[str], object]) -> bool:
+    """Tell whether a condition holds for any name of a table, which has a categorical column ``name``."""
+    return any(map(wanted, _names_of(table).texts))
+
+
+class _Names(Struct, frozen=True):
+    """The names of a table by number: per row (``codes``), and each name once (``distinct`` and ``texts``).
+
+    ``codes_end`` is larger than all numbers of names, and stands in ``codes`` for null.
+    """
+
+    codes: Ints
+    codes_end: int
+    distinct: Ints
+    texts: tuple[str, ...]
+
+    @staticmethod
+    def of(names: pl.Series) -> "_Names":
+        distinct = names.unique().drop_nulls()
+        numbers, codes = distinct.to_physical().to_numpy(), names.to_physical()
+        end = int(numbers.max()) + 1 if len(numbers) else 0
+        if codes.null_count():
+            codes = codes.fill_null(end)
+        return _Names(codes.to_numpy(), end, numbers, tuple(distinct.cast(pl.String)))
+
+
+# A trace's tables are asked some hundred times which of their names do something, so what that takes is kept by table
+# for as long as the table lives. A frame of polars has no hash.
+_KNOWN: dict[int, tuple["weakref.ref[pl.DataFrame]", _Names]] = {}
+
+
+def _names_of(table: pl.DataFrame) -> _Names:
+    number = id(table)
+    kept = _KNOWN.get(number)
+    if kept is not None and kept[0]() is table:
+        return kept[1]
+    names = _Names.of(table["name"])
+    _KNOWN[number] = weakref.ref(table, lambda gone: _forget(number, gone)), names
+    return names
+
+
+def _forget(number: int, gone: "weakref.ref[pl.DataFrame]") -> None:
+    # Another table may have the number of one that is gone by now.
+    kept = _KNOWN.get(number)
+    if kept is not None and kept[0] is gone:
+        del _KNOWN[number]

@@ -24,6 +24,18 @@ def costliest_first(table: pl.DataFrame, costs: Sequence[str], ties: Sequence[st
     return table.sort(*costs, *ties, descending=[*(True for _ in costs), *(False for _ in ties)])
 
 
+def numbers_in(values: Ints) -> Ints:
+    """Return the distinct values of an array of small numbers, from -1 on (threads, devices), ascending."""
+    return np.flatnonzero(np.bincount(values + 1)) - 1
+
+
+def count_distinct(rows: Ints, height: int) -> int:
+    """Return how many rows of a table with so many rows an array names; -1 stands for none."""
+    named = np.zeros(height + 1, np.bool_)
+    named[rows] = True
+    return int(named[:-1].sum())
+
+
 def end_of(table: pl.DataFrame) -> Ints:
     """Return the end of every slice of a table, in nanoseconds; a negative duration counts as 0."""
     return column(table, "start_ns") + np.maximum(column(table, "duration_ns"), 0)

@@ -15,7 +15,7 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.structure.api_masks import calls_that
-from opscope.analysis.structure.arrays import column, nesting_of
+from opscope.analysis.structure.arrays import column, nesting_of, numbers_in
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
 from opscope.base.threads import together
 from opscope.trace.model import Trace
@@ -120,7 +120,7 @@ def _launches_by_external_id(trace: Trace, activity_launch: Ints) -> Ints:
 
 def _around_in_time(operators: Nesting, start: Ints) -> Ints:
     """Return per moment the innermost operator then; -1 if none runs, or operators run on several threads."""
-    threads = np.unique(operators.thread)
+    threads = numbers_in(operators.thread)
     inside = np.stack([operators.innermost_at(np.full(len(start), thread), start) for thread in threads])
     alone = (inside >= 0).sum(axis=0) == 1
     return np.where(alone, inside.max(axis=0), -1)

@@ -23,7 +23,7 @@ _FORWARD_ONLY: Final = frozenset(
 def recomputed(trace: Trace, links: Links, backward: BackwardPass) -> Ints:
     """Return per activity the row of the outermost forward operator in the backward pass that launched it, or -1."""
     result = np.full(trace.activities.height, -1, np.int64)
-    forward = names_that(trace.operators["name"], lambda name: name in _FORWARD_ONLY) & backward.inside
+    forward = names_that(trace.operators, lambda name: name in _FORWARD_ONLY) & backward.inside
     if not forward.any():
         return result
     parent = links.operators.parent

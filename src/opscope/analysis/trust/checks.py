@@ -612,7 +612,7 @@ def _cold_launches(trace: Trace) -> Check:
 def _profiler_interruptions(trace: Trace) -> Check:
     """Judge CUPTI's interruptions of the host. Their records have no thread, so which operators they hit is unknown."""
     name = CheckName.PROFILER_INTERRUPTIONS
-    own = trace.overheads.filter(names_that(trace.overheads["name"], is_profilers_own))
+    own = trace.overheads.filter(names_that(trace.overheads, is_profilers_own))
     if not own.height:
         return Check(name, Verdict.PASS, 0, "The profiler recorded no interruption of the host by itself.")
     time = int(own["duration_ns"].sum())

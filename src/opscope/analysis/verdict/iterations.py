@@ -50,7 +50,7 @@ def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, .
     activity to the first of the next one; figures are those of the busiest device. Empty where no range is an
     iteration.
     """
-    rows = np.flatnonzero(names_that(trace.annotations["name"], iteration_of))
+    rows = np.flatnonzero(names_that(trace.annotations, iteration_of))
     if not len(rows):
         return ()
     ranges = _one_each(trace.annotations[rows].sort("start_ns", maintain_order=True))
