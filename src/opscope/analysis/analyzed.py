@@ -51,6 +51,7 @@ from opscope.analysis.verdict.step_evidence import (
     StepEvidence,
     busiest,
 )
+from opscope.base.patterns import lazy_pattern
 from opscope.base.summary import Bar, Summarised, Summary
 from opscope.base.threads import together
 from opscope.base.units import format_ns, format_share
@@ -69,11 +70,11 @@ _SHOWN = 5  # operators in a summary
 
 
 # Names such as lr_warmup and warmup_steps are about a schedule, not about warming up the device.
-WARM_UP: Final = re.compile(
+WARM_UP: Final = lazy_pattern(
     r"(?<![a-z])(?<!lr[-_ ])warm[-_ ]?up(?![-_ ]?(?:steps|ratio|lr|iters|schedul))", re.IGNORECASE
 )
 # Operators and ranges that only a program with a GPU has.
-_OF_GPUS: Final = re.compile(r"^nccl:|^nccl\w*::|pin_memory$|^aten::cudnn_|^aten::miopen_")
+_OF_GPUS: Final = lazy_pattern(r"^nccl:|^nccl\w*::|pin_memory$|^aten::cudnn_|^aten::miopen_")
 
 
 class Accounting(Struct, frozen=True):

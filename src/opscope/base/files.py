@@ -5,10 +5,8 @@ Temporary files carry the process id of their writer, so that a later process ca
 
 import functools
 import gzip
-import hashlib
 import io
 import os
-import re
 import shutil
 import stat
 import sys
@@ -19,11 +17,12 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
+from opscope.base.patterns import lazy_pattern
 
 PARTIAL: Final = ".opscope-partial-"  # prefix of files that are being written
 _SCRATCH: Final = "opscope-"  # prefix of temporary folders
 STANDARD_OUTPUT: Final = Path("-")
-_DESCRIPTOR: Final = re.compile(
+_DESCRIPTOR: Final = lazy_pattern(
     r"/dev/(?:stdin|stdout|stderr|fd/\d+)|/proc/(?:self|thread-self|\d+)/(?:task/\d+/)?fd/\d+"
 )
 _DERIVED: Final = (".html", ".md")  # computed from results, and can be computed again
@@ -233,6 +232,8 @@ def _umask() -> int:
 @functools.cache
 def _place() -> str:
     """Return a short id of this machine and its process namespace, as others may share its folders."""
+    import hashlib  # loads OpenSSL
+
     # A process id means something only within one boot of one machine and one PID namespace (containers).
     parts = [os.uname().nodename]
     with suppress(OSError):
@@ -322,6 +323,8 @@ def digest_of(path: Path) -> str:
     Raises:
         OSError: the file cannot be read.
     """
+    import hashlib  # loads OpenSSL
+
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 

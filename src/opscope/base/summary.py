@@ -1,7 +1,5 @@
 """Short summaries of large objects, for the Python prompt and for notebooks."""
 
-import html
-import textwrap
 from typing import Final
 
 from msgspec import Struct
@@ -16,6 +14,12 @@ _NAMES, _BARS, _TEXTS, _LINE = 280, 320, 180, 19  # pixels of a chart
 def _shortened(name: str) -> str:
     half = _LONGEST_NAME // 2
     return name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}..{name[-half + 1 :]}"
+
+
+def _escaped(text: str) -> str:
+    import html
+
+    return html.escape(text)
 
 
 def _plain(text: str) -> str:
@@ -40,6 +44,8 @@ class Summary(Struct, frozen=True):
 
     def text(self) -> str:
         """Return plain text; long values are wrapped, and long names shortened in the middle."""
+        import textwrap  # as html: only prompts and notebooks show summaries
+
         names = [_shortened(_plain(name)) for name, _ in self.rows]
         width = max(map(len, names), default=0)
         lines = [_plain(self.title)]
@@ -52,9 +58,9 @@ class Summary(Struct, frozen=True):
     def html(self) -> str:
         """Return HTML with a table and the chart; text from a trace is escaped."""
         cell = '<td style="text-align:left">'
-        texts = ((html.escape(_plain(name)), html.escape(_plain(value))) for name, value in self.rows)
+        texts = ((_escaped(_plain(name)), _escaped(_plain(value))) for name, value in self.rows)
         rows = (f"<tr>{cell}{name}</td>{cell}{value}</td></tr>" for name, value in texts)
-        title = f"<strong>{html.escape(_plain(self.title))}</strong>"
+        title = f"<strong>{_escaped(_plain(self.title))}</strong>"
         return f"<div>{title}<table>{''.join(rows)}</table>{self._chart()}</div>"
 
     def _chart(self) -> str:
@@ -67,7 +73,7 @@ class Summary(Struct, frozen=True):
         zero, room = (_NAMES + _BARS / 2, _BARS / 2) if below else (_NAMES, _BARS)
         drawn = "".join(_drawn(bar, place, zero, room / largest) for place, bar in enumerate(self.bars))
         size = f'width="{_NAMES + _BARS + _TEXTS}" height="{_LINE * len(self.bars) + 4}"'
-        title = html.escape(_plain(self.bars_title))
+        title = _escaped(_plain(self.bars_title))
         return (
             f'<div style="margin-top:6px">{title}</div>'
             f'<svg role="img" aria-label="{title}" {size} font-family="sans-serif" font-size="12">{drawn}</svg>'
@@ -78,7 +84,7 @@ def _drawn(bar: Bar, place: int, zero: float, scale: float) -> str:
     y, width = _LINE * place + 3, abs(bar.value) * scale
     x = zero - width if bar.value < 0 else zero
     color = "#4e79a7"
-    name, text = (html.escape(_shortened(_plain(one))) for one in (bar.name, bar.text))
+    name, text = (_escaped(_shortened(_plain(one))) for one in (bar.name, bar.text))
     return (
         f'<text x="{_NAMES - 6}" y="{y + 11}" text-anchor="end" fill="currentColor">{name}</text>'
         f'<rect x="{x:.1f}" y="{y}" width="{max(width, 0.5):.1f}" height="{_LINE - 5}" fill="{color}"/>'

@@ -3,9 +3,11 @@
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _WORTH_IT: Final = 300_000  # events of a trace; with fewer, threads cost more than they save
 _MOST_AHEAD: Final = 8  # threads, and so results that wait for their turn
@@ -44,6 +46,8 @@ def together(works: Iterable[Callable[[], Any]], *, events: int) -> list[Any]:
     threads = min(cores(), len(pieces)) if events > _WORTH_IT else 1
     if threads < 2:
         return [work() for work in pieces]
+    from concurrent.futures import ThreadPoolExecutor  # small traces need no threads
+
     with ThreadPoolExecutor(threads) as pool:
         return [future.result() for future in [pool.submit(work) for work in pieces]]
 
@@ -60,6 +64,8 @@ def ahead(function: Callable[[T], R], arguments: Iterable[T], *, events: int) ->
     if threads < 2:
         yield from map(function, arguments)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     waiting: deque[Future[R]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for argument in arguments:

@@ -21,10 +21,10 @@ from opscope.knowledge.native_functions import NativeFunctions
 from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.analysis_tables import table_by, values_by
 from opscope.report.by import By
+from opscope.report.device_entry import device_entry
 from opscope.report.finding_text import first_things
 from opscope.report.gap_text import longest_gap
 from opscope.report.step_parts import bar_lines, categories_line
-from opscope.report.trace_document import build_trace_document, device_entry
 
 
 class Analysed(Struct, frozen=True):
@@ -77,6 +77,8 @@ def print_analyses(analysed: Sequence[Analysed], output_format: str, rows: Rows)
     analyses = {one.path: one.analysis for one in analysed}
 
     def document() -> TraceDocument | TraceDocuments:
+        from opscope.report.trace_document import build_trace_document  # tables for people need none of this
+
         documents = tuple(build_trace_document(one.measured, one.functions) for one in analysed)
         return documents[0] if len(documents) == 1 else TraceDocuments(traces=documents)
 

@@ -9,13 +9,14 @@ from typing import Any, Final, TypeVar
 import click
 
 from opscope.base.errors import InconclusiveError
+from opscope.base.patterns import lazy_pattern
 from opscope.record.redaction import Redactor
 from opscope.record.step_kinds import StepKind
 from opscope.render.table_formats import Format
 from opscope.report.by import SHOWN_ROWS
 
 INCONCLUSIVE: Final = InconclusiveError.exit_code
-_STEPS: Final = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
+_STEPS: Final = lazy_pattern(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
 F = TypeVar("F", bound=Callable[..., Any])
 
 

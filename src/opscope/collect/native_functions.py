@@ -1,7 +1,6 @@
 """The operators of the installed PyTorch, from ``native_functions.yaml`` (through torchgen) and from its dispatcher."""
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ import msgspec
 from opscope._version import __version__
 from opscope.base.errors import EnvironmentLacksError, OpscopeError
 from opscope.base.files import PRIVATE_FILE, digest_of, is_own, private_folder, write_whole
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.native_functions import Argument, NativeFunction, NativeFunctionTable
 from opscope.record.codec import UNREADABLE
 
 # A line of the dispatcher's table: "CUDA: registered at build/RegisterCUDA_0.cpp:123 [kernel]".
-_REGISTRATION = re.compile(r"^(?P<key>\w+): registered at (?P<where>.+?)(?::(?P<line>\d+))? \[(?P<kind>.+)\]$")
+_REGISTRATION = lazy_pattern(r"^(?P<key>\w+): registered at (?P<where>.+?)(?::(?P<line>\d+))? \[(?P<kind>.+)\]$")
 
 
 def installed_table(device_key: str) -> NativeFunctionTable:

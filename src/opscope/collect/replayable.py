@@ -7,21 +7,21 @@ passes this module, and no other module looks up a recorded operator in ``torch.
 """
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
 
 from opscope.base.errors import UsageError
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.dtypes import recorded_dtype
 
 # Types of a schema that hold no handle to anything outside the call: no Storage, Stream or Generator.
-_PLAIN: Final = re.compile(
+_PLAIN: Final = lazy_pattern(
     r"(Tensor|number|Scalar|int|SymInt|float|bool|str|ScalarType|MemoryFormat|Layout|Device|Optional|List|\[|\]|\s)*"
 )
 # Options of operators (``mean``, ``floor``, ``bijection,->``). No path matches: slash and backslash are left out.
-_OPTION: Final = re.compile(r"[\w ,.>-]{0,64}")
+_OPTION: Final = lazy_pattern(r"[\w ,.>-]{0,64}")
 # Arguments whose text names an option. The text of any other argument may be a path or a message.
 _NAMED_OPTIONS: Final = frozenset(
     {
@@ -29,10 +29,10 @@ _NAMED_OPTIONS: Final = frozenset(
         *("driver", "reduce", "side", "equation", "UPLO", "input_layout"),
     }
 )
-_RETURNED: Final = re.compile(r"Tensor|List\[Tensor\]|Optional\[Tensor\]")
+_RETURNED: Final = lazy_pattern(r"Tensor|List\[Tensor\]|Optional\[Tensor\]")
 _ANY_DEVICE: Final = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
 # Operators that work on what lies behind a tensor (its storage, a file), whatever their arguments are.
-_BEHIND: Final = re.compile(
+_BEHIND: Final = lazy_pattern(
     r"storage|file|share|ipc|pin_memory|record_stream|resize|^_?set_|_assert|debug|dlpack|save|load"
 )
 _MOST_BYTES: Final = 32 << 30  # of all input tensors together

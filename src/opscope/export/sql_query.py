@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from sqlglot import errors, exp, parse, tokenize
 
 from opscope.base.errors import UsageError
+from opscope.base.patterns import lazy_pattern
 
 if TYPE_CHECKING:  # the module's name differs between versions
     from sqlglot.tokenizer_core import Token
@@ -20,7 +21,7 @@ _DIALECT: Final = "duckdb"
 _MOST_WORDS: Final = 2_000  # planning takes time with the square of a query's terms
 _MOST_CHARACTERS: Final = 100_000
 # Functions of DuckDB that read files or load extensions, by how their names begin.
-_READS: Final = re.compile(r"(read|scan|glob|load|copy|attach|httpfs|parquet|csv|sniff)_?\w*", re.IGNORECASE)
+_READS: Final = lazy_pattern(r"(read|scan|glob|load|copy|attach|httpfs|parquet|csv|sniff)_?\w*", re.IGNORECASE)
 
 
 def checked(query: str, tables: Collection[str]) -> tuple[str, tuple[str, ...]]:

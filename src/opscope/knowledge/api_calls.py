@@ -6,11 +6,12 @@ Driver API and the HIP Runtime API.
 """
 
 import functools
-import re
 from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
+
+from opscope.base.patterns import lazy_pattern
 
 
 class ApiKind(StrEnum):
@@ -121,14 +122,14 @@ API_RULES: Final[tuple[ApiRule, ...]] = (
         ),
     ),
 )
-_COMPILED: Final = tuple((re.compile(rule.pattern), rule.call) for rule in API_RULES)
+_COMPILED: Final = tuple((lazy_pattern(rule.pattern), rule.call) for rule in API_RULES)
 _OTHER: Final = ApiCall(ApiKind.OTHER)
 # How Kineto and the driver name loading in their own records, which are no calls.
-_LOADING_RECORD: Final = re.compile(r"Module Loading|Lazy Function Loading")
+_LOADING_RECORD: Final = lazy_pattern(r"Module Loading|Lazy Function Loading")
 
 
 # What Kineto calls the work of CUPTI, in its category "overhead".
-_PROFILER_RECORD: Final = re.compile(r"Activity Buffer Request|Buffer Flush|Instrumentation|Resource|CUPTI")
+_PROFILER_RECORD: Final = lazy_pattern(r"Activity Buffer Request|Buffer Flush|Instrumentation|Resource|CUPTI")
 
 
 @functools.cache
@@ -137,7 +138,7 @@ def api_call(name: str) -> ApiCall:
     return next((call for pattern, call in _COMPILED if pattern.search(name)), _OTHER)
 
 
-_EARLIER_ERROR: Final = re.compile(_PREFIX + r"(GetLastError|PeekAtLastError)")
+_EARLIER_ERROR: Final = lazy_pattern(_PREFIX + r"(GetLastError|PeekAtLastError)")
 _NOT_READY: Final = 600  # cudaErrorNotReady, CUDA_ERROR_NOT_READY: what a query was asked for is still going on
 
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions
 from opscope.knowledge.rules import NameRule, compiled
 
@@ -105,7 +106,7 @@ def _fact(category: Category, words: str, applies: Callable[[_Family], bool]) ->
 
 
 def _name(category: Category, pattern: str) -> _Rule:
-    found = re.compile(pattern)
+    found = lazy_pattern(pattern)
     return _Rule(category, f"name pattern of {category}", False, lambda f: f.named(found), found)
 
 
@@ -339,7 +340,7 @@ COMPILED_NAMES: Final = (
 )
 _COLLECTIVE_RANGE: Final = compiled(COLLECTIVE_RANGES)
 _COMPILED_NAME: Final = compiled(COMPILED_NAMES)
-_FRAMEWORK_NAME = re.compile(
+_FRAMEWORK_NAME = lazy_pattern(
     r"^autograd::engine|^torch::autograd::|Backward\d*$|^Torch-Compiled Region|^TorchDynamo|CompiledFxGraph"
     r"|^CompiledFunction|^AOTDispatcher|^Pregraph|^nn\.Module|^Optimizer\.|^DataParallel|^DistributedDataParallel"
     r"|^enumerate\(|^ProfilerStep"
@@ -347,8 +348,8 @@ _FRAMEWORK_NAME = re.compile(
 _PATTERNS: Final = tuple(rule.pattern for rule in _RULES if rule.pattern is not None)
 _UNKNOWN_OPERATOR: Final = "not an operator that PyTorch's tables know"
 _LONGEST_NAME: Final = 4_096  # characters of a name that are looked at
-_VARIANT_PREFIX = re.compile(r"^(_foreach_|_fused_moving_avg_obs_)")
-_BACKWARD = re.compile(r"^(?P<forward>\w+?)_(?:double_)?backward(?:_\w+)?$")
+_VARIANT_PREFIX = lazy_pattern(r"^(_foreach_|_fused_moving_avg_obs_)")
+_BACKWARD = lazy_pattern(r"^(?P<forward>\w+?)_(?:double_)?backward(?:_\w+)?$")
 # What the forward operator's name may have before and after the word that stands before ``_backward``.
 _FORWARD_PREFIXES = ("", "_")
 _FORWARD_SUFFIXES = ("", "_forward", "_with_indices", "2d", "_dense")

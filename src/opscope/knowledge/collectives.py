@@ -5,6 +5,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
+from opscope.base.patterns import lazy_pattern
+
 
 class Collective(StrEnum):
     """Operations of all ranks of a group, and messages between two."""
@@ -25,14 +27,14 @@ class Collective(StrEnum):
 _WORDS: Final = (
     (
         Collective.ALL_TO_ALL,
-        re.compile(r"all_?to_?all|deep_?ep|internode|intranode|EpDispatch|EpCombine", re.IGNORECASE),
+        lazy_pattern(r"all_?to_?all|deep_?ep|internode|intranode|EpDispatch|EpCombine", re.IGNORECASE),
     ),
-    (Collective.ALL_REDUCE, re.compile(r"all_?reduce|cross_device_reduce|one_?shot|two_?shot", re.IGNORECASE)),
-    (Collective.REDUCE_SCATTER, re.compile(r"reduce_?scatter", re.IGNORECASE)),
-    (Collective.ALL_GATHER, re.compile(r"all_?gather", re.IGNORECASE)),
-    (Collective.BROADCAST, re.compile(r"broadcast", re.IGNORECASE)),
-    (Collective.SEND, re.compile(r"send_?recv|nccl:(send|recv)", re.IGNORECASE)),
-    (Collective.REDUCE, re.compile(r"nccl\w*[:_]reduce", re.IGNORECASE)),
+    (Collective.ALL_REDUCE, lazy_pattern(r"all_?reduce|cross_device_reduce|one_?shot|two_?shot", re.IGNORECASE)),
+    (Collective.REDUCE_SCATTER, lazy_pattern(r"reduce_?scatter", re.IGNORECASE)),
+    (Collective.ALL_GATHER, lazy_pattern(r"all_?gather", re.IGNORECASE)),
+    (Collective.BROADCAST, lazy_pattern(r"broadcast", re.IGNORECASE)),
+    (Collective.SEND, lazy_pattern(r"send_?recv|nccl:(send|recv)", re.IGNORECASE)),
+    (Collective.REDUCE, lazy_pattern(r"nccl\w*[:_]reduce", re.IGNORECASE)),
 )
 
 

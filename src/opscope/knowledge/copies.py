@@ -1,8 +1,9 @@
 """Which way copies go, by the names that CUDA's and HIP's profilers give them."""
 
-import re
 from enum import StrEnum
 from typing import Final
+
+from opscope.base.patterns import lazy_pattern
 
 
 class Direction(StrEnum):
@@ -17,10 +18,10 @@ class Direction(StrEnum):
 # CUDA: ``Memcpy HtoD (Pageable -> Device)``; HIP: ``CopyHostToDevice``, ``Memcpy HtoD``.
 # In order: copies between devices before those within one, whose pattern fits DeviceToDevicePeer too.
 _NAMES: Final = (
-    (Direction.TO_DEVICE, re.compile(r"HtoD|HostToDevice")),
-    (Direction.TO_HOST, re.compile(r"DtoH|DeviceToHost")),
-    (Direction.BETWEEN_DEVICES, re.compile(r"PtoP|PeerToPeer|DeviceToDevicePeer")),
-    (Direction.WITHIN, re.compile(r"DtoD|DeviceToDevice")),
+    (Direction.TO_DEVICE, lazy_pattern(r"HtoD|HostToDevice")),
+    (Direction.TO_HOST, lazy_pattern(r"DtoH|DeviceToHost")),
+    (Direction.BETWEEN_DEVICES, lazy_pattern(r"PtoP|PeerToPeer|DeviceToDevicePeer")),
+    (Direction.WITHIN, lazy_pattern(r"DtoD|DeviceToDevice")),
 )
 
 

@@ -6,12 +6,12 @@ lower bound: repeated reads are not counted, and gathers count only what they to
 """
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.calls import RecordedCall, Shape
 from opscope.knowledge.categories import Category
 from opscope.knowledge.dtypes import DataType, promoted, recorded_dtype
@@ -594,14 +594,14 @@ _BY_CATEGORY: Final[Mapping[Category, Rule]] = {
 # ---------------------------------------------------------------- by the kernel, where no shapes are recorded
 
 # template <template<class> class FunctorName, ...> multi_tensor_apply_kernel<TensorListMetadata<DEPTH>, Functor<...>>
-_MULTI_TENSOR: Final = re.compile(
+_MULTI_TENSOR: Final = lazy_pattern(
     r"multi_tensor_apply_kernel<[^<]*Metadata<(?:[\w:]+, )?(?P<depth>\d)>,\s*(?:[^)]*\)::)?(?P<rest>.+)"
 )
 _CHUNK: Final = 65_536  # elements that a thread block works on (aten/src/ATen/native/cuda/MultiTensorApply.cuh)
 # By depth, how many tensors one launch takes at most (the same file).
 _MOST_TENSORS: Final = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
-_READ_LISTS: Final = re.compile(r"Functor<(?P<type>[\w:]+), \d, (?P<read>\d), \d")
-_FUSED: Final = re.compile(r"Fused(?:Adam|Adagrad|Sgd)MathFunctor<(?P<type>[\w:]+), \d")
+_READ_LISTS: Final = lazy_pattern(r"Functor<(?P<type>[\w:]+), \d, (?P<read>\d), \d")
+_FUSED: Final = lazy_pattern(r"Fused(?:Adam|Adagrad|Sgd)MathFunctor<(?P<type>[\w:]+), \d")
 
 
 def multi_tensor_cost(kernel: str, blocks: int) -> Cost | None:

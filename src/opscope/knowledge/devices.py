@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from msgspec import Struct, field
 
@@ -52,20 +52,36 @@ class Device(Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-@cache
 def known_devices() -> tuple[Device, ...]:
     """Return all devices of the table."""
+    return tuple(map(_device, _entries()))
+
+
+_ENTRY: Final = "[[device]]"  # begins each
+
+
+@cache
+def _entries() -> tuple[str, ...]:
+    """Return the text of each entry: to read all takes longer than most commands have, and they need one."""
     text = resources.files("opscope.knowledge").joinpath("data", "devices.toml").read_text("utf-8")
-    return tuple(_device(entry) for entry in tomllib.loads(text)["device"])
+    return tuple(_ENTRY + rest for rest in text.split(f"\n{_ENTRY}")[1:])
 
 
-def _device(entry: Mapping[str, Any]) -> Device:
+@cache
+def _device(text: str) -> Device:
+    entry = tomllib.loads(text)["device"][0]
     return Device(**{**entry, "matches": tuple(entry["matches"])})
+
+
+def _named(name: str) -> list[Device]:
+    """Return the devices that drivers give a name."""
+    # Names are plain text in the table: what does not hold it cannot match.
+    return [device for text in _entries() if name in text if name in (device := _device(text)).matches]
 
 
 def is_listed(name: str) -> bool:
     """Tell whether drivers give this name to any device of the table."""
-    return any(name in device.matches for device in known_devices())
+    return bool(_named(name))
 
 
 def device_called(name: str, multiprocessors: int | None = None, memory_bytes: int | None = None) -> Device | None:
@@ -76,7 +92,7 @@ def device_called(name: str, multiprocessors: int | None = None, memory_bytes: i
         multiprocessors: how many it has; None if not recorded. A device with another number is another one.
         memory_bytes: how much it has, as the driver says; decides between devices of one name and size.
     """
-    found = [device for device in known_devices() if name in device.matches]
+    found = _named(name)
     if multiprocessors is not None:
         found = [device for device in found if device.multiprocessors in (multiprocessors, None)]
     if memory_bytes is not None and len(found) > 1:

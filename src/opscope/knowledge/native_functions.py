@@ -6,7 +6,6 @@ tables of the releases since 2.6 are shipped in ``data/`` (built by ``tools/buil
 
 import functools
 import gzip
-import re
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError
 from opscope.base.files import unpacked_gzip
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.releases import TorchVersion, data_files, nearest_first, version_in
 
 # What serves a device that has no kernel of its own registered, in the dispatcher's order.
@@ -26,7 +26,7 @@ _COMPOSITE_KEYS = (
     "CompositeImplicitAutograd",
 )
 # Registrations that torchgen generated stand in files named after the dispatch key.
-_GENERATED_REGISTRATION = re.compile(r"Register(?P<key>[A-Za-z]+)(_\d+)?\.cpp")
+_GENERATED_REGISTRATION = lazy_pattern(r"Register(?P<key>[A-Za-z]+)(_\d+)?\.cpp")
 
 
 class Argument(msgspec.Struct, frozen=True, gc=False):
@@ -160,10 +160,10 @@ def _fits(arguments: Sequence[Argument], input_types: Sequence[str], *, undefine
 _SHORT_NAMES = {"detach": "aten::detach", "detach_": "aten::detach_"}
 _ENGINE = "autograd::engine::evaluate_function:"
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
-_NODE = re.compile(r"(?P<forward>\w+?)Backward\d*")
+_NODE = lazy_pattern(r"(?P<forward>\w+?)Backward\d*")
 _LARGEST_TABLE = 32 << 20  # ten times the largest that PyTorch gives
-_TENSOR_LIST = re.compile(r"^Tensor\??(\(.*?\))?\[")
-_TENSOR = re.compile(r"^Tensor(\(.*?\))?\??$")
+_TENSOR_LIST = lazy_pattern(r"^Tensor\??(\(.*?\))?\[")
+_TENSOR = lazy_pattern(r"^Tensor(\(.*?\))?\??$")
 
 
 # The profiler records these as nothing, and those as Scalar (torch/csrc/profiler/util.cpp, inputTypes).

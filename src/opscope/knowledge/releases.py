@@ -9,8 +9,10 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from opscope.base.patterns import lazy_pattern
+
 T = TypeVar("T")
-_VERSION = re.compile(r"(?P<release>\d+(?:\.\d+)*)(?P<rest>[^+]*)(?:\+(?P<local>.*))?")
+_VERSION = lazy_pattern(r"(?P<release>\d+(?:\.\d+)*)(?P<rest>[^+]*)(?:\+(?P<local>.*))?")
 
 
 class TorchVersion(Struct, frozen=True):

@@ -7,6 +7,8 @@ from importlib import resources
 
 from msgspec import Struct
 
+from opscope.base.patterns import lazy_pattern
+
 Entry = Mapping[str, str | list[str]]
 
 
@@ -46,4 +48,4 @@ def entries_of(file: str) -> Mapping[str, Sequence[Entry]]:
 
 def compiled(rules: Iterable[NameRule], flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
     """Return one expression that finds what any of the rules does."""
-    return re.compile("|".join(f"(?:{rule.pattern})" for rule in rules), flags)
+    return lazy_pattern("|".join(f"(?:{rule.pattern})" for rule in rules), flags)

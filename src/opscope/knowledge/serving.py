@@ -7,6 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from opscope.base.patterns import lazy_pattern
+
 
 class Iteration(Struct, frozen=True):
     """What a range's name says.
@@ -87,7 +89,7 @@ FORMATS: Final[tuple[tuple[str, Callable[[re.Match[str]], Iteration], str], ...]
     (rf"execute_diffusion_(?P<requests>{_N})_(?P<size>{_N}x{_N})", _diffusion, "execute_diffusion_4_1024x1024"),
     (rf"capture_(?P<size>{_N})_(?P<mode>FULL|PIECEWISE|DECODE)", _capture, "capture_64_PIECEWISE"),
 )
-_COMPILED: Final = tuple((re.compile(pattern), read) for pattern, read, _ in FORMATS)
+_COMPILED: Final = tuple((lazy_pattern(pattern), read) for pattern, read, _ in FORMATS)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -1,6 +1,5 @@
 """The dossier of an operator: evidence is gathered here for `opscope.analysis.costs.statements`."""
 
-import re
 from collections.abc import Callable, Iterator
 
 import polars as pl
@@ -14,6 +13,7 @@ from opscope.analysis.costs.parallelism import parallelism
 from opscope.analysis.costs.statements import OperatorEvidence
 from opscope.analysis.structure.arrays import costliest_first
 from opscope.base.errors import OpscopeError, UsageError
+from opscope.base.patterns import lazy_pattern
 from opscope.documents.bound import BoundKind
 from opscope.documents.dossier import Dossier, DossierDocument
 from opscope.documents.statements import Findings, Statement
@@ -27,7 +27,8 @@ from opscope.record.counters import Counters, OperatorCall
 from opscope.render.sentences import worded
 
 _NOT_ASKED = "hardware counters were not asked for"
-_UNNAMED = re.compile(r"^(?:\w+ )?[\w:<]*unnamed>::")  # anonymous namespaces, as Nsight Compute writes (and cuts) them
+# Anonymous namespaces, as Nsight Compute writes (and cuts) them.
+_UNNAMED = lazy_pattern(r"^(?:\w+ )?[\w:<]*unnamed>::")
 # Replays a call and returns the hardware counters of its kernels.
 Measure = Callable[[OperatorCall], tuple[Counters, ...]]
 

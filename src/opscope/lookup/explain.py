@@ -1,7 +1,6 @@
 """From a name, and what it is looked up in, to an `ExplainDocument`."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -14,6 +13,7 @@ from opscope.analysis.costs.launch_shapes import rows_of
 from opscope.analysis.costs.occupancy import entry_of, occupancy_of
 from opscope.analysis.measured import Measured
 from opscope.base.errors import UsageError
+from opscope.base.patterns import lazy_pattern
 from opscope.documents.bound import Bound
 from opscope.documents.explain import (
     CandidateEntry,
@@ -39,7 +39,7 @@ from opscope.lookup.native_function import detail_of, native_function_of
 from opscope.lookup.operator_source import OperatorSources
 from opscope.record.counters import Precision
 
-_OPERATOR = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?|autograd::.*|\w+Backward\d*|record_param_comms")
+_OPERATOR = lazy_pattern(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?|autograd::.*|\w+Backward\d*|record_param_comms")
 # Ranges that are no operators of PyTorch's tables, and yet known by their names.
 _NOT_OPERATORS = (Category.FRAMEWORK, Category.COMMUNICATION, Category.COMPILED)
 _YAML = "aten/src/ATen/native/native_functions.yaml"

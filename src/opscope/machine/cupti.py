@@ -1,7 +1,6 @@
 """Where CUPTI is: its headers and its library, of a CUDA toolkit, of NVIDIA's wheels, or of Triton's package."""
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -9,12 +8,13 @@ from typing import Final
 from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.compute_capabilities import version_of
 from opscope.knowledge.toolkits import first_driver
 from opscope.machine.programs import package_folders
 
 _USUAL: Final = Path("/usr/local/cuda")
-_DEFINED: Final = re.compile(r"#define\s+CUPTI_API_VERSION\s+(\d+)")
+_DEFINED: Final = lazy_pattern(r"#define\s+CUPTI_API_VERSION\s+(\d+)")
 _NEEDED: Final = ("cupti_activity.h", "cupti_callbacks.h", "cupti_version.h")
 _OLDEST_API: Final = 18  # of CUDA 12.0; CUDA 11.8 has the same number, but not the records
 _FIRST_WITH_RELEASE: Final = 130000  # since CUDA 13, the number is made of CUDA's version

@@ -5,7 +5,6 @@ The driver is asked in a process of its own: a broken one can hang or crash, and
 
 import ctypes
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from typing import Final
 import msgspec
 
 from opscope.base.files import scratch
+from opscope.base.patterns import lazy_pattern
 from opscope.base.processes import own_environment, own_process, run_within
 from opscope.record.codec import encode
 from opscope.record.driver import Driver, DriverDevice
@@ -24,7 +24,7 @@ from opscope.record.driver import Driver, DriverDevice
 _SECONDS: Final = 30
 _NAME_BYTES: Final = 256
 _MODULE: Final = Path("/proc/driver/nvidia/version")
-_RELEASE: Final = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)")
+_RELEASE: Final = lazy_pattern(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)")
 # Numbers of CUdevice_attribute (cuda.h).
 _ATTRIBUTES: Final = {
     "multiprocessors": 16,

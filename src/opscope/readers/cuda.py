@@ -15,6 +15,7 @@ import polars as pl
 
 from opscope.base.errors import BadInputError
 from opscope.base.files import path_text
+from opscope.base.patterns import lazy_pattern
 from opscope.base.units import NS_PER_S
 from opscope.readers.content import Content
 from opscope.readers.cuda_file import CudaFile, Rows, read_cuda_file
@@ -45,7 +46,7 @@ from opscope.trace.schema import SCHEMAS
 
 Ints = npt.NDArray[np.int64]
 
-_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_NUMBER: Final = lazy_pattern(r"[0-9]{1,9}")
 _DRIVER_CALL: Final = 0x8000  # the bit that marks a call of the driver; others are the runtime's
 _SAME_CLOCK_NS: Final = 10_000  # reading two clocks one after the other takes less
 _TRANSFERS: Final = (Migration.TO_DEVICE, Migration.TO_HOST, Migration.BETWEEN_DEVICES)
@@ -54,7 +55,7 @@ _CAUSES: Final = {
     Migration.GPU_FAULT: ACCESSES,
     Migration.REMOTE_MAPPING: MAPPING_CAUSES,
 }
-_FAILED_KIND: Final = re.compile(r"activities of kind (\d{1,6}): (.*)", re.DOTALL)
+_FAILED_KIND: Final = lazy_pattern(r"activities of kind (\d{1,6}): (.*)", re.DOTALL)
 _NOT_ALLOWED: Final = "INSUFFICIENT_PRIVILEGES"
 # The numbers of `Happened` in collector.cpp.
 _STARTED, _FINISHED, _FAILED, _STEPPED_ASIDE, _REFUSED, _HINDERED = range(1, 7)

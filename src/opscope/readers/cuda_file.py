@@ -4,7 +4,6 @@ A file begins with a list of its tables and columns (``collect/cuda/native/table
 them.
 """
 
-import re
 import struct
 from collections import Counter
 from collections.abc import Mapping
@@ -15,11 +14,12 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from opscope.base.errors import BadInputError
+from opscope.base.patterns import lazy_pattern
 
 _MAGIC: Final = "opscope.cuda/"
 _VERSION: Final = "1"
 _LONGEST_HEADER: Final = 1 << 16
-_COLUMN: Final = re.compile(r"([a-z_]{1,60}):([ui][1248])")
+_COLUMN: Final = lazy_pattern(r"([a-z_]{1,60}):([ui][1248])")
 _BLOCK: Final = struct.Struct("<II")  # the table's number, and how many bytes follow
 _TEXT: Final = struct.Struct("<II")  # the text's number, and how many bytes follow
 _STRINGS: Final = "strings"

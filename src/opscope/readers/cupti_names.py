@@ -3,10 +3,10 @@
 The numbers are those of CUPTI's headers (cupti_activity.h, the same from CUDA 12.0 on).
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from opscope.base.patterns import lazy_pattern
 from opscope.trace.model import Migration
 
 UNKNOWN: Final = "Unknown"
@@ -52,7 +52,7 @@ OVERHEADS: Final[Mapping[int, str]] = {
     8 << 16: "CUPTI Unified Memory Initialisation",
 }
 NOT_MEANT: Final = 0xFFFFFFFF  # stands for "no stream" and "no event"
-_VERSION: Final = re.compile(r"_v\d{4,5}$")
+_VERSION: Final = lazy_pattern(r"_v\d{4,5}$")
 
 
 def call_name(name: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
+from opscope.base.patterns import lazy_pattern
 from opscope.readers.table_rows import Rows
 from opscope.trace.model import DeviceProperties
 
@@ -45,10 +46,10 @@ _NS_PER_US: Final = 1000
 LATEST_NS: Final = 1 << 62  # 146 years; start and end of everything stay within 64 bits
 _INT32: Final = 31
 _INT64: Final = 63
-_AMD_NAME: Final = re.compile(r"AMD|Radeon|gfx", re.IGNORECASE)
+_AMD_NAME: Final = lazy_pattern(r"AMD|Radeon|gfx", re.IGNORECASE)
 _AMD_WAVEFRONT: Final = 64  # of the larger ones; others have 32, as NVIDIA's
-_TRAILING_NUMBER: Final = re.compile(r"(-?\d{1,20})\s*$")
-_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_TRAILING_NUMBER: Final = lazy_pattern(r"(-?\d{1,20})\s*$")
+_NUMBER: Final = lazy_pattern(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
 def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:

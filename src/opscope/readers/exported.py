@@ -5,7 +5,6 @@ process each track was drawn for, what is known of the original file, and which 
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -15,13 +14,14 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from opscope.base.patterns import lazy_pattern
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 
 HEADER: Final = "opscope_export"  # the key before the events
 PART: Final = "opscope_part"  # the key after the events, in files that were split: which part (from 1) it is
 # Process ids: of the host, of the profiler, of unified memory, and of device 0.
 HOST, OVERHEAD, UNIFIED_MEMORY, DEVICE = 1, 2, 3, 1_000
-_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_NUMBER: Final = lazy_pattern(r"[0-9]{1,18}")
 LANES: Final = 1_000_000  # thread ids per track: lane L of thread N has the id N * LANES + L
 
 

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from opscope.base.patterns import lazy_pattern
+
 _LONGEST: Final = 200  # characters; what is longer is no version or name
 # Written by Kineto and torch.profiler.
 _SCALARS: Final = frozenset(
@@ -19,8 +21,8 @@ _SCALARS: Final = frozenset(
         *("record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops"),
     }
 )
-_TORCH_VERSION: Final = re.compile(r"(py)?torch[ _.-]?version", re.IGNORECASE)
-_VERSION: Final = re.compile(r"[\w.+-]{1,60}")
+_TORCH_VERSION: Final = lazy_pattern(r"(py)?torch[ _.-]?version", re.IGNORECASE)
+_VERSION: Final = lazy_pattern(r"[\w.+-]{1,60}")
 # Entries that are objects, with the keys that are kept: of opscope's own captures, and of torch.distributed.
 _OBJECTS: Final[Mapping[str, frozenset[str]]] = {
     "opscope": frozenset({"opscope", "torch", "torch_git", "device"}),

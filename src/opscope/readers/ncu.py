@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from opscope.base.patterns import lazy_pattern
 from opscope.record.counters import KernelCounters
 
-_BEGIN: Final = re.compile(r'^"ID","Process ID",', re.MULTILINE)
+_BEGIN: Final = lazy_pattern(r'^"ID","Process ID",', re.MULTILINE)
 _DETAILS: Final = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
 # Columns that are not metrics, in one version or another.
 _IDENTITY: Final = frozenset(
@@ -25,8 +26,8 @@ _FACTORS: Final[Mapping[str, float]] = {
     **dict.fromkeys(("second", "s"), 1e9),
     **{f"{prefix}byte": factor for prefix, factor in (("", 1), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))},
 }
-_NUMBER: Final = re.compile(r"-?(\d{1,3}(,\d{3})+|\d{1,300})(\.\d+)?([eE][+-]?\d{1,2})?")
-_DIMENSIONS: Final = re.compile(r"\(?\s*(\d+),\s*(\d+),\s*(\d+)\s*\)?")
+_NUMBER: Final = lazy_pattern(r"-?(\d{1,3}(,\d{3})+|\d{1,300})(\.\d+)?([eE][+-]?\d{1,2})?")
+_DIMENSIONS: Final = lazy_pattern(r"\(?\s*(\d+),\s*(\d+),\s*(\d+)\s*\)?")
 
 
 def is_counters(beginning: str) -> bool:

@@ -5,16 +5,17 @@ import re
 from decimal import Decimal
 from typing import Any, Final
 
+from opscope.base.patterns import lazy_pattern
 from opscope.readers.repair import repaired
 
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal)
 BETWEEN: Final = b" \r\n\t,"  # what may stand between events
 LONGEST_EVENT: Final = 1 << 20  # longer texts are not mended
 # A name with quotes that were not escaped ends where the next known key begins.
-_NAME_BEGIN: Final = re.compile(rb'"name"\s*:\s*"')
-_NAME_END: Final = re.compile(rb'"\s*[,}]\s*(?:"(?:ph|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:|$)')
-_TEXT_OR_NO_NUMBER: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+]?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE)
-_BACKSLASH: Final = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_NAME_BEGIN: Final = lazy_pattern(rb'"name"\s*:\s*"')
+_NAME_END: Final = lazy_pattern(rb'"\s*[,}]\s*(?:"(?:ph|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:|$)')
+_TEXT_OR_NO_NUMBER: Final = lazy_pattern(rb'"(?:[^"\\]|\\.)*"|[-+]?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE)
+_BACKSLASH: Final = lazy_pattern(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
 
 def decode_event(raw: bytes) -> tuple[dict[str, Any] | None, int]:

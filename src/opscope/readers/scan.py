@@ -2,15 +2,16 @@
 
 import json
 import os
-import re
 
-_EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
+from opscope.base.patterns import lazy_pattern
+
+_EVENTS = lazy_pattern(r'"traceEvents"\s*:\s*\[')
 # After text that cannot be decoded, reading goes on where an event seems to begin, or where the list seems to end.
-_NEXT = re.compile(r'\}\s*,\s*(?=\{\s*")')
-_LAST = re.compile(r"\}\s*(?=\])")
+_NEXT = lazy_pattern(r'\}\s*,\s*(?=\{\s*")')
+_LAST = lazy_pattern(r"\}\s*(?=\])")
 _BOM = "\xef\xbb\xbf"  # UTF-8's byte order mark, as Latin-1
-_SPACE = re.compile(r"[\s,]*")
-_COLON = re.compile(r"\s*:\s*")
+_SPACE = lazy_pattern(r"[\s,]*")
+_COLON = lazy_pattern(r"\s*:\s*")
 
 
 class PythonReader:

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from opscope.base.patterns import lazy_pattern
 from opscope.record.settings import SETTINGS, Value
 
 HIDDEN: Final = "***"
@@ -46,24 +47,24 @@ _MAPPED: Final = frozenset(
     }
 )
 _BOOLEAN: Final = frozenset({"true", "false", "none", "null", "yes", "no", "on", "off"})
-_SHORT_NUMBER: Final = re.compile(r"-?\d{1,4}")
+_SHORT_NUMBER: Final = lazy_pattern(r"-?\d{1,4}")
 _USER: Final = frozenset({"u", "user"})  # of curl: NAME:PASSWORD
-_NAME_AND_PASSWORD: Final = re.compile(r"[^\s:/@]+:(?!\d+$)[^\s/]+")  # not a user and group: -u 1000:1000
-_PLAIN_OPTION: Final = re.compile(r"--?[a-z][a-z0-9_.\-]*(=.*)?", re.DOTALL)
-_STRUCTURED: Final = re.compile(r"[,:=\"']")
-_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|true|false|none", re.IGNORECASE)
+_NAME_AND_PASSWORD: Final = lazy_pattern(r"[^\s:/@]+:(?!\d+$)[^\s/]+")  # not a user and group: -u 1000:1000
+_PLAIN_OPTION: Final = lazy_pattern(r"--?[a-z][a-z0-9_.\-]*(=.*)?", re.DOTALL)
+_STRUCTURED: Final = lazy_pattern(r"[,:=\"']")
+_NUMBER: Final = lazy_pattern(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|true|false|none", re.IGNORECASE)
 # The words of a name: apiKey, API_KEY and api-key have two.
-_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_NAME: Final = re.compile(r"[\w.\-]+")
-_OPTION: Final = re.compile(r"--?[A-Za-z][\w.\-]*")
+_WORD: Final = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_NAME: Final = lazy_pattern(r"[\w.\-]+")
+_OPTION: Final = lazy_pattern(r"--?[A-Za-z][\w.\-]*")
 # --token VALUE inside a word, as in bash -c "curl --token X".
-_SPOKEN: Final = re.compile(r"""(?<!\S)--?(?P<name>[A-Za-z][\w.\-]*)\s+(?P<value>"[^"]*"|'[^']*'|[^\s"'-][^\s"']*)""")
+_SPOKEN: Final = lazy_pattern(r"""(?<!\S)--?(?P<name>[A-Za-z][\w.\-]*)\s+(?P<value>"[^"]*"|'[^']*'|[^\s"'-][^\s"']*)""")
 # NAME=VALUE and "NAME": "VALUE" inside a word. A value in quotes ends with them, another one where the next begins.
-_NAMED: Final = re.compile(
+_NAMED: Final = lazy_pattern(
     r"""(?<![\w.\-])(?P<name>-{0,2}[A-Za-z_][\w.\-]*)(?P<between>["']?\s*[=:]\s*)(?P<value>"[^"]*"|'[^']*'|[^\s"',;&{}\[\]()]+)"""
 )
-_BEARER: Final = re.compile(r"(?i)\b(authorization\s*:\s*\w+|bearer|basic(?=\s+\S*[0-9=]))(\s+)([^\s\"']+)")
-_ADDRESS: Final = re.compile(
+_BEARER: Final = lazy_pattern(r"(?i)\b(authorization\s*:\s*\w+|bearer|basic(?=\s+\S*[0-9=]))(\s+)([^\s\"']+)")
+_ADDRESS: Final = lazy_pattern(
     # The user part ends with the last @ of the host's part; a slash stands in it only behind a password's colon.
     r"(?P<scheme>(?<![A-Za-z0-9+.\-])[A-Za-z][A-Za-z0-9+.\-]*://)"
     r"(?:(?P<user>[^/\s?#\"']*|[^/@:\s?#\"']+:(?!\d+/)[^@:\s?#\"']*)@)?(?P<place>[^\s?#\"']*)(?P<query>[?#]\S*)?"
@@ -71,7 +72,7 @@ _ADDRESS: Final = re.compile(
 # Kinds of tokens, as those who issue them describe them: GitHub, GitLab, Hugging Face, OpenAI and Anthropic, AWS,
 # Google, Slack, npm, PyPI, Stripe, Groq, NVIDIA, Docker, DigitalOcean, Replicate, SendGrid,
 # JSON Web Tokens, and keys in PEM.
-_TOKENS: Final = re.compile(
+_TOKENS: Final = lazy_pattern(
     r"(?<![A-Za-z0-9])(?:"
     + "|".join(
         (

@@ -3,11 +3,12 @@
 A user's own target may have further settings (``--set NAME=VALUE``), of which only the names are known.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
+
+from opscope.base.patterns import lazy_pattern
 
 Value: TypeAlias = bool | int | float | str
 Mode = Literal["inference", "training"]
@@ -57,7 +58,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 }
 # How data types are written on the command line and in file names.
 SHORT_DTYPES: Final[Mapping[str, str]] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-_UNSAFE = re.compile(r"[^\w.+-]+")  # in a file name
+_UNSAFE = lazy_pattern(r"[^\w.+-]+")  # in a file name
 
 
 def option_of(name: str) -> str:

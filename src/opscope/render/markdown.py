@@ -3,16 +3,17 @@
 import re
 from collections.abc import Iterator
 
+from opscope.base.patterns import lazy_pattern
 from opscope.base.text import printable
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 
-_MARKUP = re.compile(r"([\\`*<>\[\]|~&#])")
-_LOOSE_UNDERSCORE = re.compile(r"(?<!\w)_|_(?!\w)")
-_AUTOLINK = re.compile(r"(?<=http)(?=://)|(?<=https)(?=://)|(?<=ftp)(?=://)|(?<=www)(?=\.)|(?=@)", re.IGNORECASE)
-_FENCE = re.compile(r"`+")
+_MARKUP = lazy_pattern(r"([\\`*<>\[\]|~&#])")
+_LOOSE_UNDERSCORE = lazy_pattern(r"(?<!\w)_|_(?!\w)")
+_AUTOLINK = lazy_pattern(r"(?<=http)(?=://)|(?<=https)(?=://)|(?<=ftp)(?=://)|(?<=www)(?=\.)|(?=@)", re.IGNORECASE)
+_FENCE = lazy_pattern(r"`+")
 # Words that sites turn into links and mentions even if they are escaped: addresses, @names, #12, GH-12, commits. They
 # are set as code, which sites leave alone.
-_LIVE = re.compile(
+_LIVE = lazy_pattern(
     r"\S*(?:@|://|www\.|mailto:|xmpp:|#\d|GH-\d|(?<![0-9A-Za-z])(?=[0-9a-f]*[a-f])(?=[a-f]*\d)[0-9a-f]{7,40}(?![0-9A-Za-z]))\S*",
     re.IGNORECASE,
 )

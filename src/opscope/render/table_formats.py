@@ -2,9 +2,9 @@
 
 import csv
 import io
-import re
 from enum import StrEnum
 
+from opscope.base.patterns import lazy_pattern
 from opscope.base.text import printable
 from opscope.render.blocks import Section, Table
 from opscope.render.markdown import render
@@ -45,8 +45,8 @@ def as_csv(table: Table) -> str:
     return out.getvalue().rstrip("\n")
 
 
-_NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
-_FLAG = re.compile(r"--?[a-z][a-z-]*=[a-z]+_?[0-9a-z]+")  # a compiler's: -arch=sm_90
+_NUMBER = lazy_pattern(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_FLAG = lazy_pattern(r"--?[a-z][a-z-]*=[a-z]+_?[0-9a-z]+")  # a compiler's: -arch=sm_90
 _MAY_BE_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from opscope.base.patterns import lazy_pattern
 from opscope.base.units import format_bytes
 from opscope.documents.gpus import GpuFacts, GpusDocument
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, sm_of
@@ -17,8 +18,8 @@ _GIBI: Final = 1 << 30
 _SHOWN: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16/BF16", "fp8": "FP8", "int8": "INT8", "fp64": "FP64"}
 _RARELY_ASKED: Final = frozenset({"fp8", "int8", "fp64"})
 _DRIVER: Final = "the driver"
-_WORDS: Final = re.compile(r"[a-z]+[0-9][a-z0-9.]*|[a-z]+|[0-9][a-z0-9.]*")
-_SERIES: Final = re.compile(r"(?:geforce )?(?:(?P<line>gtx|rtx) )?(?P<number>16|20|30|40|50)(?: ?series| ?系列)?")
+_WORDS: Final = lazy_pattern(r"[a-z]+[0-9][a-z0-9.]*|[a-z]+|[0-9][a-z0-9.]*")
+_SERIES: Final = lazy_pattern(r"(?:geforce )?(?:(?P<line>gtx|rtx) )?(?P<number>16|20|30|40|50)(?: ?series| ?系列)?")
 _SHORTEST_PART: Final = 3  # of a name: shorter ones are in too many
 _BY_CLOCK: Final = "computed from the driver's clocks"
 

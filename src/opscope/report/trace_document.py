@@ -9,10 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.light_pass import LightPass
 from opscope.analysis.measured import Measured
-from opscope.analysis.structure.window import Window
 from opscope.documents import trace as doc
 from opscope.documents.findings import Finding
 from opscope.documents.history import CURRENT
@@ -26,6 +24,7 @@ from opscope.lookup.explain import Lookup
 from opscope.lookup.native_function import native_function_of
 from opscope.lookup.source_links import source_entry
 from opscope.record.capture import CaptureRecord
+from opscope.report.device_entry import device_entry, window_entry
 from opscope.report.limits_document import limits_entry
 
 _NO_KERNEL = "no kernel of this operator was recorded"
@@ -74,7 +73,7 @@ def build_trace_document(
     return doc.TraceDocument(
         version=CURRENT,
         source=analysis.source,
-        window=_window(analysis.window),
+        window=window_entry(analysis.window),
         bound=measured.bound,
         devices=tuple(device_entry(timeline) for timeline in analysis.devices),
         operators=tuple(_operators(builder)),
@@ -137,33 +136,10 @@ def _light(light: LightPass | None) -> doc.LightEntry | None:
     return doc.LightEntry(agrees=True, sentence=light.sentence, devices=devices, steps=light.analysis.steps)
 
 
-def _window(window: Window) -> doc.WindowEntry:
-    return doc.WindowEntry(str(window.kind), window.start_ns, window.end_ns, window.duration_ns)
-
-
 def _capture(record: CaptureRecord) -> doc.CaptureEntry:
     # An entry holds some of the record's fields, under the same names.
     names = doc.CaptureEntry.__struct_fields__
     return doc.CaptureEntry(**{name: getattr(record, name) for name in names})
-
-
-def device_entry(timeline: DeviceTimeline) -> doc.DeviceEntry:
-    """Build the document's entry of a device."""
-    return doc.DeviceEntry(
-        device=timeline.device,
-        name=timeline.name,
-        activities=timeline.activities,
-        sum_ns=timeline.sum_ns,
-        busy_ns=timeline.busy_ns,
-        window=_window(timeline.window),
-        window_ns=timeline.window.duration_ns,
-        outside_window_ns=timeline.outside_window_ns,
-        idle_ns=timeline.idle_ns,
-        compute_ns=timeline.compute_ns,
-        exposed_communication_ns=timeline.exposed_communication_ns,
-        exposed_memcpy_ns=timeline.exposed_memcpy_ns,
-        idle_by_cause_ns={str(cause): length for cause, length in timeline.idle.by_cause().items() if length},
-    )
 
 
 def _operators(builder: _Builder) -> Iterator[doc.OperatorRow]:

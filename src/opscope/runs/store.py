@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.base.files import digest_of, partial_prefix, regular, sweep, write_whole
+from opscope.base.patterns import lazy_pattern
 from opscope.base.units import NS_PER_S
 from opscope.record.capture import CaptureRecord
 from opscope.record.codec import decode, encode
@@ -41,14 +42,14 @@ _MANIFEST: Final = "manifest.json"
 _WORD: Final = r"[^/\x00-\x1f]+"
 # The names of each kind of file; no other file in a run directory is opscope's.
 _FORMS: Final = {
-    "record": re.compile(rf"raw/capture_{_WORD}\.json"),
-    "log": re.compile(rf"raw/log_{_WORD}\.txt"),
-    "light": re.compile(rf"raw/light_{_WORD}\.json"),
-    "trace": re.compile(rf"{_WORD}_trace_{_WORD}\.json"),
-    "statistics": re.compile(rf"profiling_stats_{_WORD}\.json"),
-    "report": re.compile(rf"kernel_analysis_report_{_WORD}\.md"),
-    "functions": re.compile(rf"raw/native_functions-{_WORD}\.json\.gz"),
-    "sweep": re.compile(r"comparison\.(json|md)|report\.html|manifest\.json"),
+    "record": lazy_pattern(rf"raw/capture_{_WORD}\.json"),
+    "log": lazy_pattern(rf"raw/log_{_WORD}\.txt"),
+    "light": lazy_pattern(rf"raw/light_{_WORD}\.json"),
+    "trace": lazy_pattern(rf"{_WORD}_trace_{_WORD}\.json"),
+    "statistics": lazy_pattern(rf"profiling_stats_{_WORD}\.json"),
+    "report": lazy_pattern(rf"kernel_analysis_report_{_WORD}\.md"),
+    "functions": lazy_pattern(rf"raw/native_functions-{_WORD}\.json\.gz"),
+    "sweep": lazy_pattern(r"comparison\.(json|md)|report\.html|manifest\.json"),
 }
 _LONGEST_STEP_NS = 30 * 24 * 3_600 * NS_PER_S  # longer ones are taken for damage
 

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.base.patterns import lazy_pattern
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.settings import Value
 from opscope.record.step_kinds import ScriptRun
@@ -28,7 +29,7 @@ from opscope.workloads.catalog import is_script
 
 _LONGEST = 300  # characters of a message, which is to be one line
 _PR_SET_PDEATHSIG = 1  # prctl: the signal that this process gets when its parent ends
-_OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory", re.IGNORECASE)
+_OUT_OF_MEMORY = lazy_pattern("out of memory|can't allocate memory", re.IGNORECASE)
 
 
 class Request(Struct, frozen=True):

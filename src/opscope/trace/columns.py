@@ -3,13 +3,14 @@
 Imports nothing large: trace files are read while numpy and polars are still being imported.
 """
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
+
+from opscope.base.patterns import lazy_pattern
 
 
 class ColumnKind(StrEnum):
@@ -46,11 +47,11 @@ class TableOfTrace(Struct, frozen=True):
 
 
 # A table is one #define over several lines that end in a backslash; the comment on its first line is its meaning.
-_TABLE: Final = re.compile(
+_TABLE: Final = lazy_pattern(
     r"#define OPSCOPE_(?P<name>[A-Z_]+)\(COLUMN\) /\* (?P<meaning>.*?) \*/(?P<columns>(?:[^\n]*\\\n)*[^\n]*)"
 )
-_COLUMN: Final = re.compile(r'COLUMN\((?P<name>\w+), (?P<kind>\w+), "(?P<meaning>[^"]*)"\)')
-_ORDER: Final = re.compile(r"TABLE\(\w+, OPSCOPE_(\w+)\)")
+_COLUMN: Final = lazy_pattern(r'COLUMN\((?P<name>\w+), (?P<kind>\w+), "(?P<meaning>[^"]*)"\)')
+_ORDER: Final = lazy_pattern(r"TABLE\(\w+, OPSCOPE_(\w+)\)")
 
 
 def _read(text: str) -> Mapping[str, TableOfTrace]:

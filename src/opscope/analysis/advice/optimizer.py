@@ -1,6 +1,5 @@
 """Rules on the optimizer's step."""
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,11 +12,12 @@ from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.base.patterns import lazy_pattern
 from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Where
 
-_RANGE: Final = re.compile(r"^Optimizer\.step#(.+?)(\.step)?$")
+_RANGE: Final = lazy_pattern(r"^Optimizer\.step#(.+?)(\.step)?$")
 _FUSED: Final = ("SGD", "Adam", "AdamW", "Adagrad")
 _MANY: Final = 8  # kernels a step
 # What fusing saves: of the device time in its ranges, and of the idle time, at least and at most.

@@ -13,6 +13,7 @@ from typing import Final
 
 import polars as pl
 
+from opscope.base.patterns import lazy_pattern
 from opscope.documents.counters import CounterLaunch, CounterRow
 from opscope.knowledge.kernels.names import canonical
 from opscope.record.counters import KernelCounters
@@ -25,7 +26,7 @@ _MEMORY: Final = ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elap
 _DRAM: Final = ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput")
 _OCCUPANCY: Final = ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy")
 _READ, _WRITTEN = ("dram__bytes_read.sum",), ("dram__bytes_write.sum",)
-_PARAMETERS: Final = re.compile(r"\(.*\)(?: const)?$", re.DOTALL)
+_PARAMETERS: Final = lazy_pattern(r"\(.*\)(?: const)?$", re.DOTALL)
 
 # The kernel's name in one spelling, grid and block.
 Key = tuple[str, str | None, str | None]

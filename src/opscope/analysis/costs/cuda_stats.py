@@ -4,13 +4,13 @@ Definitions are those of Nsight Systems' reports: shares are of the table's own 
 rows are grouped by name as text. Every sum is over all traces passed in.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import polars as pl
 
 from opscope.analysis.structure.arrays import end_of
+from opscope.base.patterns import lazy_pattern
 from opscope.base.units import NS_PER_S
 from opscope.documents.stats import (
     Distribution,
@@ -25,7 +25,7 @@ from opscope.knowledge.api_calls import returns_earlier_error
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.trace.model import Migration, Trace
 
-_COPY: Final = re.compile(r"\b([HDAP])to([HDAP])\b")
+_COPY: Final = lazy_pattern(r"\b([HDAP])to([HDAP])\b")
 _PLACES: Final = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
 _DIRECTIONS: Final = {  # for names that are not spelled like "HtoD", such as HIP's
     Direction.TO_DEVICE: "Host-to-Device",

@@ -1,7 +1,6 @@
 """Which work changed: groups of calls of both sides are matched, and the change of each is taken apart."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
@@ -16,6 +15,7 @@ from opscope.analysis.analyzed import Analysis
 from opscope.analysis.costs.sums import UNLINKED
 from opscope.analysis.difference.exact import apportioned, per_step
 from opscope.analysis.idle.timeline import NO_DEVICE
+from opscope.base.patterns import lazy_pattern
 from opscope.documents.difference import KernelChange, Matched, WorkChange
 from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.kinds import kind_of
@@ -25,7 +25,7 @@ _MOST_PAIRS: Final = 250_000  # of groups of one operator that are compared one 
 _LISTED_KERNELS: Final = 10
 # Kinds of work whose inputs alone say what is computed, whichever operator does it.
 _DEFINITE: Final = frozenset({str(Category.ATTENTION), str(Category.CONVOLUTION)})
-_NUMBERED: Final = re.compile(r"_\d+$")
+_NUMBERED: Final = lazy_pattern(r"_\d+$")
 Key = tuple[str | None, str, str]
 
 

@@ -1,6 +1,5 @@
 """What the host did while a device was idle, as far as names tell: this has the last word on causes of idle time."""
 
-import re
 from typing import Final
 
 import numpy as np
@@ -11,13 +10,14 @@ from opscope.analysis.structure.api_masks import calls_of, names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals, latest_around
 from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.base.patterns import lazy_pattern
 from opscope.documents.bound import IdleCause
 from opscope.knowledge.api_calls import ApiKind
 from opscope.trace.model import Trace
 
 # PyTorch's own range around fetching a batch, and the frames that fetch one.
-_LOADING_RANGE: Final = re.compile(r"^enumerate\(DataLoader\)")
-_LOADING_FRAME: Final = re.compile(r"torch/utils/data/|Loader\.__next__")
+_LOADING_RANGE: Final = lazy_pattern(r"^enumerate\(DataLoader\)")
+_LOADING_FRAME: Final = lazy_pattern(r"torch/utils/data/|Loader\.__next__")
 BETWEEN_KERNELS_NS: Final = 5_000  # shorter waits of queued work are the device's own
 PAUSE_UNDER_STACKS_NS: Final = 350_000  # takes the place of `PAUSE_NS` where stacks were recorded
 

@@ -1,6 +1,5 @@
 """What each recorded step launched, and how long its devices were busy or waited."""
 
-import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -15,14 +14,15 @@ from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints, Nesting
 from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import Window, step_table
+from opscope.base.patterns import lazy_pattern
 from opscope.documents.trace import Step
 from opscope.knowledge.api_calls import loads_code
 from opscope.trace.model import Trace
 
 _ALL_ENTRIES = 65_536  # steps times devices: up to this many, every pair has an entry
 LAUNCH_UNKNOWN = "launch not recorded"
-_BACKWARD_RANGE = re.compile("autograd::engine::evaluate_function")
-_OPTIMIZER_RANGE = re.compile(r"Optimizer\.(step|zero_grad)#")
+_BACKWARD_RANGE = lazy_pattern("autograd::engine::evaluate_function")
+_OPTIMIZER_RANGE = lazy_pattern(r"Optimizer\.(step|zero_grad)#")
 
 
 def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> tuple[Step, ...]:

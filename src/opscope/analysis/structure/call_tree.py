@@ -10,10 +10,11 @@ from msgspec import Struct
 
 from opscope.analysis.structure.arrays import column, nesting_of
 from opscope.analysis.structure.nesting import Ints, Nesting
+from opscope.base.patterns import lazy_pattern
 from opscope.trace.model import Trace
 
 # Every step has a number of its own, so that each would make a path of its own.
-_NUMBERED_STEP: Final = re.compile(r"^ProfilerStep#\d+$")
+_NUMBERED_STEP: Final = lazy_pattern(r"^ProfilerStep#\d+$")
 STEP: Final = "ProfilerStep"
 
 

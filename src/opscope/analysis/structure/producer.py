@@ -5,9 +5,10 @@ import re
 
 from msgspec import Struct
 
+from opscope.base.patterns import lazy_pattern
 from opscope.trace.model import TraceSource
 
-_VERSION_KEY = re.compile(r"(py)?torch[ _.-]?version", re.IGNORECASE)
+_VERSION_KEY = lazy_pattern(r"(py)?torch[ _.-]?version", re.IGNORECASE)
 
 
 class Producer(Struct, frozen=True):

@@ -1,7 +1,5 @@
 """Which line of the user's Python called an operator, where stacks were recorded."""
 
-import re
-
 import numpy as np
 import polars as pl
 
@@ -9,10 +7,11 @@ from opscope.analysis.structure.arrays import column, costliest_first, nesting_o
 from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.links import Links, device_time_of_operators, operator_self_cpu
 from opscope.analysis.structure.nesting import Ints, nearest
+from opscope.base.patterns import lazy_pattern
 from opscope.trace.model import Trace
 
 # Frames that all models share say nothing about this one.
-_NOT_THE_USERS = re.compile(
+_NOT_THE_USERS = lazy_pattern(
     r"^(torch/|opscope/|src/opscope/|<built-in|<string>|<frozen |nn\.Module: |contextlib\.py|threading\.py|runpy\.py)"
     r"|/torch/|/opscope/|lib/python3"
     # Plumbing of Python and of frameworks: the frame above says who called.

@@ -1,7 +1,6 @@
 """Windows: the parts of a trace that idle time and percentages refer to."""
 
 import enum
-import re
 
 import numpy as np
 import polars as pl
@@ -10,9 +9,10 @@ from msgspec import Struct
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Ints
+from opscope.base.patterns import lazy_pattern
 from opscope.trace.model import Trace
 
-_STEP = re.compile(r"^ProfilerStep#([0-9]{1,18})$")  # 18 digits always fit into 64 bits
+_STEP = lazy_pattern(r"^ProfilerStep#([0-9]{1,18})$")  # 18 digits always fit into 64 bits
 
 
 class WindowKind(enum.StrEnum):

@@ -3,7 +3,6 @@
 import datetime
 import errno
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -20,6 +19,7 @@ from msgspec.structs import replace
 from opscope._version import __version__
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import digest_of, kept_scratch, path_text
+from opscope.base.patterns import lazy_pattern
 from opscope.base.timestamps import utc_timestamp
 from opscope.collect.collector import Collected
 from opscope.collect.cuda.library import built_collector
@@ -48,7 +48,7 @@ PATH=${{PATH%:}}
 export PATH
 exec {program} "$@"
 """
-_MOMENT: Final = re.compile(
+_MOMENT: Final = lazy_pattern(
     r"\d{1,12}(\.\d+)?"
 )  # the log has something else where `date` is missing, or knows no fractions
 _SIGNALLED: Final = 128  # plus the signal's number is the exit code, as in shells

@@ -1,14 +1,14 @@
 """Paths of source files among a library's constants: checks pass ``__FILE__``."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.binaries.elf import Elf
 
 _ENDINGS = (b".cu\0", b".cuh\0", b".cpp\0", b".cc\0", b".h\0", b".hpp\0")
-_PATH = re.compile(rb"[\w./+-]+")
+_PATH = lazy_pattern(rb"[\w./+-]+")
 _LONGEST = 1024
 _REPOSITORY = "/aten/src/ATen/native/"
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from opscope.base.errors import BadInputError
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.binaries import aarch64
 from opscope.knowledge.binaries.elf import AARCH64, Elf, Symbols, open_elf
 from opscope.knowledge.binaries.linkage import Linkage
@@ -24,10 +25,10 @@ _REGISTERING = ("_ZL24__sti____cudaRegisterAllv", "_ZL31__nv_cudaEntityRegisterC
 _REGISTER = "__cudaRegisterFunction"
 # lea or mov of a 64-bit register from an address relative to the instruction pointer; or a call, of a function or
 # through a slot.
-_LOAD_OR_CALL = re.compile(
+_LOAD_OR_CALL = lazy_pattern(
     rb"[\x48\x4c][\x8d\x8b][\x05\x0d\x15\x1d\x25\x2d\x35\x3d](....)|(?:\xe8|\xff\x15)(....)", re.DOTALL
 )
-_UNIT = re.compile(r"tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_(?P<name>.*?)(\.compute_\d+[a-z]*)?(\.cudafe1\.cpp)?")
+_UNIT = lazy_pattern(r"tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_(?P<name>.*?)(\.compute_\d+[a-z]*)?(\.cudafe1\.cpp)?")
 
 
 class Registration(Struct, frozen=True):

@@ -10,12 +10,12 @@ are answered, 316 of them with a file that the kernels really come from; of 75 t
 is. Wrong are mostly operators that the kernel of another one serves, as ``clamp_min``.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.native_functions import Resolution
 
@@ -64,7 +64,7 @@ class KernelCandidates(Struct, frozen=True):
 # ------------------------------------------------------------ names
 
 # A word: capitals that another word follows (CUDA in CUDAKernel), a word with or without a capital, or capitals alone.
-_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+[0-9]*")
+_WORD = lazy_pattern(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+[0-9]*")
 # Words that do not tell operators apart.
 _EMPTY = frozenset(
     {"cuda", "gpu", "kernel", "impl", "out", "structured", "stub", "launch", "template", "ufunc", "frame", "forward"}

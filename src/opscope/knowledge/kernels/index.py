@@ -8,7 +8,6 @@ import functools
 import gzip
 import hashlib
 import itertools
-import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,12 +19,13 @@ import numpy as np
 from msgspec import Struct, field
 
 from opscope.base.errors import BadInputError
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.kernels.names import base_name, canonical, identifiers
 
 T = TypeVar("T")
 _KEY_BYTES = 5
 FORMAT = 1  # raise it when keys, or what is kept, change
-_ARCHITECTURES = re.compile(r"\b(?:(?:THRUST|CUB)_\d+(?:_SM)?(?:_\d+)+_NS|_V_\d+_SM(?:_\d+)+)\b")
+_ARCHITECTURES = lazy_pattern(r"\b(?:(?:THRUST|CUB)_\d+(?:_SM)?(?:_\d+)+_NS|_V_\d+_SM(?:_\d+)+)\b")
 _COMMON_WORD = 60  # an identifier in more files than this tells them apart badly
 
 

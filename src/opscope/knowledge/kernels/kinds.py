@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.categories import Category, Classification
 from opscope.knowledge.kernels.collective_kernels import is_named_communication
 from opscope.knowledge.kernels.decode import decode
@@ -61,11 +62,11 @@ def _of_communication() -> re.Pattern[str]:
 
 
 # Templates that hold another kernel: what they run is the first argument.
-_WRAPPER: Final = re.compile(
+_WRAPPER: Final = lazy_pattern(
     r"^(?:void )?(?:cutlass::device_kernel|ck_tile::kentry|cutlass::Kernel2?|fused_moe::run_global)<(?:\d+, )*"
     r"(?:flash::enable_\w+<)?(.*)"
 )
-_MANGLED_KERNEL: Final = re.compile(r"\d{1,3}([A-Z][A-Za-z0-9]{0,200}Kernel)")
+_MANGLED_KERNEL: Final = lazy_pattern(r"\d{1,3}([A-Z][A-Za-z0-9]{0,200}Kernel)")
 # Characters of a name that are looked at, and of what is left of it without templates: the patterns take their square.
 _LOOKED_AT: Final = 1_000
 _WORDS: Final = 160

@@ -8,10 +8,11 @@ from functools import cache
 from itertools import groupby
 from typing import Final
 
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.kernels.names import base_name
 from opscope.knowledge.rules import NameRule, compiled, entries_of
 
-_WRAPPED: Final = re.compile(r"cutlass\w*::Kernel2?<(?P<inner>cutlass_\w+)>")
+_WRAPPED: Final = lazy_pattern(r"cutlass\w*::Kernel2?<(?P<inner>cutlass_\w+)>")
 
 
 @cache

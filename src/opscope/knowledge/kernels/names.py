@@ -1,6 +1,6 @@
 """Kernel names as keys: profilers, demanglers and compilers write the same C++ name in different ways."""
 
-import re
+from opscope.base.patterns import lazy_pattern
 
 _SPELLINGS = (
     ("(anonymous namespace)", "{anonymous}"),
@@ -8,16 +8,16 @@ _SPELLINGS = (
     ("std::array<", "at::detail::Array<"),  # c10's own array was replaced by the standard one in PyTorch 2.6
     ("'lambda'", "{lambda"),
 )
-_TRAILING_INT = re.compile(r"\b(unsigned )?(long|short) int\b")  # long int is long
-_SUFFIXED = re.compile(r"(\d)(?:ull|ul|ll|u|l)\b")  # 4ul is 4
-_CLONE = re.compile(r"\[clone [^\]]*\]")
-_BOOL = re.compile(r"\(bool\)([01])")  # (bool)1 is true
-_CAST = re.compile(r"\((?:unsigned |signed )?(?:int|long|short|char|long long)\)(-?\d)")  # (int)4 is 4
-_SPACE = re.compile(r"\s+")
-_QUALIFIED = re.compile(r"(?:[A-Za-z_~]\w*|\{anonymous\})(?:::(?:[A-Za-z_~]\w*|\{anonymous\}))*")
-_RETURN_TYPE = re.compile(r"^(?:static )?(?:void|int|float|bool) ")
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
-_LENGTH = re.compile(r"\d{1,9}")
+_TRAILING_INT = lazy_pattern(r"\b(unsigned )?(long|short) int\b")  # long int is long
+_SUFFIXED = lazy_pattern(r"(\d)(?:ull|ul|ll|u|l)\b")  # 4ul is 4
+_CLONE = lazy_pattern(r"\[clone [^\]]*\]")
+_BOOL = lazy_pattern(r"\(bool\)([01])")  # (bool)1 is true
+_CAST = lazy_pattern(r"\((?:unsigned |signed )?(?:int|long|short|char|long long)\)(-?\d)")  # (int)4 is 4
+_SPACE = lazy_pattern(r"\s+")
+_QUALIFIED = lazy_pattern(r"(?:[A-Za-z_~]\w*|\{anonymous\})(?:::(?:[A-Za-z_~]\w*|\{anonymous\}))*")
+_RETURN_TYPE = lazy_pattern(r"^(?:static )?(?:void|int|float|bool) ")
+_IDENTIFIER = lazy_pattern(r"[A-Za-z_]\w*")
+_LENGTH = lazy_pattern(r"\d{1,9}")
 
 
 def canonical(name: str) -> str:

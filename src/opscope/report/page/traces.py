@@ -1,6 +1,5 @@
 """Builds the page's entry of one trace: its document, and the data of its pictures."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
@@ -21,6 +20,7 @@ from opscope.analysis.structure.call_tree import CallTree, numbered
 from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.origins import Origins
+from opscope.base.patterns import lazy_pattern
 from opscope.documents.limits import LimitRow
 from opscope.documents.page import (
     AliveRow,
@@ -48,7 +48,7 @@ _MOST_LIMITS: Final = 200
 _LONGEST_NAME: Final = 2_000  # characters
 _SHORTEST_CUT: Final = 60
 _ALL_NAMES: Final = 4_000_000  # characters of all names of slices and nodes
-_LONG_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.){%d}' % _LONGEST_NAME)
+_LONG_TEXT: Final = lazy_pattern(rb'"(?:[^"\\]|\\.){%d}' % _LONGEST_NAME)
 _SELF_TIMES: Final = ("self_device_ns", "self_cpu_ns")
 _LONG_TABLES: Final = {
     "graph_nodes": "total_ns",

@@ -3,7 +3,6 @@
 import importlib.metadata
 import importlib.util
 import os
-import re
 import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError
 from opscope.base.files import scratch
+from opscope.base.patterns import lazy_pattern
 from opscope.base.processes import own_environment, own_process, run_within
 from opscope.machine.driver import driver
 from opscope.machine.programs import find_program, host_compiler, version_text
@@ -25,7 +25,7 @@ _SECONDS: Final = 90  # the most for each probe
 _NVIDIA, _DISPLAY = "0x10de", "0x03"  # of PCI: the vendor's number, and how classes of display controllers begin
 _DEVICES: Final = Path("/sys/bus/pci/devices")
 _INJECTIONS: Final = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "LD_PRELOAD")
-_VERSION: Final = re.compile(r"(\d+\.\d+(?:\.\d+)*)")
+_VERSION: Final = lazy_pattern(r"(\d+\.\d+(?:\.\d+)*)")
 _COUNTER: Final = "smsp__cycles_active.avg"
 # A program that exits with 0 if its result is right, and otherwise prints what is wrong.
 _SOURCE: Final = """

@@ -3,7 +3,6 @@
 import functools
 import inspect
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Final, TypeVar
@@ -11,6 +10,7 @@ from typing import Final, TypeVar
 import torch
 
 from opscope.base.errors import UsageError
+from opscope.base.patterns import lazy_pattern
 from opscope.record.bench import BenchRequest
 from opscope.workbench.benchmarking.case import Case
 from opscope.workbench.gallery import GALLERY, TIMERS, gallery_case
@@ -22,8 +22,8 @@ _DTYPES: Final = {
     **{"fp16": torch.float16, "float16": torch.float16, "bf16": torch.bfloat16, "bfloat16": torch.bfloat16},
 }
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_SIZE: Final = re.compile(r"(\d+)([kKmMgG]?)")
-_RANGE: Final = re.compile(rf"{_SIZE.pattern}\.\.{_SIZE.pattern}")
+_SIZE: Final = lazy_pattern(r"(\d+)([kKmMgG]?)")
+_RANGE: Final = lazy_pattern(rf"{_SIZE.pattern}\.\.{_SIZE.pattern}")
 _STEP: Final = 4  # the factor between the sizes of a range
 _OWN: Final = ("inputs", "reference")  # functions of a file that are not variants
 

@@ -1,19 +1,19 @@
 """Makes listings, with the source line of each instruction, from PTX and from the output of nvdisasm."""
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
+from opscope.base.patterns import lazy_pattern
 from opscope.documents.build import Instruction, KernelListing
 from opscope.knowledge.binaries.demangle import demangler
 
-_FILE: Final = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]+)"')
-_LOC: Final = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
-_ENTRY: Final = re.compile(r"\s*(?:\.visible |\.weak |\.extern )*\.entry\s+([\w$.]+)")
-_TARGET: Final = re.compile(r"\s*\.target\s+(sm_\w+)")
-_SECTION: Final = re.compile(r"\s*\.section\s+\.text\.([\w$.]+)")
-_LINE: Final = re.compile(r'\s*//## File "([^"]+)", line (\d+)(?! inlined)')
-_OTHER_SECTION: Final = re.compile(r"\s*\.section\s")
+_FILE: Final = lazy_pattern(r'\s*\.file\s+(\d+)\s+"([^"]+)"')
+_LOC: Final = lazy_pattern(r"\s*\.loc\s+(\d+)\s+(\d+)")
+_ENTRY: Final = lazy_pattern(r"\s*(?:\.visible |\.weak |\.extern )*\.entry\s+([\w$.]+)")
+_TARGET: Final = lazy_pattern(r"\s*\.target\s+(sm_\w+)")
+_SECTION: Final = lazy_pattern(r"\s*\.section\s+\.text\.([\w$.]+)")
+_LINE: Final = lazy_pattern(r'\s*//## File "([^"]+)", line (\d+)(?! inlined)')
+_OTHER_SECTION: Final = lazy_pattern(r"\s*\.section\s")
 
 
 def ptx_kernels(text: str) -> Iterator[KernelListing]:

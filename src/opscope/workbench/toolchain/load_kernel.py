@@ -16,16 +16,17 @@ from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import PRIVATE_FILE, alone_in, digest_of, is_own, private_folder, write_whole
+from opscope.base.patterns import lazy_pattern
 from opscope.workbench.toolchain.messages import first_error
 from opscope.workbench.toolchain.nvcc import BuildFailedError, installed
 
 Function = Callable[..., object]
 # Python annotations -> types of the C++ declarations.
 _TYPES: Final = {torch.Tensor: "torch::Tensor", int: "int64_t", float: "double", bool: "bool"}
-_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_NAME: Final = lazy_pattern(r"[A-Za-z_]\w*")
 _ANY_NAME: Final = "TORCH_EXTENSION_NAME"
-_MODULE: Final = re.compile(r"^[ \t]*PYBIND11_MODULE\s*\(\s*(\w+)", re.MULTILINE)
-_INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_MODULE: Final = lazy_pattern(r"^[ \t]*PYBIND11_MODULE\s*\(\s*(\w+)", re.MULTILINE)
+_INCLUDE: Final = lazy_pattern(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 # Sources need not include these headers themselves.
 _INCLUDED: Final = ("-include", "torch/types.h")
 _INCLUDED_CUDA: Final = (*_INCLUDED, "-include", "cuda_runtime.h")

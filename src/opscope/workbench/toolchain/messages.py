@@ -1,31 +1,31 @@
 """Reads what compilers print: warnings, errors, and the resources of kernels that ptxas reports."""
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
 
+from opscope.base.patterns import lazy_pattern
 from opscope.documents.build import CompilerMessage, KernelResources
 from opscope.knowledge.binaries.demangle import demangler
 
 # Of nvcc's front end, of gcc with and without a place, of nvcc's other programs, of the linker, and of gcc's driver.
 _MESSAGES: Final = (
-    re.compile(r"(?P<file>[^\s(][^(]*)\((?P<line>\d+)\): (?:\w+ )?(?P<kind>warning|error)\b[^:]*: (?P<text>.*)"),
-    re.compile(r"(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:\d+:)? (?:fatal )?(?P<kind>warning|error): (?P<text>.*)"),
-    re.compile(r"cc1plus: (?:fatal )?(?P<kind>error|warning): (?P<text>.*)"),
-    re.compile(r"(?:nvcc|ptxas|nvlink)\b[^:]*(?P<kind>warning|error|fatal)\s*: (?P<text>.*)"),
-    re.compile(r"(?P<text>.*: undefined reference to .*)"),
-    re.compile(r"(?:\S*/)?ld: (?P<text>(?:cannot|.*: error|.*: No such).*)"),
-    re.compile(r"(?:\S*/)?gcc: (?:fatal )?(?P<kind>error): (?P<text>.*)"),
+    lazy_pattern(r"(?P<file>[^\s(][^(]*)\((?P<line>\d+)\): (?:\w+ )?(?P<kind>warning|error)\b[^:]*: (?P<text>.*)"),
+    lazy_pattern(r"(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:\d+:)? (?:fatal )?(?P<kind>warning|error): (?P<text>.*)"),
+    lazy_pattern(r"cc1plus: (?:fatal )?(?P<kind>error|warning): (?P<text>.*)"),
+    lazy_pattern(r"(?:nvcc|ptxas|nvlink)\b[^:]*(?P<kind>warning|error|fatal)\s*: (?P<text>.*)"),
+    lazy_pattern(r"(?P<text>.*: undefined reference to .*)"),
+    lazy_pattern(r"(?:\S*/)?ld: (?P<text>(?:cannot|.*: error|.*: No such).*)"),
+    lazy_pattern(r"(?:\S*/)?gcc: (?:fatal )?(?P<kind>error): (?P<text>.*)"),
 )
-_ENTRY: Final = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
-_STACK: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED: Final = re.compile(r"Used (\d+) registers")
+_ENTRY: Final = lazy_pattern(r"Compiling entry function '([^']+)' for '([^']+)'")
+_STACK: Final = lazy_pattern(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED: Final = lazy_pattern(r"Used (\d+) registers")
 _NUMBERS: Final = {
-    "barriers": re.compile(r"used (\d+) barriers"),
-    "shared_memory_bytes": re.compile(r"(\d+)(?:\+\d+)? bytes smem"),
-    "constant_bytes": re.compile(r"(\d+)(?:\+\d+)? bytes cmem\[0\]"),
+    "barriers": lazy_pattern(r"used (\d+) barriers"),
+    "shared_memory_bytes": lazy_pattern(r"(\d+)(?:\+\d+)? bytes smem"),
+    "constant_bytes": lazy_pattern(r"(\d+)(?:\+\d+)? bytes cmem\[0\]"),
 }
 
 

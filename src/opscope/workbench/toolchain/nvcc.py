@@ -3,7 +3,6 @@
 import ctypes
 import hashlib
 import os
-import re
 import shlex
 import subprocess
 import tempfile
@@ -18,6 +17,7 @@ from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import PRIVATE_FILE, is_own, partial_prefix, private_folder
+from opscope.base.patterns import lazy_pattern
 from opscope.base.processes import run_within
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, version_of
 from opscope.machine.programs import host_compiler, program, version_text, wheel_headers
@@ -25,8 +25,8 @@ from opscope.workbench.toolchain.messages import first_error
 
 _SECONDS: Final = 1800
 _FIRST_WITH_LETTER: Final = 9  # the first major version that has a letter: sm_90a
-_VERSION: Final = re.compile(r"release [\d.]+, V([\d.]+)")
-_MISREAD: Final = re.compile(r"[`$\"',\\]")  # nvcc passes names to a shell, and splits them at commas
+_VERSION: Final = lazy_pattern(r"release [\d.]+, V([\d.]+)")
+_MISREAD: Final = lazy_pattern(r"[`$\"',\\]")  # nvcc passes names to a shell, and splits them at commas
 # Flags that change what nvcc writes, or where.
 _ELSEWHERE: Final = (
     *("-o", "--output-file", "-c", "--compile", "-dc", "--device-c", "-dw", "-ptx", "--ptx", "-cubin", "--cubin"),

@@ -5,7 +5,6 @@ import importlib.util
 import inspect
 import os
 import random
-import re
 import sys
 import time
 import traceback
@@ -20,6 +19,7 @@ import torch
 import triton
 
 from opscope.base.errors import UsageError
+from opscope.base.patterns import lazy_pattern
 from opscope.documents.triton_check import Agreement, KernelRun, MemoryProblem, ProblemKind
 from opscope.record.codec import encode
 from opscope.torch_support.tensors import copy_of, tensors_of
@@ -30,7 +30,7 @@ from opscope.workbench.triton_check.interpreter import INTERPRETER, CheckAnswer,
 from opscope.workbench.triton_check.memory import WatchedMemory, memory_of
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_SIZE: Final = re.compile(r"(\d+)([kKmMgG]?)")
+_SIZE: Final = lazy_pattern(r"(\d+)([kKmMgG]?)")
 _DTYPES: Final = {
     **{"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16},
     **{"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16},

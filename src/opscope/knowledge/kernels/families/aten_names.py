@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.dtypes import cpp_dtype
 from opscope.knowledge.kernels.decoded import DecodedKernel, Operation, shown, template_arguments
 from opscope.knowledge.kernels.names import base_name
@@ -108,9 +109,9 @@ _OVER_AN_INDEX: Final = frozenset(
     {"elementwise_kernel", "elementwise_kernel_manual_unroll", "index_elementwise_kernel"}
     | {"_scatter_gather_elementwise_kernel"}
 )
-_FUNCTOR_TYPE = re.compile(r"\w*Functor\w*<([^,<>]+(?:<[^<>]*>)?)")
-_LAMBDA = re.compile(r"\{lambda\(([^(),]+?)(?:,[^()]*)?\)#\d+\}")
-_QUALIFIED = re.compile(r"at::native::((?:\(anonymous namespace\)::|\{anonymous\}::|\w+::)*)([A-Za-z_]\w*)")
+_FUNCTOR_TYPE = lazy_pattern(r"\w*Functor\w*<([^,<>]+(?:<[^<>]*>)?)")
+_LAMBDA = lazy_pattern(r"\{lambda\(([^(),]+?)(?:,[^()]*)?\)#\d+\}")
+_QUALIFIED = lazy_pattern(r"at::native::((?:\(anonymous namespace\)::|\{anonymous\}::|\w+::)*)([A-Za-z_]\w*)")
 
 
 def aten(name: str) -> DecodedKernel | None:

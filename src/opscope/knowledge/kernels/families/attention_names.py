@@ -3,12 +3,13 @@
 import re
 from typing import Final
 
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.dtypes import cpp_dtype
 from opscope.knowledge.kernels.decoded import TENSOR_CORES, DecodedKernel, Operation, shown, template_arguments
 from opscope.knowledge.kernels.libraries import library_of
 from opscope.knowledge.kernels.names import base_name
 
-_FLASH = re.compile(
+_FLASH = lazy_pattern(
     r"(?:pytorch_flash|flash)::flash_(?P<pass>fwd|bwd)_?(?P<variant>\w*?)_?kernel<.*?"
     r"Flash_(?:fwd|bwd)_kernel_traits<(?P<dim>\d+), (?P<m>\d+), (?P<n>\d+), (?P<warps>\d+)"
 )
@@ -39,7 +40,7 @@ def flash(name: str) -> DecodedKernel | None:
     )
 
 
-_EFFICIENT = re.compile(
+_EFFICIENT = lazy_pattern(
     r"fmha_cutlass(?P<pass>[FB])_(?P<dtype>f32|f16|bf16)_(?P<aligned>aligned|notaligned)_(?P<m>\d+)x(?P<n>\d+)"
     r"(?P<options>(?:_[a-z0-9]+)*?)_sm(?P<arch>\d+)"
 )
@@ -68,7 +69,7 @@ def efficient(name: str) -> DecodedKernel | None:
     )
 
 
-_CUDNN_SDPA = re.compile(
+_CUDNN_SDPA = lazy_pattern(
     r"cudnn_generated_fort_native_sdpa_(?P<arch>sm\d+)_flash_(?P<pass>fprop|bprop)_(?P<unit>wgmma|mma)_(?P<dtype>f16|bf16|f8)"
     r"_knob_(?P<knob>\d+)_(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_(?P<warps>\d+x\d+x\d+)_cga(?P<cluster>\d+)x(?P<cy>\d+)x(?P<cz>\d+)"
 )
@@ -127,7 +128,7 @@ def cudnn(name: str) -> DecodedKernel | None:
     return None
 
 
-_TRANSPOSE: Final = re.compile(r"^batched_transpose_(?P<tile>\d+x\d+)_(?:pack_\w+?_)?(?:ediv_\w+?_)?(?P<type>\w+)")
+_TRANSPOSE: Final = lazy_pattern(r"^batched_transpose_(?P<tile>\d+x\d+)_(?:pack_\w+?_)?(?:ediv_\w+?_)?(?P<type>\w+)")
 
 
 def miopen(name: str) -> DecodedKernel | None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.dtypes import cpp_dtype
 from opscope.knowledge.kernels.decoded import (
     FP32_CORES,
@@ -43,7 +44,7 @@ def _product_summary(decoded: DecodedKernel) -> str:
     return " ".join(parts) + unit + split
 
 
-_NVJET = re.compile(
+_NVJET = lazy_pattern(
     r"nvjet_(?:(?P<arch>sm\d+)_)?(?P<types>[a-z0-9]+)_(?:(?P<path>mma|tma)_)?(?P<m>\d+)x(?P<n>\d+)_(?P<k>\d+)x(?P<stages>\d+)"
     r"_(?:(?P<cx>\d+)x(?P<cy>\d+)_)?(?:(?P<ctas>\d)cta_)?(?P<raster>[hv])_bz(?P<rest>(?:_[A-Za-z0-9]+)*?)_(?P<layout>[NT]{2,3})"
 )
@@ -88,7 +89,7 @@ def nvjet(name: str) -> DecodedKernel | None:
 
 
 # Types: of both operands, of the multiplication and the sum, of the result.
-_XMMA = re.compile(
+_XMMA = lazy_pattern(
     rf"(?P<arch>sm\d+)_xmma_(?P<op>gemm|fprop|dgrad|wgrad)_(?:(?P<algorithm>[a-z_]*implicit_gemm[a-z_]*?)_)?"
     rf"(?P<a>{_DTYPE})(?P<b>{_DTYPE})_(?P<compute>{_DTYPE})(?P<accumulate>{_DTYPE})_(?P<out>{_DTYPE})_"
     r"(?:(?P<layout>[nt]{2})_(?P<out_layout>[nt])|(?P<conv>[a-z0-9]*krsc)_(?P<conv_out>[a-z0-9]+))_"
@@ -138,7 +139,7 @@ def xmma(name: str) -> DecodedKernel | None:
     return replace(decoded, summary=_product_summary(decoded))
 
 
-_CUTLASS = re.compile(
+_CUTLASS = lazy_pattern(
     r"cutlass_(?:(?P<arch>\d+)_)?(?P<unit>wmma_tensorop|tensorop|simt)_(?:(?P<input>bf16|f16|tf32|s8|i8|f32|f64)_)?"
     r"(?P<accumulate>[shdczi])(?P<instruction>\d{3,6})?(?P<op>gemm|fprop|dgrad|wgrad)"
     r"(?:_(?P<variant>(?:relu|optimized|analytic|fixed_channels|few_channels|grouped)(?:_(?:relu|optimized|analytic))*))?"
@@ -190,7 +191,7 @@ def cutlass(name: str) -> DecodedKernel | None:
     return replace(decoded, summary=_product_summary(decoded))
 
 
-_CODENAMED = re.compile(
+_CODENAMED = lazy_pattern(
     r"(?P<arch>maxwell|pascal|volta|turing|ampere|hopper|blackwell)_(?:(?P<input>fp16|bf16|int8|tf32|fp32)_)?"
     r"(?P<accumulate>[shdcizg])(?P<instruction>\d{3,6})?(?P<op>gemm|cudnn)(?:_(?P<output>fp16|bf16|int8|fp32))?"
     r"(?:_(?P<complex>cgemm|zgemm))?_(?P<m>\d+)x(?P<n>\d+)(?P<rest>.*)"
@@ -234,7 +235,7 @@ def codenamed(name: str) -> DecodedKernel | None:
     return replace(decoded, summary=_product_summary(decoded))
 
 
-_TENSILE = re.compile(
+_TENSILE = lazy_pattern(
     r"Cijk_(?P<a>A\w{3})_(?P<b>B\w{3})_(?P<types>[A-Z0-9]+)(?:_\w*?)?_MT(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)"
     r"(?:_MI(?P<instruction>\d+x\d+x\d+))?"
 )
@@ -278,7 +279,7 @@ def tensile(name: str) -> DecodedKernel | None:
     return replace(decoded, summary=f"AMD {_product_summary(decoded)}")
 
 
-_VECTOR_PRODUCT = re.compile(
+_VECTOR_PRODUCT = lazy_pattern(
     r"(?:std::enable_if<.*?>::type )?(?:internal::)?(gemvx?|gemvNSP|gemv2[NT]|gemmSN|gemmk1|dot)(?:::|_|<)"
 )
 
@@ -308,7 +309,7 @@ def vector_product(name: str) -> DecodedKernel | None:
     )
 
 
-_SGEMM = re.compile(r"(?P<type>[sdhcz])gemm_(?P<variant>\w*?)<(?P<arguments>[^>]*)>")
+_SGEMM = lazy_pattern(r"(?P<type>[sdhcz])gemm_(?P<variant>\w*?)<(?P<arguments>[^>]*)>")
 
 
 def plain_gemm(name: str) -> DecodedKernel | None:
@@ -335,7 +336,7 @@ def plain_gemm(name: str) -> DecodedKernel | None:
     return replace(decoded, summary=_product_summary(decoded))
 
 
-_SPLIT_K = re.compile(r"(?:cublasLt::)?splitKreduce_kernel|.*reduction::kernel::ReduceSplitK")
+_SPLIT_K = lazy_pattern(r"(?:cublasLt::)?splitKreduce_kernel|.*reduction::kernel::ReduceSplitK")
 
 
 def split_k_reduction(name: str) -> DecodedKernel | None:

@@ -4,10 +4,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.kernels.decoded import DecodedKernel, Operation
 from opscope.knowledge.kernels.names import base_name
 
-_NCCL = re.compile(
+_NCCL = lazy_pattern(
     r"(?:nccl(?:Dev)?Kernel)_?(?P<collective>[A-Z][A-Za-z]+?)(?:_(?P<operation>Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv))?"
     r"(?:_(?P<dtype>f16|bf16|f32|f64|i8|u8|i32|u32|i64|u64|f8e4m3|f8e5m2|float|half|double))?"
     r"(?:_(?P<algorithm>RING|TREE|COLLNET_DIRECT|COLLNET_CHAIN|NVLS|NVLS_TREE|PAT))?(?:_(?P<protocol>LL128|LL|SIMPLE))?(?:\(|$)"
@@ -53,7 +54,7 @@ _TRITON: Final[Mapping[str, tuple[Operation, str]]] = {
     "for": (Operation.FOREACH, "foreach"),
     "spl": (Operation.SCAN, "split scan"),
 }
-_INDUCTOR = re.compile(r"triton_(?P<kind>poi|red|per|tem|for|spl)_fused_(?:(?P<operators>\w*?)_)?(?P<number>\d+)")
+_INDUCTOR = lazy_pattern(r"triton_(?P<kind>poi|red|per|tem|for|spl)_fused_(?:(?P<operators>\w*?)_)?(?P<number>\d+)")
 
 
 def inductor(name: str) -> DecodedKernel | None:
