@@ -52,6 +52,7 @@ from opscope.analysis.verdict.step_evidence import (
     busiest,
 )
 from opscope.base.patterns import lazy_pattern
+from opscope.base.stages import Stage, staged
 from opscope.base.summary import Bar, Summarised, Summary
 from opscope.base.threads import together
 from opscope.base.units import format_ns, format_share
@@ -253,6 +254,16 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             return DEVICE_ONLY
         recorded = self.trace.operators["input_dims"]
         return OPERATORS if recorded.null_count() == len(recorded) else SHAPES
+
+    def compute_for_verdicts(self) -> None:
+        """Compute the properties that verdict and findings need, on two threads for a large trace."""
+        together(
+            (
+                lambda: (self.waits, self._host_covered, self._host_elsewhere_ns),
+                lambda: (self.limits_of_steps, self.backward_pass, self.places),
+            ),
+            events=self.source.event_count,
+        )
 
     def compute_for_documents(self) -> None:
         """Compute the properties that every document needs, on two threads for a large trace."""
@@ -500,15 +511,18 @@ def analyze(
     links = link(trace)
     functions = functions or NativeFunctions.shipped()
     window, classifier = window_of(trace), classifier_of(functions)
+    attributed = staged(Stage.ATTRIBUTE)
     tables, (host, timelines, steps), (launches, kernels, operator_time_ns, phases) = together(
         (
-            lambda: operator_tables(trace, links, classifier),
-            lambda: _of_devices(trace, links),
-            lambda: (
-                summarise_launches(trace, links),
-                kernel_table(trace),
-                operator_time_on_host(links, window),
-                phase_times(trace, links),
+            attributed(lambda: operator_tables(trace, links, classifier)),
+            attributed(lambda: _of_devices(trace, links)),
+            attributed(
+                lambda: (
+                    summarise_launches(trace, links),
+                    kernel_table(trace),
+                    operator_time_on_host(links, window),
+                    phase_times(trace, links),
+                )
             ),
         ),
         events=trace.source.event_count,

@@ -13,6 +13,7 @@ from opscope.analysis.trust.steadiness import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, of_
 from opscope.analysis.trust.step_statistics import summarise
 from opscope.analysis.verdict.bounds import bound_of
 from opscope.analysis.verdict.step_evidence import LightEvidence, StepEvidence, busiest
+from opscope.base.stages import Stage, staged
 from opscope.base.units import NS_PER_S
 from opscope.documents.bound import Bound, BoundKind
 from opscope.documents.findings import Finding
@@ -140,8 +141,10 @@ class Measured(Struct, frozen=True, dict=True):
         return self.step_time_ns if self._wall is None else self._wall.median_ns
 
     @cached_property
+    @staged(Stage.VERDICT)
     def step_evidence(self) -> StepEvidence:
         """What the verdict on a step rests on."""
+        self.analysis.compute_for_verdicts()
         evidence = self.analysis.evidence_with(
             steps=self.step_count, wall_ns=self.unprofiled_step_ns, ran_on_gpu=self.ran_on_gpu
         )

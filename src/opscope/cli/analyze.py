@@ -7,10 +7,12 @@ from threading import Event
 import click
 
 from opscope.base.errors import UsageError
+from opscope.base.stages import Stage, stage
 from opscope.cli.counters_output import is_counters_file, print_counters
 from opscope.cli.options import format_option, top_option
 from opscope.cli.reading import gpu_option, input_option, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
+from opscope.cli.timings import timings_option
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.knowledge.devices import Device
 from opscope.readers import read
@@ -47,6 +49,7 @@ from opscope.runs.inputs import measured_of
 @click.option("--strict", is_flag=True, help="Exit with code 1 if a trust check fails.")
 @gpu_option
 @input_option
+@timings_option
 @damage_option
 @format_option
 def command(
@@ -86,11 +89,12 @@ def command(
     traces = traces_of(inputs, max_input, unreadable, libraries_imported)
     # The imports take as long as reading 50 MB does, and go on meanwhile.
     import_libraries(libraries_imported)
-    from opscope.cli.analysis_output import Analysed, Rows, print_analyses
-    from opscope.documents.trust import Verdict
-    from opscope.knowledge.native_functions import NativeFunctions
+    with stage(Stage.IMPORT):
+        from opscope.cli.analysis_output import Analysed, Rows, print_analyses
+        from opscope.documents.trust import Verdict
+        from opscope.knowledge.native_functions import NativeFunctions
 
-    shipped = NativeFunctions.shipped()
+        shipped = NativeFunctions.shipped()
     capture = None if graph_capture is None else read(graph_capture, max_bytes=max_input)
     analysed = tuple(
         Analysed(str(file), *measured_of(file, trace, shipped, capture, step_time_ms=step_time, gpu=gpu))

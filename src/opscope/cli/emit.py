@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from opscope.base.stages import Stage, staged
 from opscope.cli.say import show
 from opscope.cli.terminal import echo_section, echo_table
 from opscope.record.codec import encode
@@ -56,6 +57,7 @@ class Output(Struct, frozen=True, kw_only=True):
         return cls(document=lambda: document, values=values, sections=lambda: (section(),))
 
 
+@staged(Stage.RENDER)
 def emit(output: Output, output_format: str) -> None:
     """Print a result to standard output.
 

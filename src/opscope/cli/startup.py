@@ -8,6 +8,7 @@ import sys
 from threading import Event
 from typing import Final
 
+from opscope.base.stages import Stage, staged
 from opscope.base.threads import cores
 
 _SWITCH_INTERVAL_S: Final = 0.0005  # Python's own is 0.005
@@ -42,6 +43,7 @@ def _one_heap() -> None:
         mallopt(_M_ARENA_MAX, 1)
 
 
+@staged(Stage.IMPORT)
 def import_libraries(imported: Event) -> None:
     """Import numpy and polars, and say when they are there (see `Reading`).
 

@@ -11,6 +11,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError
+from opscope.base.stages import Stage, staged
 from opscope.readers.content import Content, read_content
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STORE_MANIFEST, Source
 
@@ -114,6 +115,7 @@ class Reading:
             del error
 
 
+@staged(Stage.TABLES)
 def _parsed(content: Content) -> "Trace":
     trace: Trace = importlib.import_module(content.format.module).parse(content)
     return trace

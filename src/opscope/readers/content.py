@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from opscope.base.errors import BadInputError
+from opscope.base.stages import Stage, staged
 from opscope.readers import native
 from opscope.readers.formats import ContentReader, Format, format_of
 from opscope.readers.odd import BETWEEN, LONGEST_EVENT, decode_event
@@ -43,6 +44,7 @@ class Content(Struct):
         return self.reader.plain_count + len(self.events)
 
 
+@staged(Stage.READ)
 def read_content(source: Source) -> Content:
     """Read a file.
 

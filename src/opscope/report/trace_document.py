@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.light_pass import LightPass
 from opscope.analysis.measured import Measured
+from opscope.base.stages import Stage, staged
 from opscope.documents import trace as doc
 from opscope.documents.findings import Finding
 from opscope.documents.history import CURRENT
@@ -50,6 +51,7 @@ class _Builder(Struct, frozen=True):
         return self.lookup.resolver if self.lookup else None
 
 
+@staged(Stage.DOCUMENT)
 def build_trace_document(
     measured: Measured,
     functions: NativeFunctions,

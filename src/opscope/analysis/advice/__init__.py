@@ -1,6 +1,7 @@
 """What could make a step faster: one function per rule, ranked by the saving that can be defended."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from opscope.analysis.advice import communication, memory_bound, products, repeated
@@ -22,6 +23,8 @@ from opscope.analysis.advice.small_copies import small_copies
 from opscope.analysis.costs.limit_totals import least_ns
 from opscope.analysis.costs.limits import MODELLED_SHARE, MOSTLY_MOVING, moving_share
 from opscope.analysis.verdict.bounds import BUSY_SHARE
+from opscope.base.stages import Stage, staged
+from opscope.base.threads import together
 from opscope.base.units import format_share
 from opscope.documents.findings import Finding, Rule, SavingRange, Where
 from opscope.documents.trust import CheckName
@@ -77,6 +80,7 @@ STATEMENTS: Final = (
 _OF_THE_HOST: Final = frozenset(statement.rule for statement in STATEMENTS if statement.of_host)
 
 
+@staged(Stage.FINDINGS)
 def findings_of(recording: Recording) -> tuple[Finding, ...]:
     """Return what could make a step faster, the largest likely saving first.
 
@@ -90,7 +94,7 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
     context = Context(recording)
     if evidence.is_warm_up:
         return _named(context, list(cold_start(context)) or [_warm_up(context)])
-    drafts = [context.beside_others(draft) for rule in RULES for draft in rule(context)]
+    drafts = [context.beside_others(draft) for found in _drafts(context) for draft in found]
     if evidence.host_unknown is not None:
         drafts = [draft for draft in drafts if draft.rule not in _OF_THE_HOST]  # what the host did is unknown
     drafts = [draft for draft in drafts if draft.saving.high >= LEAST_SHARE * context.step_ns]
@@ -102,6 +106,15 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
         drafts = [*near_limit(context, possible=possible), *drafts]
     return _named(context, drafts or list(dearest(context)))
+
+
+def _drafts(context: Context) -> list[list[Draft]]:
+    """Return what each rule finds, in the order of the rules."""
+    return together((partial(_found, rule, context) for rule in RULES), events=context.trace.source.event_count)
+
+
+def _found(rule: AdviceRule, context: Context) -> list[Draft]:
+    return list(rule(context))
 
 
 def _warm_up(context: Context) -> Draft:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.costs.sums import GEOMETRY, operator_slices
+from opscope.analysis.costs.sums import GEOMETRY, calls_of
 from opscope.analysis.structure.arrays import costliest_first
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints
@@ -85,7 +85,7 @@ def launch_shapes(trace: Trace, links: Links, inputs: pl.DataFrame, of: Ints | N
 def inputs_of_activities(trace: Trace, links: Links) -> pl.DataFrame:
     """Return per activity its operator and the recorded inputs of the innermost call; null where none were recorded."""
     owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
-    call = operator_slices(trace, links)["call"].gather(owner)
+    call = pl.Series(calls_of(trace, links)).gather(owner)
     inputs = {name: _recorded(trace.operators[name], owner, call) for name in _INPUTS}
     return pl.DataFrame({"operator": trace.operators["name"].gather(owner), **inputs})
 

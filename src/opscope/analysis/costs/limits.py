@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from opscope.analysis.costs.launch_shapes import LaunchShape, rows_of
 from opscope.analysis.costs.occupancy import dimensions
 from opscope.analysis.costs.sums import UNLINKED
+from opscope.base.stages import Stage, staged
 from opscope.base.units import NS_PER_S
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.calls import RecordedCall
@@ -98,6 +99,7 @@ def _peaks_of(device: DeviceProperties) -> Peaks | None:
 Rebuild = Callable[[LaunchShape, Category], Cost | None]
 
 
+@staged(Stage.LIMITS)
 def limit_rows(
     launch_shapes: pl.DataFrame,
     functions: NativeFunctions,

@@ -47,7 +47,7 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
     owner = links.activity_operator[links.activity_operator >= 0]
     name_code = trace.operators["name"].to_physical().cast(pl.Int64).to_numpy()
     # Of a name nested in itself, only the outermost slice counts in totals.
-    outermost, call = ~links.operators.inside_same(name_code), _calls(links.operators.parent, name_code)
+    outermost, call = ~links.operators.inside_same(name_code), calls_of(trace, links)
     self_device = device_time_of_operators(trace, links)
     return trace.operators.with_columns(
         self_device_ns=self_device,
@@ -60,7 +60,10 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
     )
 
 
-def _calls(parent: Ints, name_code: Ints) -> Ints:
+def calls_of(trace: Trace, links: Links) -> Ints:
+    """Return per slice of an operator the row of the call that it belongs to; see `operator_slices`."""
+    parent = links.operators.parent
+    name_code = trace.operators["name"].to_physical().to_numpy()
     if not len(parent):
         return parent
     # A chain of equal names, each directly inside the next, is one call: that of its outermost operator.

@@ -1,12 +1,12 @@
 """Which rows of a table have a name that does something, as masks: of calls by what they are, of others by the text."""
 
-import weakref
 from collections.abc import Callable
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from opscope.analysis.structure.arrays import kept
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.knowledge.api_calls import ApiCall, ApiKind, api_call
 
@@ -62,23 +62,6 @@ class _Names(Struct, frozen=True):
         return _Names(codes.to_numpy(), end, numbers, tuple(distinct.cast(pl.String)))
 
 
-# A trace's tables are asked some hundred times which of their names do something, so what that takes is kept by table
-# for as long as the table lives. A frame of polars has no hash.
-_KNOWN: dict[int, tuple["weakref.ref[pl.DataFrame]", _Names]] = {}
-
-
 def _names_of(table: pl.DataFrame) -> _Names:
-    number = id(table)
-    kept = _KNOWN.get(number)
-    if kept is not None and kept[0]() is table:
-        return kept[1]
-    names = _Names.of(table["name"])
-    _KNOWN[number] = weakref.ref(table, lambda gone: _forget(number, gone)), names
-    return names
-
-
-def _forget(number: int, gone: "weakref.ref[pl.DataFrame]") -> None:
-    # Another table may have the number of one that is gone by now.
-    kept = _KNOWN.get(number)
-    if kept is not None and kept[0] is gone:
-        del _KNOWN[number]
+    # A trace's tables are asked some hundred times which of their names do something.
+    return kept(table, "names", lambda: _Names.of(table["name"]))

@@ -1,16 +1,47 @@
 """Columns of tables as arrays, and the order of rows."""
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
 
 from opscope.analysis.structure.nesting import Ints, Nesting
 
+T = TypeVar("T")
+# What is made of a table again and again, for as long as the table lives. A frame of polars has no hash.
+_KEPT: dict[int, tuple["weakref.ref[pl.DataFrame]", dict[str, Any]]] = {}
+
+
+def kept(table: pl.DataFrame, what: str, make: Callable[[], T]) -> T:
+    """Return what ``make`` makes of a table, which is called once for each table and ``what``."""
+    number = id(table)
+    entry = _KEPT.get(number)
+    if entry is None or entry[0]() is not table:
+        entry = _KEPT[number] = weakref.ref(table, lambda gone: _forget(number, gone)), {}
+    made = entry[1]
+    if what not in made:
+        made[what] = make()
+    found: T = made[what]
+    return found
+
+
+def _forget(number: int, gone: "weakref.ref[pl.DataFrame]") -> None:
+    # Another table may have the number of one that is gone by now.
+    entry = _KEPT.get(number)
+    if entry is not None and entry[0] is gone:
+        del _KEPT[number]
+
 
 def column(table: pl.DataFrame, name: str) -> Ints:
     """Return an integer column as an array, which may not be written to; -1 where it is null."""
-    series = table[name]
+    if name == "thread":  # nearly everything needs it, and it has half the width
+        return kept(table, name, lambda: _as_array(table[name]))
+    return _as_array(table[name])
+
+
+def _as_array(series: pl.Series) -> Ints:
     if series.dtype != pl.Int64:
         series = series.cast(pl.Int64)
     if series.null_count():
@@ -37,8 +68,18 @@ def count_distinct(rows: Ints, height: int) -> int:
 
 
 def end_of(table: pl.DataFrame) -> Ints:
-    """Return the end of every slice of a table, in nanoseconds; a negative duration counts as 0."""
-    return column(table, "start_ns") + np.maximum(column(table, "duration_ns"), 0)
+    """Return the end of every slice of a table, in nanoseconds; a negative duration counts as 0.
+
+    The array may not be written to.
+    """
+    return kept(table, "end", lambda: _end_of(table))
+
+
+def _end_of(table: pl.DataFrame) -> Ints:
+    end = np.maximum(column(table, "duration_ns"), 0)
+    end += column(table, "start_ns")
+    end.flags.writeable = False
+    return end
 
 
 def nesting_of(table: pl.DataFrame, began: Ints | None = None) -> Nesting:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from opscope.analysis.structure.api_masks import calls_that
 from opscope.analysis.structure.arrays import column, nesting_of, numbers_in
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
+from opscope.base.stages import Stage, staged
 from opscope.base.threads import together
 from opscope.trace.model import Trace
 
@@ -45,6 +46,7 @@ class Links(Struct, frozen=True):
     inferred: Bools
 
 
+@staged(Stage.LINK)
 def link(trace: Trace) -> Links:
     """Link the activities, launches and operators of a trace."""
     # The profiler numbers operators as they begin; 0 stands for no number.

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from opscope.analysis.structure import native
+from opscope.base.stages import Stage, staged
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -38,6 +39,7 @@ class Nesting(Struct, frozen=True):
     crosses: Bools | None = None
 
     @classmethod
+    @staged(Stage.NEST)
     def of(cls, thread: Ints, start: Ints, end: Ints, began: Ints | None = None) -> "Nesting":
         """Compute the nesting of slices.
 

@@ -1,0 +1,102 @@
+"""How long the stages of a command take, as ``--timings`` shows them. Costs nothing unless recording was begun."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from msgspec import Struct
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Stage(StrEnum):
+    """A stage of a command that analyses a trace, in the order in which they begin."""
+
+    IMPORT = "import"
+    READ = "read"
+    TABLES = "tables"
+    LINK = "link"
+    NEST = "nest"
+    ATTRIBUTE = "attribute"
+    VERDICT = "verdict"
+    LIMITS = "limits"
+    FINDINGS = "findings"
+    DOCUMENT = "document"
+    RENDER = "render"
+
+
+class Span(Struct, frozen=True):
+    """One run of a stage on one thread.
+
+    Attributes:
+        stage: the stage.
+        begin_ns, end_ns: when it ran, by ``time.perf_counter_ns``.
+        own_ns: its length without the stages that ran inside it on the same thread.
+        cpu_ns: how long its thread was on a core meanwhile, without these either.
+    """
+
+    stage: Stage
+    begin_ns: int
+    end_ns: int
+    own_ns: int
+    cpu_ns: int
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.open = threading.local()  # per thread the time of stages inside the one that runs: [wall, cpu]
+
+
+_recorder: _Recorder | None = None
+
+
+def record_stages() -> None:
+    """Begin to record; what was recorded before is dropped."""
+    global _recorder  # noqa: PLW0603  one process has one command
+    _recorder = _Recorder()
+
+
+def recorded_stages() -> tuple[Span, ...]:
+    """Return what was recorded, in the order in which it ended."""
+    return tuple(_recorder.spans) if _recorder is not None else ()
+
+
+@contextmanager
+def stage(which: Stage) -> Iterator[None]:
+    """Record what runs inside as a stage; stages inside it on the same thread count for themselves."""
+    recorder = _recorder
+    if recorder is None:
+        yield
+        return
+    outer = getattr(recorder.open, "inside", None)
+    inside = recorder.open.inside = [0, 0]
+    begin, cpu = time.perf_counter_ns(), time.thread_time_ns()
+    try:
+        yield
+    finally:
+        end, cpu = time.perf_counter_ns(), time.thread_time_ns() - cpu
+        recorder.spans.append(Span(which, begin, end, end - begin - inside[0], cpu - inside[1]))
+        if outer is not None:
+            outer[0] += end - begin
+            outer[1] += cpu
+        recorder.open.inside = outer
+
+
+def staged(which: Stage) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Record every call of a function as a stage."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            with stage(which):
+                return function(*args, **kwargs)
+
+        return call
+
+    return decorate
