@@ -170,8 +170,15 @@ def _column(name: str, values: Array, dtype: Any, names: pl.Series) -> pl.Series
         return names.gather(values) if len(values) else pl.Series(dtype=dtype)
     if values.dtype == np.float64:
         return pl.Series(values).fill_nan(None)
-    series = pl.Series(values)
-    return series.set(series == NULL, None).cast(dtype) if values.dtype == np.int64 else series.cast(dtype)
+    if values.dtype != np.int64:
+        return pl.Series(values).cast(dtype)
+    unknown = values == NULL
+    count = int(np.count_nonzero(unknown))
+    if count and count == len(values):
+        return pl.repeat(None, count, dtype=dtype, eager=True)
+    # Narrow before it is copied into a series: values fit, or are NULL.
+    series = pl.Series(values.astype(np.int32) if dtype == pl.Int32 else values)
+    return series.set(pl.Series(unknown), None) if count else series
 
 
 def _texts(tokens: list[bytes]) -> tuple[pl.Series, Array]:

@@ -37,6 +37,10 @@
 #include <utility>
 #include <vector>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #ifdef __GLIBC__  // the headers above say so
 #include <malloc.h>
 #endif
@@ -325,6 +329,7 @@ struct Kinds {
 constexpr Kinds kKinds;
 
 inline uint8_t kinds_of(char c) { return kKinds.of[static_cast<uint8_t>(c)]; }
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 inline bool is_space(char c) { return kinds_of(c) & kSpace; }
 
 inline bool all_are(std::string_view text, Kind kind) {
@@ -366,26 +371,42 @@ struct Cursor {
 
     // `at` is on an opening quote; moves past the closing one.
     bool skip_string() {
-        for (++at; at < end; ++at) {
-            // Eight characters at a time while none of them is a quote or a backslash.
-            while (end - at >= 8) {
-                uint64_t word;
-                std::memcpy(&word, at, 8);
-                const uint64_t found = bytes_like(word, '"') | bytes_like(word, '\\');
-                at += found == 0 ? 8 : first_byte(found);
-                if (found != 0) break;
-            }
-            if (at >= end) break;
+        for (++at; to_quote(); ++at) {
             if (*at == '"') {
                 ++at;
                 return true;
             }
-            if (*at == '\\') {
-                ++at;
-                escaped = true;
-            }
+            escaped = true;
+            if (++at >= end) break;
         }
         return fail(Parsed::kNeedsMore);
+    }
+
+    // Moves to the next quote or backslash; false at the end.
+    bool to_quote() {
+#ifdef __SSE2__
+        // Sixteen characters at a time.
+        for (; end - at >= 16; at += 16) {
+            const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+            const __m128i found = _mm_or_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('"')),
+                                               _mm_cmpeq_epi8(text, _mm_set1_epi8('\\')));
+            if (const auto mask = static_cast<unsigned>(_mm_movemask_epi8(found))) {
+                at += __builtin_ctz(mask);
+                return true;
+            }
+        }
+#endif
+        // Eight, at the end of the text and where the processor has no such instructions.
+        for (; end - at >= 8; at += 8) {
+            uint64_t word;
+            std::memcpy(&word, at, 8);
+            const uint64_t found = bytes_like(word, '"') | bytes_like(word, '\\');
+            if (found == 0) continue;
+            at += first_byte(found);
+            break;
+        }
+        while (at < end && *at != '"' && *at != '\\') ++at;
+        return at < end;
     }
 
     // `at` is on any value; moves past it.
@@ -398,10 +419,21 @@ struct Cursor {
     // `at` is on a value that is neither text nor a container.
     bool skip_word() {
         const char* begin = at;
+        if (skip_number()) return true;
         while (at < end && !(kinds_of(*at) & kEndsValue)) ++at;
         if (at >= end) return fail(Parsed::kNeedsMore);
         if (at == begin) return fail(Parsed::kBroken);
         plain = plain && is_plain({begin, static_cast<size_t>(at - begin)});
+        return true;
+    }
+
+    // Moves past a plain number; false where anything else stands there, or text that may go on.
+    bool skip_number() {
+        const char* p = at + (*at == '-');
+        if (end - p < 2 || !is_digit(*p) || (*p == '0' && is_digit(p[1]))) return false;
+        while (p < end && kinds_of(*p) & kInNumber) ++p;
+        if (p == end || !(kinds_of(*p) & kEndsValue)) return false;
+        at = p;
         return true;
     }
 
@@ -612,9 +644,16 @@ bool integer(const Token& written, int64_t& value, int64_t largest = INT64_MAX) 
     const bool negative = *p == '-';
     p += negative;
     if (p == token.end || token.end - p > 20) return false;
+    if (token.end - p <= 18) {  // nearly all, and any such number is one of 64 bits
+        int64_t small = 0;
+        for (; p < token.end && is_digit(*p); ++p) small = small * 10 + (*p - '0');
+        if (p < token.end) return is_no_number(written.text());
+        if (small <= largest) value = negative ? -small : small;
+        return true;
+    }
     unsigned __int128 digits = 0;
     for (; p < token.end; ++p) {
-        if (*p < '0' || *p > '9') return is_no_number(written.text());
+        if (!is_digit(*p)) return is_no_number(written.text());
         digits = digits * 10 + static_cast<unsigned>(*p - '0');
     }
     if (digits > static_cast<unsigned __int128>(largest)) return true;  // an unset id is written as 2**64 - 1
@@ -1075,12 +1114,13 @@ private:
     }
 
     size_t category_at(std::string_view token) {
+        if (last_category_ < categories_.size() && categories_.text(last_category_) == token) return last_category_;
         const auto code = static_cast<size_t>(categories_.code(token));
         if (code == category_codes_.size()) {
             category_codes_.push_back(category_of(token));
             ignored_.push_back(0);
         }
-        return code;
+        return last_category_ = code;
     }
 
     void clear_tables() {
@@ -1113,9 +1153,14 @@ private:
     }
 
     int32_t thread(const Event& event) {
-        const int32_t process = identities_.code(event.pid ? event.pid.text() : std::string_view("null"));
-        const int32_t thread = identities_.code(event.tid ? event.tid.text() : std::string_view("null"));
+        const int32_t process = identity(event.pid, last_process_), thread = identity(event.tid, last_thread_);
         return this->thread(process, thread);
+    }
+
+    // The last event's is mostly the same.
+    int32_t identity(const Token& token, int32_t last) {
+        const std::string_view text = token ? token.text() : std::string_view("null");
+        return last >= 0 && identities_.text(static_cast<size_t>(last)) == text ? last : identities_.code(text);
     }
 
     // Numbers the pairs of process and thread from 0 as they appear. Neighbouring events mostly share theirs.
@@ -1136,6 +1181,7 @@ private:
     Tables tables_;
     Interner names_, texts_, identities_, categories_;
     std::vector<Category> category_codes_;
+    size_t last_category_ = 0;
     std::vector<int64_t> ignored_;
     std::vector<int32_t> threads_;
     std::unordered_map<uint64_t, int32_t> thread_numbers_;
