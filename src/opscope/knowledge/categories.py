@@ -11,7 +11,7 @@ functional form.
 
 import enum
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions
-from opscope.knowledge.rules import NameRule, compiled
+from opscope.knowledge.rules import MANY_NAMES, NameRule, compiled
 
 
 class Category(enum.StrEnum):
@@ -355,6 +355,12 @@ _FORWARD_PREFIXES = ("", "_")
 _FORWARD_SUFFIXES = ("", "_forward", "_with_indices", "2d", "_dense")
 
 
+def _own_name(name: str) -> tuple[str, str]:
+    """Return an operator's namespace, which may be empty, and its name without namespace and overload."""
+    namespace, _, base = name.rpartition("::")
+    return namespace, base.partition(".")[0] if namespace else base
+
+
 @lru_cache(maxsize=4)
 def classifier_of(functions: NativeFunctions) -> "Classifier":
     """Return the classifier of a table; all that ask for one share it, and with it what it knows already."""
@@ -367,6 +373,15 @@ class Classifier:
     def __init__(self, functions: NativeFunctions) -> None:
         self._functions = functions
         self._known: dict[str, Classification] = {}
+        self._nothing: frozenset[str] = frozenset()  # operators' own names in which no pattern is found
+
+    def learn(self, names: Iterable[str]) -> None:
+        """Look at many names at once, so that `classify` answers for them sooner."""
+        bases = {_own_name(name[:_LONGEST_NAME])[1] for name in names if name[:_LONGEST_NAME] not in self._known}
+        if len(bases) >= MANY_NAMES:
+            from opscope.knowledge.many_names import unmatched  # needs polars
+
+            self._nothing = unmatched(bases, _PATTERNS)
 
     def classify(self, name: str) -> Classification:
         """Classify an operator by its name in a trace (``aten::addmm``, ``AddmmBackward0``, ``triton_...``)."""
@@ -376,8 +391,7 @@ class Classifier:
         return self._known[name]
 
     def _classify(self, name: str) -> Classification:
-        namespace, _, base = name.rpartition("::")
-        base = base.partition(".")[0] if namespace else base
+        namespace, base = _own_name(name)
         if (communication := _NAMESPACES.get(namespace or base)) is not None:
             return Classification(communication, f"namespace {namespace or base}", by_fact=True)
         if _COLLECTIVE_RANGE.match(name):
@@ -404,7 +418,9 @@ class Classifier:
 
     def _by_rules(self, namespace: str, base: str) -> Classification:
         # For a quick answer: what no table lists and no pattern fits, no rule can apply to.
-        if not self._functions.overloads(f"{namespace}::{base}") and not any(p.search(base) for p in _PATTERNS):
+        if not self._functions.overloads(f"{namespace}::{base}") and (
+            base in self._nothing or not any(p.search(base) for p in _PATTERNS)
+        ):
             return Classification(Category.OTHER, _UNKNOWN_OPERATOR, by_fact=False)
         family, ours = self._family(namespace, base), namespace in _PYTORCH_NAMESPACES
         for rule in _RULES:

@@ -4,12 +4,14 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from typing import Final
 
 from msgspec import Struct
 
 from opscope.base.patterns import lazy_pattern
 
 Entry = Mapping[str, str | list[str]]
+MANY_NAMES: Final = 2_000  # with as many, patterns are looked for in all of them at once (`many_names.py`)
 
 
 class NameRule(Struct, frozen=True):

@@ -10,14 +10,14 @@ from msgspec import Struct
 from opscope.analysis.idle.causes import Causes
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.idle import IdleTime, idle_time
-from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.api_masks import names_in, names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import periods_of_device_work, step_of_activities
 from opscope.analysis.structure.window import Window, WindowKind, device_window, step_ranges, step_table, step_window
-from opscope.knowledge.kernels.kinds import communicates
+from opscope.knowledge.kernels.kinds import communicates, learn_communication
 from opscope.trace.model import DeviceProperties, Trace
 
 NO_DEVICE = -1  # stands for the device of activities whose device was not recorded
@@ -187,6 +187,7 @@ def communication_mask(activities: pl.DataFrame) -> Bools:
     """Tell per activity whether it is a kernel that moves data between devices."""
     is_kernel = (activities["kind"] == "kernel").to_numpy()
     by_arguments = activities["collective"].is_not_null().to_numpy()
+    learn_communication(names_in(activities))
     mask: Bools = is_kernel & (by_arguments | names_that(activities, communicates))
     return mask
 

@@ -41,6 +41,11 @@ def any_name(table: pl.DataFrame, wanted: Callable[[str], object]) -> bool:
     return any(map(wanted, _names_of(table).texts))
 
 
+def names_in(table: pl.DataFrame) -> tuple[str, ...]:
+    """Return each name of a table once; it has a categorical column ``name``."""
+    return _names_of(table).texts
+
+
 class _Names(Struct, frozen=True):
     """The names of a table by number: per row (``codes``), and each name once (``distinct`` and ``texts``).
 

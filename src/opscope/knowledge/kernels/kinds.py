@@ -5,7 +5,7 @@ A name that a family of names explains is certain; else its words make a kind li
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache, lru_cache
 from typing import Final
 
@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.categories import Category, Classification
-from opscope.knowledge.kernels.collective_kernels import is_named_communication
+from opscope.knowledge.kernels.collective_kernels import collective_rules, is_named_communication
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.kernels.names import base_name
-from opscope.knowledge.rules import NameRule, compiled, entries_of
+from opscope.knowledge.rules import MANY_NAMES, NameRule, compiled, entries_of
 
 
 class WordRule(Struct, frozen=True):
@@ -122,9 +122,24 @@ def classification_of(name: str) -> Classification:
     return Classification(kind.category, f"{says}: {kind.words}", by_fact=False)
 
 
+def learn_communication(names: Collection[str]) -> None:
+    """Look at many names at once, so that `communicates` answers for them sooner."""
+    if len(names) >= MANY_NAMES:
+        from opscope.knowledge.many_names import unmatched  # needs polars
+
+        global _SILENT  # noqa: PLW0603  the names of the last large trace; others are looked at one by one
+        named = (lazy_pattern(rule.pattern, re.IGNORECASE) for rule in collective_rules())
+        _SILENT = unmatched(names, (*named, _of_communication()))
+
+
+_SILENT: frozenset[str] = frozenset()
+
+
 @lru_cache(maxsize=1 << 17)  # asked for every name of a trace, several times
 def communicates(name: str) -> bool:
     """Tell whether a kernel moves data between devices, by its name or its words: the one place that says so."""
+    if name in _SILENT:
+        return False
     if is_named_communication(name):
         return True
     if not _of_communication().search(name):  # most names, told quickly
