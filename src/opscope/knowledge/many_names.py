@@ -12,7 +12,7 @@ from typing import Final
 import polars as pl
 
 # What the engines read differently, or only one of them: looking around, references, sets of classes, `{,n}`.
-_NOT_PLAIN: Final = ("(?=", "(?!", "(?<", "(?P=", "[[", "&&", "--", "~~", "{,", "\\Z", "\\A")
+_NOT_PLAIN: Final = re.compile(r"\(\?(?:[=!<(>]|P=)|\\[1-9ZA]|\[\[|&&|--|~~|\{,")
 _FLAGS: Final = re.IGNORECASE | re.UNICODE
 
 
@@ -30,4 +30,4 @@ def unmatched(names: Iterable[str], patterns: Sequence[re.Pattern[str]]) -> froz
 
 
 def _is_plain(pattern: re.Pattern[str]) -> bool:
-    return not pattern.flags & ~_FLAGS and not any(sign in pattern.pattern for sign in _NOT_PLAIN)
+    return not pattern.flags & ~_FLAGS and _NOT_PLAIN.search(pattern.pattern) is None
