@@ -9,7 +9,7 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.costs.sums import NO_OPERATOR
-from opscope.analysis.structure.arrays import nesting_of
+from opscope.analysis.structure.arrays import nesting_of, ranked
 from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.call_tree import CallTree, numbered, self_time
 from opscope.analysis.structure.links import Links
@@ -104,7 +104,7 @@ class _Tree:
             return parent
         # Both numbers of a pair in one; parents count from -1.
         width = int(name.max()) + 1
-        keys, node = np.unique((parent + 1) * width + name, return_inverse=True)
+        keys, node = ranked((parent + 1) * width + name)
         self.parents.append(keys // width - 1)
         self.names.append(keys % width)
         found: Ints = self.size + node

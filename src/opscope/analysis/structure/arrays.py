@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import polars as pl
@@ -65,6 +65,24 @@ def count_distinct(rows: Ints, height: int) -> int:
     named = np.zeros(height + 1, np.bool_)
     named[rows] = True
     return int(named[:-1].sum())
+
+
+_DENSE: Final = 8  # a table of so many entries per value is quicker than to sort the values
+
+
+def ranked(values: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct values of an array, ascending, and per value its place among them.
+
+    Args:
+        values: numbers from 0 on; the smaller the largest is, the quicker.
+    """
+    largest = int(values.max(initial=0))
+    if largest > _DENSE * len(values):
+        distinct, place = np.unique(values, return_inverse=True)
+        return distinct, place
+    present = np.zeros(largest + 1, np.bool_)
+    present[values] = True
+    return np.flatnonzero(present), (np.cumsum(present) - 1)[values]
 
 
 def end_of(table: pl.DataFrame) -> Ints:

@@ -139,6 +139,13 @@ class Nesting(Struct, frozen=True):
 
     def depth(self) -> Ints:
         """Return per slice how many slices enclose it."""
+        if self.after is not None:
+            # In order, each slice is inside all that came before it and have not ended by then.
+            height = len(self.order)
+            ended = np.cumsum(np.bincount(self.after, minlength=height + 1)[:height])
+            depths = np.empty(height, np.int64)
+            depths[self.order] = np.arange(height) - ended
+            return depths
         depth = (self.parent >= 0).astype(np.int64)
         ancestor = self.parent.copy()
         # Every round doubles the distance to the ancestor, so even a million nested slices take twenty rounds.
