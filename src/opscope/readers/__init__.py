@@ -38,7 +38,7 @@ def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> "Trace":
     if not os.path.isfile(path):  # a pipe may be silent, and only a `Reading` can be interrupted then
         return Reading(Path(path), max_bytes).trace()
     source = Source(Path(path), max_bytes)
-    return _trace(source, lambda: _parsed(read_content(source)))
+    return _trace(source, lambda: _whole(source))
 
 
 class Reading:
@@ -63,7 +63,9 @@ class Reading:
         self._made: Trace | None = None
         self._error: Exception | None = None
         self._thread: Thread | None = None
-        if not os.path.isdir(path):  # where `Path.is_dir` raises, opening the file says why
+        # A store is read with polars, so its thread has nothing to do before that is there. Where `Path.is_dir` raises,
+        # opening the file says why.
+        if not os.path.isdir(path) or libraries_imported is not None:
             self._begin()
 
     def trace(self) -> "Trace":
@@ -88,6 +90,9 @@ class Reading:
 
     def _read(self) -> None:
         try:
+            if os.path.isdir(self._source.path):
+                self._read_store()
+                return
             content = read_content(self._source)
             if self._libraries_imported is None:
                 self._content = content
@@ -97,9 +102,14 @@ class Reading:
         except Exception as error:  # whatever it is, `trace` raises it in the caller's thread
             self._error = error
 
+    def _read_store(self) -> None:
+        assert self._libraries_imported is not None
+        self._libraries_imported.wait()
+        self._made = _of_directory(self._source)
+
     def _whole(self) -> "Trace":
         if self._thread is None:
-            return _parsed(read_content(self._source))
+            return _whole(self._source)
         # A wait without an end cannot be interrupted: polars has system calls restarted.
         while self._thread.is_alive():
             self._thread.join(_PATIENCE_S)
@@ -121,15 +131,21 @@ def _parsed(content: Content) -> "Trace":
     return trace
 
 
-def _trace(source: Source, of_file: Callable[[], "Trace"]) -> "Trace":
-    path = source.path
-    if os.path.isdir(path):
-        if (path / STORE_MANIFEST).is_file():
-            from opscope.readers import parquet
+def _whole(source: Source) -> "Trace":
+    return _of_directory(source) if os.path.isdir(source.path) else _parsed(read_content(source))
 
-            return parquet.read(path, source.max_bytes)
-        raise BadInputError(f"{path} is a directory without {STORE_MANIFEST}: expected a trace, or a converted one")
+
+@staged(Stage.READ)
+def _of_directory(source: Source) -> "Trace":
+    if (source.path / STORE_MANIFEST).is_file():
+        from opscope.readers import parquet
+
+        return parquet.read(source.path, source.max_bytes)
+    raise BadInputError(f"{source.path} is a directory without {STORE_MANIFEST}: expected a trace, or a converted one")
+
+
+def _trace(source: Source, whole: Callable[[], "Trace"]) -> "Trace":
     try:
-        return of_file()
+        return whole()
     except MemoryError as error:
-        raise EnvironmentLacksError(f"{path} does not fit in memory: read it on a larger machine") from error
+        raise EnvironmentLacksError(f"{source.path} does not fit in memory: read it on a larger machine") from error

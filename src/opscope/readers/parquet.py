@@ -8,6 +8,7 @@
         allocations.parquet, overheads.parquet, ranges.parquet, synchronizations.parquet, migrations.parquet
 """
 
+import functools
 import io
 import os
 import tempfile
@@ -23,6 +24,7 @@ from msgspec import Struct, field
 from opscope._version import __version__
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.base.files import digest_of, partial_prefix, path_text, regular, write_whole
+from opscope.base.threads import together
 from opscope.readers.events import KINDS, LATEST_NS
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STORE_MANIFEST, UNSUSPICIOUS_BYTES
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
@@ -173,7 +175,8 @@ def read(directory: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
         }
         _check_size(directory, files.values(), max_bytes)
         frames = {name: pl.DataFrame(schema=SCHEMAS[name]) for name in _ADDED_LATER}
-        frames |= {name: file.read(len(manifest.threads)) for name, file in files.items()}
+        reading = (functools.partial(file.read, len(manifest.threads)) for file in files.values())
+        frames |= zip(files, together(reading, events=manifest.source.event_count), strict=True)
         _check_counts(directory, manifest.source)
     except (OSError, KeyError, msgspec.DecodeError, pl.exceptions.PolarsError) as error:
         raise BadInputError(f"{directory} is no whole Parquet store of opscope: {error}") from error
