@@ -45,22 +45,19 @@ class ThreadTime(Struct, frozen=True):
 
 
 class _ByThread(Struct, frozen=True):
-    """Slices sorted by thread: their rows, starts and ends."""
+    """The rows of slices, sorted by thread; ``first`` has where each thread begins among them, from thread -1 on."""
 
-    thread: Ints
-    row: Ints
-    start: Ints
-    end: Ints
+    rows: Ints
+    first: Ints
 
     @classmethod
-    def of(cls, thread: Ints, start: Ints, end: Ints) -> "_ByThread":
-        order = np.argsort(thread, kind="stable")
-        return cls(thread[order], order, start[order], end[order])
+    def of(cls, thread: Ints) -> "_ByThread":
+        return cls(np.argsort(thread, kind="stable"), np.append(0, np.cumsum(np.bincount(thread + 1))))
 
-    def of_thread(self, thread: int) -> tuple[Ints, Ints, Ints]:
-        """Return rows, starts and ends of a thread's slices."""
-        first, last = np.searchsorted(self.thread, [thread, thread + 1])
-        return self.row[first:last], self.start[first:last], self.end[first:last]
+    def of_thread(self, thread: int) -> Ints:
+        """Return the rows of a thread's slices."""
+        first = self.first[min(thread + 1, len(self.first) - 1) :]
+        return self.rows[first[0] : first[1]] if len(first) > 1 else self.rows[:0]
 
 
 class HostTime:
@@ -83,10 +80,8 @@ class HostTime:
         self.drains = calls_that(launches, _drains) | _of_pageable_memory(trace, links.activity_launch)
         self.waits = self.drains | calls_of(launches, ApiKind.ALLOCATE, ApiKind.MODULE_LOAD)
         self.cold = _cold(trace, self.start, self.end)
-        self._calls = _ByThread.of(self.thread, self.start, self.end)
-        self._operators = _ByThread.of(
-            column(trace.operators, "thread"), column(trace.operators, "start_ns"), end_of(trace.operators)
-        )
+        self._calls, self._operators = _ByThread.of(self.thread), _ByThread.of(column(trace.operators, "thread"))
+        self._operator_start, self._operator_end = column(trace.operators, "start_ns"), end_of(trace.operators)
         self._threads: dict[int, ThreadTime] = {}
         enqueues = calls_that(launches, lambda call: call.enqueues)
         self._begin, self._end = _extent(trace)
@@ -102,8 +97,9 @@ class HostTime:
         return self._threads[thread]
 
     def _thread_time(self, thread: int) -> ThreadTime:
-        _, begun, ended = self._operators.of_thread(thread)
-        calls = _outermost(self._calls.of_thread(thread)[0], self.start, self.end)
+        operators = self._operators.of_thread(thread)
+        begun, ended = self._operator_start[operators], self._operator_end[operators]
+        calls = _outermost(self._calls.of_thread(thread), self.start, self.end)
         start, end = self.start[calls], self.end[calls]
         # Outermost calls do not overlap, so they can be intervals as they are.
         blocks = self.waits[calls] | (end - start > PAUSE_NS)
