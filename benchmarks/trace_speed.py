@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _ID = re.compile(r'"(External id|correlation|id|Ev Idx|Python id|Python parent id|Sequence number)": (\d+)')
 _TIME = re.compile(r'"ts": (\d+)\.(\d+)')
 
-_HTA = """
+HTA = """
 import sys, tempfile
 from hta.trace_analysis import TraceAnalysis
 analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir=tempfile.mkdtemp())
@@ -104,7 +104,7 @@ def commands_for(path: Path, arguments: argparse.Namespace) -> dict[str, list[st
         commands["orjson.loads"] = [arguments.orjson, "-c", load]
         commands["orjson.loads, gc off"] = [arguments.orjson, "-c", f"import gc; gc.disable(); {load}"]
     if arguments.hta:
-        commands["HTA"] = [arguments.hta, "-c", _HTA, str(path)]
+        commands["HTA"] = [arguments.hta, "-c", HTA, str(path)]
     return commands
 
 

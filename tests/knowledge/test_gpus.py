@@ -3,16 +3,18 @@
 import json
 import subprocess
 import sys
+import tomllib
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, sm_of, version_of
-from opscope.knowledge.devices import device_called, known_devices
+from opscope.knowledge.devices import device_called, is_listed, known_devices
 from opscope.render.table_formats import as_text
 from opscope.report.gpus_document import chosen, gpus_here, gpus_table, known_gpus
 from tests import machines
-from tests.command import opscope
+from tests.command import ROOT, opscope
 
 
 def test_every_model_has_a_known_compute_capability_and_a_source() -> None:
@@ -203,3 +205,17 @@ def test_without_a_driver_detection_says_so() -> None:
     result = opscope("gpus", "--detect")
     assert result.returncode == 3
     assert "there is no CUDA driver" in result.stderr
+
+
+def test_entries_read_one_by_one_are_those_of_the_whole_table() -> None:
+    text = (ROOT / "src" / "opscope" / "knowledge" / "data" / "devices.toml").read_text()
+    whole = tomllib.loads(text)["device"]
+    assert [msgspec.to_builtins(device)["name"] for device in known_devices()] == [entry["name"] for entry in whole]
+    for entry in whole:
+        for name in entry["matches"]:
+            assert is_listed(name)
+            assert (
+                device_called(name, entry.get("multiprocessors")) is not None
+                or sum(name in other["matches"] for other in whole) > 1
+            )
+    assert not is_listed("NVIDIA H2")
