@@ -16,7 +16,7 @@ from typing import Any, Final
 from opscope.base.threads import cores
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
-_VERSION: Final = 10  # of the interface; a library of another version is not used
+_VERSION: Final = 11  # of the interface; a library of another version is not used
 NULL: Final = -(1 << 63)  # stands for an unknown number
 _MOST_THREADS: Final = 16  # more wait for the one that reads the file
 _BLOCK: Final = 1 << 20  # what a thread reads at a time; files of less than a few of these need no threads
@@ -56,7 +56,8 @@ def _declare(library: ctypes.CDLL) -> None:
         "copy": (c_int32, (c_void_p, c_int32, POINTER(c_void_p))),
         "release": (None, (c_void_p, c_int32)),
         "string_count": (c_size_t, (c_void_p, c_int32)),
-        "string": (c_void_p, (c_void_p, c_int32, c_size_t, size)),
+        "string_bytes": (c_size_t, (c_void_p, c_int32)),
+        "strings": (None, (c_void_p, c_int32, c_void_p, c_void_p)),
         "threads": (POINTER(c_int32), (c_void_p, size)),
         "ignored": (POINTER(c_int64), (c_void_p, size)),
         "header": (c_void_p, (c_void_p, size)),
@@ -170,11 +171,12 @@ class NativeReader:
         Args:
             which: `NAMES`, `TEXTS`, `IDENTITIES` or `CATEGORIES`.
         """
-        size, found = c_size_t(), []
-        for code in range(self._library.opscope_kineto_string_count(self._reader, which)):
-            address = self._library.opscope_kineto_string(self._reader, which, code, byref(size))
-            found.append(ctypes.string_at(address, size.value))
-        return found
+        count = self._library.opscope_kineto_string_count(self._reader, which)
+        size = self._library.opscope_kineto_string_bytes(self._reader, which)
+        whole, ends = ctypes.create_string_buffer(size + 1), (c_int64 * count)()
+        self._library.opscope_kineto_strings(self._reader, which, whole, ends)
+        text, bounds = whole.raw, ends[:]
+        return [text[begin:end] for begin, end in zip([0, *bounds], bounds, strict=False)]
 
     def threads(self) -> list[tuple[int, int]]:
         """Return, for each thread number, the codes (in `IDENTITIES`) of its process and thread."""

@@ -1711,7 +1711,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 10; }
+int32_t opscope_kineto_version() { return 11; }
 Reader* opscope_kineto_new(size_t threads, size_t block_size) {
     try {
         return new Reader(threads, block_size);
@@ -1750,10 +1750,22 @@ void opscope_kineto_release(Reader* reader, int32_t table) { reader->release(tab
 
 size_t opscope_kineto_string_count(const Reader* reader, int32_t which) { return strings(*reader, which).size(); }
 
-const char* opscope_kineto_string(const Reader* reader, int32_t which, size_t code, size_t* size) {
-    const std::string_view text = strings(*reader, which).text(code);
-    *size = text.size();
-    return text.data();
+size_t opscope_kineto_string_bytes(const Reader* reader, int32_t which) {
+    const Interner& pool = strings(*reader, which);
+    size_t bytes = 0;
+    for (size_t code = 0; code < pool.size(); ++code) bytes += pool.text(code).size();
+    return bytes;
+}
+
+// Copies all strings of a pool, one after the other, and where each of them ends.
+void opscope_kineto_strings(const Reader* reader, int32_t which, char* to, int64_t* ends) {
+    const Interner& pool = strings(*reader, which);
+    int64_t end = 0;
+    for (size_t code = 0; code < pool.size(); ++code) {
+        const std::string_view text = pool.text(code);
+        std::copy(text.begin(), text.end(), to + end);
+        ends[code] = end += static_cast<int64_t>(text.size());
+    }
 }
 
 const int32_t* opscope_kineto_threads(const Reader* reader, size_t* size) {
