@@ -26,7 +26,6 @@ from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
 from opscope.knowledge.api_calls import ApiKind, api_call
-from opscope.knowledge.copies import Direction, direction_of, is_pageable
 
 # Operators that return a value of the device to Python, or need one to size their result.
 _READS: Final = frozenset(
@@ -280,9 +279,7 @@ def _followed_by_free(context: Context) -> Bools:
 
 def _pageable_launches(context: Context) -> Bools:
     """Tell per call whether it copies pageable memory to the device."""
-    activities = context.trace.activities
     result = np.zeros(context.trace.launches.height, np.bool_)
-    pageable = names_that(activities, lambda name: is_pageable(name) and direction_of(name) is Direction.TO_DEVICE)
     launch = context.links.activity_launch
-    result[launch[pageable & (launch >= 0)]] = True
+    result[launch[context.uploads_pageable & (launch >= 0)]] = True
     return result

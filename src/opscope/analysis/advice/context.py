@@ -27,6 +27,7 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, StepBasis, Where
 from opscope.documents.limits import LimitRow
 from opscope.documents.statements import Basis
+from opscope.knowledge.copies import Direction, direction_of, is_pageable
 from opscope.knowledge.kernels.kinds import communicates
 from opscope.readers.formats import format_named
 from opscope.trace.model import DeviceProperties, Trace
@@ -335,6 +336,13 @@ class Context:
         waiting = self.idle_for(BoundKind.DISPATCH)
         of_host = Range(0.5 * launches * waiting.low, 1.5 * launches * waiting.high, launches * waiting.likely)
         return (self.of_device(low, high) + of_host).within(self.step_ns)
+
+    @cached_property
+    def uploads_pageable(self) -> Bools:
+        """Per activity whether it copies from pageable memory to the device."""
+        return names_that(
+            self.trace.activities, lambda name: is_pageable(name) and direction_of(name) is Direction.TO_DEVICE
+        )
 
     @cached_property
     def own_work(self) -> Intervals:

@@ -13,7 +13,6 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.units import format_bytes, format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
-from opscope.knowledge.copies import Direction, direction_of, is_pageable
 
 # The operators inside a copy of a tensor to a device, and those that torch.tensor runs around it.
 _COPYING: Final = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh", "aten::clone"})
@@ -26,8 +25,7 @@ def small_copies_of(context: Context) -> Ints:
     """Return the activities that copy a few values from pageable memory to the device; none where a step has few."""
     activities = context.trace.activities
     moved = activities["bytes"].fill_null(_SMALL + 1).to_numpy()
-    pageable = names_that(activities, lambda name: is_pageable(name) and direction_of(name) is Direction.TO_DEVICE)
-    rows = context.work[(pageable & (moved <= _SMALL))[context.work]]
+    rows = context.work[(context.uploads_pageable & (moved <= _SMALL))[context.work]]
     rows = rows[context.links.activity_launch[rows] >= 0]
     none: Ints = np.zeros(0, np.int64)
     return rows if len(rows) >= _FEWEST * context.steps else none

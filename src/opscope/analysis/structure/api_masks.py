@@ -30,7 +30,7 @@ def names_that(table: pl.DataFrame, wanted: Callable[[str], object]) -> Bools:
     """
     names = _names_of(table)
     mask = np.zeros(names.codes_end + 1, np.bool_)
-    mask[names.distinct] = np.fromiter((bool(wanted(name)) for name in names.texts), np.bool_, len(names.texts))
+    mask[names.distinct] = np.fromiter(map(bool, map(wanted, names.texts)), np.bool_, len(names.texts))
     # Nulls read the last entry, which stays False.
     result: Bools = mask[names.codes]
     return result
