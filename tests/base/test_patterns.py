@@ -1,5 +1,7 @@
 """Patterns that wait: they answer as compiled ones do, and are compiled when they are first asked."""
 
+import copy
+import pickle
 import re
 from unittest import mock
 
@@ -28,3 +30,10 @@ def test_it_is_compiled_once_and_not_before_it_is_used() -> None:
         assert pattern.search(b"a1") is not None
         assert pattern.match(b"a1") is None
         assert compiling.call_count == 1
+
+
+def test_it_can_be_copied_and_sent() -> None:
+    pattern = lazy_pattern("a+", re.IGNORECASE)
+    for other in (copy.copy(pattern), copy.deepcopy(pattern), pickle.loads(pickle.dumps(pattern))):
+        assert other.search("xA") is not None
+    assert repr(pattern).startswith("lazy_pattern('a+'")

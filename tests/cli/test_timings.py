@@ -1,12 +1,12 @@
 """``--timings``: every stage of a command once, on standard error, and nothing of it in the result."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from opscope.base import stages
-from opscope.base.stages import Stage, record_stages, recorded_stages, stage, staged
+from opscope.base.stages import Stage, record_stages, recorded_stages, stage, staged, stop_recording
 from tests.command import opscope
 from tests.conftest import DATA
 
@@ -15,8 +15,9 @@ LINE = re.compile(r"^(\w+) +[\d.]+ \w+ +[\d.]+ \w+ +([\d.]+ \w+) +[\d.]+ \w+$", 
 
 
 @pytest.fixture(autouse=True)
-def _nothing_recorded() -> None:
-    stages._recorder = None
+def _nothing_recorded() -> Iterator[None]:
+    yield
+    stop_recording()
 
 
 def test_each_stage_of_a_document_is_timed() -> None:
@@ -69,3 +70,7 @@ def test_nothing_is_recorded_unless_asked() -> None:
     with stage(Stage.READ):
         pass
     assert recorded_stages() == ()
+
+
+def test_help_shows_no_stages() -> None:
+    assert opscope("analyze", "--timings", "--help").stderr == ""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.knowledge.categories import Classifier
+from opscope.knowledge.categories import _PATTERNS, Classifier
 from opscope.knowledge.kernels.collective_kernels import collective_rules
 from opscope.knowledge.kernels.kinds import communicates, learn_communication, word_rules
 from opscope.knowledge.many_names import unmatched
@@ -15,6 +15,7 @@ from opscope.knowledge.rules import MANY_NAMES
 from tests.budget import examples
 
 PATTERNS = [
+    *(re.compile(pattern.pattern) for pattern in _PATTERNS),
     *(re.compile(rule.pattern, re.IGNORECASE) for rule in collective_rules()),
     *(re.compile(rule.rule.pattern) for rule in word_rules()),
     re.compile(r"^a(?!b)"),
@@ -64,3 +65,7 @@ def test_what_was_learned_changes_no_answer(base: str) -> None:
     communicates.cache_clear()
     learn_communication(names)
     assert [communicates(name) for name in names[:50]] == before
+
+
+def test_a_pattern_that_only_python_knows_is_left_to_it() -> None:
+    assert unmatched(["a_b", "b"], [re.compile(r"a\_b")]) == frozenset({"b"})

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -256,14 +257,11 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         return OPERATORS if recorded.null_count() == len(recorded) else SHAPES
 
     def compute_for_verdicts(self) -> None:
-        """Compute the properties that verdict and findings need, on two threads for a large trace."""
-        together(
-            (
-                lambda: (self.waits, self._host_covered, self._host_elsewhere_ns),
-                lambda: (self.limits_of_steps, self.backward_pass, self.places),
-            ),
-            events=self.source.event_count,
-        )
+        """Compute the properties that verdicts and trust need, on two threads for a large trace."""
+        works: list[Callable[[], object]] = [lambda: (self.waits, self._host_covered, self._host_elsewhere_ns)]
+        if self.rebuild is None:  # to ask PyTorch takes long, and only what runs on this thread can be interrupted
+            works.append(lambda: self.limits_of_steps)
+        together(works, events=self.source.event_count)
 
     def compute_for_documents(self) -> None:
         """Compute the properties that every document needs, on two threads for a large trace."""

@@ -12,14 +12,19 @@ class _Lazy:
 
     def __getattr__(self, name: str) -> Any:
         # Python comes here only for what the object does not have yet, so each attribute is looked up once.
+        if name.startswith("__"):  # what copying and pickling ask of any object
+            raise AttributeError(name)
         if "_compiled" not in self.__dict__:
             self.__dict__["_compiled"] = re.compile(self._text, self._flags)
         found = getattr(self.__dict__["_compiled"], name)
         self.__dict__[name] = found
         return found
 
+    def __reduce__(self) -> tuple[type["_Lazy"], tuple[str | bytes, int]]:
+        return _Lazy, (self._text, self._flags)
+
     def __repr__(self) -> str:
-        return f"lazy_pattern({self._text!r})"
+        return f"lazy_pattern({self._text!r}, {self._flags})"
 
 
 def lazy_pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:

@@ -62,6 +62,13 @@ def record_stages() -> None:
     _recorder = _Recorder()
 
 
+def stop_recording() -> tuple[Span, ...]:
+    """End the recording; return what was recorded, in the order in which it ended."""
+    global _recorder
+    spans, _recorder = recorded_stages(), None
+    return spans
+
+
 def recorded_stages() -> tuple[Span, ...]:
     """Return what was recorded, in the order in which it ended."""
     return tuple(_recorder.spans) if _recorder is not None else ()

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from opscope.base.stages import Stage, record_stages, recorded_stages
+from opscope.base.stages import Stage, record_stages, stop_recording
 from opscope.base.units import format_ns
 from opscope.cli.say import say
 
@@ -35,7 +35,9 @@ def _begin(context: click.Context, _option: click.Parameter, wanted: bool) -> No
 
 def _print(began: int) -> None:
     """Print a line per stage: when it ran, how long without the stages inside it, and how long on a core."""
-    spans = recorded_stages()
+    spans = stop_recording()
+    if not spans:  # only the help was shown, or the command failed before
+        return
     say(f"{'stage':<{_WIDTH}}  {'from':>10}  {'to':>10}  {'took':>10}  {'on a core':>10}")
     for stage in Stage:
         if mine := [span for span in spans if span.stage is stage]:
@@ -44,6 +46,6 @@ def _print(began: int) -> None:
             say(f"{stage:<{_WIDTH}}  " + "  ".join(f"{format_ns(one):>10}" for one in times))
     say(
         f"{'all':<{_WIDTH}}  {'':>10}  {format_ns(time.perf_counter_ns() - began):>10}  "
-        "since the options were read; stages overlap where they run on several threads, and what threads of the "
-        "libraries do counts for no core"
+        "since the options were read. Stages overlap where they run on several threads; the time on a core leaves out "
+        "what the libraries' own threads use."
     )

@@ -11,7 +11,7 @@ functional form.
 
 import enum
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Final
 
@@ -375,13 +375,16 @@ class Classifier:
         self._known: dict[str, Classification] = {}
         self._nothing: frozenset[str] = frozenset()  # operators' own names in which no pattern is found
 
-    def learn(self, names: Iterable[str]) -> None:
+    def learn(self, names: Collection[str]) -> None:
         """Look at many names at once, so that `classify` answers for them sooner."""
         bases = {_own_name(name[:_LONGEST_NAME])[1] for name in names if name[:_LONGEST_NAME] not in self._known}
         if len(bases) >= MANY_NAMES:
             from opscope.knowledge.many_names import unmatched  # needs polars
 
             self._nothing = unmatched(bases, _PATTERNS)
+            for name in names:
+                self.classify(name)
+            self._nothing = frozenset()
 
     def classify(self, name: str) -> Classification:
         """Classify an operator by its name in a trace (``aten::addmm``, ``AddmmBackward0``, ``triton_...``)."""

@@ -57,7 +57,7 @@ def known_devices() -> tuple[Device, ...]:
     return tuple(map(_device, _entries()))
 
 
-_ENTRY: Final = "[[device]]"  # begins each
+_ENTRY: Final = "[[device]]"  # each entry begins with this
 
 
 @cache

@@ -21,10 +21,12 @@ def unmatched(names: Iterable[str], patterns: Sequence[re.Pattern[str]]) -> froz
     left = pl.Series([name for name in names if name.isascii() and name.isprintable()], dtype=pl.String)
     by_python = []
     for pattern in patterns:
-        if _is_plain(pattern):
-            flags = "(?i)" if pattern.flags & re.IGNORECASE else ""
-            left = left.filter(~left.str.contains(flags + pattern.pattern))
-        else:
+        flags = "(?i)" if pattern.flags & re.IGNORECASE else ""
+        try:
+            left = left.filter(~left.str.contains(flags + pattern.pattern)) if _is_plain(pattern) else left
+        except pl.exceptions.ComputeError:  # there may be more that polars' engine does not know
+            by_python.append(pattern)
+        if not _is_plain(pattern):
             by_python.append(pattern)
     return frozenset(name for name in left if not any(pattern.search(name) for pattern in by_python))
 

@@ -29,6 +29,9 @@ class OperatorSources(Struct, dict=True):
     native_of: Callable[[str], NativeFunctionDetail | None]
     _answers: dict[str, SourceEntry] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"OperatorSources({self.resolver!r})"  # without its answers
+
     def of_operator(self, name: str) -> SourceEntry:
         """Return where an operator's source is.
 

@@ -61,7 +61,7 @@ class Reading:
         self._source, self._libraries_imported = Source(path, max_bytes), libraries_imported
         self._content: Content | None = None
         self._made: Trace | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._thread: Thread | None = None
         # A store is read with polars, so its thread has nothing to do before that is there. Where `Path.is_dir` raises,
         # opening the file says why.
@@ -99,7 +99,7 @@ class Reading:
             else:
                 self._libraries_imported.wait()
                 self._made = _parsed(content)
-        except Exception as error:  # whatever it is, `trace` raises it in the caller's thread
+        except BaseException as error:  # a panic of polars too: `trace` raises it in the caller's thread
             self._error = error
 
     def _read_store(self) -> None:

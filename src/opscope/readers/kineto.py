@@ -176,9 +176,16 @@ def _column(name: str, values: Array, dtype: Any, names: pl.Series) -> pl.Series
     count = int(np.count_nonzero(unknown))
     if count and count == len(values):
         return pl.repeat(None, count, dtype=dtype, eager=True)
-    # Narrow before it is copied into a series: values fit, or are NULL.
-    series = pl.Series(values.astype(np.int32) if dtype == pl.Int32 else values)
+    series = pl.Series(_narrowed(values, unknown) if dtype == pl.Int32 else values)
     return series.set(pl.Series(unknown), None) if count else series
+
+
+def _narrowed(values: Array, unknown: Array) -> Array:
+    """Return values with half the width, before they are copied into a series; what is unknown becomes anything."""
+    narrow = values.astype(np.int32)
+    if not ((narrow == values) | unknown).all():
+        raise OverflowError("the compiled reader kept a number that does not fit its column")
+    return narrow
 
 
 def _texts(tokens: list[bytes]) -> tuple[pl.Series, Array]:

@@ -191,7 +191,8 @@ class PageParts:
         Raises:
             UsageError: the trace does not mark the steps of the timelines.
         """
-        _ = measured.analysis.origins  # computed before the threads begin, because both need it
+        # Computed before the threads begin, because both need it, or because it takes threads itself.
+        _ = measured.analysis.origins, measured.findings
         pictures, result = together(
             (
                 lambda: pictures_of(measured.analysis, most_slices=self._most, steps=self._steps),

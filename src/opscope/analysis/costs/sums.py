@@ -164,7 +164,7 @@ def _category(name: str, classifier: Classifier, kernel: str | None) -> Category
 
 def _by_name(slices: pl.DataFrame, classifier: Classifier, kernels: Mapping[str, str]) -> pl.DataFrame:
     table = slices.group_by("name").agg(**_OPERATOR_SUMS).with_columns(pl.col("name").cast(pl.String))
-    classifier.learn(table["name"])
+    classifier.learn(table["name"].to_list())
     categories = [str(_category(name, classifier, kernels.get(name))) for name in table["name"]]
     table = table.with_columns(category=pl.Series(categories, dtype=pl.String))
     return costliest_first(table, ["self_device_ns", "self_cpu_ns"], ["name"])

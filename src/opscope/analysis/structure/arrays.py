@@ -1,5 +1,6 @@
 """Columns of tables as arrays, and the order of rows."""
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -11,27 +12,33 @@ from opscope.analysis.structure.nesting import Ints, Nesting
 
 T = TypeVar("T")
 # What is made of a table again and again, for as long as the table lives. A frame of polars has no hash.
+_LOCK: Final = threading.RLock()  # a table may be forgotten, on the same thread, while another one is looked up
 _KEPT: dict[int, tuple["weakref.ref[pl.DataFrame]", dict[str, Any]]] = {}
 
 
 def kept(table: pl.DataFrame, what: str, make: Callable[[], T]) -> T:
-    """Return what ``make`` makes of a table, which is called once for each table and ``what``."""
+    """Return what ``make`` makes of a table; it is called once for each table and ``what``.
+
+    Threads that ask at the same time may each make it; all get the same.
+    """
     number = id(table)
-    entry = _KEPT.get(number)
-    if entry is None or entry[0]() is not table:
-        entry = _KEPT[number] = weakref.ref(table, lambda gone: _forget(number, gone)), {}
+    with _LOCK:
+        entry = _KEPT.get(number)
+        if entry is None or entry[0]() is not table:
+            entry = _KEPT[number] = weakref.ref(table, lambda gone: _forget(number, gone)), {}
     made = entry[1]
     if what not in made:
-        made[what] = make()
+        made.setdefault(what, make())
     found: T = made[what]
     return found
 
 
 def _forget(number: int, gone: "weakref.ref[pl.DataFrame]") -> None:
     # Another table may have the number of one that is gone by now.
-    entry = _KEPT.get(number)
-    if entry is not None and entry[0] is gone:
-        del _KEPT[number]
+    with _LOCK:
+        entry = _KEPT.get(number)
+        if entry is not None and entry[0] is gone:
+            del _KEPT[number]
 
 
 def column(table: pl.DataFrame, name: str) -> Ints:

@@ -107,6 +107,9 @@ class SourceResolver(Struct):
     doubt: str | None = None
     _answers: dict[str, KernelSource] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"SourceResolver({self.version!r}, {self.git!r})"  # without its answers
+
     def resolve(self, name: str) -> KernelSource:
         """Return where a kernel comes from."""
         if name not in self._answers:

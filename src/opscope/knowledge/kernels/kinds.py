@@ -127,18 +127,20 @@ def learn_communication(names: Collection[str]) -> None:
     if len(names) >= MANY_NAMES:
         from opscope.knowledge.many_names import unmatched  # needs polars
 
-        global _SILENT  # noqa: PLW0603  the names of the last large trace; others are looked at one by one
         named = (lazy_pattern(rule.pattern, re.IGNORECASE) for rule in collective_rules())
-        _SILENT = unmatched(names, (*named, _of_communication()))
+        _silent.update(unmatched(names, (*named, _of_communication())))
+        for name in names:
+            communicates(name)  # which remembers its answers
+        _silent.clear()
 
 
-_SILENT: frozenset[str] = frozenset()
+_silent: set[str] = set()
 
 
 @lru_cache(maxsize=1 << 17)  # asked for every name of a trace, several times
 def communicates(name: str) -> bool:
     """Tell whether a kernel moves data between devices, by its name or its words: the one place that says so."""
-    if name in _SILENT:
+    if name in _silent:
         return False
     if is_named_communication(name):
         return True
