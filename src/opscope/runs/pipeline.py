@@ -192,7 +192,7 @@ class PageParts:
             UsageError: the trace does not mark the steps of the timelines.
         """
         # Computed before the threads begin, because both need it, or because it takes threads itself.
-        _ = measured.analysis.origins, measured.findings
+        _ = measured.analysis.origins, measured.step_evidence
         pictures, result = together(
             (
                 lambda: pictures_of(measured.analysis, most_slices=self._most, steps=self._steps),
