@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 _WORTH_IT: Final = 300_000  # events of a trace; with fewer, threads cost more than they save
+_MANY: Final = 1 << 10
 _MOST_AHEAD: Final = 8  # threads, and so results that wait for their turn
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ def waited_for_cpu_ns() -> int | None:
     return sum(int(text.split()[1]) for text in texts) if texts else None
 
 
-def together(works: Iterable[Callable[[], Any]], *, events: int) -> list[Any]:
+def together(works: Iterable[Callable[[], Any]], *, events: int, most: int = _MANY) -> list[Any]:
     """Run several functions at once and return their results in order.
 
     If some fail, the exception of the first of them (in order) is raised.
@@ -41,9 +42,10 @@ def together(works: Iterable[Callable[[], Any]], *, events: int) -> list[Any]:
     Args:
         works: functions that change nothing that another one uses.
         events: the number of events of the trace that they work on; for small traces they run one after the other.
+        most: the most of them that run at once: each holds memory of its own.
     """
     pieces = list(works)
-    threads = min(cores(), len(pieces)) if events > _WORTH_IT else 1
+    threads = min(cores(), len(pieces), most) if events > _WORTH_IT else 1
     if threads < 2:
         return [work() for work in pieces]
     from concurrent.futures import ThreadPoolExecutor  # small traces need no threads

@@ -110,7 +110,9 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
 
 def _drafts(context: Context) -> list[list[Draft]]:
     """Return what each rule finds, in the order of the rules."""
-    return together((partial(_found, rule, context) for rule in RULES), events=context.trace.source.event_count)
+    # Two at a time: more of them hold more memory, and wait for Python's lock and for what others are computing.
+    found = (partial(_found, rule, context) for rule in RULES)
+    return together(found, events=context.trace.source.event_count, most=2)
 
 
 def _found(rule: AdviceRule, context: Context) -> list[Draft]:

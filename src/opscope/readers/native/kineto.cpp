@@ -388,8 +388,8 @@ struct Cursor {
         // Sixteen characters at a time.
         for (; end - at >= 16; at += 16) {
             const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-            const __m128i found = _mm_or_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('"')),
-                                               _mm_cmpeq_epi8(text, _mm_set1_epi8('\\')));
+            const __m128i found =
+                _mm_or_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('"')), _mm_cmpeq_epi8(text, _mm_set1_epi8('\\')));
             if (const auto mask = static_cast<unsigned>(_mm_movemask_epi8(found))) {
                 at += __builtin_ctz(mask);
                 return true;
