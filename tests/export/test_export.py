@@ -21,8 +21,9 @@ from msgspec.structs import replace
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.structure import native
 from opscope.analysis.structure.lanes import lanes_of
+from opscope.analysis.structure.selection import select_steps
 from opscope.base.errors import UsageError
-from opscope.export.chrome import chrome_parts, select_steps
+from opscope.export.chrome import chrome_parts
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers import read

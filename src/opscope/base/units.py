@@ -1,9 +1,15 @@
-"""Formats numbers for people. Only renderers use this: every stored figure keeps its exact unit in its name."""
+"""Formats numbers for people, and reads times that they write.
+
+Only renderers format: every stored figure keeps its exact unit in its name.
+"""
+
+from opscope.base.patterns import lazy_pattern
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
+_TIME = lazy_pattern(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?(ns|us|ms|s)")
 _TIME_STEPS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "us"))
 _SIZE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -16,6 +22,14 @@ def format_ns(value: float | None) -> str:
         if abs(value) >= size:
             return f"{_digits(value / size)} {unit}"
     return f"{value:.0f} ns"
+
+
+def parse_ns(text: str) -> int | None:
+    """Return the nanoseconds that a time with its unit stands for (``1.5s``, ``20 ms``); None if it is no such time."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    return round(float(match[1]) * next((size for size, unit in _TIME_STEPS if unit == match[2]), 1))
 
 
 def format_bytes(value: float | None) -> str:

@@ -10,7 +10,7 @@ from opscope.base.errors import UsageError
 from opscope.base.stages import Stage, stage
 from opscope.cli.counters_output import is_counters_file, print_counters
 from opscope.cli.options import format_option, top_option
-from opscope.cli.reading import gpu_option, input_option, traces_of
+from opscope.cli.reading import gpu_option, input_option, part_of, part_options, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.timings import timings_option
 from opscope.cli.trust import Doubted, damage_option, end_with
@@ -48,6 +48,7 @@ from opscope.runs.inputs import measured_of
 @click.option("--full-names", is_flag=True, help="Print whole kernel names on a terminal instead of short ones.")
 @click.option("--strict", is_flag=True, help="Exit with code 1 if a trust check fails.")
 @gpu_option
+@part_options
 @input_option
 @timings_option
 @damage_option
@@ -62,6 +63,8 @@ def command(
     full_names: bool,
     strict: bool,
     gpu: Device | None,
+    steps: tuple[int, int] | None,
+    window: tuple[int, int] | None,
     max_input: int,
     allow_damaged: bool,
     output_format: str,
@@ -79,14 +82,17 @@ def command(
     tune_for_one_analysis()
     counters = tuple(path for path in inputs if is_counters_file(path))
     if counters:
-        if by or sort or graph_capture or step_time or strict:
-            raise UsageError("--by, --sort, --graph-capture, --step-time and --strict do not apply to counters")
+        if by or sort or graph_capture or step_time or strict or steps or window:
+            raise UsageError(
+                "--by, --sort, --graph-capture, --step-time, --steps, --window and --strict do not apply to counters"
+            )
         others = tuple(path for path in inputs if path not in counters)
         print_counters(counters, others, max_input, top, output_format, allow_damaged=allow_damaged)
         return
     libraries_imported = Event()
     unreadable: list[str] = []
-    traces = traces_of(inputs, max_input, unreadable, libraries_imported)
+    part = part_of(steps, window)
+    traces = traces_of(inputs, max_input, unreadable, libraries_imported, part=part)
     # The imports take as long as reading 50 MB does, and go on meanwhile.
     import_libraries(libraries_imported)
     with stage(Stage.IMPORT):

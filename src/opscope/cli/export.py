@@ -16,7 +16,7 @@ from opscope.base.errors import UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output
 from opscope.base.files import output as output_file
 from opscope.cli.options import StepRange, output_option, overwrite_option
-from opscope.cli.reading import Size, input_option
+from opscope.cli.reading import Size, input_option, part_of
 from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
@@ -72,23 +72,31 @@ def command(
     if output == STANDARD_OUTPUT and max_size is not None:
         raise UsageError("--max-size makes several files, and standard output is one: name a file")
     tune_for_one_analysis()
+    # A run's record is of its whole trace; of other files the rest need not be read.
+    part = part_of(steps, None) if len(files) == 1 and file.capture is None else None
     libraries_imported = Event()
-    reading = Reading(file.path, max_input, libraries_imported)
+    readings = [] if part is not None else [Reading(file.path, max_input, libraries_imported)]
     import_libraries(libraries_imported)
     from opscope.analysis.merged import merged
-    from opscope.export.chrome import chrome_parts, select_steps
+    from opscope.analysis.part import read_part
+    from opscope.analysis.structure.selection import select_steps
+    from opscope.export.chrome import chrome_parts
     from opscope.knowledge.categories import classifier_of
     from opscope.knowledge.native_functions import NativeFunctions
 
-    further = [read(other.path, max_bytes=max_input) for other in files[1:]]
-    trace, functions = merged([reading.trace(), *further]), NativeFunctions.shipped()
+    functions = NativeFunctions.shipped()
+    if part is not None:
+        trace = read_part(file.path, part, max_bytes=max_input)
+    else:
+        further = [read(other.path, max_bytes=max_input) for other in files[1:]]
+        trace = merged([*(reading.trace() for reading in readings), *further])
     doubted = _doubted(file, trace, functions)
-    if steps is not None:
+    if steps is not None and part is None:
         trace = select_steps(trace, *steps)
     pieces = chrome_parts(trace, classifier_of(functions), max_size, doubted.failed)
-    for number, part in itertools.groupby(pieces, key=lambda piece: piece.part):
+    for number, of_file in itertools.groupby(pieces, key=lambda piece: piece.part):
         target = _target(output, number)
-        events, size = _write(target, part)
+        events, size = _write(target, of_file)
         told = output == STANDARD_OUTPUT  # which holds the trace, so what is said goes to standard error
         say(f"{target}: {events:,} events, {size:,} bytes unpacked", err=told)
     for earlier, left_over in stale.items():

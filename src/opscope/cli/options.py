@@ -10,6 +10,7 @@ import click
 
 from opscope.base.errors import InconclusiveError
 from opscope.base.patterns import lazy_pattern
+from opscope.base.units import parse_ns
 from opscope.record.redaction import Redactor
 from opscope.record.step_kinds import StepKind
 from opscope.render.table_formats import Format
@@ -78,6 +79,19 @@ class StepRange(click.ParamType[tuple[int, int]]):
         if match is None:
             self.fail(f"takes a number or a range such as 2..3, not {value!r}", param, ctx)
         return int(match[1]), int(match[2] or match[1])
+
+
+class TimeRange(click.ParamType[tuple[int, int]]):
+    """A range of a trace's time: ``1.5s..2s``."""
+
+    name = "time range"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Return when the range begins and ends, in nanoseconds."""
+        times = [parse_ns(part) for part in str(value).split("..")]
+        if len(times) != 2 or times[0] is None or times[1] is None or times[0] >= times[1]:
+            self.fail(f"takes two times with units, such as 1.5s..2s or 0ms..300ms, not {value!r}", param, ctx)
+        return times[0], times[1]
 
 
 class WantedStepsType(click.ParamType[str]):

@@ -10,12 +10,14 @@ import click
 
 from opscope.base.errors import BadInputError, NotATraceError, UsageError
 from opscope.base.files import regular
+from opscope.cli.options import StepRange, TimeRange
 from opscope.cli.say import say
 from opscope.readers import Reading
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES
 from opscope.runs.inputs import TraceFile, distinct, files_of
 
 if TYPE_CHECKING:
+    from opscope.analysis.part import Part
     from opscope.documents.bench import BenchDocument
     from opscope.knowledge.devices import Device
     from opscope.trace.model import Trace
@@ -50,6 +52,37 @@ def input_option(function: F) -> F:
         default=MAX_UNPACKED_BYTES,
         help="Refuse a trace that is larger than this when unpacked.  [default: 16GiB]",
     )(function)
+
+
+def part_options(function: F) -> F:
+    """Add ``--steps`` and ``--window``: the part of a trace to read, which memory need hold no more than."""
+    function = click.option(
+        "--window",
+        type=TimeRange(),
+        metavar="FROM..TO",
+        help="Read only this range of time, counted from the trace's beginning: 1.5s..2s. The rest needs no memory.",
+    )(function)
+    return click.option(
+        "--steps",
+        type=StepRange(),
+        metavar="FIRST[..LAST]",
+        help="Read only these steps, by the numbers that the profiler gave them. The rest needs no memory.",
+    )(function)
+
+
+def part_of(steps: tuple[int, int] | None, window: tuple[int, int] | None) -> "Part | None":
+    """Return the part that the options of `part_options` name; None for the whole trace.
+
+    Raises:
+        UsageError: both name one.
+    """
+    if steps is None and window is None:
+        return None
+    if steps is not None and window is not None:
+        raise UsageError("--steps and --window both name a part of the trace: give one")
+    from opscope.analysis.part import Part
+
+    return Part(steps, window)
 
 
 def gpu_option(function: F) -> F:
@@ -89,6 +122,7 @@ def traces_of(
     unreadable: list[str],
     libraries_imported: Event | None = None,
     skipped: list[str] | None = None,
+    part: "Part | None" = None,
 ) -> Iterator[tuple[TraceFile, "Trace"]]:
     """Yield every trace of the inputs with its file, one after the other; none is read twice.
 
@@ -102,28 +136,40 @@ def traces_of(
         libraries_imported: see `Reading`.
         skipped: gets the names of files that are whole and no traces, also of those that were named, as by a glob;
             None treats them as files that cannot be read.
+        part: what to read of each; None for everything.
 
     Raises:
         BadInputError: a run directory is damaged, a file that was named cannot be read, or there is no trace at all.
+        UsageError: a part is wanted of a run, whose record is of the whole trace; or a trace has no such part.
     """
     files = distinct(files_of(paths))
+    if part is not None:
+        return _read(((file, _of_part(file, part, max_bytes)) for file in files), unreadable, skipped)
     first = next(files, None)
     if first is None:
         raise BadInputError("the inputs hold no trace")
     readings = itertools.chain(
-        [(first, Reading(first.path, max_bytes, libraries_imported))],
-        ((file, Reading(file.path, max_bytes)) for file in files),
+        [(first, Reading(first.path, max_bytes, libraries_imported).trace)],
+        ((file, Reading(file.path, max_bytes).trace) for file in files),
     )
     return _read(readings, unreadable, skipped)
 
 
+def _of_part(file: TraceFile, part: "Part", max_bytes: int) -> Callable[[], "Trace"]:
+    if file.capture is not None:
+        raise UsageError(f"{file} belongs to a run, whose record is of all of it: opscope export takes --steps of it")
+    from opscope.analysis.part import read_part
+
+    return lambda: read_part(file.path, part, max_bytes=max_bytes)
+
+
 def _read(
-    readings: Iterable[tuple[TraceFile, Reading]], unreadable: list[str], skipped: list[str] | None
+    readings: Iterable[tuple[TraceFile, Callable[[], "Trace"]]], unreadable: list[str], skipped: list[str] | None
 ) -> Iterator[tuple[TraceFile, "Trace"]]:
     found = False
-    for file, reading in readings:
+    for file, read in readings:
         try:
-            trace = reading.trace()
+            trace = read()
         except NotATraceError as error:
             if skipped is None and not file.guessed:
                 raise

@@ -20,10 +20,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.lanes import lanes_of
-from opscope.analysis.structure.links import link
 from opscope.analysis.structure.nesting import Ints
-from opscope.analysis.structure.step_work import activities_of_steps
-from opscope.analysis.structure.window import step_table
 from opscope.analysis.trust.checks import check_file
 from opscope.base.errors import UsageError
 from opscope.base.text import printable
@@ -55,43 +52,6 @@ class Piece(Struct, frozen=True):
     part: int
     events: int
     content: bytes
-
-
-def select_steps(trace: Trace, first: int, last: int) -> Trace:
-    """Return the records of some steps: everything that began on the host within them, and all work they launched.
-
-    Args:
-        trace: the trace.
-        first: the profiler's number of the first step.
-        last: the number of the last step, included.
-
-    Raises:
-        UsageError: the trace does not mark any of those steps.
-    """
-    steps = step_table(trace)
-    chosen = steps.filter(pl.col("step").is_between(first, last))
-    if not chosen.height:
-        marked = ", ".join(str(number) for number in steps["step"]) or "none"
-        raise UsageError(f"--steps {first}..{last}: the trace marks no such step; it marks {marked}")
-    spans = list(zip(chosen["start_ns"].to_list(), chosen["end_ns"].to_list(), strict=True))
-
-    def within(table: pl.DataFrame, time: str = "start_ns") -> pl.DataFrame:
-        return table.filter(pl.any_horizontal([(pl.col(time) >= low) & (pl.col(time) < high) for low, high in spans]))
-
-    return replace(
-        trace,
-        operators=within(trace.operators),
-        launches=within(trace.launches),
-        annotations=within(trace.annotations),
-        frames=within(trace.frames),
-        overheads=within(trace.overheads),
-        ranges=within(trace.ranges),
-        migrations=within(trace.migrations),
-        synchronizations=within(trace.synchronizations),
-        allocations=within(trace.allocations, "time_ns"),
-        # By launch and not by time: work of a step may still run on the device when the next step has begun.
-        activities=trace.activities[activities_of_steps(trace, link(trace), chosen)],
-    )
 
 
 def chrome_parts(

@@ -10,10 +10,14 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.base.stages import Stage, staged
 from opscope.readers.content import Content, read_content
+from opscope.readers.native import NativeReader
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STORE_MANIFEST, Source
+from opscope.readers.wanted import STEPS_ONLY, Wanted
 
 if TYPE_CHECKING:
     from opscope.trace.model import Trace
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 0.1  # between looks at whether the thread has ended, and for signals
 
 
-def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> "Trace":
+def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES, wanted: Wanted | None = None) -> "Trace":
     """Read a trace of any known format.
 
     Of a damaged file, the intact part is read; ``Trace.source`` and the trust checks say what is missing.
@@ -30,6 +34,7 @@ def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> "Trace":
         path: a file (gzip, xz and Zstandard are unpacked whatever the name says), ``-`` for standard input, or a
             directory that ``opscope convert`` made.
         max_bytes: refuse a file that unpacks to more than this.
+        wanted: what is enough; a reader that can leaves the rest out of memory, others return everything.
 
     Raises:
         BadInputError: the file is missing, unreadable, too large, or of no known format.
@@ -37,8 +42,43 @@ def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> "Trace":
     """
     if not os.path.isfile(path):  # a pipe may be silent, and only a `Reading` can be interrupted then
         return Reading(Path(path), max_bytes).trace()
-    source = Source(Path(path), max_bytes)
+    source = Source(Path(path), max_bytes, wanted)
     return _trace(source, lambda: _whole(source))
+
+
+class Outline(Struct, frozen=True):
+    """What a first look at a file keeps.
+
+    Attributes:
+        trace: the trace with nothing but the profiler's steps, and what the reader could not leave out.
+        extent: when the first slice begins and the last one ends, in nanoseconds, of those that were left out; None
+            where there is none.
+    """
+
+    trace: "Trace"
+    extent: tuple[int, int] | None
+
+
+def read_outline(path: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Outline | None:
+    """Read which steps a trace marks and how long it is, in little memory; None where that takes the whole trace.
+
+    Args:
+        path: as for `read`.
+        max_bytes: as for `read`.
+
+    Raises:
+        BadInputError: as `read`.
+        EnvironmentLacksError: as `read`.
+    """
+    if not os.path.isfile(path):  # standard input cannot be read twice, and of a store any part is read quickly
+        return None
+    source = Source(path, max_bytes, STEPS_ONLY)
+    content = read_content(source)
+    reader = content.reader
+    if not isinstance(reader, NativeReader):
+        return None
+    extent = reader.extent
+    return Outline(_trace(source, lambda: _parsed(content)), extent)
 
 
 class Reading:

@@ -98,5 +98,8 @@ class _Reading:
         form = format_of(beginning, self._source.path)
         # Standard input cannot be opened by its path, whatever it is.
         whole = form.reader is OpenedReader and self._source.path == STANDARD_INPUT
-        self._chosen = form, WholeReader() if whole else form.reader()
-        return self._chosen[1]
+        reader = WholeReader() if whole else form.reader()
+        if self._source.wanted is not None and isinstance(reader, native.NativeReader):
+            reader.want(self._source.wanted)
+        self._chosen = form, reader
+        return reader

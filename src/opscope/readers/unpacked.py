@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError
+from opscope.readers.wanted import Wanted
 
 STORE_MANIFEST = "store.json"  # a directory that has one holds a trace as Parquet files
 # A larger trace would not fit in the memory of most machines as columns.
@@ -44,12 +45,14 @@ class Source(Struct):
     Attributes:
         path: the file; ``-`` for standard input.
         max_bytes: the most that it may unpack to.
+        wanted: which of its slices are kept by a reader that can leave others out; None for all.
         size_bytes: how much was read so far, unpacked.
         damage: why reading stopped before the end; None if it did not.
     """
 
     path: Path
     max_bytes: int = MAX_UNPACKED_BYTES
+    wanted: Wanted | None = None
     size_bytes: int = 0
     damage: str | None = None
 

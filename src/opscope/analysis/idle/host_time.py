@@ -13,7 +13,7 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.structure.api_masks import calls_of, calls_that, names_that
-from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.arrays import column, end_of, extent_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
@@ -120,11 +120,7 @@ class HostTime:
 
 def _extent(trace: Trace) -> tuple[int, int]:
     """Return when the first record of a trace begins and when the last one ends; 0, 0 of an empty trace."""
-    tables = [trace.operators, trace.launches, trace.annotations, trace.frames, trace.activities]
-    tables = [table for table in tables if table.height]
-    if not tables:
-        return 0, 0
-    return min(int(column(t, "start_ns").min()) for t in tables), max(int(end_of(t).max()) for t in tables)
+    return extent_of((trace.operators, trace.launches, trace.annotations, trace.frames, trace.activities)) or (0, 0)
 
 
 def _drains(call: ApiCall) -> bool:

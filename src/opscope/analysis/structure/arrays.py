@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -105,6 +105,14 @@ def _end_of(table: pl.DataFrame) -> Ints:
     end += column(table, "start_ns")
     end.flags.writeable = False
     return end
+
+
+def extent_of(tables: Iterable[pl.DataFrame]) -> tuple[int, int] | None:
+    """Return when the first slice of some tables begins and when the last one ends; None where there is none."""
+    tables = [table for table in tables if table.height]
+    if not tables:
+        return None
+    return min(int(column(t, "start_ns").min()) for t in tables), max(int(end_of(t).max()) for t in tables)
 
 
 def nesting_of(table: pl.DataFrame, began: Ints | None = None) -> Nesting:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from opscope.base.threads import cores
+from opscope.readers.wanted import Wanted
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
-_VERSION: Final = 11  # of the interface; a library of another version is not used
+_VERSION: Final = 12  # of the interface; a library of another version is not used
 NULL: Final = -(1 << 63)  # stands for an unknown number
 _MOST_THREADS: Final = 16  # more wait for the one that reads the file
 _BLOCK: Final = 1 << 20  # what a thread reads at a time; files of less than a few of these need no threads
@@ -46,6 +47,8 @@ def _declare(library: ctypes.CDLL) -> None:
     functions: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "new": (c_void_p, (c_size_t, c_size_t)),
         "free": (None, (c_void_p,)),
+        "want": (None, (c_void_p, c_int32, *[c_int64] * 4)),
+        "extent": (c_int64, (c_void_p, c_int32)),
         "feed": (c_int32, (c_void_p, c_void_p, c_size_t)),
         "read": (c_int64, (c_void_p, c_int32, c_size_t, c_size_t)),
         "finish": (c_int32, (c_void_p,)),
@@ -93,6 +96,20 @@ class NativeReader:
 
     def __del__(self) -> None:
         self._library.opscope_kineto_free(self._reader)
+
+    def want(self, wanted: Wanted) -> None:
+        """Keep only some of the slices from now on; to be called before anything is read."""
+        times = wanted.begin_ns, wanted.end_ns, wanted.queued_begin_ns, wanted.queued_end_ns
+        self._library.opscope_kineto_want(self._reader, wanted.steps_only, *times)
+
+    @property
+    def extent(self) -> tuple[int, int] | None:
+        """When the first slice began and the last one ended, in nanoseconds, after `want`; None if there was none.
+
+        Slices that were handed back do not count.
+        """
+        first, last = (int(self._library.opscope_kineto_extent(self._reader, which)) for which in (0, 1))
+        return (first, last) if first <= last else None
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Read a piece; return the text of events that are not plain, and of stretches that are not events.

@@ -828,12 +828,23 @@ struct Part {
     std::unique_ptr<const Codes> codes;  // what their codes are in the end, if these are those of a block
 };
 
+// Which slices become rows; the others are counted and left out. See readers/wanted.py.
+struct Wanted {
+    bool all = true, steps_only = false;
+    int64_t begin = 0, end = 0;                // of what begins on the host
+    int64_t queued_begin = 0, queued_end = 0;  // of calls, and of the work that they launch
+};
+
 // What a stretch of events comes to: rows, and the strings and threads that their codes stand for, as they appear.
 class Rows {
 public:
     // Strings that are not kept have to stay where they are until `clear`.
-    explicit Rows(bool keeps_strings)
-        : names_(keeps_strings), texts_(keeps_strings), identities_(keeps_strings), categories_(true) {}
+    Rows(bool keeps_strings, const Wanted& wanted)
+        : wanted_(wanted),
+          names_(keeps_strings),
+          texts_(keeps_strings),
+          identities_(keeps_strings),
+          categories_(true) {}
 
     enum class Stop { kEnd, kBracket, kNeedsMore, kBroken };
 
@@ -877,6 +888,8 @@ public:
             codes.threads.push_back(thread(identities[static_cast<size_t>(other.threads_[i])],
                                            identities[static_cast<size_t>(other.threads_[i + 1])]));
         plain_count_ += other.plain_count_;
+        first_ = std::min(first_, other.first_);
+        last_ = std::max(last_, other.last_);
         for (size_t i = 0; i < other.ignored_.size(); ++i)
             if (other.ignored_[i] != 0) ignored_[category_at(other.categories_.text(i))] += other.ignored_[i];
         const auto before = static_cast<int64_t>(odd_.size());
@@ -912,6 +925,8 @@ public:
         thread_numbers_.clear();
         last_process_ = last_thread_ = last_number_ = -1;
         plain_count_ = 0;
+        first_ = INT64_MAX;
+        last_ = INT64_MIN;
         clear_odd();
     }
 
@@ -937,6 +952,9 @@ public:
     const std::string& odd() const { return odd_; }
     const std::vector<int64_t>& odd_ends() const { return odd_ends_; }
     int64_t plain_count() const { return plain_count_; }
+    // When the first slice began and the last one ended, also of those that were left out; only where not all are kept.
+    int64_t first() const { return first_; }
+    int64_t last() const { return last_; }
 
 private:
     static bool has_escape(const Token& token) {
@@ -969,6 +987,7 @@ private:
         if (event.odd_args || !nanoseconds(event.ts, start) || !nanoseconds(event.dur, duration)) return false;
         if (start + duration <= -kLatest || start + duration >= kLatest) return false;
         if (event.name && *event.name.begin != '"') return false;
+        if (!wanted_.all && !wants(event, category, start, duration)) return true;
         if (category == kOperator && event.name && may_be_step_in_disguise(event.name.text())) return false;
         const int32_t name = names_.code(event.name ? event.name.text() : std::string_view("\"\""));
         if (category == kOperator && is_step(name)) category = kAnnotation;
@@ -990,6 +1009,18 @@ private:
                 return true;
             default: return add_activity(event, category, name, start, duration);
         }
+    }
+
+    bool wants(const Event& event, Category category, int64_t start, int64_t duration) {
+        first_ = std::min(first_, start);
+        last_ = std::max(last_, start + std::max(duration, int64_t{0}));
+        if (wanted_.steps_only) {
+            if (!event.name || (category != kAnnotation && category != kOperator)) return false;
+            return names_step(event.name.text()) || may_be_step_in_disguise(event.name.text());
+        }
+        const bool queued = category == kLaunch || (category >= kKernel && category < kOverhead);
+        return start >= (queued ? wanted_.queued_begin : wanted_.begin) &&
+               start < (queued ? wanted_.queued_end : wanted_.end);
     }
 
     bool add_operator(const Event& event, int32_t name, int64_t start, int64_t duration) {
@@ -1093,6 +1124,7 @@ private:
             !integer(event.device_id, device, kInt32) || !integer(event.memory_bytes, bytes) ||
             !integer(event.total_allocated, total) || !integer(event.address, address))
             return false;
+        if (!wanted_.all && (wanted_.steps_only || time < wanted_.begin || time >= wanted_.end)) return true;
         tables_.Allocations.add({.thread = thread(event),
                                  .time_ns = time,
                                  .device_type = type,
@@ -1138,7 +1170,9 @@ private:
         return same < step.size() && same < name.size() && name[same] == '\\';
     }
 
-    bool is_step(int32_t name) const { return names_.text(name).substr(0, 14) == "\"ProfilerStep#"; }
+    static bool names_step(std::string_view name) { return name.substr(0, 14) == "\"ProfilerStep#"; }
+
+    bool is_step(int32_t name) const { return names_step(names_.text(name)); }
 
     // Numbers and plain text name a process or thread as they are written; anything else has several spellings.
     static bool plain_identity(const Token& token) {
@@ -1178,6 +1212,8 @@ private:
         return last_number_ = found->second;
     }
 
+    const Wanted& wanted_;
+    int64_t first_ = INT64_MAX, last_ = INT64_MIN;
     Tables tables_;
     Interner names_, texts_, identities_, categories_;
     std::vector<Category> category_codes_;
@@ -1271,7 +1307,8 @@ private:
 
 // A stretch of the list of events, and what comes of it if an event begins where it begins.
 struct Block {
-    Block(size_t capacity, Store* table_stores) : text(new char[capacity]), stores(table_stores) {}
+    Block(size_t capacity, Store* table_stores, const Wanted& wanted)
+        : text(new char[capacity]), stores(table_stores), rows(false, wanted) {}
 
     // Reads events up to what cannot be understood without what is before or behind the block.
     void read() noexcept {
@@ -1305,7 +1342,7 @@ struct Block {
     Store* stores;
     size_t size = 0;
     std::vector<size_t> ends;  // where pieces of the file end within it
-    Rows rows{false};
+    Rows rows;
     Part part;
     size_t used = 0;
     bool has_broken = false, failed = false, done = false;
@@ -1387,6 +1424,9 @@ public:
         piece_.reset();
         piece_size_ = 0;
     }
+
+    // Call it before there is any text.
+    void want(const Wanted& wanted) { wanted_ = wanted; }
 
     size_t height(int table) const {
         size_t height = 0;
@@ -1542,7 +1582,7 @@ private:
     Block* empty_block() {
         if (free_.empty() && blocks_.size() >= workers_->count() + kMoreBlocks) take_first();
         if (free_.empty()) {
-            blocks_.push_back(std::make_unique<Block>(block_size_, stores_));
+            blocks_.push_back(std::make_unique<Block>(block_size_, stores_, wanted_));
             return blocks_.back().get();
         }
         Block* block = free_.back();
@@ -1683,7 +1723,8 @@ private:
     std::unique_ptr<char[]> piece_;
     size_t piece_size_ = 0;
     size_t header_done_ = 0, header_retry_ = kBeginning;
-    Rows rows_{true};
+    Wanted wanted_;
+    Rows rows_{true, wanted_};
     Store stores_[kTables];
     std::vector<Part> parts_;
     std::string header_, footer_;
@@ -1711,7 +1752,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 11; }
+int32_t opscope_kineto_version() { return 12; }
 Reader* opscope_kineto_new(size_t threads, size_t block_size) {
     try {
         return new Reader(threads, block_size);
@@ -1724,6 +1765,15 @@ void opscope_kineto_free(Reader* reader) {
 #ifdef __GLIBC__
     malloc_trim(0);  // the heap keeps what is freed
 #endif
+}
+// Has only steps become rows, or only what begins in a range of time; to be called first.
+void opscope_kineto_want(Reader* reader, int32_t steps_only, int64_t begin, int64_t end, int64_t queued_begin,
+                         int64_t queued_end) {
+    reader->want({false, steps_only != 0, begin, end, queued_begin, queued_end});
+}
+// When the first slice began (which = 0) and the last one ended (1), after `want`.
+int64_t opscope_kineto_extent(const Reader* reader, int32_t which) {
+    return which == 0 ? reader->rows().first() : reader->rows().last();
 }
 int32_t opscope_kineto_feed(Reader* reader, const char* data, size_t size) {
     return reader->guarded([&] { reader->feed(data, size); });

@@ -1,0 +1,86 @@
+"""Parts of a trace: the records of some steps, or of a range of time."""
+
+import numpy as np
+import polars as pl
+from msgspec.structs import replace
+
+from opscope.analysis.structure.arrays import column
+from opscope.analysis.structure.links import link
+from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.step_work import activities_of_steps
+from opscope.analysis.structure.window import step_table
+from opscope.base.errors import UsageError
+from opscope.trace.model import Trace
+
+_SHOWN = 20  # steps in a message
+
+
+def chosen_steps(trace: Trace, first: int, last: int) -> pl.DataFrame:
+    """Return the rows of `step_table` for some steps.
+
+    Args:
+        trace: the trace.
+        first: the profiler's number of the first step.
+        last: the number of the last step, included.
+
+    Raises:
+        UsageError: the trace does not mark any of those steps.
+    """
+    steps = step_table(trace)
+    chosen = steps.filter(pl.col("step").is_between(first, last))
+    if not chosen.height:
+        numbers = steps["step"].unique().sort().to_list()
+        marked = ", ".join(map(str, numbers)) if len(numbers) <= _SHOWN else f"{numbers[0]} to {numbers[-1]}"
+        raise UsageError(f"--steps {first}..{last}: the trace marks no such step; it marks {marked or 'none'}")
+    return chosen
+
+
+def select_steps(trace: Trace, first: int, last: int) -> Trace:
+    """Return the records of some steps: everything that began on the host within them, and all work they launched.
+
+    Args:
+        trace: the trace.
+        first: the profiler's number of the first step.
+        last: the number of the last step, included.
+
+    Raises:
+        UsageError: the trace does not mark any of those steps.
+    """
+    chosen = chosen_steps(trace, first, last)
+    spans = list(zip(chosen["start_ns"].to_list(), chosen["end_ns"].to_list(), strict=True))
+    # By launch and not by time: work of a step may still run on the device when the next step has begun.
+    return _began_within(trace, spans, activities_of_steps(trace, link(trace), chosen))
+
+
+def select_time(trace: Trace, begin_ns: int, end_ns: int) -> Trace:
+    """Return the records of a range of time: what began on the host within it, and all work that was launched there.
+
+    Args:
+        trace: the trace.
+        begin_ns: when the range begins, on the trace's clock.
+        end_ns: when it ends.
+    """
+    began, launch = column(trace.activities, "start_ns"), link(trace).activity_launch
+    if trace.launches.height:
+        launched = column(trace.launches, "start_ns")[launch]
+        began = np.where(launch >= 0, launched, began)
+    return _began_within(trace, [(begin_ns, end_ns)], np.flatnonzero((began >= begin_ns) & (began < end_ns)))
+
+
+def _began_within(trace: Trace, spans: list[tuple[int, int]], activities: Ints) -> Trace:
+    def within(table: pl.DataFrame, time: str = "start_ns") -> pl.DataFrame:
+        return table.filter(pl.any_horizontal([(pl.col(time) >= low) & (pl.col(time) < high) for low, high in spans]))
+
+    return replace(
+        trace,
+        operators=within(trace.operators),
+        launches=within(trace.launches),
+        annotations=within(trace.annotations),
+        frames=within(trace.frames),
+        overheads=within(trace.overheads),
+        ranges=within(trace.ranges),
+        migrations=within(trace.migrations),
+        synchronizations=within(trace.synchronizations),
+        allocations=within(trace.allocations, "time_ns"),
+        activities=trace.activities[activities],
+    )
