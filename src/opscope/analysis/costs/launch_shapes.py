@@ -99,12 +99,13 @@ def _recorded(column: pl.Series, owner: pl.Series, call: pl.Series) -> pl.Series
 def called_operators(trace: Trace, links: Links) -> pl.DataFrame:
     """Return which operators call which directly: ``operator``, ``called``, ``calls``; without redispatches."""
     parent = pl.Series(links.operators.parent, dtype=pl.Int64).replace(-1, None)
-    names = trace.operators["name"].cast(pl.String)
+    names = trace.operators["name"]
     return (
         pl.DataFrame({"operator": names.gather(parent), "called": names})
         .drop_nulls("operator")
         .filter(pl.col("operator") != pl.col("called"))
         .group_by("operator", "called")
         .agg(pl.len().alias("calls"))
+        .with_columns(pl.col("operator", "called").cast(pl.String))
         .sort("operator", "calls", "called", descending=[False, True, False])
     )

@@ -5,10 +5,10 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.costs.sums import NO_OPERATOR
+from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import nesting_of, ranked
 from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.call_tree import CallTree, numbered, self_time
@@ -79,13 +79,16 @@ def flames(
     if not trace.frames.height:
         return
     if (origins.module >= 0).any():
-        yield _pruned(_by_frames(trace, links, tree, origins.module, FlameBy.MODULE), most_nodes)
-    yield _pruned(_by_frames(trace, links, tree, _frame_around(trace, origins, backward), FlameBy.PYTHON), most_nodes)
+        modules = np.flatnonzero(names_that(trace.frames, lambda name: name.startswith(MODULE_FRAME)))
+        nesting = nesting_of(trace.frames[modules])
+        yield _pruned(_by_frames(trace, links, tree, origins.module, modules, nesting, FlameBy.MODULE), most_nodes)
+    frames, every = nesting_of(trace.frames), np.arange(trace.frames.height)
+    around = _frame_around(trace, frames, origins, backward)
+    yield _pruned(_by_frames(trace, links, tree, around, every, frames, FlameBy.PYTHON), most_nodes)
 
 
-def _frame_around(trace: Trace, origins: Origins, backward: BackwardPass) -> Ints:
+def _frame_around(trace: Trace, frames: Nesting, origins: Origins, backward: BackwardPass) -> Ints:
     """Return per operator the innermost frame around it, or the user's frame of its forward operator; or -1."""
-    frames = nesting_of(trace.frames)
     own = frames.innermost_at(trace.operators["thread"].to_numpy(), trace.operators["start_ns"].to_numpy())
     return np.where((own >= 0) & ~backward.inside, own, np.where(origins.frame >= 0, origins.frame, own))
 
@@ -171,7 +174,9 @@ def _above(links: Links, calls: CallTree, node: Ints, unlinked: int) -> Ints:
     return above
 
 
-def _by_frames(trace: Trace, links: Links, calls: CallTree, frame: Ints, by: FlameBy) -> Flame:
+def _by_frames(
+    trace: Trace, links: Links, calls: CallTree, frame: Ints, rows: Ints, nesting: Nesting, by: FlameBy
+) -> Flame:
     """Build the tree of Python frames or modules around the operators that they call around the kernels of these.
 
     Args:
@@ -179,17 +184,15 @@ def _by_frames(trace: Trace, links: Links, calls: CallTree, frame: Ints, by: Fla
         links: its links.
         calls: its calls.
         frame: per operator the row of its frame, or -1.
-        by: which frames count.
+        rows: the rows of the frames that count.
+        nesting: how these lie in each other.
+        by: what these frames are.
     """
     tree = _Tree()
-    rows = trace.frames.with_row_index("row")
-    if by is FlameBy.MODULE:
-        rows = rows.filter(pl.col("name").cat.starts_with(MODULE_FRAME))
     # From the row of a frame to its place among those that count; -1 for all others, and for no frame.
     chosen = np.append(np.full(trace.frames.height, -1, np.int64), -1)
-    chosen[rows["row"].to_numpy()] = np.arange(rows.height)
-    name, names = numbered(rows["name"])
-    nesting = nesting_of(rows)
+    chosen[rows] = np.arange(len(rows))
+    name, names = numbered(trace.frames["name"][rows])
     node = tree.add_nested(nesting, name)
     nowhere = int(tree.add(np.array([_ROOT]), np.array([len(names)]))[0])
     # Names are numbered in this order: those of frames, the one for no frame, those of operators, those of kernels.

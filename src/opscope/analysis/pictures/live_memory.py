@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, costliest_first
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.modules import MODULE_FRAME
@@ -66,7 +67,7 @@ def live_memory(trace: Trace, links: Links, origins: Origins) -> tuple[LiveMemor
 def _owners(trace: Trace, links: Links) -> pl.Series:
     """Return per allocation the row of the operator that made it, or -1."""
     innermost = links.operators.innermost_at(column(trace.allocations, "thread"), column(trace.allocations, "time_ns"))
-    does_more = (~trace.operators["name"].cast(pl.String).is_in(_ALLOCATORS)).to_numpy()
+    does_more = ~names_that(trace.operators, _ALLOCATORS.__contains__)
     # -1, no operator, picks the appended -1.
     above = np.append(nearest(links.operators.parent, does_more), -1)[innermost]
     return pl.Series(np.where(above >= 0, above, innermost), dtype=pl.Int64)
@@ -94,18 +95,21 @@ def _alive(events: pl.DataFrame) -> pl.DataFrame:
     return events.unique("address", keep="last", maintain_order=True).filter(pl.col("bytes") > 0)
 
 
+def _texts(column: pl.Series, rows: pl.Series) -> pl.Series:
+    return column.gather(rows).cast(pl.String)
+
+
 def _described(trace: Trace, origins: Origins, alive: pl.DataFrame) -> pl.DataFrame:
     owner = alive["owner"].to_numpy()
     operator = pl.Series(owner, dtype=pl.Int64).replace(-1, None)
-    frames = trace.frames["name"].cast(pl.String)
     module, frame = (
-        frames.gather(pl.Series(np.append(rows, -1)[owner], dtype=pl.Int64).replace(-1, None))
+        _texts(trace.frames["name"], pl.Series(np.append(rows, -1)[owner], dtype=pl.Int64).replace(-1, None))
         for rows in (origins.module, origins.frame)
     )
     table = pl.DataFrame(
         {
-            "operator": trace.operators["name"].cast(pl.String).gather(operator),
-            "input_dims": trace.operators["input_dims"].cast(pl.String).gather(operator),
+            "operator": _texts(trace.operators["name"], operator),
+            "input_dims": _texts(trace.operators["input_dims"], operator),
             "module": module.str.strip_prefix(MODULE_FRAME),
             "python": frame,
             "bytes": alive["bytes"],

@@ -118,19 +118,24 @@ def slices_of(
     Raises:
         UsageError: the trace does not mark these steps.
     """
-    tracks = [track for track in _tracks(trace, links, tree, devices) if len(track)]
-    if not tracks:
+    tracks = [track for track in _of_devices(trace, links, devices) if len(track)]
+    threads = _Threads.of(tree)
+    extents = [*((track.start_ns, track.end_ns) for track in tracks), *threads.extents()]
+    if not extents:
         return None
     table = step_table(trace)
     numbers = tuple(table["step"].to_list())
     spans = _spans(trace, links, table)
-    chosen = _named(numbers, *steps) if steps is not None else _fitting(tracks, spans, min(most, _ENOUGH))
+    if steps is not None:
+        chosen = _named(numbers, *steps)
+    else:
+        chosen = _fitting([starts for starts, _ in extents], spans, min(most, _ENOUGH))
     if len(chosen):
         start, end = int(spans[0][chosen].min()), int(spans[1][chosen].max())
     else:
-        start, end = min(int(t.start_ns.min()) for t in tracks), max(int(t.end_ns.max()) for t in tracks)
+        start, end = min(int(starts.min()) for starts, _ in extents), max(int(ends.max()) for _, ends in extents)
     inside = [track.chosen((track.end_ns > start) & (track.start_ns < end)) for track in tracks]
-    inside = [track for track in inside if len(track)]
+    inside = [track for track in (*inside, *threads.tracks(start, end)) if len(track)]
     count = sum(map(len, inside))
     inside, below = _few_enough(inside, most, end - start)
     return Slices(start, end, tuple(numbers[row] for row in chosen), numbers, tuple(inside), below, count)
@@ -153,12 +158,18 @@ def _named(numbers: Sequence[int], first: int, last: int) -> Ints:
     return chosen
 
 
-def _fitting(tracks: Sequence[Track], spans: tuple[Ints, Ints], most: int) -> Ints:
-    """Return the step of median length and as many of those after and before it as fit."""
+def _fitting(starts: Sequence[Ints], spans: tuple[Ints, Ints], most: int) -> Ints:
+    """Return the step of median length and as many of those after and before it as fit.
+
+    Args:
+        starts: when slices begin, in pieces.
+        spans: per step when it begins and ends.
+        most: how many slices fit.
+    """
     start, end = spans
     if not len(start):
         return np.zeros(0, np.int64)
-    begins = np.sort(np.concatenate([track.start_ns for track in tracks]))
+    begins = np.sort(np.concatenate(starts))
     middle = int(np.argsort(end - start, kind="stable")[(len(start) - 1) // 2])
     low = high = middle
 
@@ -174,7 +185,7 @@ def _fitting(tracks: Sequence[Track], spans: tuple[Ints, Ints], most: int) -> In
             return np.arange(low, high + 1)
 
 
-def _tracks(trace: Trace, links: Links, tree: CallTree, devices: Sequence[DeviceTimeline]) -> Iterator[Track]:
+def _of_devices(trace: Trace, links: Links, devices: Sequence[DeviceTimeline]) -> Iterator[Track]:
     activities = trace.activities
     device = activities["device"].fill_null(NO_DEVICE).cast(pl.Int64).to_numpy()
     stream = column(activities, "stream")
@@ -194,47 +205,80 @@ def _tracks(trace: Trace, links: Links, tree: CallTree, devices: Sequence[Device
                 links.activity_operator[rows], np.ones(len(rows), np.int64),
             )  # fmt: skip
             yield _in_order(track)
-    yield from _threads(tree)
 
 
 def _plain(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     return np.zeros(len(start), np.int64), start, end
 
 
-def _threads(tree: CallTree) -> Iterator[Track]:
-    nesting = tree.nesting
-    depth = np.minimum(nesting.depth(), _MOST_DEPTH - 1)
-    every = np.arange(len(depth))
-    is_operator = (every >= tree.first_operator) & (every < tree.first_launch)
-    operator = np.where(is_operator, every - tree.first_operator, -1)
-    # An API call belongs to the slice directly around it, if that is an operator.
-    above = nesting.parent
-    operator = np.where(is_operator | (above < 0), operator, operator[np.maximum(above, 0)] if len(above) else operator)
-    threads = list(_by_value(nesting.thread, every))
-    shown, further = threads, []
-    if len(threads) > _MOST_THREADS:
-        outermost = np.where(nesting.parent < 0, nesting.end - nesting.start, 0)
-        # The busiest threads keep tracks of their own, in their order.
-        busy = [-int(outermost[rows].sum()) for _, rows in threads]
-        order = np.argsort(busy, kind="stable").tolist()
-        shown = [threads[number] for number in sorted(order[:_MOST_THREADS])]
-        further = [threads[number][1] for number in sorted(order[_MOST_THREADS:])]
-    for thread, rows in shown:
-        track = Track(
-            TrackKind.THREAD, None, None, thread, depth[rows], nesting.start[rows], nesting.end[rows], tree.name[rows],
-            operator[rows], np.ones(len(rows), np.int64),
-        )  # fmt: skip
-        yield _in_order(track)
-    if further:
+class _Threads(Struct, frozen=True):
+    """The slices of the host's threads, as rows of a call tree: tracks are made of those alone that are shown.
+
+    Attributes:
+        tree: the calls.
+        depth: per slice in which row of its track it lies.
+        operator: per slice the row of the operator that it is or belongs to; -1 without.
+        shown: the threads with a track of their own, each with its rows.
+        further: the outermost rows of all other threads together.
+        folded: how many threads these are.
+    """
+
+    tree: CallTree
+    depth: Ints
+    operator: Ints
+    shown: tuple[tuple[int, Ints], ...]
+    further: Ints
+    folded: int
+
+    @classmethod
+    def of(cls, tree: CallTree) -> "_Threads":
+        nesting = tree.nesting
+        depth = np.minimum(nesting.depth(), _MOST_DEPTH - 1)
+        every = np.arange(len(depth))
+        is_operator = (every >= tree.first_operator) & (every < tree.first_launch)
+        operator = np.where(is_operator, every - tree.first_operator, -1)
+        # An API call belongs to the slice directly around it, if that is an operator.
+        above = nesting.parent
+        if len(above):
+            operator = np.where(is_operator | (above < 0), operator, operator[np.maximum(above, 0)])
+        threads = list(_by_value(nesting.thread, every))
+        shown, further = threads, [np.zeros(0, np.int64)]
+        if len(threads) > _MOST_THREADS:
+            outermost = np.where(nesting.parent < 0, nesting.end - nesting.start, 0)
+            # The busiest threads keep tracks of their own, in their order.
+            busy = [-int(outermost[rows].sum()) for _, rows in threads]
+            order = np.argsort(busy, kind="stable").tolist()
+            shown = [threads[number] for number in sorted(order[:_MOST_THREADS])]
+            further = [threads[number][1] for number in sorted(order[_MOST_THREADS:])]
         rows = np.concatenate(further)
-        rows = rows[nesting.parent[rows] < 0]
-        lane = lanes_of(np.zeros(len(rows), np.int64), nesting.start[rows], nesting.end[rows])
-        lane = np.minimum(lane, _MOST_DEPTH - 1)
+        return cls(tree, depth, operator, tuple(shown), rows[nesting.parent[rows] < 0], len(threads) - len(shown))
+
+    def extents(self) -> Iterator[tuple[Ints, Ints]]:
+        """Yield when the slices of each track begin and end."""
+        nesting = self.tree.nesting
+        for rows in (*(rows for _, rows in self.shown), self.further):
+            if len(rows):
+                yield nesting.start[rows], nesting.end[rows]
+
+    def tracks(self, begin: int, end: int) -> Iterator[Track]:
+        """Yield the slices of each track that touch a range of time."""
+        nesting = self.tree.nesting
+        lane = lanes_of(np.zeros(len(self.further), np.int64), nesting.start[self.further], nesting.end[self.further])
+        lanes = np.minimum(lane, _MOST_DEPTH - 1)
+        touches = (nesting.end > begin) & (nesting.start < end)
+        for thread, all_rows in self.shown:
+            rows = all_rows[touches[all_rows]]
+            yield self._track(thread, rows, self.depth[rows], 0)
+        yield self._track(None, self.further[touches[self.further]], lanes[touches[self.further]], self.folded)
+
+    def _track(self, thread: int | None, rows: Ints, row: Ints, folded: int) -> Track:
+        tree = self.tree
+        start, end = tree.nesting.start[rows], tree.nesting.end[rows]
+        count = np.ones(len(rows), np.int64)
         track = Track(
-            TrackKind.THREAD, None, None, None, lane, nesting.start[rows], nesting.end[rows], tree.name[rows],
-            operator[rows], np.ones(len(rows), np.int64), len(further),
-        )  # fmt: skip
-        yield _in_order(track)
+            TrackKind.THREAD, None, None, thread, row, start, end, tree.name[rows], self.operator[rows], count, folded
+        )
+        return _in_order(track)
 
 
 def _by_value(values: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:

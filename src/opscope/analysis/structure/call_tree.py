@@ -64,16 +64,13 @@ def numbered(
         rename: texts that match it share one name.
         to: that name.
     """
-    codes = texts.to_physical().cast(pl.Int64)
-    # By code, so that every distinct text is matched once.
-    distinct = pl.DataFrame({"code": codes, "text": texts}).unique("code", maintain_order=True)
+    distinct = texts.unique(maintain_order=True)
     names: dict[str, int] = {}
-    number = [
-        names.setdefault(to if rename.match(text) else text, len(names)) for text in distinct["text"].cast(pl.String)
-    ]
-    place = np.zeros(int(distinct["code"].cast(pl.Int64).max() or 0) + 1, np.int64)  # type: ignore[arg-type]
-    place[distinct["code"].to_numpy()] = number
-    found: Ints = place[codes.to_numpy()]
+    number = [names.setdefault(to if rename.match(text) else text, len(names)) for text in distinct.cast(pl.String)]
+    codes = distinct.to_physical().to_numpy()
+    place = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
+    place[codes] = number
+    found: Ints = place[texts.to_physical().to_numpy()]
     return found, tuple(names)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 
+from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, costliest_first, nesting_of
 from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.links import Links, device_time_of_operators, operator_self_cpu
@@ -32,11 +33,11 @@ def callers(trace: Trace, links: Links, frame: Ints) -> pl.DataFrame | None:
     """
     if not trace.frames.height:
         return None
-    places = trace.frames["name"].cast(pl.String).gather(pl.Series(frame).replace(-1, None))
+    places = trace.frames["name"].gather(pl.Series(frame).replace(-1, None))
     rows = (
         pl.DataFrame(
             {
-                "name": trace.operators["name"].cast(pl.String),
+                "name": trace.operators["name"],
                 "called_from": places,
                 "self_device_ns": device_time_of_operators(trace, links),
                 "self_cpu_ns": operator_self_cpu(links),
@@ -45,6 +46,7 @@ def callers(trace: Trace, links: Links, frame: Ints) -> pl.DataFrame | None:
         .drop_nulls("called_from")
         .group_by("name", "called_from")
         .agg(pl.len().alias("calls"), pl.col("self_device_ns", "self_cpu_ns").sum())
+        .with_columns(pl.col("name", "called_from").cast(pl.String))
     )
     return costliest_first(rows, ["self_device_ns", "self_cpu_ns"], ["name", "called_from"])
 
@@ -68,7 +70,5 @@ def user_frame_of_operators(trace: Trace, backward: BackwardPass) -> Ints:
 def _user_frame_around_operators(trace: Trace) -> Ints:
     frames = nesting_of(trace.frames)
     frame = frames.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
-    names = trace.frames["name"].cast(pl.String)
-    wanted = {name: is_users(name) for name in names.unique()}
-    own = nearest(frames.parent, names.replace_strict(wanted, return_dtype=pl.Boolean).to_numpy())
+    own = nearest(frames.parent, names_that(trace.frames, is_users))
     return np.where(frame >= 0, own[np.maximum(frame, 0)], -1)
