@@ -61,13 +61,28 @@ def test_unix_time_keeps_its_nanoseconds(tmp_path: Path, start: int) -> None:
     assert trace.activities["duration_ns"][0] == 1001
 
 
+def test_waits_say_for_what(load: Callable[[KinetoTrace], Trace]) -> None:
+    built = KinetoTrace()
+    event = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 41, "wait_on_cuda_event_id": 3}
+    built.slice("cuda_sync", "Stream Wait Event", 1_000, 10, tid=20, device=0, stream=20, correlation=42, **event)
+    built.slice("cuda_sync", "Context Sync", 2_000, 900, tid=-1, device=1, stream=0xFFFFFFFF, correlation=43)
+    built.slice("cuda_sync", "Event Sync", 3_000, 900, tid=-1, device=0, stream=-1, correlation=44)
+    built.slice("cuda_sync", "Stream Sync", 4_000, 900, tid=0, device=0, stream=0)
+    assert load(built).synchronizations.rows() == [
+        ("Stream Wait Event", 0, 20, 3, 1_000, 10, 42, 7, 41),
+        ("Context Sync", 1, None, None, 2_000, 900, 43, None, None),
+        ("Event Sync", 0, None, None, 3_000, 900, 44, None, None),
+        ("Stream Sync", 0, 0, None, 4_000, 900, None, None, None),
+    ]
+
+
 def test_every_category_goes_to_its_table(load: Callable[[KinetoTrace], Trace]) -> None:
     built = KinetoTrace()
     used = "cpu_op Operator cuda_runtime cuda_driver hip_runtime Runtime kernel Kernel gpu_memcpy Memcpy gpu_memset"
-    for category in (*used.split(), "user_annotation", "python_function", "overhead"):
+    for category in (*used.split(), "user_annotation", "python_function", "overhead", "cuda_sync"):
         built.slice(category, category, 1000, 10)
     # None of these is work, an operator or a launch.
-    for category in ("gpu_user_annotation", "cuda_sync", "Trace", "ac2g", "fwdbwd"):
+    for category in ("gpu_user_annotation", "Trace", "ac2g", "fwdbwd"):
         built.slice(category, category, 1000, 10)
     trace = load(built)
     assert sorted(trace.operators["name"].to_list()) == ["Operator", "cpu_op"]
@@ -76,6 +91,7 @@ def test_every_category_goes_to_its_table(load: Callable[[KinetoTrace], Trace]) 
     assert trace.annotations["name"].to_list() == ["user_annotation"]
     assert trace.frames["name"].to_list() == ["python_function"]
     assert trace.overheads["name"].to_list() == ["overhead"]
+    assert trace.synchronizations["name"].to_list() == ["cuda_sync"]
 
 
 def test_old_profilers_wrote_steps_as_operators(load: Callable[[KinetoTrace], Trace]) -> None:

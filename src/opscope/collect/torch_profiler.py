@@ -7,11 +7,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import torch
 from msgspec import Struct
 from msgspec.structs import replace
-from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerAction, ProfilerActivity, _ExperimentalConfig, profile, schedule
 
 from opscope._version import __version__
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
@@ -27,6 +28,10 @@ from opscope.workloads.stepping import Workload
 ACTIVITIES: Mapping[Activity, ProfilerActivity] = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 _INDUCTOR = "_inductor"
 _RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+
+
+# Which work of one stream another stream waits for stands in no other record.
+_WAITS: Final = _ExperimentalConfig(enable_cuda_sync_events=True)
 
 
 def collected_activities(activities: Sequence[Activity], device: torch.device) -> list[ProfilerActivity]:
@@ -184,6 +189,7 @@ class TorchProfiler(Struct, frozen=True):
             record_shapes="cpu" in self.options.activities,
             profile_memory=self.options.profile_memory,
             with_stack=self.options.with_stack,
+            experimental_config=_WAITS if "cpu" in self.options.activities else None,
         )
 
     def describe(self, profiler: profile) -> None:

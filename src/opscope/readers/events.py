@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from opscope.base.patterns import lazy_pattern
+from opscope.readers.cupti_names import NOT_MEANT
 from opscope.readers.table_rows import Rows
 from opscope.trace.model import DeviceProperties
 
@@ -32,10 +33,13 @@ _ANNOTATION: Final = "user_annotation"
 _RANGE: Final = "nvtx_range"  # of opscope's exports: one that need not nest
 _FRAME: Final = frozenset({"python_function", "python_func"})
 _OVERHEAD: Final = frozenset({"overhead", "Overhead"})
-_SLICES: Final = (*_OPERATOR, *_LAUNCH, *_ACTIVITY_KIND, _ANNOTATION, _RANGE, *_FRAME, *_OVERHEAD)
+_SYNCHRONIZATION: Final = "cuda_sync"
+_SLICES: Final = (
+    *_OPERATOR, *_LAUNCH, *_ACTIVITY_KIND, _ANNOTATION, _RANGE, *_FRAME, *_OVERHEAD, _SYNCHRONIZATION
+)  # fmt: skip
 # Known categories that are no work or repeat other slices; they are left out.
 _LEFT_OUT: Final = frozenset(
-    {"gpu_user_annotation", "cuda_sync", "Trace", "fwdbwd", "forward_backward", "ac2g", "async_cpu_to_gpu", "async_gpu"}
+    {"gpu_user_annotation", "Trace", "fwdbwd", "forward_backward", "ac2g", "async_cpu_to_gpu", "async_gpu"}
     | {"unified_memory"}  # of opscope's exports, for viewers
     | {"cuda_profiler_range", "cpu_instant_event", "collective_comm", "gpu_pm_counter", "external_correlation"}
 )
@@ -111,6 +115,23 @@ def _add_slice(
         rows.add("frames", thread=_thread(rows, event), **times)
     elif category in _OVERHEAD:
         rows.add("overheads", **times)
+    elif category == _SYNCHRONIZATION:
+        rows.add(
+            "synchronizations",
+            **times,
+            device=_integer(args.get("device"), _INT32),
+            stream=_meant(args.get("stream")),
+            event=_meant(args.get("wait_on_cuda_event_id")),
+            correlation=_integer(args.get("correlation")),
+            awaited_stream=_meant(args.get("wait_on_stream")),
+            recorded_by=_integer(args.get("wait_on_cuda_event_record_corr_id")),
+        )
+
+
+def _meant(value: Any) -> int | None:
+    """Return the number of a stream or an event; None for the numbers that stand for none (CUPTI's, and Kineto's -1)."""
+    number = _integer(value)
+    return None if number is None or number < 0 or number == NOT_MEANT else number
 
 
 def _thread(rows: Rows, event: Mapping[str, Any]) -> int:

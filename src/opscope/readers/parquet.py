@@ -42,7 +42,12 @@ _LOWEST: Final[dict[Any, int]] = {pl.Int32: -(1 << 31), pl.Int64: -(1 << 63)}
 _ALWAYS_KNOWN: Final = frozenset({"name", "kind", "thread", "start_ns", "duration_ns", "time_ns"})
 # Tables and columns that earlier versions did not write.
 _ADDED_LATER: Final = frozenset({"ranges", "synchronizations", "migrations"})
-_COLUMNS_ADDED_LATER: Final = frozenset({("launches", "status"), ("allocations", "address")})
+_COLUMNS_ADDED_LATER: Final = frozenset(
+    {
+        ("launches", "status"), ("allocations", "address"),
+        ("synchronizations", "awaited_stream"), ("synchronizations", "recorded_by"),
+    }
+)  # fmt: skip
 _LISTS: Final = frozenset({"input_dims", "input_types", "input_strides", "concrete_inputs"})  # JSON text of lists
 
 

@@ -91,7 +91,9 @@
     COLUMN(event, INT64, "the event, where one was meant") \
     COLUMN(start_ns, INT64, "when it began") \
     COLUMN(duration_ns, INT64, "how long it took on the host") \
-    COLUMN(correlation, INT64, "the number of the call that waited")
+    COLUMN(correlation, INT64, "the number of the call that waited, or that made a stream wait") \
+    COLUMN(awaited_stream, INT64, "where a stream waits for an event: the stream in which the event was recorded") \
+    COLUMN(recorded_by, INT64, "the number of the call that recorded that event")
 
 #define OPSCOPE_MIGRATIONS(COLUMN) /* what the driver did to unified memory, one row each */ \
     COLUMN(name, NAME, "what: a transfer and its direction, a page fault, thrashing") \

@@ -336,6 +336,23 @@ def test_the_same_operator_over_and_over_may_work_on_other_tensors(analyzed: Ana
     assert Rule.FUSIBLE_CHAIN not in rules(analyzed(chain(["aten::add"])))
 
 
+def test_a_chain_ends_with_its_step(analyzed: Analyze) -> None:
+    """Four kernels in each of two steps, with nothing in between; the last one ends outside of the steps."""
+    trace, ms = KinetoTrace(deviceProperties=[H200]), MS
+    names = ("aten::add", "aten::mul", "aten::tanh", "aten::sub")
+    for number in range(2):
+        begin = number * 8 * ms
+        trace.step(number, begin, 8 * ms)
+        for place, name in enumerate(names):
+            start = begin + place * 2 * ms
+            inputs = {"Input Dims": [[1 << 24], [1 << 24]], "Input type": ["float", "float"]}
+            trace.operator(name, start, 20 * US, **inputs)
+            trace.launched_kernel(ADD, (start + 5 * US, 5 * US), (start + 50 * US, 2 * ms - 1 * US))
+    finding = next(one for one in found(analyzed(trace)) if one.rule == Rule.FUSIBLE_CHAIN)
+    # Two chains, of four and of three kernels: all but one of each could go, not all but one of the seven.
+    assert finding.saving_ns.high == pytest.approx(0.95 * 5 * (2 * ms - 1 * US), rel=0.001)
+
+
 def test_attention_that_is_written_out(analyzed: Analyze) -> None:
     step = Step()
     scores, heads = [16, 4096, 4096], [16, 4096, 64]

@@ -26,6 +26,8 @@ from opscope.analysis.costs.limits import MOSTLY_MOVING, moving_share
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.analysis.structure.step_work import step_of_activities
+from opscope.analysis.structure.window import step_table
 from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Where
 from opscope.documents.limits import LimitRow
@@ -138,8 +140,11 @@ def _chains(context: Context) -> list[Ints]:
     grid = activities["grid"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()[order]
     sizes = np.where(code[owner[order]] == _NO_CODE, -1 - grid, size[owner[order]])
     part &= sizes != 0
-    stream = column(activities, "stream")[order]
-    goes_on = part[1:] & part[:-1] & (stream[1:] == stream[:-1]) & (sizes[1:] == sizes[:-1])
+    # A chain ends with its step, even where nothing lies between the last kernel of one and the first of the next.
+    step = step_of_activities(context.trace, context.links, step_table(context.trace))[order]
+    goes_on = part[1:] & part[:-1]
+    for same in (column(activities, "stream")[order], sizes, step):
+        goes_on &= same[1:] == same[:-1]
     run = np.cumsum(np.append(True, ~goes_on)) if len(order) else np.zeros(0, np.int64)
     names = operators["name"].to_physical().to_numpy()[owner[order]]
     return [order[rows] for rows in _runs(run, part, names)]

@@ -17,7 +17,7 @@ from opscope.base.threads import cores
 from opscope.readers.wanted import Wanted
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
-_VERSION: Final = 12  # of the interface; a library of another version is not used
+_VERSION: Final = 13  # of the interface; a library of another version is not used
 NULL: Final = -(1 << 63)  # stands for an unknown number
 _MOST_THREADS: Final = 16  # more wait for the one that reads the file
 _BLOCK: Final = 1 << 20  # what a thread reads at a time; files of less than a few of these need no threads

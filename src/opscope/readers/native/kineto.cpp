@@ -242,7 +242,8 @@ enum Category : uint8_t {
     kAnnotation,
     kRange,
     kFrame,
-    kOverhead
+    kOverhead,
+    kSynchronization
 };
 
 Category category_of(std::string_view token) {
@@ -261,7 +262,7 @@ Category category_of(std::string_view token) {
         {"Memset", kMemset},         {"user_annotation", kAnnotation},
         {"python_function", kFrame}, {"python_func", kFrame},
         {"overhead", kOverhead},     {"Overhead", kOverhead},
-        {"nvtx_range", kRange},
+        {"nvtx_range", kRange},      {"cuda_sync", kSynchronization},
     };
     for (const Known& entry : known)
         if (token.size() >= 2 && token.substr(1, token.size() - 2) == entry.text) return entry.category;
@@ -289,7 +290,8 @@ struct Event {
     Token ph, cat, name, pid, tid, ts, dur, args;
     Token external_id, old_external_id, correlation, sequence, forward_thread, dims, old_dims, types, strides, concrete,
         kernel_file, device, stream, graph, node, bytes, grid, block, registers, shared_memory, occupancy, collective,
-        memory_bytes, total_allocated, address, device_id, device_type, elements_in, elements_out, element_type;
+        memory_bytes, total_allocated, address, device_id, device_type, elements_in, elements_out, element_type,
+        awaited_stream, recorded_by, awaited_event;
     bool odd_args = false, has_args = false;
 };
 
@@ -579,12 +581,16 @@ Token* argument_of(Event& event, std::string_view key) {
             if (is(key, "graph node id")) return &event.node;
             if (is(key, "In msg nelems")) return &event.elements_in;
             return is(key, "shared memory") ? &event.shared_memory : nullptr;
-        case 14: return is(key, "Out msg nelems") ? &event.elements_out : nullptr;
+        case 14:
+            if (is(key, "wait_on_stream")) return &event.awaited_stream;
+            return is(key, "Out msg nelems") ? &event.elements_out : nullptr;
         case 15:
             if (is(key, "Sequence number")) return &event.sequence;
             if (is(key, "Collective name")) return &event.collective;
             if (is(key, "Concrete Inputs")) return &event.concrete;
             return is(key, "Total Allocated") ? &event.total_allocated : nullptr;
+        case 21: return is(key, "wait_on_cuda_event_id") ? &event.awaited_event : nullptr;
+        case 33: return is(key, "wait_on_cuda_event_record_corr_id") ? &event.recorded_by : nullptr;
         case 20: return is(key, "registers per thread") ? &event.registers : nullptr;
         case 25: return is(key, "est. achieved occupancy %") ? &event.occupancy : nullptr;
         default: return nullptr;
@@ -1007,6 +1013,7 @@ private:
             case kOverhead:
                 tables_.Overheads.add({.name = name, .start_ns = start, .duration_ns = duration});
                 return true;
+            case kSynchronization: return add_synchronization(event, name, start, duration);
             default: return add_activity(event, category, name, start, duration);
         }
     }
@@ -1018,7 +1025,7 @@ private:
             if (!event.name || (category != kAnnotation && category != kOperator)) return false;
             return names_step(event.name.text()) || may_be_step_in_disguise(event.name.text());
         }
-        const bool queued = category == kLaunch || (category >= kKernel && category < kOverhead);
+        const bool queued = category == kLaunch || (category >= kKernel && category <= kMemset);
         return start >= (queued ? wanted_.queued_begin : wanted_.begin) &&
                start < (queued ? wanted_.queued_end : wanted_.end);
     }
@@ -1060,6 +1067,27 @@ private:
                               .status = kNull});
         return true;
     }
+
+    bool add_synchronization(const Event& event, int32_t name, int64_t start, int64_t duration) {
+        int64_t device, stream, awaited_event, correlation, awaited_stream, recorded_by;
+        if (!integer(event.device, device, kInt32) || !integer(event.stream, stream) ||
+            !integer(event.awaited_event, awaited_event) || !integer(event.correlation, correlation) ||
+            !integer(event.awaited_stream, awaited_stream) || !integer(event.recorded_by, recorded_by))
+            return false;
+        tables_.Synchronizations.add({.name = name,
+                                      .device = device,
+                                      .stream = meant(stream),
+                                      .event = meant(awaited_event),
+                                      .start_ns = start,
+                                      .duration_ns = duration,
+                                      .correlation = correlation,
+                                      .awaited_stream = meant(awaited_stream),
+                                      .recorded_by = recorded_by});
+        return true;
+    }
+
+    // CUPTI writes 32 bits that are all set where there is none, Kineto these or -1.
+    static int64_t meant(int64_t number) { return number < 0 || number == UINT32_MAX ? kNull : number; }
 
     // Before PyTorch 1.13 the key was lower-case, and repeated the correlation id where there was no operator.
     static bool ids(const Event& event, int64_t& correlation, int64_t& external) {
@@ -1752,7 +1780,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 12; }
+int32_t opscope_kineto_version() { return 13; }
 Reader* opscope_kineto_new(size_t threads, size_t block_size) {
     try {
         return new Reader(threads, block_size);
