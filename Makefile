@@ -7,7 +7,8 @@ DONE := $(VENV)/.installed
 .PHONY: help setup demo docs test static sanitize fuzz wheel release check format schemas charts collector clean
 
 MINUTES ?= 60
-CPP := src/opscope/readers/native/kineto.cpp src/opscope/analysis/structure/native/nesting.cpp
+CPP := src/opscope/readers/native/kineto.cpp src/opscope/analysis/structure/native/nesting.cpp \
+	src/opscope/analysis/replay/native/replay.cpp
 COLLECTOR := $(wildcard src/opscope/collect/cuda/native/*)
 ALL_CPP := $(CPP) $(COLLECTOR) fuzz/coverage.cpp $(wildcard tests/data/collector/*)
 

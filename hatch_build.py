@@ -15,6 +15,7 @@ _FLAGS = ["-O3", "-std=c++2a", "-Wall", "-Wextra", "-pthread", "-fPIC", "-shared
 _SOURCES = {
     Path("src/opscope/readers/native/kineto.cpp"): "libkineto.so",
     Path("src/opscope/analysis/structure/native/nesting.cpp"): "libnesting.so",
+    Path("src/opscope/analysis/replay/native/replay.cpp"): "libreplay.so",
 }
 
 

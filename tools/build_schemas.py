@@ -27,6 +27,7 @@ from opscope.documents.runs import RunsDocument
 from opscope.documents.stats import Stats
 from opscope.documents.trace import TraceDocument, TraceDocuments
 from opscope.documents.triton_check import TritonCheckDocument
+from opscope.documents.whatif import WhatIfDocument
 from opscope.readers.parquet import StoreManifest
 from opscope.record.capture import CaptureRecord
 from opscope.record.execution import Execution
@@ -62,6 +63,7 @@ DOCUMENTS: dict[str, type] = {
     "exec-1.json": Execution,
     "diff-1.json": DiffDocument,
     "page-1.json": PageDocument,
+    "whatif-1.json": WhatIfDocument,
 }
 
 

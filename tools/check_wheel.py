@@ -12,7 +12,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACE = ROOT / "tests" / "data" / "traces" / "bert4_bf16_compiled.json.gz"
-COMPILED = ("opscope/readers/native/libkineto.so", "opscope/analysis/structure/native/libnesting.so")
+COMPILED = (
+    "opscope/readers/native/libkineto.so",
+    "opscope/analysis/structure/native/libnesting.so",
+    "opscope/analysis/replay/native/libreplay.so",
+)
 PURE = (
     "opscope/trace/columns.h",
     "opscope/collect/cuda/native/collector.cpp",

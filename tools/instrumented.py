@@ -10,11 +10,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 _FLAGS = ("-O1", "-g", "-std=c++2a", "-Wall", "-Wextra", "-Werror", "-pthread", "-fPIC")
 _SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
-_LIBRARIES = {"readers/native/kineto.cpp": "libkineto.so", "analysis/structure/native/nesting.cpp": "libnesting.so"}
+_LIBRARIES = {
+    "readers/native/kineto.cpp": "libkineto.so",
+    "analysis/structure/native/nesting.cpp": "libnesting.so",
+    "analysis/replay/native/replay.cpp": "libreplay.so",
+}
 _CHECK = """
+from opscope.analysis.replay import native as replay
 from opscope.analysis.structure import native as nesting
 from opscope.readers import native as reader
-for module in (nesting, reader):
+for module in (nesting, reader, replay):
     assert str(module.LIBRARY).startswith({build!r}), module.LIBRARY
     assert module.load() is not None, module.LIBRARY
 """

@@ -339,7 +339,7 @@ WORDS = {
     "explain": ("aten::addmm", "--in", "{trace}"), "dossier": ("{trace}",), "compare": ("{bench}", "{bench}"),
     "diff": ("{trace}", "{trace}"), "gpus": ("h100",), "convert": ("{trace}", "-o", "{out}/store"),
     "export": ("{trace}", "-o", "{out}/e.json"), "sql": ("select name from operators", "{trace}"),
-    "report": ("{run}",),
+    "report": ("{run}",), "whatif": ("{trace}",),
 }  # fmt: skip
 FORBIDDEN = """
 import sys

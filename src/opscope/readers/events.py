@@ -129,7 +129,7 @@ def _add_slice(
 
 
 def _meant(value: Any) -> int | None:
-    """Return the number of a stream or an event; None for the numbers that stand for none (CUPTI's, and Kineto's -1)."""
+    """Return the number of a stream or an event; None for the numbers that stand for none, CUPTI's and Kineto's."""
     number = _integer(value)
     return None if number is None or number < 0 or number == NOT_MEANT else number
 

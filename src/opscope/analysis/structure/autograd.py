@@ -48,6 +48,11 @@ def backward_table(trace: Trace, links: Links, backward: "BackwardPass") -> pl.D
     return costliest_first(rows, ["backward_device_ns"], ["backward", "forward"])
 
 
+def is_engine(name: str) -> bool:
+    """Tell whether an operator is autograd's engine while it evaluates a node of the backward pass."""
+    return name.startswith(_ENGINE)
+
+
 class BackwardPass(Struct, frozen=True):
     """What autograd's engine ran, and which forward operators it belongs to.
 

@@ -1,0 +1,86 @@
+"""Builds the graph of a trace's steps."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from opscope.analysis.replay.device import Device, add_devices
+from opscope.analysis.replay.graph import GraphBuilder, Span, StepGraph
+from opscope.analysis.replay.host import Host, add_host
+from opscope.analysis.replay.steps import LARGEST, Chosen, chosen_steps
+from opscope.analysis.replay.waits import add_waits
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.links import Links
+from opscope.base.errors import UsageError
+from opscope.knowledge.api_calls import api_call
+from opscope.trace.model import Trace
+
+_AFTER_NS: Final = 20_000  # a device's record may end after the call that waited for it
+
+
+class Steps(Struct, frozen=True):
+    """Some steps of a trace as a graph.
+
+    Attributes:
+        trace: the trace.
+        links: its links.
+        chosen: which steps.
+        graph: their graph.
+        synchronized: whether each step ends with a wait for all its work, so that it was measured alone.
+    """
+
+    trace: Trace
+    links: Links
+    chosen: Chosen
+    graph: StepGraph
+    synchronized: bool
+
+
+def steps_of(trace: Trace, links: Links) -> Steps | None:
+    """Build the graph of a few steps around the one of median length, or of a whole recording without steps.
+
+    Returns:
+        The steps; None where nothing was recorded, or where the records contradict each other so that moments would
+        have to wait for themselves.
+
+    Raises:
+        UsageError: a step, or a recording without steps, is too long.
+    """
+    chosen = chosen_steps(trace)
+    if chosen is None:
+        return None
+    calls = ((s := column(trace.launches, "start_ns")) >= chosen.begin_ns) & (s < chosen.end_ns)
+    if int(calls.sum()) > LARGEST // 4:
+        raise UsageError(f"{int(calls.sum()):,} calls are too many to replay: name a part with --steps or --window")
+    builder = GraphBuilder()
+    host = add_host(builder, trace, chosen)
+    device = add_devices(builder, trace, links, chosen, host)
+    add_waits(builder, trace, host, device)
+    spans = _synchronized(trace, chosen, host, device)
+    synchronized = spans is not None
+    if spans is None:
+        ends = [*device.ends.values(), *(() if host.last is None else (host.last,))]
+        start = host.marks[0] if host.marks else min(range(len(builder.times)), key=builder.times.__getitem__)
+        spans = [Span(start, tuple(ends))] if ends else []
+    graph = builder.built(spans, chosen.numbers, len(chosen.marks)) if spans else None
+    return None if graph is None else Steps(trace, links, chosen, graph, synchronized)
+
+
+def _synchronized(trace: Trace, chosen: Chosen, host: Host, device: Device) -> list[Span] | None:
+    """Return each step up to its last wait for the device; None unless each ends with one for all of its work."""
+    start, end = column(trace.launches, "start_ns"), end_of(trace.launches)
+    names, done = trace.launches["name"], end_of(trace.activities)
+    if not chosen.numbers or not device.rows:
+        return None
+    spans = []
+    for mark, (begin, stop) in zip(host.marks, chosen.marks, strict=True):
+        inside = [call for call in host.calls if begin <= start[call] < stop]
+        launching = [call for call in inside if call in device.of_call]
+        waits = [call for call in inside if api_call(str(names[call])).blocks]
+        if not launching or not waits or start[waits[-1]] < start[launching[-1]]:
+            return None
+        last = max(int(done[row]) for call in launching for row in device.of_call[call])
+        if last > end[waits[-1]] + _AFTER_NS:
+            return None
+        spans.append(Span(mark, (host.ends[waits[-1]],)))
+    return spans

@@ -1,0 +1,95 @@
+"""The critical path: the moments and edges that make a step as long as it is."""
+
+from collections import defaultdict
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from opscope.analysis.replay.edit import Edit
+from opscope.analysis.replay.graph import EdgeKind
+from opscope.analysis.structure.nesting import Ints
+
+BETWEEN = "(between operators)"
+UNEXPLAINED = "(what no record explains)"
+BEFORE = "(what was before the steps)"
+
+
+class PathPart(Struct, frozen=True):
+    """What a part of the critical path is about.
+
+    Attributes:
+        name: the operator, or the call or activity where no operator is around it.
+        kind: what kept the step: ``host``, ``call``, ``activity``, ``launch``, ``stream``, ``wait``, ...
+        ns: how much of a step it is, in nanoseconds.
+    """
+
+    name: str
+    kind: str
+    ns: float
+
+
+def critical_path(edit: Edit) -> tuple[PathPart, ...]:
+    """Return what the steps' time is spent on along their critical paths, the longest first; it adds up to the step."""
+    graph, times, names = edit.graph, edit.times, _Names(edit)
+    parts: dict[tuple[str, str], int] = defaultdict(int)
+    for span in graph.spans:
+        begin, moment = int(times[span.start]), max(span.ends, key=lambda end: times[end])
+        while moment != span.start:
+            arrival = int(times[moment] - edit.residual[moment])
+            parts[UNEXPLAINED, "residual"] += min(int(edit.residual[moment]), int(times[moment]) - begin)
+            edge = _holding(edit, times, moment, arrival)
+            source = span.start if edge is None else int(graph.source[edge])
+            # A path that leads back to before the step belongs to it from its beginning on.
+            part = (BEFORE, "before") if edge is None else names.of(edge)
+            parts[part] += max(arrival, begin) - max(int(times[source]), begin)
+            moment = source if times[source] > begin else span.start
+    found = (PathPart(name, kind, ns / graph.count) for (name, kind), ns in parts.items() if ns)
+    return tuple(sorted(found, key=lambda part: (-part.ns, part.name, part.kind)))
+
+
+def _holding(edit: Edit, times: Ints, moment: int, arrival: int) -> int | None:
+    """Return the first edge that let a moment come no earlier; None if only what was before the steps did."""
+    graph = edit.graph
+    edges = range(int(graph.begin[moment]), int(graph.begin[moment + 1]))
+    return next((edge for edge in edges if times[graph.source[edge]] + edit.lag[edge] == arrival), None)
+
+
+class _Names:
+    """Names what an edge is about."""
+
+    def __init__(self, edit: Edit) -> None:
+        trace, links = edit.steps.trace, edit.steps.links
+        self._graph = edit.graph
+        self._operators = trace.operators["name"].cast(pl.String).to_list()
+        self._calls = trace.launches["name"].cast(pl.String).to_list()
+        self._activities = trace.activities["name"].cast(pl.String).to_list()
+        self._of_call, self._of_activity = links.launch_operator, links.activity_operator
+
+    def of(self, edge: int) -> tuple[str, str]:
+        kind, row = EdgeKind(int(self._graph.kind[edge])), int(self._graph.row[edge])
+        word = kind.name.lower()
+        if kind in (EdgeKind.ACTIVITY, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.GRAPH):
+            owner = int(self._of_activity[row])
+            return (self._operators[owner] if owner >= 0 else self._activities[row]), word
+        if row < 0:
+            return BETWEEN, word
+        owner = int(self._of_call[row])
+        if kind in (EdgeKind.HOST, EdgeKind.HANDOVER):
+            return (self._operators[owner] if owner >= 0 else BETWEEN), word
+        return (self._operators[owner] if owner >= 0 else self._calls[row]), word
+
+
+def path_by_kind(parts: tuple[PathPart, ...]) -> dict[str, float]:
+    """Return how much of a step each kind of edge is on the critical path, in nanoseconds."""
+    sums: dict[str, float] = defaultdict(float)
+    for part in parts:
+        sums[part.kind] += part.ns
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def residual_share(edit: Edit) -> float:
+    """Return the share of the step that no edge explains, along its critical path."""
+    step = edit.step_ns
+    ns = sum(part.ns for part in critical_path(edit) if part.name == UNEXPLAINED)
+    return float(np.clip(ns / step, 0, 1)) if step else 0.0

@@ -1,0 +1,132 @@
+"""``opscope whatif TRACE``: a step with other durations, by replay of its recording. Needs no PyTorch."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+import click
+
+from opscope.base.errors import UsageError
+from opscope.cli.emit import Output, emit
+from opscope.cli.options import format_option, shown_rows, top_option
+from opscope.cli.reading import gpu_option, input_option, part_of, part_options, traces_of
+from opscope.cli.startup import import_libraries, tune_for_one_analysis
+from opscope.cli.trust import Doubted, damage_option, end_with
+from opscope.knowledge.devices import Device
+from opscope.runs.inputs import measured_of
+
+
+class Scaling(click.ParamType[tuple[str, float]]):
+    """Work and a factor: ``aten::mm=0.5``."""
+
+    name = "scaling"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        """Return the name and the factor."""
+        name, _, factor = str(value).rpartition("=")
+        try:
+            number = float(factor)
+        except ValueError:
+            number = -1.0
+        if not name or not 0 <= number < float("inf"):
+            self.fail(f"takes a name and a factor, such as aten::mm=0.5, not {value!r}", param, ctx)
+        return name, number
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("input_path", metavar="INPUT", type=click.Path(path_type=Path))
+@click.option(
+    "--remove", multiple=True, metavar="OPERATOR", help="Without these operators and all that they launch: aten::item."
+)
+@click.option(
+    "--scale",
+    multiple=True,
+    type=Scaling(),
+    metavar="NAME=FACTOR",
+    help="The kernels of these operators, or kernels of this name, take FACTOR times as long: aten::mm=0.5.",
+)
+@click.option(
+    "--to-limit",
+    multiple=True,
+    metavar="NAME",
+    help="The kernels of these operators take the least time that the device allows, as in opscope limits.",
+)
+@click.option(
+    "--no-wait",
+    multiple=True,
+    metavar="NAME",
+    help="These API calls, or those that these operators make, return without waiting for the device.",
+)
+@click.option("--no-launch-gaps", is_flag=True, help="Each step's work is launched at once, as by a CUDA graph.")
+@click.option(
+    "--as-recorded",
+    is_flag=True,
+    help="Start from the recorded step. Without this, what recording cost the host is estimated and taken out first.",
+)
+@top_option("parts of the critical path")
+@gpu_option
+@part_options
+@input_option
+@damage_option
+@format_option
+def command(
+    input_path: Path,
+    remove: tuple[str, ...],
+    scale: tuple[tuple[str, float], ...],
+    to_limit: tuple[str, ...],
+    no_wait: tuple[str, ...],
+    no_launch_gaps: bool,
+    as_recorded: bool,
+    top: int | None,
+    gpu: Device | None,
+    steps: tuple[int, int] | None,
+    window: tuple[int, int] | None,
+    max_input: int,
+    allow_damaged: bool,
+    output_format: str,
+) -> None:
+    """Tell how long a step of INPUT would take with some changes, and what it spends its time on.
+
+    INPUT is a trace, or a run directory with one. A few steps around the one of median length become a graph: calls in
+    the order of their threads, work after its launch and in the order of its stream, waits after what they wait for.
+    The graph is replayed with other durations; the order stays. Names may hold * and ?. Options may be given several
+    times; changes are made in the order of the options in this help.
+
+    Without a change, shows the critical path: what a step is spent on. --format json prints the schema
+    opscope.whatif/1.
+    """
+    tune_for_one_analysis()
+    libraries_imported = Event()
+    unreadable: list[str] = []
+    traces = traces_of((input_path,), max_input, unreadable, libraries_imported, part=part_of(steps, window))
+    import_libraries(libraries_imported)
+    from opscope.analysis.replay import changes
+    from opscope.analysis.replay.build import Steps, steps_of
+    from opscope.analysis.replay.changes import Change
+    from opscope.knowledge.native_functions import NativeFunctions
+    from opscope.report.whatif_document import build_whatif, whatif_section, whatif_values
+
+    file, trace = next(traces)
+    if next(traces, None) is not None:
+        raise UsageError(f"{input_path} holds several traces: name one, such as {file}")
+    measured, _ = measured_of(file, trace, NativeFunctions.shipped(), gpu=gpu)
+    analysis = measured.analysis
+    replayable = steps_of(analysis.trace, analysis.links)
+    if replayable is None:
+        raise UsageError(f"{file} holds nothing that could be replayed: no operator, call or work of a device")
+
+    def wanted(of: Steps) -> Iterator[Change]:
+        yield from (changes.remove(of, name) for name in remove)
+        yield from (changes.scale(of, name, factor) for name, factor in scale)
+        yield from (changes.to_limit(of, name, analysis.limits) for name in to_limit)
+        yield from (changes.no_wait(of, name) for name in no_wait)
+        if no_launch_gaps:
+            yield changes.no_launch_gaps()
+
+    named = tuple(wanted(replayable))
+    document = build_whatif(str(file), replayable, named, measured.unprofiled_step_ns, as_recorded=as_recorded)
+    output = Output.of_section(
+        document, lambda: whatif_values(document), lambda: whatif_section(document, shown_rows(top))
+    )
+    emit(output, output_format)
+    end_with((Doubted.of(str(file), measured.trust),), unreadable, allow_damaged=allow_damaged)

@@ -1,0 +1,401 @@
+"""Graphs of steps: worked out by hand, held to recorded traces, and tried on random ones."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from opscope.analysis.analyzed import analyze
+from opscope.analysis.replay import changes, native
+from opscope.analysis.replay.build import Steps, steps_of
+from opscope.analysis.replay.edit import Edit
+from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder, Span
+from opscope.analysis.replay.path import critical_path, path_by_kind, residual_share
+from opscope.analysis.structure.links import link
+from opscope.base.errors import UsageError
+from opscope.readers import read
+from opscope.trace.model import Trace
+from tests.budget import chance, examples
+from tests.conftest import DATA
+from tests.kineto import KinetoTrace
+
+Load = Callable[[KinetoTrace], Trace]
+US = 1_000
+TRACES = sorted((DATA / "traces").glob("*.json.gz"))
+PROGRAMS = sorted(path for path in (DATA / "findings").glob("*.json.xz") if ".light." not in path.name)
+
+
+def steps_in(trace: Trace) -> Steps:
+    found = steps_of(trace, link(trace))
+    assert found is not None
+    return found
+
+
+def host_bound(count: int = 6) -> KinetoTrace:
+    """Each step: an operator every 100 us, whose kernel takes 20 us, and a wait at the end. Two steps."""
+    built = KinetoTrace()
+    for number in range(2):
+        begin = number * 2_000 * US
+        built.step(number, begin, 1_900 * US)
+        for place in range(count):
+            at = begin + (50 + 100 * place) * US
+            built.operator(f"aten::op{place}", at, 80 * US)
+            built.launched_kernel(f"k{place}", (at + 40 * US, 5 * US), (at + 50 * US, 20 * US))
+        last = begin + (50 + 100 * (count - 1) + 70) * US  # when the last kernel ends
+        built.launch(last + 20 * US, 10 * US, name="cudaDeviceSynchronize")
+    return built
+
+
+def device_bound() -> KinetoTrace:
+    """Each step: four launches at once, whose kernels take 300 us each, one after the other; the host waits."""
+    built = KinetoTrace()
+    for number in range(2):
+        begin = number * 2_000 * US
+        built.step(number, begin, 1_900 * US)
+        for place in range(4):
+            at = begin + (10 + 20 * place) * US
+            built.operator(f"aten::op{place}", at, 15 * US)
+            start = begin + (30 + 301 * place) * US
+            built.launched_kernel(f"k{place}", (at + 5 * US, 5 * US), (start, 300 * US))
+        built.launch(begin + 100 * US, (30 + 4 * 301 - 1 + 3 - 100) * US, name="cudaDeviceSynchronize")
+    return built
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_a_host_bound_step(load: Load) -> None:
+    steps = steps_in(load(host_bound()))
+    assert steps.synchronized
+    # From the mark to the end of the wait: 50 + 5 * 100 + 70 + 20 + 10 us.
+    assert steps.graph.step_ns == 650 * US
+    plain = Edit(steps)
+    assert plain.step_ns == 650 * US
+    # Kernels twice as long delay nothing but the end of the step: the last one ends 20 us later, when the wait begins.
+    slower = plain.copy()
+    assert slower.scale(np.arange(12), 2.0) == 12
+    assert slower.step_ns == 650 * US
+    # Four times as long: 60 us more, so 40 us after the wait began, and 5 us to return from it.
+    slower = plain.copy()
+    slower.scale(np.arange(12), 4.0)
+    assert 685 * US <= slower.step_ns <= 695 * US
+    # Without one operator its 80 us are gone, and nothing else.
+    shorter = plain.copy()
+    assert changes.remove(steps, "aten::op2").apply(shorter) == 2
+    assert shorter.step_ns == 570 * US
+    parts = critical_path(plain)
+    assert sum(part.ns for part in parts) == 650 * US
+    assert path_by_kind(parts)["host"] > 500 * US
+
+
+def test_a_device_bound_step(load: Load) -> None:
+    steps = steps_in(load(device_bound()))
+    plain = Edit(steps)
+    assert steps.graph.step_ns == (30 + 4 * 301 - 1 + 3) * US
+    # Launches that queue tell nothing of how long a launch takes: the first kernel is thought to begin a little earlier.
+    assert plain.step_ns == pytest.approx(steps.graph.step_ns, abs=10 * US)
+    # Work of the host hides behind the device's: to remove an operator saves its kernel, and the pause after it.
+    shorter = plain.copy()
+    changes.remove(steps, "aten::op1").apply(shorter)
+    assert plain.step_ns - shorter.step_ns == pytest.approx(301 * US, abs=2 * US)
+    # Half the time of all kernels: 600 us less.
+    faster = plain.copy()
+    changes.scale(steps, "k*", 0.5).apply(faster)
+    assert plain.step_ns - faster.step_ns == pytest.approx(600 * US, abs=US)
+    # Without the launches nothing is gained beyond the first one's.
+    graph = plain.copy()
+    changes.no_launch_gaps().apply(graph)
+    assert 0 <= plain.step_ns - graph.step_ns <= 30 * US
+    assert path_by_kind(critical_path(plain))["activity"] == 1_200 * US
+
+
+def test_a_wait_in_the_middle(load: Load) -> None:
+    """The host waits for a kernel of 500 us before it launches the next one."""
+    built = KinetoTrace()
+    for number in range(2):
+        begin = number * 2_000 * US
+        built.step(number, begin, 1_900 * US)
+        built.operator("aten::mm", begin + 10 * US, 20 * US)
+        built.launched_kernel("first", (begin + 20 * US, 5 * US), (begin + 30 * US, 500 * US))
+        built.operator("aten::item", begin + 40 * US, 500 * US)
+        built.launch(begin + 50 * US, 485 * US, name="cudaStreamSynchronize")
+        built.operator("aten::add", begin + 560 * US, 30 * US)
+        built.launched_kernel("second", (begin + 570 * US, 5 * US), (begin + 580 * US, 400 * US))
+        built.launch(begin + 600 * US, 385 * US, name="cudaDeviceSynchronize")
+    steps = steps_in(load(built))
+    plain = Edit(steps)
+    assert plain.step_ns == 985 * US
+    edit = plain.copy()
+    assert changes.no_wait(steps, "aten::item").apply(edit) == 2
+    # Both kernels one after the other: 30 + 500 + 400 us, a pause between them and 5 us to return.
+    assert edit.step_ns == pytest.approx(936 * US, abs=4 * US)
+    # The wait with which a step ends is no wait that can go.
+    edit = plain.copy()
+    assert changes.no_wait(steps, "cudaDeviceSynchronize").apply(edit) == 0
+    assert edit.step_ns == plain.step_ns
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_one_stream_waits_for_another(load: Load, recorded: bool) -> None:
+    """A kernel on stream 9 waits for an event after the one on stream 7; with a record of that, or by the times."""
+    built = KinetoTrace()
+    built.step(1, 0, 1_900 * US)
+    built.operator("aten::mm", 10 * US, 30 * US)
+    built.launched_kernel("first", (20 * US, 5 * US), (30 * US, 500 * US))
+    by = built.launch(30 * US, 2 * US, name="cudaEventRecord")
+    waits = built.launch(35 * US, 2 * US, name="cudaStreamWaitEvent")
+    if recorded:
+        event = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": by, "wait_on_cuda_event_id": 1}
+        built.slice("cuda_sync", "Stream Wait Event", 35 * US, 0, pid=0, tid=9, device=0, stream=9, correlation=waits,
+                    **event)  # fmt: skip
+    built.operator("aten::add", 40 * US, 30 * US)
+    built.launched_kernel("second", (50 * US, 5 * US), (532 * US, 100 * US), stream=9)
+    built.launch(80 * US, 557 * US, name="cudaDeviceSynchronize")
+    steps = steps_in(load(built))
+    graph = steps.graph
+    (edge,) = np.flatnonzero(graph.kind == EdgeKind.EVENT)
+    assert graph.basis[edge] == (EdgeBasis.RECORDED if recorded else EdgeBasis.SHOWN)
+    plain = Edit(steps)
+    assert plain.step_ns == pytest.approx(637 * US, abs=5 * US)
+    faster = plain.copy()
+    changes.scale(steps, "first", 0.5).apply(faster)
+    assert plain.step_ns - faster.step_ns == pytest.approx(250 * US, abs=US)
+
+
+def test_autograd_hands_over(load: Load) -> None:
+    """The main thread records nothing while autograd's thread launches; then it goes on."""
+    built = KinetoTrace()
+    built.step(1, 0, 1_900 * US)
+    built.operator("aten::mm", 10 * US, 30 * US)
+    built.launched_kernel("forward", (20 * US, 5 * US), (30 * US, 50 * US))
+    for place in range(3):
+        at = (100 + 100 * place) * US
+        name = "autograd::engine::evaluate_function: MmBackward0"
+        built.operator(name, at, 80 * US, tid=7)
+        built.launched_kernel("backward", (at + 50 * US, 5 * US), (at + 60 * US, 20 * US), tid=7)
+    built.operator("aten::add_", 420 * US, 30 * US)
+    built.launched_kernel("optimizer", (430 * US, 5 * US), (440 * US, 20 * US))
+    built.launch(470 * US, 10 * US, name="cudaDeviceSynchronize")
+    steps = steps_in(load(built))
+    assert np.count_nonzero(steps.graph.kind == EdgeKind.HANDOVER) == 2
+    plain = Edit(steps)
+    assert plain.step_ns == 480 * US
+    # Without the second node, 80 us of the other thread's time are gone, and the main thread goes on so much earlier.
+    shorter = plain.copy()
+    rows = (steps.trace.operators["start_ns"] == 200 * US).to_numpy()
+    assert shorter.remove_operators(rows) == 1
+    assert shorter.step_ns == 400 * US
+
+
+def test_nodes_of_a_graph_on_two_streams(load: Load) -> None:
+    built = KinetoTrace()
+    built.step(1, 0, 900 * US)
+    launch = built.launch(10 * US, 20 * US, name="cudaGraphLaunch")
+    for name, stream, start, duration in (("a", 7, 40, 100), ("b", 9, 141, 50), ("c", 7, 192, 100)):
+        built.kernel(name, start * US, duration * US, launch, stream=stream)
+    built.launch(40 * US, 257 * US, name="cudaDeviceSynchronize")
+    steps = steps_in(load(built))
+    assert np.count_nonzero(steps.graph.kind == EdgeKind.GRAPH) == 2
+    plain = Edit(steps)
+    faster = plain.copy()
+    changes.scale(steps, "b", 0.0).apply(faster)
+    assert plain.step_ns - faster.step_ns == pytest.approx(50 * US, abs=US)
+
+
+def test_pageable_copies_hold_the_host(load: Load) -> None:
+    built = KinetoTrace()
+    built.step(1, 0, 900 * US)
+    built.operator("aten::copy_", 10 * US, 420 * US)
+    copy = built.launch(20 * US, 400 * US, name="cudaMemcpyAsync")
+    built.kernel("Memcpy HtoD (Pageable -> Device)", 25 * US, 390 * US, copy, category="gpu_memcpy")
+    built.operator("aten::add", 440 * US, 30 * US)
+    built.launched_kernel("k", (450 * US, 5 * US), (460 * US, 50 * US))
+    built.launch(480 * US, 35 * US, name="cudaDeviceSynchronize")
+    steps = steps_in(load(built))
+    plain = Edit(steps)
+    faster = plain.copy()
+    changes.scale(steps, "aten::copy_", 0.25).apply(faster)
+    assert plain.step_ns - faster.step_ns == pytest.approx(0.75 * 390 * US, abs=6 * US)
+
+
+def test_a_whole_recording_without_steps(load: Load) -> None:
+    built = KinetoTrace()
+    built.operator("aten::mm", 10 * US, 30 * US)
+    built.launched_kernel("k", (20 * US, 5 * US), (30 * US, 500 * US))
+    steps = steps_in(load(built))
+    assert steps.graph.steps == ()
+    assert not steps.synchronized
+    assert steps.graph.step_ns == 520 * US  # from the first operator to the end of the kernel
+
+
+def test_recordings_of_one_kind_alone(load: Load) -> None:
+    assert steps_of(load(KinetoTrace()), link(load(KinetoTrace()))) is None
+    device = KinetoTrace()
+    device.kernel("k", 0, 10 * US)
+    device.kernel("k", 12 * US, 10 * US)
+    assert Edit(steps_in(load(device))).step_ns == 22 * US
+    host = KinetoTrace()
+    host.operator("aten::add", 0, 10 * US)
+    assert steps_in(load(host)).graph.step_ns == 10 * US
+
+
+def test_without_the_profiler_the_host_is_quicker(load: Load) -> None:
+    steps = steps_in(load(host_bound()))
+    edit = Edit(steps)
+    edit.without_profiler()
+    # Before the wait: six pauses with an operator each (2.2 us), six calls of 5 us (1.5 us less), the wait as it was.
+    assert 650 * US - edit.step_ns == pytest.approx(6 * 2_200 + 6 * 1_500, abs=2 * US)
+
+
+def test_what_silence_holds_stays(load: Load) -> None:
+    """300 us of the host without any record between two launches: a graph does not take them away."""
+    built = KinetoTrace()
+    built.step(1, 0, 1_900 * US)
+    for begin in (10 * US, 400 * US):
+        built.operator("aten::mm", begin, 30 * US)
+        built.launched_kernel("k", (begin + 10 * US, 5 * US), (begin + 20 * US, 10 * US))
+    built.launch(440 * US, 10 * US, name="cudaDeviceSynchronize")
+    steps = steps_in(load(built))
+    edit = Edit(steps)
+    edit.launch_as_graph()
+    assert 360 * US <= edit.step_ns <= 400 * US
+
+
+# ---------------------------------------------------------------- changes by name
+
+
+def test_names_that_a_trace_does_not_have_are_refused(load: Load) -> None:
+    steps = steps_in(load(host_bound()))
+    for make in (
+        lambda: changes.remove(steps, "aten::nothing"),
+        lambda: changes.scale(steps, "aten::nothing", 0.5),
+        lambda: changes.no_wait(steps, "aten::nothing"),
+        lambda: changes.to_limit(steps, "aten::op1", ()),
+    ):
+        with pytest.raises(UsageError, match=r"^--"):
+            make()
+
+
+def test_to_the_limit_is_what_limits_say() -> None:
+    analysis = analyze(read(DATA / "findings" / "fp32_inference.json.xz"))
+    steps = steps_of(analysis.trace, analysis.links)
+    assert steps is not None
+    edit = Edit(steps)
+    before = edit.step_ns
+    changes.to_limit(steps, "aten::addmm", analysis.limits).apply(edit)
+    rows = [row for row in analysis.limits if row.operator == "aten::addmm" and row.ideal_ns is not None]
+    lost = sum(row.device_ns - row.ideal_ns * row.calls for row in rows if row.ideal_ns is not None)
+    assert before - edit.step_ns == pytest.approx(lost / analysis.step_count, rel=0.02)
+
+
+# ---------------------------------------------------------------- recorded traces
+
+
+@pytest.mark.parametrize("path", [*TRACES, *PROGRAMS[::4]], ids=lambda path: path.name.split(".")[0])
+def test_recorded_steps_are_replayed(path: Any) -> None:
+    steps = steps_in(read(path))
+    graph = steps.graph
+    # With all residuals the recording comes back, to the nanosecond: so the order and all edges are possible.
+    assert (graph.residual_ns >= 0).all()
+    assert (graph.replayed(residual=graph.residual_ns) == graph.time_ns).all()
+    plain = Edit(steps)
+    assert sum(part.ns for part in critical_path(plain)) == pytest.approx(plain.step_ns)
+    # The short step of three kernels' replays (0.1 ms) is 6 % off, all others less than 1 %.
+    limit = 0.06 if path.name.startswith("cudagraph_replay") else 0.01
+    assert abs(plain.step_ns / graph.step_ns - 1) < limit
+
+
+def test_each_kind_of_edge_is_needed() -> None:
+    """Without waits, or without the order of streams, steps that have them come out far too short."""
+    for name, kind in (
+        ("large_products", EdgeKind.STREAM),
+        ("fp32_inference", EdgeKind.WAIT),
+        ("one_buffer", EdgeKind.EVENT),
+    ):
+        edit = Edit(steps_in(read(DATA / "findings" / f"{name}.json.xz")))
+        before = edit.step_ns
+        edit.lag[edit.graph.kind == kind] = -(1 << 61)
+        assert edit.step_ns < 0.8 * before, name
+
+
+def test_a_step_of_what_was_launched_before_promises_nothing() -> None:
+    plain = Edit(steps_in(read(DATA / "traces" / "gelu_variants.json.gz")))
+    assert residual_share(plain) > 0.05
+
+
+# ---------------------------------------------------------------- random traces
+
+
+def random_trace(random_: random.Random) -> KinetoTrace:
+    """Threads, streams and waits in any order, on one clock; nothing is launched after it began."""
+    built = KinetoTrace()
+    steps = random_.choice((0, 1, 3))
+    time, free = 0, dict.fromkeys((7, 9, 11), 0)
+    for number in range(max(steps, 1)):
+        begin = time
+        for _ in range(random_.randrange(1, 12)):
+            time += random_.randrange(1, 200) * 100
+            tid = random_.choice((100, 100, 100, 7))
+            duration = random_.randrange(10, 400) * 100
+            built.operator(random_.choice(("aten::a", "aten::b")), time, duration, tid=tid)
+            what = random_.random()
+            at = time + duration // 4
+            if what < 0.7:
+                stream = random_.choice(tuple(free))
+                start = max(at + random_.randrange(1, 100) * 100, free[stream])
+                length = random_.randrange(1, 900) * 100
+                built.launched_kernel("k", (at, duration // 4), (start, length), tid=tid, stream=stream)
+                free[stream] = start + length + random_.randrange(30) * 100
+            elif what < 0.85:
+                name = random_.choice(("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"))
+                end = max(*free.values(), at + 1_000)
+                built.launch(at, end - at, name=name, tid=tid)
+                time = end
+            else:
+                built.launch(at, 1_000, name=random_.choice(("cudaEventRecord", "cudaStreamWaitEvent")), tid=tid)
+            time += duration
+        if steps:
+            built.step(number, begin, time - begin + 100)
+            time += 1_000
+    return built
+
+
+def test_random_steps_keep_the_rules(load: Load) -> None:
+    random_ = chance("replay")
+    for _ in range(examples(60)):
+        trace = load(random_trace(random_))
+        steps = steps_in(trace)
+        graph = steps.graph
+        assert (graph.residual_ns >= 0).all()
+        assert (graph.replayed(residual=graph.residual_ns) == graph.time_ns).all()
+        with mock.patch.object(native, "load", return_value=None):
+            slow = graph.replayed()
+        assert (graph.replayed() == slow).all()
+        plain = Edit(steps)
+        assert sum(part.ns for part in critical_path(plain)) == pytest.approx(plain.step_ns)
+        # What only goes away never makes a step longer.
+        activities, calls = np.arange(trace.activities.height), np.arange(trace.launches.height)
+        edits = [plain.copy() for _ in range(7)]
+        edits[0].remove_operators((trace.operators["name"] == "aten::a").to_numpy())
+        edits[1].remove_activities(activities[::2])
+        edits[2].remove_calls(calls[::3])
+        edits[3].cut_waits(calls)
+        edits[4].scale(activities, 0.5)
+        edits[5].without_profiler()
+        edits[6].launch_as_graph()
+        assert max(edit.step_ns for edit in edits) <= plain.step_ns
+        # And what takes longer never makes it shorter.
+        longer = plain.copy()
+        longer.scale(np.arange(trace.activities.height), 3.0)
+        assert longer.step_ns >= plain.step_ns
+
+
+def test_moments_that_wait_for_themselves_make_no_graph() -> None:
+    builder = GraphBuilder()
+    first, second = builder.moment(0), builder.moment(10)
+    builder.edge(first, second, EdgeKind.HOST)
+    builder.edge(second, first, EdgeKind.WAIT)
+    assert builder.built([Span(first, (second,))], (), 1) is None
