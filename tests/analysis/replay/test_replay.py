@@ -95,7 +95,7 @@ def test_a_device_bound_step(load: Load) -> None:
     steps = steps_in(load(device_bound()))
     plain = Edit(steps)
     assert steps.graph.step_ns == (30 + 4 * 301 - 1 + 3) * US
-    # Launches that queue tell nothing of how long a launch takes: the first kernel is thought to begin a little earlier.
+    # Launches that queue tell nothing of how long a launch takes: the first kernel may begin a little earlier.
     assert plain.step_ns == pytest.approx(steps.graph.step_ns, abs=10 * US)
     # Work of the host hides behind the device's: to remove an operator saves its kernel, and the pause after it.
     shorter = plain.copy()
