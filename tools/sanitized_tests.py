@@ -14,6 +14,8 @@ TESTS = [
     "nesting",
     "tiny_traces",
     "old_versions",
+    "part",
+    "replay",
 ]
 BUILD = ROOT / "build" / "sanitized"
 
