@@ -22,6 +22,8 @@ from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.steps import operator_time_on_host, phase_times, steps_of
 from opscope.analysis.idle.timeline import DeviceTimeline, device_timelines
 from opscope.analysis.idle.waits import Waits, waits_of
+from opscope.analysis.replay.build import Steps
+from opscope.analysis.replay.build import steps_of as replayable_steps
 from opscope.analysis.structure.annotations import annotation_table
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
@@ -52,6 +54,7 @@ from opscope.analysis.verdict.step_evidence import (
     StepEvidence,
     busiest,
 )
+from opscope.base.errors import UsageError
 from opscope.base.patterns import lazy_pattern
 from opscope.base.stages import Stage, staged
 from opscope.base.summary import Bar, Summarised, Summary
@@ -398,9 +401,18 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             inputs=lambda: self._inputs,
             places=lambda: self.places,
             backward=lambda: self.backward_pass,
+            replayable=lambda: self.replayable,
             target=target,
         )
         return findings_of(recording)
+
+    @functools.cached_property
+    def replayable(self) -> Steps | None:
+        """A few steps as a graph that can be replayed; None where nothing can be, or a step is too long for it."""
+        try:
+            return replayable_steps(self.trace, self.links)
+        except UsageError:
+            return None
 
     @functools.cached_property
     def iterations(self) -> tuple[IterationRow, ...]:

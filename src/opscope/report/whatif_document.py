@@ -10,17 +10,12 @@ from opscope.analysis.replay.changes import Change
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind
 from opscope.analysis.replay.path import critical_path, residual_share
+from opscope.analysis.replay.promise import MOST_ERROR, MOST_MISSED, MOST_RESIDUAL
 from opscope.base.units import format_count, format_ns, format_share
 from opscope.documents.whatif import ChangeRow, CriticalRow, EdgeCount, WhatIfDocument
 from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, field_values, table_of
 
-# Of 75 recorded traces ten had more residual than this; their replay without residuals was up to 98 % off.
-MOST_RESIDUAL: Final = 0.05
-# Nine in ten of the same traces replay within 0.4 %: what is further off is not understood.
-MOST_ERROR: Final = 0.02
-# The estimated step without a profiler was within 8 % of the measured one in nine of ten programs.
-MOST_MISSED: Final = 0.1
 _FIELDS: Final = ("change", "targets", "saving_ns", "adds_ns", "assumption")
 
 

@@ -16,6 +16,7 @@ from opscope.analysis.advice.host_copies import copies
 from opscope.analysis.advice.host_work import host_work, input_pipeline
 from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import cold_start, recompilation
+from opscope.analysis.advice.replayed import Replayed
 from opscope.analysis.advice.rule import AdviceRule, RuleDescription, percent
 from opscope.analysis.advice.saving_text import saving_text
 from opscope.analysis.advice.several_devices import devices_take_turns
@@ -95,6 +96,7 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
     if evidence.is_warm_up:
         return _named(context, list(cold_start(context)) or [_warm_up(context)])
     drafts = [context.beside_others(draft) for found in _drafts(context) for draft in found]
+    drafts = _replayed(context, drafts)
     if evidence.host_unknown is not None:
         drafts = [draft for draft in drafts if draft.rule not in _OF_THE_HOST]  # what the host did is unknown
     drafts = [draft for draft in drafts if draft.saving.high >= LEAST_SHARE * context.step_ns]
@@ -106,6 +108,13 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
         drafts = [*near_limit(context, possible=possible), *drafts]
     return _named(context, drafts or list(dearest(context)))
+
+
+def _replayed(context: Context, drafts: list[Draft]) -> list[Draft]:
+    """Return the findings with what they save by replay, where the steps can be replayed and show it."""
+    if not any(draft.remedy for draft in drafts) or (steps := Replayed.of(context)) is None:
+        return drafts
+    return [steps.replayed(draft) for draft in drafts]
 
 
 def _drafts(context: Context) -> list[list[Draft]]:

@@ -1,7 +1,7 @@
 """Rules on attention."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -14,6 +14,8 @@ from opscope.analysis.advice.context import (
     general,
     measured,
 )
+from opscope.analysis.advice.remedies import all_of, reaches, scaled, taking
+from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.costs.sums import UNLINKED
 from opscope.base.units import format_ns, format_share
@@ -22,6 +24,7 @@ from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
 from opscope.knowledge.costs import Product
+from opscope.knowledge.reach import Assumed, reach_of
 
 # Of the peak: what fused attention reaches at worst and at best.
 _FUSED_AT_WORST: Final = 0.3
@@ -91,7 +94,34 @@ def eager_attention(context: Context) -> Iterator[Draft]:
         wrong_if="the attention weights themselves are needed, or the scores are changed in a way that it does "
         "not offer",
         claims=claims_of(found),
+        remedy=_fused(context, found, sum(row.calls for row in softmaxes)),
     )  # fmt: skip
+
+
+# Of the time of what passes over the scores (scaling, masks, dropout, the softmax), where the fused kernel leaves some.
+_PASSES_LEFT: Final = (0.15, 0.0, 0.0)
+
+
+def _fused(context: Context, rows: Sequence[LimitRow], attentions: int) -> Remedy:
+    """Return the change to fused attention.
+
+    Args:
+        context: what rules look at.
+        rows: products and passes over the scores.
+        attentions: how often attention is computed.
+    """
+    products = [row for row in rows if row.product]
+    each = sum(row.calls for row in products) / max(attentions, 1)
+    kind = "attention" if each < _WITH_BACKWARD else "attention_training"
+
+    def time(row: LimitRow, assumed: Assumed) -> float:
+        reach = reach_of(kind, assumed)
+        return _fused_ns(row) / reach.share + reach.overhead_ns / each
+
+    passes = context.activities_of(row for row in rows if not row.product)
+    return Remedy(
+        f"fused attention at {reaches(kind)}", all_of(taking(context, products, time), scaled(passes, _PASSES_LEFT))
+    )
 
 
 def _attention_by_names(context: Context) -> Iterator[Draft]:
@@ -124,6 +154,7 @@ def _attention_by_names(context: Context) -> Iterator[Draft]:
 
 
 _OF_ATTENTION: Final = ("aten::bmm", "aten::_softmax", "aten::_softmax_backward_data")
+_WITH_BACKWARD: Final = 4  # products per softmax: two of the forward pass, and four of the backward pass
 _BATCHED: Final = ("aten::bmm", "aten::baddbmm", "aten::mm")
 _SOFTMAX: Final = ("aten::_softmax", "aten::_safe_softmax")
 _NO_PASSES: Final = (UNLINKED, str(Category.MATRIX), str(Category.CONVOLUTION))

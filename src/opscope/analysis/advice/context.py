@@ -10,11 +10,13 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opscope.analysis.costs.limits import mostly_modelled
+from opscope.analysis.advice.remedy import Remedy
+from opscope.analysis.costs.limits import mostly_modelled, peaks_of
 from opscope.analysis.idle.gaps import Place, Places
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.idle.waits import Waits
+from opscope.analysis.replay.build import Steps
 from opscope.analysis.structure.api_masks import any_name, names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.autograd import BackwardPass
@@ -28,6 +30,7 @@ from opscope.documents.findings import Fact, Rule, StepBasis, Where
 from opscope.documents.limits import LimitRow
 from opscope.documents.statements import Basis
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
+from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.kinds import communicates
 from opscope.readers.formats import format_named
 from opscope.trace.model import DeviceProperties, Trace
@@ -36,6 +39,7 @@ LEAST_SHARE: Final = 0.02  # of the step: a smaller saving is not worth a line
 _SIDE_BY_SIDE: Final = 1.02  # summed durations over busy time: from here on, streams count as running at once
 # The kinds of waiting in which the host sits in a call.
 _SITTING: Final = (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.COLD_START)
+_NONE: Final[Ints] = np.zeros(0, np.int64)
 _LOOKED_AT: Final = 32  # calls of an operator, to tell where it is called from
 
 
@@ -77,6 +81,7 @@ class Draft(Struct, frozen=True, kw_only=True):
         claims: the time that it would save, as names of rows of work or of kinds of idle time. Findings that share a
             claim overlap.
         alone: whether it saves nothing while other work runs.
+        remedy: the change as an edit of the replayed steps; None where no replay can tell what it saves.
     """
 
     rule: Rule
@@ -89,6 +94,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     wrong_if: str
     claims: frozenset[str] = field(default_factory=frozenset)
     alone: bool = False
+    remedy: Remedy | None = None
 
 
 def measured(text: str) -> Fact:
@@ -140,6 +146,7 @@ class Recording(Struct, frozen=True, kw_only=True):
         evidence: what the verdict on a step rests on.
         inputs: computes per activity its operator and that operator's inputs.
         places, backward: computed on demand, as ``inputs`` is.
+        replayable: builds a few steps as a graph; None where they cannot be replayed.
         target: what opscope profiled; None for a trace that it did not record.
     """
 
@@ -152,6 +159,7 @@ class Recording(Struct, frozen=True, kw_only=True):
     inputs: Callable[[], pl.DataFrame]
     places: Callable[[], Places]
     backward: Callable[[], BackwardPass]
+    replayable: Callable[[], Steps | None]
     target: str | None
 
 
@@ -159,7 +167,7 @@ class Context:
     """A recording, and what its steps spend their time on. Times are nanoseconds a step, or of the whole recording.
 
     Attributes:
-        trace, links, host, evidence, backward, target: of the recording.
+        trace, links, host, evidence, backward, replayable, target: of the recording.
         work: rows of the activities of the busiest device that the steps launched.
         device: the timeline of the busiest device.
         rows: its work with its limits.
@@ -171,7 +179,7 @@ class Context:
     def __init__(self, recording: Recording) -> None:
         self.trace, self.links, self.host = recording.trace, recording.links, recording.host
         self.evidence = recording.evidence
-        self.backward, self.target = recording.backward, recording.target
+        self.backward, self.target, self.replayable = recording.backward, recording.target, recording.replayable
         self._inputs, self._places = recording.inputs, recording.places
         self.cost, self.steps = recording.evidence.cost, recording.evidence.steps or 1
         self.device: DeviceTimeline = busiest(recording.evidence.devices)
@@ -187,6 +195,11 @@ class Context:
     def properties(self) -> DeviceProperties | None:
         """What the trace records of the busiest device; None where it lists no properties."""
         return next((item for item in self.trace.devices if item.index == self.device.device), None)
+
+    @cached_property
+    def peaks(self) -> Peaks | None:
+        """What the busiest device can do at most; None where that is not known."""
+        return peaks_of(self.trace.devices).get(self.device.device)
 
     @property
     def has_tensor_cores_for_fp32(self) -> bool:
@@ -420,6 +433,20 @@ class Context:
     def inputs_of(self, rows: Ints) -> pl.Series:
         """Return the input shapes of some activities' operators as JSON text; null where none were recorded."""
         return self._inputs()[rows]["input_dims"].cast(pl.String)
+
+    def activities_of(self, rows: Iterable[LimitRow]) -> Ints:
+        """Return the activities that some rows of work are made of, as rows of the trace's activities."""
+        mine = [self._by_claim.get(claim, _NONE) for claim in sorted(claims_of(rows))]
+        found: Ints = np.concatenate([_NONE, *mine])
+        return found
+
+    @cached_property
+    def _by_claim(self) -> dict[str, Ints]:
+        """Per claim the activities of the steps' work that it is about."""
+        keys = self._claim_keys(self.work).with_columns(pl.Series("activity", self.work))
+        *of_claim, last = keys.columns
+        groups = keys.group_by(of_claim, maintain_order=True).agg(last)
+        return {_claim(*key): np.array(rows, np.int64) for *key, rows in groups.iter_rows()}
 
     def claims_of_activities(self, rows: Ints) -> frozenset[str]:
         """Return the claims of a finding on some activities: the rows of work that they are part of."""

@@ -21,21 +21,26 @@ from opscope.analysis.advice.context import (
     measured,
 )
 from opscope.analysis.advice.optimizer import in_optimizer
+from opscope.analysis.advice.remedies import reaches, scaled, taking
+from opscope.analysis.advice.remedy import Apply, Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.costs.limits import MOSTLY_MOVING, moving_share
+from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import step_table
-from opscope.base.units import format_ns
+from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Where
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
 from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.dtypes import recorded_dtype
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
+from opscope.knowledge.reach import Assumed, reach_of
 
 _MOST_OF_CHAIN: Final = 0.95
 # Of the time of such copies, what a change saved at least and at most in benchmarks/programs.py.
@@ -102,7 +107,59 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
         action="torch.compile the function around them: one kernel then reads its inputs and writes its result once",
         wrong_if="something in between needs the intermediate results",
         claims=context.claims_of_activities(parts),
+        remedy=_merged(context, chains),
     )
+
+
+_KEPT: Final = 0.5  # of a chain's time stays in the low replay of training: results that the backward pass needs
+
+
+@lru_cache(maxsize=1 << 14)
+def _bytes(dims: str | None, types: str | None) -> int:
+    """Return the bytes of the largest input of a call; 0 where none has a known shape and type."""
+    call = RecordedCall.read(dims, types, None)
+    sizes = (
+        math.prod(shape) * dtype.size_bytes
+        for shape, name in (zip(call.dims, call.types, strict=False) if call else ())
+        if shape and (dtype := recorded_dtype(name)) is not None
+    )
+    return max(sizes, default=0)
+
+
+def _merged(context: Context, chains: list[Ints]) -> Remedy:
+    """Return the change of each chain to one kernel that reads the first input and writes the last result."""
+    firsts = np.array([chain[0] for chain in chains])
+    others = np.concatenate([chain[1:] for chain in chains])
+    duration = column(context.trace.activities, "duration_ns")
+    now, longest = (np.array([function(duration[chain]) for chain in chains]) for function in (np.sum, np.max))
+    moved = _moved(context, chains)
+    bandwidth = None if context.peaks is None else context.peaks.memory_bytes_per_s
+    trains = bool(context.backward().inside.any())
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        reach = reach_of("one_pass", assumed)
+        known = (moved > 0) & (bandwidth is not None)
+        one = np.where(known, moved * (NS_PER_S / (bandwidth or 1)) / reach.share + reach.overhead_ns, longest)
+        if assumed is Assumed.LOW:
+            one = np.where(known & (not trains), one, np.maximum(one, _KEPT * now))
+        found = edit.take(firsts, np.minimum(one, now).astype(np.int64))
+        edit.remove_work(others)
+        return found
+
+    return Remedy(
+        f"each chain as one kernel that reads its first input and writes its last result once, at {reaches('one_pass')}"
+        + ("; in training half of its time stays (low)" if trains else ""),
+        apply,
+    )
+
+
+def _moved(context: Context, chains: list[Ints]) -> Ints:
+    """Return per chain the bytes of its first input and its last result; 0 where they are not known."""
+    ends = np.array([(chain[0], chain[-1]) for chain in chains]).reshape(-1)
+    owner = context.links.activity_operator[ends]
+    inputs = context.trace.operators.select(pl.col("input_dims", "input_types").cast(pl.String))[owner]
+    sizes = np.array([_bytes(dims, types) for dims, types in inputs.iter_rows()], np.int64).reshape(-1, 2)
+    return np.where((sizes > 0).all(axis=1), sizes.sum(axis=1), 0)
 
 
 def _chains(context: Context) -> list[Ints]:
@@ -227,7 +284,8 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
         ),
         action="model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
         wrong_if="layers between the convolutions only work on NCHW",
-        claims=context.claims_of_activities(np.concatenate([rows for *_, rows in converting])),
+        claims=context.claims_of_activities(conversions := np.concatenate([rows for *_, rows in converting])),
+        remedy=Remedy("no conversions; three tenths of their time stay (low)", scaled(conversions, (0.3, 0.0, 0.0))),
     )  # fmt: skip
 
 
@@ -275,7 +333,22 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
         "its cache keeps the converted weights",
         wrong_if="the converted tensors are no weights",
         claims=claims_of(rows),
+        remedy=Remedy(
+            "the repeated conversions go, with their launches; a tenth of their time stays (low)",
+            _without_some(context.activities_of(rows), again),
+        ),
     )  # fmt: skip
+
+
+def _without_some(activities: Ints, share: float) -> Apply:
+    """Return the change that removes a share of activities, evenly spread; nine tenths of that for the low replay."""
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        if assumed is Assumed.LOW:
+            return edit.scale(activities, 1 - 0.9 * share)
+        return edit.remove_work(activities) if share == 1 else edit.scale(activities, 1 - share)
+
+    return apply
 
 
 def _casts_weight(row: LimitRow, weights: set[tuple[int, int]]) -> bool:
@@ -336,6 +409,10 @@ def contiguous_copies(context: Context) -> Iterator[Draft]:
         "what follows",
         wrong_if="the copy is wanted",
         claims=claims_of(rows),
+        remedy=Remedy(
+            "no such copies; six tenths of their time stay (low)",
+            scaled(context.activities_of(rows), (0.6, 0.0, 0.0)),
+        ),
     )  # fmt: skip
 
 
@@ -372,6 +449,11 @@ def device_copies(context: Context) -> Iterator[Draft]:
         action="write the result where it is needed (out=, one preallocated buffer), or use a view instead of clone()",
         wrong_if="the copy is changed while the original is still needed",
         claims=claims_of(rows),
+        remedy=Remedy(
+            "none of these copies (high), half of their time (likely), all of them as they are (low): whether they are "
+            "needed, no trace tells",
+            scaled(context.activities_of(rows), (1.0, 0.5, 0.0)),
+        ),
     )
 
 
@@ -408,7 +490,17 @@ def grown_copies(context: Context) -> Iterator[Draft]:
         "row; read cache[:, : n + 1]",
         wrong_if="the tensor as it was before is needed as well, or the largest size is not known",
         claims=claims_of(rows),
+        remedy=Remedy(
+            "what is added is written alone, a part of each copy by its size; three tenths of the copies stay (low)",
+            taking(context, rows, _added_alone),
+        ),
     )  # fmt: skip
+
+
+def _added_alone(row: LimitRow, assumed: Assumed) -> float:
+    """Return how long it takes to write what was added, in nanoseconds."""
+    left = 0.3 if assumed is Assumed.LOW else 1 - _largest_share(row)
+    return max(left * row.call_ns, reach_of("one_pass", assumed).overhead_ns)
 
 
 def _of_copies(context: Context, time: float) -> Range:

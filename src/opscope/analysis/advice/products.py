@@ -6,13 +6,16 @@ from typing import Final
 from msgspec import Struct
 
 from opscope.analysis.advice.context import Context, Draft, Range, claims_of, derived, general, measured
+from opscope.analysis.advice.remedies import all_of, kind_of, reaches, reaching, taking
+from opscope.analysis.advice.remedy import Apply, Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
-from opscope.base.units import format_ns, format_share
+from opscope.base.units import NS_PER_S, format_ns, format_share
 from opscope.documents.findings import Rule
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.kernels.kinds import communicates
+from opscope.knowledge.reach import Assumed, reach_of
 
 _NS_PER_US: Final = 1_000.0
 # Shares of their limit that products reach: in a well-chosen kernel for large sizes, and at worst.
@@ -154,6 +157,10 @@ def fp32_products(context: Context) -> Iterator[Draft]:
         action=matter.action,
         wrong_if=matter.wrong_if,
         claims=claims_of([*rows, *named]),
+        remedy=Remedy(
+            f"{lower.upper()} at {reaches(kind_of(first, lower))}",
+            all_of(_in_precision(context, rows, lower), _shorter(context, named, matter)),
+        ),
     )
 
 
@@ -198,7 +205,30 @@ def unaligned_sizes(context: Context) -> Iterator[Draft]:
         action=f"pad these sizes: {padded} (a vocabulary: nn.Embedding and the output layer)",
         wrong_if="the operands are not contiguous, so that their strides keep the fast kernels away",
         claims=claims_of(rows),
+        remedy=_well_chosen(context, rows, first),
     )
+
+
+def _well_chosen(context: Context, rows: Sequence[LimitRow], first: LimitRow) -> Remedy:
+    """Return the change to kernels that suit the products' sizes."""
+    return Remedy(
+        f"products at {reaches(kind_of(first, first.precision))}", reaching(context, rows, lambda row: row.ideal_ns)
+    )
+
+
+def _in_precision(context: Context, rows: Sequence[LimitRow], precision: str) -> Apply:
+    """Return the change of products to their next lower precision."""
+
+    def time(row: LimitRow, assumed: Assumed) -> float:
+        return reach_of(kind_of(row, precision), assumed).time_ns(_at_lower(row))
+
+    return taking(context, rows, time)
+
+
+def _shorter(context: Context, rows: Sequence[LimitRow], matter: _Matter) -> Apply:
+    """Return the change of products whose sizes were not recorded."""
+    gone = (matter.least_of_time, (matter.least_of_time + matter.most_of_time) / 2, matter.most_of_time)
+    return taking(context, rows, lambda row, assumed: (1 - gone[assumed]) * row.call_ns)
 
 
 def _alignment(row: LimitRow) -> str | None:
@@ -231,6 +261,7 @@ def _by_name(context: Context, rule: Rule, rows: Sequence[LimitRow], matter: _Ma
         action=matter.action,
         wrong_if=matter.wrong_if,
         claims=claims_of(rows),
+        remedy=Remedy(f"{low:.0%} (low) to {high:.0%} (high) less time for each", _shorter(context, rows, matter)),
     )
 
 
@@ -286,25 +317,59 @@ def slow_product_kernel(context: Context) -> Iterator[Draft]:
         "batches)",
         wrong_if="the sizes are too small for the device, or the operands' layout is needed as it is",
         claims=claims_of(slow),
+        remedy=_well_chosen(context, slow, first),
     )
 
 
-def _in_bfloat16(row: LimitRow) -> float:
-    """Return how long a product of doubles takes in bfloat16: half of its time at the next lower precision."""
-    return (row.lower_ideal_ns or row.call_ns) / 2
+# Bytes of an element over those of a double: TF32's and bfloat16's.
+_OF_DOUBLES: Final = {"tf32": 4 / 8, "bf16": 2 / 8}
+
+
+def _ideal_in(context: Context, row: LimitRow, precision: str) -> float | None:
+    """Return the least time of a product of doubles at another precision, in nanoseconds; None where unknown."""
+    peaks = context.peaks
+    if peaks is None or precision not in peaks.rates or row.flop is None or not peaks.memory_bytes_per_s:
+        return None
+    moved = (row.least_bytes or 0) * _OF_DOUBLES[precision]
+    return max(row.flop / peaks.rates[precision], moved / peaks.memory_bytes_per_s) * NS_PER_S
+
+
+def _without_doubles(context: Context, rows: Sequence[LimitRow]) -> Remedy | None:
+    """Return the change of a program to bfloat16 (likely, high) or single precision with TF32 (low)."""
+    if context.peaks is None or not {"tf32", "bf16"} <= context.peaks.rates.keys():
+        return None
+
+    def time(row: LimitRow, assumed: Assumed) -> float:
+        precision = "tf32" if assumed is Assumed.LOW else "bf16"
+        limit = _ideal_in(context, row, precision)
+        return row.call_ns if limit is None else reach_of(kind_of(row, precision), assumed).time_ns(limit)
+
+    # What else works on doubles passes over half or a quarter of the bytes.
+    others = [row for row in context.rows if not row.product and '"double"' in (row.input_types or "")]
+    passing = taking(
+        context, others, lambda row, assumed: row.call_ns * _OF_DOUBLES["tf32" if assumed is Assumed.LOW else "bf16"]
+    )
+    return Remedy(
+        f"products in bfloat16 at {reaches('product_16')}; in single precision with TF32 (low); other work on doubles "
+        "in proportion to its bytes",
+        all_of(taking(context, rows, time), passing),
+    )
 
 
 def _doubles(context: Context, rows: Sequence[LimitRow]) -> Draft:
     first = _costliest(rows)
+
+    def in_bfloat16(row: LimitRow) -> float:
+        ideal = _ideal_in(context, row, "bf16")
+        return row.call_ns if ideal is None else ideal
+
     return Draft(
         rule=Rule.SLOW_PRODUCT_KERNEL,
         title=_DOUBLES.title.format(time=format_ns(_time(context, rows)), words=context.words),
         where=context.where_of_row(first),
-        saving=context.of_device(0.0, _lost(context, rows, _in_bfloat16, _BF16_OF_DOUBLES)),
+        saving=context.of_device(0.0, _lost(context, rows, in_bfloat16, _BF16_OF_DOUBLES)),
         derivation=f"their time less what bfloat16 takes at {percent(_BF16_OF_DOUBLES)} of its limit (high); single "
-        "precision without "
-        "TF32 may gain "
-        "nothing on this device (low)",
+        "precision without TF32 may gain nothing on this device (low)",
         evidence=(
             measured(f"{_sizes(first)} takes {format_ns(first.call_ns)} with inputs {first.input_types}"),
             measured(f"{format_share(_time(context, rows), context.busy_ns)} of the device's busy time"),
@@ -312,6 +377,7 @@ def _doubles(context: Context, rows: Sequence[LimitRow]) -> Draft:
         action=_DOUBLES.action,
         wrong_if=_DOUBLES.wrong_if,
         claims=claims_of(rows),
+        remedy=_without_doubles(context, rows),
     )
 
 
@@ -369,7 +435,21 @@ def small_grid(context: Context) -> Iterator[Draft]:
         wrong_if="other kernels run beside these on other streams",
         claims=claims_of(rows),
         alone=True,
+        remedy=Remedy(
+            f"such kernels at {_OF_GRID[1]:.0%} ({_OF_GRID[0]:.0%} to {_OF_GRID[2]:.0%}) of their limit; without a "
+            "model, of the time that all multiprocessors together need",
+            taking(context, rows, lambda row, assumed: _on_all(row, available) / _OF_GRID[assumed]),
+        ),
     )  # fmt: skip
+
+
+# Of the limit, in kernels that share the work of few thread blocks out: before they can, they meet once more.
+_OF_GRID: Final = (0.2, 0.5, 0.85)
+
+
+def _on_all(row: LimitRow, available: int) -> float:
+    """Return the least time of a call on all multiprocessors, in nanoseconds."""
+    return row.call_ns * (row.thread_blocks or 1) / available if row.ideal_ns is None else row.ideal_ns
 
 
 def _is_small(row: LimitRow, available: int) -> bool:

@@ -81,7 +81,63 @@ class Edit:
         streams = self.graph.kind == EdgeKind.STREAM
         self.lag[streams] = np.minimum(self.lag[streams], gap_ns)
 
+    def take(self, activities: Ints, duration_ns: Ints) -> int:
+        """Set the durations of some activities; return how many of them the steps have.
+
+        Args:
+            activities: rows of the trace's activities.
+            duration_ns: how long each of them takes.
+        """
+        edges = self._edges(EdgeKind.ACTIVITY, activities)
+        order = np.argsort(activities, kind="stable")
+        place = order[np.searchsorted(activities, self.graph.row[edges], sorter=order)]
+        self.lag[edges] = duration_ns[place]
+        return len(edges)
+
+    def remove_work(self, activities: Ints, *, of_host: float = 1.0) -> int:
+        """Remove some activities, their launches, and the operators that launch nothing else.
+
+        Args:
+            activities: rows of the trace's activities.
+            of_host: which share of those operators' time on the host goes with them, from 0 to 1.
+
+        Returns:
+            How many of the activities the steps have.
+        """
+        found = self.remove_activities(activities)
+        links, parent = self.steps.links, self.steps.links.operators.parent
+        launches = links.activity_launch[activities]
+        self.remove_calls(launches[launches >= 0])
+        known = links.activity_operator
+        going = np.zeros(len(known), np.bool_)
+        going[activities] = True
+        counts = [
+            links.operators.subtree_sums(np.bincount(known[mask & (known >= 0)], minlength=len(parent)))
+            for mask in (np.ones(len(known), np.bool_), going)
+        ]
+        whole = (counts[1] > 0) & (counts[0] == counts[1])
+        self.remove_host_of(whole & ~np.append(whole, False)[parent], of_host)
+        return found
+
+    def let_run_on(self, edges: Ints) -> None:
+        """Let a stream go on without waiting for an event.
+
+        Args:
+            edges: which of the graph's edges go.
+        """
+        self.lag[edges] = NEVER
+        self.residual[self._target[edges]] = 0
+
     # ---- the host
+
+    def scale_host(self, factor: float) -> None:
+        """Multiply the host's own time, between calls and in calls that do not wait."""
+        host = np.isin(self.graph.kind, (EdgeKind.HOST, EdgeKind.CALL, EdgeKind.HANDOVER))
+        self.lag[host] = np.rint(self.lag[host] * factor).astype(np.int64)
+
+    def delay(self, moments: Ints, by_ns: int) -> None:
+        """Let some moments come later than all that they wait for."""
+        self.residual[moments] += by_ns
 
     def remove_calls(self, calls: Ints) -> int:
         """Let some API calls take no time, and wait for nothing; return how many the steps have."""
@@ -102,8 +158,8 @@ class Edit:
         self.residual[self._target[waits]] = 0
         return len(np.unique(self.graph.row[waits]))
 
-    def remove_host(self, thread: int, spans: Intervals) -> None:
-        """Take stretches of a thread's time out of its pauses and calls."""
+    def remove_host(self, thread: int, spans: Intervals, share_gone: float = 1.0) -> None:
+        """Take stretches of a thread's time, or a share of them, out of its pauses and calls."""
         graph = self.graph
         mine = np.flatnonzero(
             np.isin(graph.kind, (EdgeKind.HOST, EdgeKind.CALL)) & (graph.thread[graph.source] == thread)
@@ -111,7 +167,7 @@ class Edit:
         begin, end = graph.time_ns[graph.source[mine]], graph.time_ns[self._target[mine]]
         taken = _inside(spans, begin, end)
         # What a wait or a hand-over has taken out of a lag already is not taken out twice.
-        share = np.where(end > begin, 1 - taken / np.maximum(end - begin, 1), 1.0)
+        share = np.where(end > begin, 1 - share_gone * taken / np.maximum(end - begin, 1), 1.0)
         self.lag[mine] = np.rint(self.lag[mine] * np.clip(share, 0, 1)).astype(np.int64)
 
     def remove_operators(self, operators: Bools) -> int:
@@ -123,36 +179,53 @@ class Edit:
         Returns:
             How many operators of the steps go, without those inside others that go.
         """
-        links, table = self.steps.links, self.steps.trace.operators
+        links = self.steps.links
         around = nearest(links.operators.parent, operators)
         gone = np.append(around >= 0, False)
         self.remove_activities(np.flatnonzero(gone[links.activity_operator]))
         self.remove_calls(np.flatnonzero(gone[links.launch_operator]))
         parent = links.operators.parent
-        outermost = operators & ~gone[parent]
-        start, end, thread = column(table, "start_ns"), end_of(table), column(table, "thread")
-        chosen = self.steps.chosen
-        outermost &= (start >= chosen.begin_ns) & (start < chosen.end_ns)
-        for number in np.unique(thread[outermost]).tolist():
-            rows = outermost & (thread == number)
-            self.remove_host(number, Intervals.union_of(start[rows], end[rows]))
-        return int(outermost.sum())
+        return self.remove_host_of(operators & ~gone[parent])
 
-    def launch_as_graph(self) -> None:
-        """Launch each step's work at once: the host dispatches nothing; it still waits, and does other work."""
+    def remove_host_of(self, operators: Bools, share_gone: float = 1.0) -> int:
+        """Take the time of some operators, none inside another, out of their threads; return how many the steps have.
+
+        Args:
+            operators: per operator of the trace whether it goes.
+            share_gone: which share of their time goes, from 0 to 1.
+        """
+        table, chosen = self.steps.trace.operators, self.steps.chosen
+        start, end, thread = column(table, "start_ns"), end_of(table), column(table, "thread")
+        inside = operators & (start >= chosen.begin_ns) & (start < chosen.end_ns)
+        for number in np.unique(thread[inside]).tolist():
+            rows = inside & (thread == number)
+            self.remove_host(number, Intervals.union_of(start[rows], end[rows]), share_gone)
+        return int(inside.sum())
+
+    def launch_as_graph(self, gap_ns: int = GRAPH_GAP_NS, launch_ns: int = 0, *, work_stays_ns: int = 0) -> None:
+        """Launch each step's work at once: the host dispatches nothing; it still waits, and does other work.
+
+        Args:
+            gap_ns: the pause between two kernels.
+            launch_ns: how long the launch takes.
+            work_stays_ns: other work of the host stays from this length on.
+        """
         graph = self.graph
-        pauses = np.flatnonzero(graph.kind == EdgeKind.HOST)
+        pauses = np.flatnonzero(np.isin(graph.kind, (EdgeKind.HOST, EdgeKind.HANDOVER)))
         _, _, silent = self._contents(pauses)
+        silent[silent < work_stays_ns] = 0
         self.lag[pauses] = np.minimum(self.lag[pauses], silent)
         calls = np.flatnonzero(graph.kind == EdgeKind.CALL)
         self.lag[calls] = 0
         self.residual[self._target[calls]] = 0
-        self.pause_at_most(GRAPH_GAP_NS)
+        self.pause_at_most(gap_ns)
+        begins = np.isin(graph.source, [span.start for span in graph.spans]) & (graph.kind == EdgeKind.HOST)
+        self.lag[begins] += launch_ns
 
     def without_profiler(self) -> None:
         """Take out what recording cost the host: so much per operator, frame and call."""
         graph = self.graph
-        pauses = np.flatnonzero(graph.kind == EdgeKind.HOST)
+        pauses = np.flatnonzero(np.isin(graph.kind, (EdgeKind.HOST, EdgeKind.HANDOVER)))
         operators, frames, silent = self._contents(pauses)
         own = np.maximum(self.lag[pauses] - silent, 0)
         less = np.maximum(own - OPERATOR_NS * operators - FRAME_NS * frames, (STAYS * own).astype(np.int64))
@@ -163,25 +236,30 @@ class Edit:
     # ---- what lies in pauses
 
     def _contents(self, edges: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return per pause how many operators and frames begin in it, and how long nothing was recorded there."""
+        """Return per pause how many operators and frames begin in it, and how long nothing was recorded there.
+
+        What lies between a moment of one thread and one of another, which it hands over to, may be of both.
+        """
         graph, trace = self.graph, self.steps.trace
         begin, end = graph.time_ns[graph.source[edges]], graph.time_ns[self._target[edges]]
-        thread = graph.thread[graph.source[edges]]
+        thread, to = graph.thread[graph.source[edges]], graph.thread[self._target[edges]]
         counts = [np.zeros(len(edges), np.int64) for _ in range(2)]
-        silent = np.zeros(len(edges), np.int64)
-        for number in np.unique(thread).tolist():
-            mine = np.flatnonzero(thread == number)
+        silent = np.full(len(edges), np.iinfo(np.int64).max)
+        for number in np.unique(np.append(thread, to)).tolist():
+            mine = np.flatnonzero((thread == number) | (to == number))
             moments = []
             for count, table in zip(counts, (trace.operators, trace.frames), strict=True):
                 rows = table.filter(pl.col("thread") == number)
                 starts = np.sort(column(rows, "start_ns"))
-                count[mine] = np.searchsorted(starts, end[mine]) - np.searchsorted(starts, begin[mine])
+                count[mine] += np.searchsorted(starts, end[mine]) - np.searchsorted(starts, begin[mine])
                 moments += [starts, end_of(rows)]
             every = np.sort(np.concatenate(moments))
+            silent[mine[end[mine] - begin[mine] <= SILENT_NS]] = 0
             for place in mine[end[mine] - begin[mine] > SILENT_NS].tolist():
                 low, high = np.searchsorted(every, [begin[place], end[place]])
                 pauses = np.diff(np.concatenate([[begin[place]], every[low:high], [end[place]]]))
-                silent[place] = int(pauses[pauses > SILENT_NS].sum())
+                # Of two threads the one that records more is the one that works.
+                silent[place] = min(silent[place], int(pauses[pauses > SILENT_NS].sum()))
         return counts[0], counts[1], silent
 
     def _edges(self, kind: EdgeKind, rows: Ints) -> Ints:

@@ -1,0 +1,107 @@
+"""Changes of the replayed steps that several rules advise."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from opscope.analysis.advice.context import Context
+from opscope.analysis.advice.remedy import Apply
+from opscope.analysis.replay.edit import Edit
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.nesting import Ints
+from opscope.documents.limits import LimitRow
+from opscope.knowledge.categories import Category
+from opscope.knowledge.reach import Assumed, reach_of
+
+_TF32: Final = ("tf32", "fp32")
+
+
+def kind_of(row: LimitRow, precision: str | None) -> str:
+    """Return which table of `opscope.knowledge.reach` tells what a product reaches at a precision."""
+    what = "convolution" if row.category == str(Category.CONVOLUTION) else "product"
+    return f"{what}_{'tf32' if precision in _TF32 else '16'}"
+
+
+def reaches(kind: str) -> str:
+    """Return what a kind of work is assumed to reach, in words."""
+    low, likely, high = (reach_of(kind, assumed).share for assumed in Assumed)
+    return f"{likely:.0%} ({low:.0%} to {high:.0%}) of the limit, less for short calls"
+
+
+def taking(context: Context, rows: Sequence[LimitRow], time_ns: Callable[[LimitRow, Assumed], float]) -> Apply:
+    """Return the change that lets calls take some time each, but never more than they do.
+
+    Args:
+        context: what rules look at.
+        rows: the calls.
+        time_ns: how long one takes, in nanoseconds.
+    """
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        found = 0
+        for row in rows:
+            if row.call_ns:
+                found += edit.scale(context.activities_of([row]), min(1.0, time_ns(row, assumed) / row.call_ns))
+        return found
+
+    return apply
+
+
+def reaching(
+    context: Context, rows: Sequence[LimitRow], ideal_ns: Callable[[LimitRow], float | None], kind: str | None = None
+) -> Apply:
+    """Return the change that lets calls take what well-chosen kernels take; calls without a limit stay as they are.
+
+    Args:
+        context: what rules look at.
+        rows: the calls.
+        ideal_ns: the limit of one, in nanoseconds.
+        kind: which table tells what they reach; None for that of products in their precision.
+    """
+
+    def time(row: LimitRow, assumed: Assumed) -> float:
+        limit = ideal_ns(row)
+        if limit is None:
+            return row.call_ns
+        return reach_of(kind or kind_of(row, row.precision), assumed).time_ns(limit)
+
+    return taking(context, rows, time)
+
+
+def scaled(activities: Ints, factors: tuple[float, float, float]) -> Apply:
+    """Return the change that multiplies the time of activities, by a factor for low, likely and high; 0 removes them.
+
+    What is removed goes with its launch, and with the operators that launch nothing else.
+    """
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        factor = factors[assumed]
+        return edit.scale(activities, factor) if factor else edit.remove_work(activities)
+
+    return apply
+
+
+def without_host(spans: Callable[[Edit], Sequence[tuple[int, Intervals]]], shares: tuple[float, float, float]) -> Apply:
+    """Return the change that takes stretches of threads out, or a share of them for low, likely and high."""
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        found = spans(edit)
+        for thread, stretches in found:
+            edit.remove_host(thread, stretches, shares[assumed])
+        return sum(len(stretches) for _, stretches in found)
+
+    return apply
+
+
+def all_of(*changes: Apply) -> Apply:
+    """Return several changes as one."""
+    return lambda edit, assumed: sum(change(edit, assumed) for change in changes)
+
+
+def by_thread(thread: Ints, start: Ints, end: Ints) -> list[tuple[int, Intervals]]:
+    """Return stretches of time as intervals per thread."""
+    return [
+        (number, Intervals.union_of(start[thread == number], end[thread == number]))
+        for number in np.unique(thread).tolist()
+    ]

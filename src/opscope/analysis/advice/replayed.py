@@ -1,0 +1,160 @@
+"""What findings save, by replaying a few steps with their changes: each alone, and together."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opscope.analysis.advice.context import Context, Draft, Range
+from opscope.analysis.advice.remedy import Remedy
+from opscope.analysis.replay.build import Steps
+from opscope.analysis.replay.edit import Edit
+from opscope.analysis.replay.path import residual_share
+from opscope.analysis.replay.promise import MOST_ERROR, MOST_MISSED, MOST_RESIDUAL
+from opscope.knowledge.reach import Assumed
+
+# The host's speed without a profiler, over what is left of the recorded one after the profiler's usual cost. It is
+# fitted where the step follows the host (an elasticity of 0.4 and more) and the fit is no slower than 1.1; elsewhere a
+# step does not tell it, and it was 0.64 to 1.02 in recorded programs whose steps do.
+_FOLLOWS: Final = 0.4
+_MOST_SLOWER: Final = 1.1
+_UNKNOWN_SPEEDS: Final = (1.02, 0.85, 0.64)
+_STEP: Final = 1.1  # for the elasticity: the host this much slower
+# On both sides of the replays: what they leave out. In recorded programs nine in ten savings lay within this.
+_OF_STEP: Final = 0.02
+_OF_REST: Final = 0.08
+_OF_SAVING: Final = 0.5  # but never more than this share of the saving
+# The replayed steps stand for all of them if their mean is within this share of the mean of all.
+_ALIKE: Final = 0.25
+
+
+class Together(Struct, frozen=True):
+    """Several changes in one replay.
+
+    Attributes:
+        saving: of all of them.
+        adds: per change what it saves after those before it, with likely assumptions; nanoseconds a step.
+    """
+
+    saving: Range
+    adds: tuple[float, ...]
+
+
+class Replayed:
+    """Steps without a profiler, to be replayed with changes. Times are nanoseconds a step.
+
+    Args:
+        steps: the steps.
+        unprofiled_ns: the time of an unprofiled step; None where it is not known.
+    """
+
+    def __init__(self, steps: Steps, unprofiled_ns: float | None) -> None:
+        self._steps, self._wall = steps, unprofiled_ns
+        self._plain = Edit(steps)
+        self._plain.without_profiler()
+
+    @classmethod
+    def of(cls, context: Context) -> "Replayed | None":
+        """Return the replayed steps of a recording; None where their replay would promise nothing."""
+        steps = context.replayable()
+        if steps is None or not context.device.window.duration_ns:
+            return None
+        recorded, edit = steps.graph.step_ns, Edit(steps)
+        replayed = edit.step_ns
+        mean = context.device.window.duration_ns / context.steps
+        if recorded <= 0 or abs(recorded / mean - 1) > _ALIKE or abs(replayed / recorded - 1) > MOST_ERROR:
+            return None
+        if residual_share(edit) > MOST_RESIDUAL:
+            return None
+        found = cls(steps, context.unprofiled_ns)
+        return found if found.meets_the_wall else None
+
+    @property
+    def meets_the_wall(self) -> bool:
+        """Whether the replay's unprofiled step is the measured one, as far as that is known."""
+        if self._wall is None:
+            return True
+        return abs(self._bases[Assumed.LIKELY].step_ns / self._wall - 1) <= MOST_MISSED
+
+    @cached_property
+    def _bases(self) -> tuple[Edit, Edit, Edit]:
+        """The unprofiled step for low, likely and high assumptions: with a slow, a likely and a fast host."""
+        speed = self._fitted
+        speeds = _UNKNOWN_SPEEDS if speed is None else (speed, speed, speed)
+        low, likely, high = (self._with_host(one) for one in speeds)
+        return low, likely, high
+
+    def _with_host(self, speed: float) -> Edit:
+        edit = self._plain.copy()
+        edit.scale_host(speed)
+        return edit
+
+    @cached_property
+    def _fitted(self) -> float | None:
+        """The host's speed with which the replay meets the unprofiled step; None where the step does not tell it."""
+        plain = self._plain.step_ns
+        if self._wall is None or plain <= 0:
+            return None
+        if (self._with_host(_STEP).step_ns / plain - 1) / (_STEP - 1) < _FOLLOWS:
+            return None
+        slow, fast = _MOST_SLOWER, 0.2
+        if self._with_host(slow).step_ns < self._wall:
+            return None
+        for _ in range(20):
+            middle = (slow + fast) / 2
+            slow, fast = (middle, fast) if self._with_host(middle).step_ns > self._wall else (slow, middle)
+        return slow
+
+    def saving_of(self, remedy: Remedy) -> Range | None:
+        """Return what a change saves; None where the steps have nothing that it is about."""
+        return self._saving((remedy,))
+
+    def replayed(self, draft: Draft) -> Draft:
+        """Return a finding with what its change saves in the replay; as it is where the steps do not show it."""
+        saving = None if draft.remedy is None else self.saving_of(draft.remedy)
+        if saving is None or draft.remedy is None:
+            return draft
+        return replace(draft, saving=saving, derivation=f"by replay: {draft.remedy.assumes}")
+
+    def together(self, remedies: Sequence[Remedy]) -> Together | None:
+        """Return what changes save that are made one after the other; None where the steps have nothing of them."""
+        saving = self._saving(remedies)
+        if saving is None:
+            return None
+        edit, adds = self._bases[Assumed.LIKELY].copy(), []
+        before = start = edit.step_ns
+        for remedy in remedies:
+            remedy.apply(edit, Assumed.LIKELY)
+            after = edit.step_ns
+            adds.append((before - after) * self._scale(start))
+            before = after
+        return Together(saving, tuple(adds))
+
+    def _saving(self, remedies: Iterable[Remedy]) -> Range | None:
+        remedies, savings, targets = tuple(remedies), [], 0
+        # Whether a slow or a fast host saves less depends on the change: both are tried for both ends.
+        for assumed, host in (
+            *((assumed, assumed) for assumed in Assumed),
+            (Assumed.LOW, Assumed.HIGH),
+            (Assumed.HIGH, Assumed.LOW),
+        ):
+            base = self._bases[host]
+            edit, start = base.copy(), base.step_ns
+            targets += sum(remedy.apply(edit, assumed) for remedy in remedies)
+            savings.append((start - edit.step_ns) * self._scale(start))
+        if not targets:
+            return None
+        step = self._wall or self._bases[Assumed.LIKELY].step_ns
+        low, likely, high = min(savings[0], savings[3]), savings[1], max(savings[2], savings[4])
+        low, high = min(low, likely), max(high, likely)
+        return Range(low - _margin(low, step), high + _margin(high, step), likely).within(step)
+
+    def _scale(self, start: float) -> float:
+        """Savings are of the measured step where there is one, which the replay meets within a few percent."""
+        return 1.0 if self._wall is None else self._wall / start
+
+
+def _margin(saving: float, step: float) -> float:
+    return max(min(_OF_STEP * step + _OF_REST * (step - saving), _OF_SAVING * saving), 0.0)
