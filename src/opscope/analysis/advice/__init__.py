@@ -96,25 +96,22 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
     if evidence.is_warm_up:
         return _named(context, list(cold_start(context)) or [_warm_up(context)])
     drafts = [context.beside_others(draft) for found in _drafts(context) for draft in found]
-    drafts = _replayed(context, drafts)
+    replayed = Replayed.of(context) if any(draft.remedy for draft in drafts) else None
+    drafts = [replayed.replayed(draft) if replayed else draft for draft in drafts]
     if evidence.host_unknown is not None:
         drafts = [draft for draft in drafts if draft.rule not in _OF_THE_HOST]  # what the host did is unknown
     drafts = [draft for draft in drafts if draft.saving.high >= LEAST_SHARE * context.step_ns]
     if context.busy_ns >= BUSY_SHARE * context.step_ns:
         # After all other rules: far_from_limit leaves out the work that their findings claim.
-        drafts += [context.beside_others(draft) for draft in far_from_limit(context, drafts)]
+        far = [context.beside_others(draft) for draft in far_from_limit(context, drafts)]
+        if far and replayed is None:
+            replayed = Replayed.of(context)
+        drafts += [replayed.replayed(draft) if replayed else draft for draft in far]
     drafts.sort(key=lambda draft: -draft.saving.likely)
     if sum(draft.saving.likely for draft in drafts) < _CHEAP * context.step_ns:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
         drafts = [*near_limit(context, possible=possible), *drafts]
     return _named(context, drafts or list(dearest(context)))
-
-
-def _replayed(context: Context, drafts: list[Draft]) -> list[Draft]:
-    """Return the findings with what they save by replay, where the steps can be replayed and show it."""
-    if not any(draft.remedy for draft in drafts) or (steps := Replayed.of(context)) is None:
-        return drafts
-    return [steps.replayed(draft) for draft in drafts]
 
 
 def _drafts(context: Context) -> list[list[Draft]]:

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from opscope.analysis.advice.blocking import followed_by_free
 from opscope.analysis.advice.context import (
     LEAST_SHARE,
     Context,
@@ -15,14 +16,18 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
+from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.advice.seen import seen
+from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import calls_of
 from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.nesting import Ints
 from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
 from opscope.knowledge.api_calls import ApiKind
+from opscope.knowledge.reach import Assumed
 
 _CERTAIN: Final = 0.7  # of the idle time in calls that allocate or free memory
 
@@ -71,7 +76,20 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
         action=_keep_memory(context, str(busiest)),
         wrong_if="memory is needed by another process",
         claims=idle_claim(BoundKind.ALLOCATION) | context.claims_of_pieces(pieces),
+        remedy=_without_managing(context, calls),
     )
+
+
+def _without_managing(context: Context, calls: Ints) -> Remedy:
+    """Return the change that allocates and frees nothing within the steps."""
+    waits = np.flatnonzero(followed_by_free(context.trace, context.host) & context.host.drains)
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        if assumed is not Assumed.LOW:
+            edit.remove_calls(waits)
+        return edit.remove_calls(calls)
+
+    return Remedy("these calls are not made, nor the waits right before memory is freed (low: these stay)", apply)
 
 
 def _keep_memory(context: Context, call: str) -> str:

@@ -15,9 +15,13 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
+from opscope.analysis.advice.remedies import without_calls, without_waits
+from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.advice.small_copies import small_copies_of
+from opscope.analysis.idle.host_time import HostTime
+from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import calls_of, calls_that, names_that
 from opscope.analysis.structure.arrays import column, count_distinct, end_of
 from opscope.analysis.structure.intervals import Intervals
@@ -26,6 +30,9 @@ from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
 from opscope.knowledge.api_calls import ApiKind, api_call
+from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.reach import Assumed
+from opscope.trace.model import Trace
 
 # Operators that return a value of the device to Python, or need one to size their result.
 _READS: Final = frozenset(
@@ -138,8 +145,32 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
             ),
             action=matter.action if context.runs_pytorch else matter.of_cuda,
             wrong_if=matter.wrong_if,
+            remedy=_without_waiting(context, rule, chosen),
             claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(pieces),
         )  # fmt: skip
+
+
+def _without_waiting(context: Context, rule: Rule, calls: Ints) -> Remedy:
+    """Return the change that lets the host go on instead of waiting."""
+    if rule is Rule.EXPLICIT_SYNC:
+        return Remedy("these calls are not made", without_calls(calls))
+    if rule is Rule.BLOCKING_COPY:
+        return Remedy("the host goes on while these copies run; they take as long", without_waits(calls))
+    of_launch = context.links.launch_operator
+    copies = np.flatnonzero(names_that(context.trace.activities, lambda name: direction_of(name) is Direction.TO_HOST))
+    launch = context.links.activity_launch[copies]
+    # An operator that reads a value copies it in one call and may wait in another.
+    with_them = np.isin(launch, calls) | (np.isin(of_launch[launch], of_launch[calls]) & (of_launch[launch] >= 0))
+    read = copies[(launch >= 0) & with_them]
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        found = edit.cut_waits(calls)
+        if assumed is not Assumed.LOW:
+            edit.remove_work(read)
+            edit.remove_calls(calls)
+        return found
+
+    return Remedy("the host does not wait, and nothing is copied (low: the copies stay)", apply)
 
 
 @states(
@@ -220,7 +251,7 @@ def _waits_within_steps(context: Context) -> Ints:
 
 def _by_reason(context: Context, calls: Ints) -> dict[Rule, Ints]:
     """Divide calls that wait by their reason, without those that are left to the rules on copies."""
-    copies, frees = _pageable_launches(context), _followed_by_free(context)
+    copies, frees = _pageable_launches(context), followed_by_free(context.trace, context.host)
     calls = calls[~copies[calls]]
     small = context.links.activity_launch[small_copies_of(context)]
     many = context.links.launch_operator[small]  # left to the rule on small copies, waits included
@@ -266,9 +297,9 @@ def _found_work(context: Context, calls: Ints) -> Bools:
     return found
 
 
-def _followed_by_free(context: Context) -> Bools:
+def followed_by_free(trace: Trace, host: HostTime) -> Bools:
     """Tell per call whether the next one of its thread frees memory."""
-    launches, host = context.trace.launches, context.host
+    launches = trace.launches
     order = np.lexsort((host.start, host.thread))
     frees = calls_of(launches, ApiKind.FREE)[order]
     same = np.append(host.thread[order][1:] == host.thread[order][:-1], False)

@@ -12,11 +12,16 @@ from opscope.analysis.advice.context import (
     derived,
     idle_claim,
 )
+from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, states
 from opscope.analysis.advice.seen import seen
+from opscope.analysis.replay.edit import Edit
+from opscope.analysis.structure.api_masks import names_that
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
+from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.reach import Assumed
 
 
 @states(
@@ -49,4 +54,31 @@ def stream_dependency(context: Context) -> Iterator[Draft]:
         "recorded right after what is needed",
         wrong_if="the work really needs what it waits for",
         claims=idle_claim(BoundKind.DEPENDENCY),
+        remedy=without_guards(context),
+    )
+
+
+def without_guards(context: Context) -> Remedy:
+    """Return the change that lets streams go on without waits that only guard a buffer, as far as names tell.
+
+    A copy to the device before what reads it is data flow, and so is work before the copy of its result to the host.
+    The other way round, a wait only keeps a buffer from being written too early. Between kernels no trace tells.
+    """
+    writes = names_that(context.trace.activities, lambda name: direction_of(name) is Direction.TO_DEVICE)
+    reads = names_that(context.trace.activities, lambda name: direction_of(name) is Direction.TO_HOST)
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        edges, before, after = edit.waits_of_streams()
+        guards = edges[writes[after] | reads[before]]
+        if assumed is Assumed.LOW:
+            chosen = guards[::2]
+        else:
+            chosen = guards if len(guards) and assumed is Assumed.LIKELY else edges
+        edit.let_run_on(chosen)
+        return len(edges)
+
+    return Remedy(
+        "no waits of streams that only guard a buffer (low: half of them), or where there are none, and for high, no "
+        "waits for other streams at all: what they are for, no trace tells",
+        apply,
     )

@@ -6,6 +6,8 @@ from typing import Final
 import polars as pl
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, claims_of, derived, measured
+from opscope.analysis.advice.remedies import taking
+from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.units import format_ns, format_share
@@ -13,6 +15,7 @@ from opscope.documents.findings import Fact, Rule, Where
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.kinds import communicates
+from opscope.knowledge.reach import Assumed
 
 _FAR: Final = 0.5  # of the limit
 _REACHED: Final = 0.8  # of the limit: what kernels that pass over memory once reach (device copies on an H200 do)
@@ -71,7 +74,20 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
             action=f"opscope explain {row.operator or row.kernel}  # its source; opscope dossier asks what slows it",
             wrong_if="it must touch more than its inputs and outputs once, such as indices at random places",
             claims=claims_of([row]),
+            remedy=Remedy(
+                f"it takes what {percent(_REACHED)} of the limit allows (high), a tenth of the way there (likely), or "
+                "as long as now (low): why it is slower is not known",
+                taking(context, [row], _nearer),
+            ),
         )  # fmt: skip
+
+
+def _nearer(row: LimitRow, assumed: Assumed) -> float:
+    """Return how long a call takes that comes nearer to its limit, in nanoseconds."""
+    reached = min((row.ideal_ns or row.call_ns) / _REACHED, row.call_ns)
+    return row.call_ns - {Assumed.LOW: 0.0, Assumed.LIKELY: _LIKELY, Assumed.HIGH: 1.0}[assumed] * (
+        row.call_ns - reached
+    )
 
 
 def _is_far(row: LimitRow) -> bool:

@@ -15,13 +15,16 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
+from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.idle.host_time import LULL_NS
+from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.arrays import count_distinct
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
+from opscope.knowledge.reach import GRAPH_GAP_NS, GRAPH_LAUNCH_NS, Assumed
 
 _GAP_NS: Final = 1_000.0  # between two kernels of a CUDA graph
 _CERTAIN: Final = 0.5  # of the idle time that no wait explains: the part that is not due to the profiler
@@ -84,7 +87,23 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
         action=_issue_faster(context, alone=alone),
         wrong_if="shapes or control flow change from step to step, so that no graph can be replayed",
         claims=idle_claim(BoundKind.DISPATCH) | (idle_claim(BoundKind.HOST_WORK) if pauses.any() else frozenset()),
+        remedy=None if alone else _AS_GRAPH,
     )
+
+
+def _launched_at_once(edit: Edit, assumed: Assumed) -> int:
+    # A captured step has no pauses of the host; what takes longer is other work, which stays.
+    stays = 0 if assumed is Assumed.LOW else LULL_NS
+    edit.launch_as_graph(GRAPH_GAP_NS[assumed], GRAPH_LAUNCH_NS[assumed], work_stays_ns=stays)
+    return edit.graph.count
+
+
+_AS_GRAPH: Final = Remedy(
+    f"one launch of a graph, {GRAPH_GAP_NS[Assumed.LIKELY] / 1e3:g} us ({GRAPH_GAP_NS[Assumed.HIGH] / 1e3:g} to "
+    f"{GRAPH_GAP_NS[Assumed.LOW] / 1e3:g}) between kernels; waits and pauses of the host of {span(LULL_NS)} and more "
+    "stay, all pauses for low",
+    _launched_at_once,
+)
 
 
 def _issue_faster(context: Context, *, alone: bool) -> str:

@@ -13,9 +13,13 @@ from opscope.analysis.advice.context import (
     Draft,
     measured,
 )
+from opscope.analysis.advice.dependency import without_guards
+from opscope.analysis.advice.remedies import scaled
+from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.advice.small_copies import small_copies_of
+from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
@@ -23,6 +27,7 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.units import format_bytes, format_ns
 from opscope.documents.findings import Rule, Where
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
+from opscope.knowledge.reach import PINNED_BYTES_PER_NS, Assumed
 
 _LOOKED_AT: Final = 1_000  # copies
 
@@ -123,7 +128,59 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
         action=_copy_better(context, rule, directions, pinned=pinned),
         wrong_if="the data exist only just before they are needed",
         claims=frozenset({f"copies: {kind}"}),
+        remedy=_remedy(context, rule, rows),
     )  # fmt: skip
+
+
+def _remedy(context: Context, rule: Rule, rows: Ints) -> Remedy:
+    """Return the change of copies: from pinned memory, beside other work, or without waits that guard a buffer."""
+    if rule is Rule.STREAM_DEPENDENCY:
+        return without_guards(context)
+    return _pinned(context, rows) if rule is Rule.BLOCKING_COPY else _hidden(context, rows)
+
+
+def _pinned(context: Context, rows: Ints) -> Remedy:
+    """Return the change of copies to pinned memory (low, likely), or the change that keeps the data where they are."""
+    moved = context.trace.activities["bytes"].gather(rows).fill_null(0).to_numpy()
+    took = column(context.trace.activities, "duration_ns")[rows]
+    calls = context.links.activity_launch[rows]
+    calls = calls[calls >= 0]
+    of_launch = context.links.launch_operator
+    drains = context.host.drains & np.isin(of_launch, of_launch[calls]) & (of_launch >= 0)
+    waits = np.flatnonzero(drains)
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        if assumed is Assumed.HIGH:
+            found = edit.remove_work(rows)
+        else:
+            known = np.where(moved > 0, moved / PINNED_BYTES_PER_NS[assumed], took)
+            found = edit.take(rows, np.minimum(known, took).astype(np.int64))
+        if assumed is not Assumed.LOW:
+            edit.shorten_calls(np.union1d(calls, waits), _ISSUED_NS)
+        return found
+
+    low, likely, _ = PINNED_BYTES_PER_NS
+    return Remedy(
+        f"copies of pinned memory at {likely:g} GB/s that the host does not wait for (low: {low:g} GB/s, and it "
+        "waits; high: no such copies)",
+        apply,
+    )
+
+
+def _hidden(context: Context, rows: Ints) -> Remedy:
+    """Return the change that lets copies run beside other work, as far as a step has as much of that."""
+    copying = float(column(context.trace.activities, "duration_ns")[rows].sum()) / context.steps
+    # A step cannot be shorter than its copies: what is longer than the rest of the step stays.
+    stays = min(max(2 - context.step_ns / max(copying, 1.0), 0.0), 1.0)
+    return Remedy(
+        "the copies run beside other work (likely: a tenth of them stays; low: all, as the data may come too late)",
+        scaled(rows, (1.0, stays + _STAYS_OF_HIDDEN * (1 - stays), max(stays, _NOTHING))),
+    )
+
+
+_ISSUED_NS: Final = 5_000  # a call that copies and does not wait takes 4 to 8 us
+_STAYS_OF_HIDDEN: Final = 0.1
+_NOTHING: Final = 1e-6  # of a copy's time: it is still made
 
 
 _PINNING: Final = "x.pin_memory(), non_blocking=True"

@@ -13,11 +13,13 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
+from opscope.analysis.advice.remedies import without_host
+from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.advice.seen import seen
-from opscope.analysis.idle.causes import PAUSE_UNDER_STACKS_NS
+from opscope.analysis.idle.causes import PAUSE_UNDER_STACKS_NS, loading_by_thread
 from opscope.analysis.idle.host_time import PAUSE_NS
-from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.arrays import column, end_of, numbers_in
 from opscope.analysis.structure.intervals import Intervals
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
@@ -46,6 +48,16 @@ def input_pipeline(context: Context) -> Iterator[Draft]:
         "DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True, prefetch_factor=4)",
         "the workers cannot load a batch in the time of a step",
         _CERTAIN,
+        _without_loading(context),
+    )
+
+
+def _without_loading(context: Context) -> Remedy:
+    """Return the change that loads batches ahead of the step."""
+    return Remedy(
+        f"{_LOADED_AHEAD[1]:.0%} ({_LOADED_AHEAD[0]:.0%} to all) of the time in which the thread loads a batch goes: "
+        "what workers deliver, and what handing a batch over takes, no trace tells",
+        without_host(list(loading_by_thread(context.trace).items()), _LOADED_AHEAD),
     )
 
 
@@ -75,10 +87,40 @@ def host_work(context: Context) -> Iterator[Draft]:
         "what the device does next depends on it",
         # The device does what operators compute on the host in a small part of the time; nobody knows of the rest.
         _OF_COMPUTING * computes + _CERTAIN * (1 - computes),
+        _without_other_work(context, computes),
+    )
+
+
+def _without_other_work(context: Context, computes: float) -> Remedy:
+    """Return the change that moves other work of the host elsewhere.
+
+    Args:
+        context: what rules look at.
+        computes: the share of it in which operators compute on the host.
+    """
+    waits = context.waits
+    pieces = np.flatnonzero(waits.kinds[BoundKind.HOST_WORK])
+    thread = waits.idle.thread[pieces]
+    stretches = []
+    for number in numbers_in(thread[thread >= 0]).tolist():
+        mine = pieces[thread == number]
+        works = context.host.of(number).works
+        around = np.zeros(len(works), np.bool_)
+        around[works.overlaps(Intervals(waits.idle.pieces.start[mine], waits.idle.pieces.end[mine]))[0]] = True
+        stretches.append((number, works.chosen(around)))
+    shares = (_OF_COMPUTING * computes + _LEAST_MOVED * (1 - computes), _MOVED, 1.0)
+    return Remedy(
+        f"{shares[1]:.0%} ({shares[0]:.0%} to all) of the time goes in which the thread launches nothing",
+        without_host(stretches, shares),
     )
 
 
 _MOSTLY: Final = 0.8
+# What goes of the time in which the host loads data, and in which it does other work, as assumed for low, likely, high:
+# on another thread or process it no longer holds the step back, but handing over takes time, and threads share a lock.
+_LOADED_AHEAD: Final = (0.5, 0.85, 1.0)
+_LEAST_MOVED: Final = 0.7
+_MOVED: Final = 0.97
 
 
 def _computing_on_the_host(context: Context) -> float:
@@ -100,7 +142,14 @@ def _computing_on_the_host(context: Context) -> float:
 
 
 def _waiting(
-    context: Context, kind: BoundKind, rule: Rule, title: str, action: str, wrong_if: str, certain: float
+    context: Context,
+    kind: BoundKind,
+    rule: Rule,
+    title: str,
+    action: str,
+    wrong_if: str,
+    certain: float,
+    remedy: Remedy,
 ) -> Iterator[Draft]:
     idle = context.idle_for(kind)
     if idle.high < LEAST_SHARE * context.step_ns:
@@ -122,4 +171,5 @@ def _waiting(
         action=action,
         wrong_if=wrong_if,
         claims=idle_claim(kind),
+        remedy=remedy,
     )

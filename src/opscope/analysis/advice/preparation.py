@@ -15,6 +15,8 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
+from opscope.analysis.advice.remedies import by_thread, without_host
+from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.structure.api_masks import names_that
@@ -44,11 +46,12 @@ _LIKELY_OF_LOADING: Final = 0.8
 )
 def recompilation(context: Context) -> Iterator[Draft]:
     """Find torch.compile at work within the steps."""
-    ranges, first = [], []
+    ranges, threads, first = [], [], []
     spans = context.device.window.spans
     for table in (context.trace.annotations, context.trace.frames):
         rows = np.flatnonzero(names_that(table, lambda name: any(part in name for part in _COMPILING)))
         ranges.append((column(table, "start_ns")[rows], end_of(table)[rows]))
+        threads.append(column(table, "thread")[rows])
         # The finding points at the first range and the first frame of the compiler within the steps.
         inside = rows[spans.holds(column(table, "start_ns")[rows], end_of(table)[rows])]
         first.append(next(iter(table["name"].gather(inside[:1]).cast(pl.String)), None))
@@ -74,6 +77,10 @@ def recompilation(context: Context) -> Iterator[Draft]:
         "TORCH_LOGS=recompiles names the guard that failed",
         wrong_if="these are the first steps: then it happens once",
         claims=idle_claim(BoundKind.HOST_WORK) | idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING),
+        remedy=Remedy(
+            f"the compiler's ranges go, {_LIKELY_OF_COMPILING:.0%} of their time ({percent(_CERTAIN)} to all)",
+            without_host(by_thread(np.concatenate(threads), start, end), (_CERTAIN, _LIKELY_OF_COMPILING, 1.0)),
+        ),
     )
 
 

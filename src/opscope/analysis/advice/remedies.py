@@ -82,16 +82,27 @@ def scaled(activities: Ints, factors: tuple[float, float, float]) -> Apply:
     return apply
 
 
-def without_host(spans: Callable[[Edit], Sequence[tuple[int, Intervals]]], shares: tuple[float, float, float]) -> Apply:
+def without_host(stretches: Sequence[tuple[int, Intervals]], shares: tuple[float, float, float]) -> Apply:
     """Return the change that takes stretches of threads out, or a share of them for low, likely and high."""
 
     def apply(edit: Edit, assumed: Assumed) -> int:
-        found = spans(edit)
-        for thread, stretches in found:
-            edit.remove_host(thread, stretches, shares[assumed])
-        return sum(len(stretches) for _, stretches in found)
+        found = 0
+        for thread, spans in stretches:
+            found += edit.host_time(thread, spans) > 0
+            edit.remove_host(thread, spans, shares[assumed])
+        return found
 
     return apply
+
+
+def without_waits(calls: Ints) -> Apply:
+    """Return the change that lets calls return without waiting for the device."""
+    return lambda edit, _: edit.cut_waits(calls)
+
+
+def without_calls(calls: Ints) -> Apply:
+    """Return the change that leaves calls out, and what they wait for."""
+    return lambda edit, _: edit.remove_calls(calls)
 
 
 def all_of(*changes: Apply) -> Apply:
@@ -100,7 +111,7 @@ def all_of(*changes: Apply) -> Apply:
 
 
 def by_thread(thread: Ints, start: Ints, end: Ints) -> list[tuple[int, Intervals]]:
-    """Return stretches of time as intervals per thread."""
+    """Return stretches of time as pairs of a thread and its stretches."""
     return [
         (number, Intervals.union_of(start[thread == number], end[thread == number]))
         for number in np.unique(thread).tolist()

@@ -6,13 +6,16 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, idle_claim, measured
+from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.units import format_bytes, format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
+from opscope.knowledge.reach import Assumed
 
 # The operators inside a copy of a tensor to a device, and those that torch.tensor runs around it.
 _COPYING: Final = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh", "aten::clone"})
@@ -78,7 +81,23 @@ def small_copies(context: Context) -> Iterator[Draft]:
         "numbers to operators as Python numbers; send many values as one tensor",
         wrong_if="the values are new in every step and come from the host",
         claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING),
+        remedy=_without_copying(rows, np.flatnonzero(inside), np.isin(np.arange(context.trace.operators.height),
+                                                                      operators)),
     )  # fmt: skip
+
+
+def _without_copying(rows: Ints, calls: Ints, operators: Bools) -> Remedy:
+    """Return the change that leaves out copies, the calls of the operators that make them, and these themselves."""
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        found = edit.remove_activities(rows)
+        edit.remove_calls(calls)
+        edit.remove_host_of(operators, _OTHER_OWN[0] if assumed is Assumed.LOW else 1.0)
+        return found
+
+    return Remedy(
+        f"nothing is copied; {1 - _OTHER_OWN[0]:.0%} of the host's time in these operators stays for low", apply
+    )
 
 
 def _saving(context: Context, whole: float, calls: float) -> Range:

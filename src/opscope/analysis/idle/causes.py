@@ -34,7 +34,7 @@ class Causes:
         self._host = host
         self._manages = calls_of(trace.launches, ApiKind.ALLOCATE, ApiKind.FREE)
         self._managing = Intervals.union_of(host.start[self._manages], host.end[self._manages])
-        self._loading = _loading_by_thread(trace)
+        self._loading = loading_by_thread(trace)
         # Recording stacks makes dispatching pause that long, as in an optimizer; without operators nothing tells what
         # the host did between two launches.
         self._long_pauses = bool(trace.frames.height or not trace.operators.height)
@@ -120,7 +120,7 @@ class Causes:
         return found
 
 
-def _loading_by_thread(trace: Trace) -> dict[int, Intervals]:
+def loading_by_thread(trace: Trace) -> dict[int, Intervals]:
     """Return when each thread was loading a batch."""
     parts = []
     for table, names in ((trace.annotations, _LOADING_RANGE), (trace.frames, _LOADING_FRAME)):

@@ -119,8 +119,16 @@ class Edit:
         self.remove_host_of(whole & ~np.append(whole, False)[parent], of_host)
         return found
 
+    def waits_of_streams(self) -> tuple[Ints, Ints, Ints]:
+        """Return the edges by which a stream waits for another one, and the activities before and after each."""
+        edges = np.flatnonzero(self.graph.kind == EdgeKind.EVENT)
+        work = np.flatnonzero(self.graph.kind == EdgeKind.ACTIVITY)
+        order = np.argsort(self._target[work])
+        place = order[np.searchsorted(self._target[work], self.graph.source[edges], sorter=order)]
+        return edges, self.graph.row[work][place], self.graph.row[edges]
+
     def let_run_on(self, edges: Ints) -> None:
-        """Let a stream go on without waiting for an event.
+        """Let a stream go on without waiting for another one.
 
         Args:
             edges: which of the graph's edges go.
@@ -141,8 +149,12 @@ class Edit:
 
     def remove_calls(self, calls: Ints) -> int:
         """Let some API calls take no time, and wait for nothing; return how many the steps have."""
+        return self.shorten_calls(calls, 0)
+
+    def shorten_calls(self, calls: Ints, most_ns: int) -> int:
+        """Let some API calls take no longer than a time, and wait for nothing; return how many the steps have."""
         edges = self._edges(EdgeKind.CALL, calls)
-        self.lag[edges] = 0
+        self.lag[edges] = np.minimum(self.lag[edges], most_ns)
         self.residual[self._target[edges]] = 0
         self.cut_waits(calls)
         return len(edges)
@@ -158,17 +170,28 @@ class Edit:
         self.residual[self._target[waits]] = 0
         return len(np.unique(self.graph.row[waits]))
 
+    def host_time(self, thread: int, spans: Intervals) -> float:
+        """Return how long a thread's pauses and calls take in some stretches, in nanoseconds."""
+        mine, share = self._of_host(thread, spans)
+        return float((self.lag[mine] * share).sum())
+
     def remove_host(self, thread: int, spans: Intervals, share_gone: float = 1.0) -> None:
         """Take stretches of a thread's time, or a share of them, out of its pauses and calls."""
+        mine, share = self._of_host(thread, spans)
+        self.lag[mine] = np.rint(self.lag[mine] * (1 - share_gone * share)).astype(np.int64)
+
+    def _of_host(self, thread: int, spans: Intervals) -> tuple[Ints, Ints]:
+        """Return a thread's pauses and calls, and which share of each lies in some stretches.
+
+        A share, as a wait or a hand-over may have taken a part of a lag already.
+        """
         graph = self.graph
         mine = np.flatnonzero(
             np.isin(graph.kind, (EdgeKind.HOST, EdgeKind.CALL)) & (graph.thread[graph.source] == thread)
         )
         begin, end = graph.time_ns[graph.source[mine]], graph.time_ns[self._target[mine]]
-        taken = _inside(spans, begin, end)
-        # What a wait or a hand-over has taken out of a lag already is not taken out twice.
-        share = np.where(end > begin, 1 - share_gone * taken / np.maximum(end - begin, 1), 1.0)
-        self.lag[mine] = np.rint(self.lag[mine] * np.clip(share, 0, 1)).astype(np.int64)
+        share: Ints = np.clip(_inside(spans, begin, end) / np.maximum(end - begin, 1), 0, 1)
+        return mine, share
 
     def remove_operators(self, operators: Bools) -> int:
         """Remove operators with all that they launch, and the host time that they take.
