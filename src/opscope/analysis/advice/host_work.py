@@ -21,6 +21,7 @@ from opscope.analysis.idle.causes import PAUSE_UNDER_STACKS_NS, loading_by_threa
 from opscope.analysis.idle.host_time import PAUSE_NS
 from opscope.analysis.structure.arrays import column, end_of, numbers_in
 from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.nesting import Ints
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
@@ -98,21 +99,28 @@ def _without_other_work(context: Context, computes: float) -> Remedy:
         context: what rules look at.
         computes: the share of it in which operators compute on the host.
     """
-    waits = context.waits
-    pieces = np.flatnonzero(waits.kinds[BoundKind.HOST_WORK])
-    thread = waits.idle.thread[pieces]
-    stretches = []
-    for number in numbers_in(thread[thread >= 0]).tolist():
-        mine = pieces[thread == number]
-        works = context.host.of(number).works
-        around = np.zeros(len(works), np.bool_)
-        around[works.overlaps(Intervals(waits.idle.pieces.start[mine], waits.idle.pieces.end[mine]))[0]] = True
-        stretches.append((number, works.chosen(around)))
+    idle = context.waits.idle
+    # Other work in a gap in which code is loaded is most likely a part of that: see `cold_start`.
+    cold = np.isin(idle.gap, idle.gap[context.waits.kinds[BoundKind.COLD_START]])
+    stretches = work_around(context, np.flatnonzero(context.waits.kinds[BoundKind.HOST_WORK] & ~cold))
     shares = (_OF_COMPUTING * computes + _LEAST_MOVED * (1 - computes), _MOVED, 1.0)
     return Remedy(
         f"{shares[1]:.0%} ({shares[0]:.0%} to all) of the time goes in which the thread launches nothing",
         without_host(stretches, shares),
     )
+
+
+def work_around(context: Context, pieces: Ints) -> list[tuple[int, Intervals]]:
+    """Return the stretches of the host's other work in which some pieces of idle time lie, by thread."""
+    idle, found = context.waits.idle, []
+    thread = idle.thread[pieces]
+    for number in numbers_in(thread[thread >= 0]).tolist():
+        mine = pieces[thread == number]
+        works = context.host.of(number).works
+        around = np.zeros(len(works), np.bool_)
+        around[works.overlaps(Intervals(idle.pieces.start[mine], idle.pieces.end[mine]))[0]] = True
+        found.append((number, works.chosen(around)))
+    return found
 
 
 _MOSTLY: Final = 0.8

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, general, idle_claim, measured
+from opscope.analysis.advice.fused_optimizer import OF_WORK, fused
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
@@ -20,8 +21,7 @@ from opscope.documents.findings import Rule, Where
 _RANGE: Final = lazy_pattern(r"^Optimizer\.step#(.+?)(\.step)?$")
 _FUSED: Final = ("SGD", "Adam", "AdamW", "Adagrad")
 _MANY: Final = 8  # kernels a step
-# What fusing saves: of the device time in its ranges, and of the idle time, at least and at most.
-_OF_WORK: Final = (0.3, 0.75)
+# What fusing saves of the idle time in its ranges, at least and at most.
 _OF_IDLE: Final = (0.5, 1.0)
 
 
@@ -53,7 +53,7 @@ def in_optimizer(context: Context) -> Bools:
     RuleDescription(
         Rule.UNFUSED_OPTIMIZER,
         f"{_MANY} and more kernels a step within the `Optimizer.step` of one class of optimizers",
-        f"{percent(_OF_WORK[0])} to {percent(_OF_WORK[1])} of its device time and {percent(_OF_IDLE[0])} to all of "
+        f"{percent(OF_WORK[0])} to {percent(OF_WORK[1])} of its device time and {percent(_OF_IDLE[0])} to all of "
         "the idle time in it",
         "it is fused",
     ),
@@ -91,7 +91,7 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
     # Waiting without the profiler is divided as the recorded idle time is: by the part inside these ranges.
     share = idle * context.steps / max(int(context.waits.lengths[mask].sum()), 1)
     waiting = waiting.times(share, share)
-    saving = (waiting.times(*_OF_IDLE) + context.of_device(_OF_WORK[0] * work, _OF_WORK[1] * work)).within(
+    saving = (waiting.times(*_OF_IDLE) + context.of_device(OF_WORK[0] * work, OF_WORK[1] * work)).within(
         context.step_ns
     )
     if saving.high < LEAST_SHARE * context.step_ns or kernels < _MANY:
@@ -105,7 +105,7 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
         title=f"{name} takes {kernels:,.0f} kernels {context.words.each}: {now}",
         where=Where(annotation=range_name),
         saving=saving,
-        derivation=f"{percent(_OF_WORK[1])} (high) and {percent(_OF_WORK[0])} (low) of its device time, as one pass "
+        derivation=f"{percent(OF_WORK[1])} (high) and {percent(OF_WORK[0])} (low) of its device time, as one pass "
         "over parameters, gradients and states "
         "remains; and all and half of the idle time in its ranges",
         evidence=(
@@ -119,4 +119,5 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
         wrong_if="parameters or gradients are no plain tensors of one device",
         claims=context.claims_of_activities(rows)
         | (idle_claim(BoundKind.DISPATCH) if waiting.high > LEAST_SHARE * context.step_ns else frozenset()),
+        remedy=fused(context, name, ranges, rows),
     )

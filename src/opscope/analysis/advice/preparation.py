@@ -15,16 +15,20 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
+from opscope.analysis.advice.host_work import work_around
 from opscope.analysis.advice.remedies import by_thread, without_host
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.advice.seen import seen
+from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.nesting import Ints
 from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Where
+from opscope.knowledge.reach import Assumed
 
 _LEAST_COMPILING_NS: Final = 1e6  # checking whether compiled code still fits takes less
 
@@ -119,4 +123,29 @@ def cold_start(context: Context) -> Iterator[Draft]:
         "all code at the start (CUDA_MODULE_LOADING=EAGER)",
         wrong_if="these are the first steps: then it happens once",
         claims=idle_claim(BoundKind.COLD_START) | context.claims_of_pieces(around),
+        remedy=_warm(context, np.flatnonzero(around)),
     )
+
+
+def _warm(context: Context, pieces: Ints) -> Remedy:
+    """Return the change that loads all code before the steps.
+
+    Args:
+        context: what rules look at.
+        pieces: the pieces of idle time in gaps in which code is loaded.
+    """
+    calls = np.flatnonzero(context.host.cold)
+    loading = work_around(context, pieces)
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        found = edit.shorten_calls(calls, _WARM_CALL_NS)
+        return found + without_host(loading, (_CERTAIN, _LIKELY_OF_COMPILING, 1.0))(edit, assumed)
+
+    return Remedy(
+        f"calls that load code take {span(_WARM_CALL_NS)}, and of the host's other work in the same gaps "
+        f"{_LIKELY_OF_COMPILING:.0%} ({percent(_CERTAIN)} to all) goes",
+        apply,
+    )
+
+
+_WARM_CALL_NS: Final = 5_000  # launches of code that is loaded take 3 to 8 us

@@ -226,11 +226,13 @@ class Edit:
         return int(inside.sum())
 
     def launch_as_graph(self, gap_ns: int = GRAPH_GAP_NS, launch_ns: int = 0, *, work_stays_ns: int = 0) -> None:
-        """Launch each step's work at once: the host dispatches nothing; it still waits, and does other work.
+        """Launch what lies between two waits of a step at once: the host dispatches nothing else.
+
+        It still waits, and does other work.
 
         Args:
             gap_ns: the pause between two kernels.
-            launch_ns: how long the launch takes.
+            launch_ns: how long such a launch takes.
             work_stays_ns: other work of the host stays from this length on.
         """
         graph = self.graph
@@ -242,7 +244,9 @@ class Edit:
         self.lag[calls] = 0
         self.residual[self._target[calls]] = 0
         self.pause_at_most(gap_ns)
-        begins = np.isin(graph.source, [span.start for span in graph.spans]) & (graph.kind == EdgeKind.HOST)
+        starts = np.append(self._target[graph.kind == EdgeKind.WAIT], [span.start for span in graph.spans])
+        ends = [end for span in graph.spans for end in span.ends]
+        begins = np.isin(graph.source, np.setdiff1d(starts, ends)) & (graph.kind == EdgeKind.HOST)
         self.lag[begins] += launch_ns
 
     def without_profiler(self) -> None:
