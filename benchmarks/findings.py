@@ -1,6 +1,7 @@
 """Programs with a built-in cause: is it the first finding, and does the saving that was measured lie in its range?
 
     python benchmarks/findings.py OUTPUT_FOLDER [PROGRAM ...]    # on an NVIDIA GPU: times, profiles, judges
+    python benchmarks/findings.py --unseen OUTPUT_FOLDER         # those of unseen_programs.py, not of programs.py
     python benchmarks/findings.py --judge OUTPUT_FOLDER          # judges what was recorded, without a GPU
 
 Times unprofiled steps, profiles three with shapes and stacks, times the same with the cause removed. What changes the
@@ -17,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,14 +28,14 @@ from opscope.analysis.measured import Measured
 from opscope.readers import read
 
 if TYPE_CHECKING:
-    from programs import Step
+    from programs import Program, Step
 
 STEPS = 3
 TOLERANCE = 0.02  # of the step
 NOTHING = ("near_limit", "none")
 FRESH = (
     *("new_kernels", "new_routines", "compiled_at_first_use", "changing_lengths", "changing_number", "growing_cache"),
-    "unpacked_images",
+    *("unpacked_images", "decoded_lines"),
 )
 
 
@@ -52,12 +54,18 @@ def timed(step: "Step", *, fresh: bool) -> list[int]:
     return [once() for _ in range(count)]
 
 
-def record(name: str, folder: Path) -> None:
+def programs_of(*, unseen: bool) -> "dict[str, Program]":
+    import programs
+    import unseen_programs
+
+    return unseen_programs.PROGRAMS if unseen else programs.PROGRAMS
+
+
+def record(name: str, program: "Program", folder: Path) -> None:
     import torch
-    from programs import PROGRAMS
     from torch.profiler import ProfilerActivity, profile, schedule
 
-    program, fresh = PROGRAMS[name], name in FRESH
+    fresh = name in FRESH
     step = program.make()
     samples = timed(step, fresh=fresh)
     with profile(
@@ -107,7 +115,13 @@ def judged(folder: Path) -> Iterator[dict[str, Any]]:
             "first": first,
             "verdict": "expected" if first in wanted else "as true" if first in result["alternatives"] else "other",
             "findings": [
-                {"rule": f.rule, "low": f.saving_ns.low / wall, "high": f.saving_ns.high / wall} for f in found
+                {
+                    "rule": f.rule,
+                    "low": f.saving_ns.low / wall,
+                    "likely": f.likely_ns / wall,
+                    "high": f.saving_ns.high / wall,
+                }
+                for f in found
             ],
             "saved": None if saved is None else saved / wall,
             "in_range": inside,
@@ -119,20 +133,29 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("programs", nargs="*")
     parser.add_argument("--judge", action="store_true")
+    parser.add_argument("--record-only", action="store_true")
+    parser.add_argument("--unseen", action="store_true")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     device = "see the traces"
     if not options.judge:
         import torch
-        from programs import PROGRAMS
 
+        known = programs_of(unseen=options.unseen)
         device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-        for name in options.programs or [name for name in PROGRAMS if name not in FRESH]:
-            record(name, options.folder)
+        for name in options.programs or [name for name in known if name not in FRESH]:
+            try:
+                record(name, known[name], options.folder)
+            except Exception:  # one program that fails, for whatever reason, leaves the others
+                (options.folder / f"{name}.failed.txt").write_text(traceback.format_exc())
         if not options.programs:
-            for name in FRESH:
+            which = ["--unseen"] if options.unseen else []
+            for name in (name for name in FRESH if name in known):
                 environment = {**os.environ, "USE_PYTORCH_KERNEL_CACHE": "0"}
-                subprocess.run([sys.executable, __file__, str(options.folder), name], check=False, env=environment)
+                command = [sys.executable, __file__, *which, "--record-only", str(options.folder), name]
+                subprocess.run(command, check=False, env=environment)
+    if options.record_only:
+        return
     rows = list(judged(options.folder))
     ranges = [row["in_range"] for row in rows if row["in_range"] is not None]
     document = {
