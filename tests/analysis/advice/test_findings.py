@@ -98,9 +98,14 @@ def test_products_on_the_fp32_cores(analyzed: Analyze) -> None:
         step.product(FFMA, 2_400 * US, CUBE, "float")
     (first, *_) = found(analyzed(step.done()))
     assert first.rule == Rule.FP32_PRODUCTS
-    # At 75 % of TF32's peak a product takes 370 us, at 20 % of it 1.389 ms.
-    assert first.saving_ns.high == pytest.approx(4 * (2_400 - 370.4) * US, rel=0.01)
-    assert first.saving_ns.low == pytest.approx(4 * (2_400 - 1_389) * US, rel=0.01)
+    # TF32's limit is 277.8 us a product. It was measured to reach 83 % of that and 4.5 us, 70 % and 6.5 us, or 48 %
+    # and 6.9 us; 2 % of the step and 8 % of what remains of it are left open on both sides.
+    reached = ((0.83, 4.5), (0.7, 6.5), (0.48, 6.9))
+    high, likely, low = (4 * (2_400 - 277.8 / share - more) * US for share, more in reached)
+    assert first.saving_ns.high == pytest.approx(high + 0.02 * STEP + 0.08 * (STEP - high), rel=0.01)
+    assert first.likely_ns == pytest.approx(likely, rel=0.01)
+    assert first.saving_ns.low == pytest.approx(low - 0.02 * STEP - 0.08 * (STEP - low), rel=0.01)
+    assert first.derivation.startswith("by replay: TF32 at 70% (48% to 83%) of the limit")
     assert first.where.operator == "aten::mm"
     assert "set_float32_matmul_precision" in first.action
 
@@ -198,9 +203,8 @@ def test_a_device_that_waits_for_launches(analyzed: Analyze) -> None:
 def test_without_a_step_time_the_range_is_what_the_profiler_leaves_open(analyzed: Analyze) -> None:
     (first, *_) = found(analyzed(dispatching(2 * US)), wall=None)
     assert first.rule == Rule.DISPATCH_BOUND
-    # Operators slow the host down 1.1 to 2.8 times: the step takes 3.57 to 9.09 ms without, 1 ms of which is work.
-    assert first.saving_ns.high == pytest.approx(8.09 * MS, rel=0.01)
-    assert first.saving_ns.low == pytest.approx((2.57 - 0.5) / 2 * MS, rel=0.02)
+    # Without the profiler the step is shorter than the 10 ms recorded, and at least its 1 ms of work stays.
+    assert 1 * MS < first.saving_ns.low < first.likely_ns < first.saving_ns.high < 8.09 * MS
     # That it is near its limit does not follow without shapes.
     assert rules(analyzed(dispatching(19_900)), wall=None) == [Rule.DEAREST_WORK]
 
@@ -236,7 +240,9 @@ def test_waits_that_keep_the_host_from_running_ahead(
     analysis = analyzed(iterations(wait, operator=operator))
     (first, *_) = found(analysis)
     assert first.rule == rule
-    assert first.saving_ns.high == pytest.approx(4 * MS, rel=0.05)  # the step becomes the device's 6 ms of work
+    # The step becomes the device's 6 ms of work; a part of its 10 ms may be due to the profiler.
+    assert 3.4 * MS < first.likely_ns < 4 * MS
+    assert first.saving_ns.high > 3.9 * MS
     assert first.where.call == wait
     assert "98.0 times a step" in first.title  # after the last one the step launches nothing
 
@@ -264,8 +270,8 @@ def test_copies_that_nothing_runs_beside(analyzed: Analyze, name: str, rule: Rul
     step.product(BF16, 3 * MS, (8192, 8192, 16384), "c10::BFloat16")
     copies = [f for f in found(analyzed(step.done())) if f.rule in (Rule.BLOCKING_COPY, Rule.EXPOSED_COPY)]
     assert [f.rule for f in copies] == ([] if rule is None else [rule])
-    if rule is Rule.BLOCKING_COPY:  # pinned memory is copied at 20 GB/s at least
-        assert copies[0].saving_ns.low == pytest.approx(6 * MS * 19 / 20, rel=0.02)
+    if rule is Rule.BLOCKING_COPY:  # 6 MB of pinned memory take 0.12 ms at 50 GB/s
+        assert copies[0].likely_ns == pytest.approx(5.88 * MS, rel=0.02)
 
 
 def test_a_copy_beside_work_is_no_finding(analyzed: Analyze) -> None:
@@ -304,7 +310,9 @@ def waiting(between: Callable[[KinetoTrace], None]) -> KinetoTrace:
 def test_what_the_host_does_meanwhile(analyzed: Analyze, between: Callable[[KinetoTrace], None], rule: Rule) -> None:
     (first, *_) = found(analyzed(waiting(between)))
     assert first.rule == rule
-    assert first.saving_ns.high == pytest.approx(8 * MS, rel=0.05)
+    # Of other work a part is assumed to stay.
+    assert 6 * MS < first.likely_ns < 8.1 * MS
+    assert first.likely_ns < first.saving_ns.high < 8.5 * MS
 
 
 def test_work_that_waits_for_another_stream(analyzed: Analyze) -> None:
@@ -328,7 +336,9 @@ def test_elementwise_kernels_one_after_the_other(analyzed: Analyze) -> None:
     names = ["aten::add", "aten::mul", "aten::tanh", "aten::sub", "aten::mul", "aten::add"] * 2
     (first, *_) = found(analyzed(chain(names)))
     assert first.rule == Rule.FUSIBLE_CHAIN
-    assert first.saving_ns.high == pytest.approx(0.95 * 11 * 300 * US, rel=0.01)
+    # What is left of 12 kernels reads 64 MiB and writes as much: 28 us at 4.8 TB/s, of which 66 % are likely reached.
+    assert first.likely_ns == pytest.approx((12 * 300 - 28 / 0.66 - 2.2) * US, rel=0.01)
+    assert first.saving_ns.high <= 12 * 300 * US
 
 
 def test_the_same_operator_over_and_over_may_work_on_other_tensors(analyzed: Analyze) -> None:
@@ -484,8 +494,12 @@ def test_work_beside_other_streams_saves_nothing_for_certain(analyzed: Analyze, 
     if beside:
         step.trace.launched_kernel("a_long_one", (2 * US, 2 * US), (12 * US, 9_700 * US), stream=9)
     first = next(finding for finding in found(analyzed(step.done())) if finding.rule == Rule.FP32_PRODUCTS)
-    assert first.saving_ns.high == pytest.approx(4 * (2_400 - 370.4) * US, rel=0.01)
-    assert (first.saving_ns.low == 0) is beside
+    if beside:  # the other kernel holds the step up; without work beside it, it may be faster
+        assert first.saving_ns.low == 0
+        assert first.likely_ns < 0.05 * STEP
+    else:
+        assert first.saving_ns.low > 0.5 * STEP
+    assert first.saving_ns.high > 8 * MS
 
 
 def test_small_grids_that_fill_the_device_together_are_none(analyzed: Analyze) -> None:
@@ -775,7 +789,9 @@ def test_work_far_from_its_limit_is_named_where_no_rule_speaks_of_it(analyzed: A
     first = next(one for one in found(analyzed(step.done()), wall=None) if one.rule == Rule.FAR_FROM_LIMIT)
     assert "aten::add runs at 4" in first.title
     assert first.saving_ns.low == 0
-    assert first.saving_ns.high == pytest.approx(5 * (1_600 - 3 * (1 << 30) / 4.8e12 * 1e6 / 0.8) * US, rel=0.05)
+    most = 5 * (1_600 - 3 * (1 << 30) / 4.8e12 * 1e6 / 0.8) * US
+    assert first.likely_ns == pytest.approx(0.1 * most, rel=0.05)
+    assert most < first.saving_ns.high < most + 0.1 * STEP
     quick = Step()
     for _ in range(12):
         quick.call("aten::add", add, 750 * US, [[1 << 28], [1 << 28], []], ["float", "float", "Scalar"])

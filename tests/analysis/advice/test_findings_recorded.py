@@ -22,7 +22,9 @@ NOTHING: Final = {"near_limit", "none"}
 OTHERS: Final = {"strided_products": "contiguous_copies", "similarity_per_loss": "near_limit"}
 # Fixes that take away more than the cause, or that are another change than the one advised; and a product made again
 # outside of any module, of which no trace tells that it is the same.
-NOT_COMPARED: Final = {"new_kernels", "new_routines", "tiny_training", "fp32_training", "similarity_per_loss"}
+NOT_COMPARED: Final = {"new_kernels", "new_routines", "similarity_per_loss"}
+# Without its copies that step is the host's time alone, which the profiler made more than three times as long.
+MISSED: Final = {"cat_cache"}
 TOLERANCE: Final = 0.02  # of the step
 
 
@@ -45,7 +47,7 @@ def test_the_first_finding_is_the_cause_that_was_built_in(name: str, timed: bool
         assert found[0].rule in allowed
 
 
-COMPARED = [name for name, program in PROGRAMS.items() if program["fixed_ns"] and name not in NOT_COMPARED]
+COMPARED = [name for name, program in PROGRAMS.items() if program["fixed_ns"] and name not in NOT_COMPARED | MISSED]
 
 
 def test_many_fixes_are_compared() -> None:

@@ -120,7 +120,9 @@ def _fused(context: Context, rows: Sequence[LimitRow], attentions: int) -> Remed
 
     passes = context.activities_of(row for row in rows if not row.product)
     return Remedy(
-        f"fused attention at {reaches(kind)}", all_of(taking(context, products, time), scaled(passes, _PASSES_LEFT))
+        f"fused attention at {reaches(kind)}",
+        all_of(taking(context, products, time), scaled(passes, _PASSES_LEFT)),
+        context.activities_of(rows),
     )
 
 

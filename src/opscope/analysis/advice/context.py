@@ -68,6 +68,10 @@ class Range(Struct, frozen=True):
         """Return the range with each end scaled by its own factor, and what is likely by their mean."""
         return Range(low * self.low, high * self.high, (low + high) / 2 * self.likely)
 
+    def no_more_than(self, other: "Range") -> "Range":
+        """Return the lower of each value of two ranges."""
+        return Range(min(self.low, other.low), min(self.high, other.high), min(self.likely, other.likely))
+
     def within(self, most: float) -> "Range":
         """Return the range clipped to 0 and ``most``."""
         high = min(max(self.high, 0.0), most)
@@ -81,7 +85,9 @@ class Draft(Struct, frozen=True, kw_only=True):
         claims: the time that it would save, as names of rows of work or of kinds of idle time. Findings that share a
             claim overlap.
         alone: whether it saves nothing while other work runs.
+        beside: whether other work runs beside what it is about.
         remedy: the change as an edit of the replayed steps; None where no replay can tell what it saves.
+        most: what no change saves more than, such as recorded idle time; in nanoseconds per step.
     """
 
     rule: Rule
@@ -94,7 +100,9 @@ class Draft(Struct, frozen=True, kw_only=True):
     wrong_if: str
     claims: frozenset[str] = field(default_factory=frozenset)
     alone: bool = False
+    beside: bool = False
     remedy: Remedy | None = None
+    most: float = math.inf
 
 
 def measured(text: str) -> Fact:
@@ -488,7 +496,8 @@ class Context:
         alone = (own.length - own.within(others).length) / whole
         union = (own.within(_single(start, end)).length if draft.alone else own.length) / whole
         low, saving = min(alone, union), draft.saving
-        return replace(draft, saving=Range(saving.low * low, saving.high * union, saving.likely * (low + union) / 2))
+        saving = Range(saving.low * low, saving.high * union, saving.likely * (low + union) / 2)
+        return replace(draft, saving=saving, beside=low < 1 / _SIDE_BY_SIDE)
 
     def _claim_keys(self, rows: Ints) -> pl.DataFrame:
         """Return the parts of some activities' claims, in the order of the arguments of `_claim`."""

@@ -78,6 +78,7 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
                 f"it takes what {percent(_REACHED)} of the limit allows (high), a tenth of the way there (likely), or "
                 "as long as now (low): why it is slower is not known",
                 taking(context, [row], _nearer),
+                context.activities_of([row]),
             ),
         )  # fmt: skip
 

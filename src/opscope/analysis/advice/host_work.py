@@ -13,15 +13,15 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
-from opscope.analysis.advice.remedies import without_host
+from opscope.analysis.advice.preparation import compiling
+from opscope.analysis.advice.remedies import without_host, work_around
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.idle.causes import PAUSE_UNDER_STACKS_NS, loading_by_thread
 from opscope.analysis.idle.host_time import PAUSE_NS
-from opscope.analysis.structure.arrays import column, end_of, numbers_in
+from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
-from opscope.analysis.structure.nesting import Ints
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
@@ -100,27 +100,16 @@ def _without_other_work(context: Context, computes: float) -> Remedy:
         computes: the share of it in which operators compute on the host.
     """
     idle = context.waits.idle
-    # Other work in a gap in which code is loaded is most likely a part of that: see `cold_start`.
+    # Other work in a gap in which code is loaded is most likely a part of that, as it is where code is compiled.
     cold = np.isin(idle.gap, idle.gap[context.waits.kinds[BoundKind.COLD_START]])
-    stretches = work_around(context, np.flatnonzero(context.waits.kinds[BoundKind.HOST_WORK] & ~cold))
+    stretches = work_around(
+        context, np.flatnonzero(context.waits.kinds[BoundKind.HOST_WORK] & ~cold), compiling(context.trace).spans
+    )
     shares = (_OF_COMPUTING * computes + _LEAST_MOVED * (1 - computes), _MOVED, 1.0)
     return Remedy(
         f"{shares[1]:.0%} ({shares[0]:.0%} to all) of the time goes in which the thread launches nothing",
         without_host(stretches, shares),
     )
-
-
-def work_around(context: Context, pieces: Ints) -> list[tuple[int, Intervals]]:
-    """Return the stretches of the host's other work in which some pieces of idle time lie, by thread."""
-    idle, found = context.waits.idle, []
-    thread = idle.thread[pieces]
-    for number in numbers_in(thread[thread >= 0]).tolist():
-        mine = pieces[thread == number]
-        works = context.host.of(number).works
-        around = np.zeros(len(works), np.bool_)
-        around[works.overlaps(Intervals(idle.pieces.start[mine], idle.pieces.end[mine]))[0]] = True
-        found.append((number, works.chosen(around)))
-    return found
 
 
 _MOSTLY: Final = 0.8

@@ -150,6 +150,7 @@ def _merged(context: Context, chains: list[Ints]) -> Remedy:
         f"each chain as one kernel that reads its first input and writes its last result once, at {reaches('one_pass')}"
         + ("; in training half of its time stays (low)" if trains else ""),
         apply,
+        np.concatenate(chains),
     )
 
 
@@ -285,7 +286,9 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
         action="model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
         wrong_if="layers between the convolutions only work on NCHW",
         claims=context.claims_of_activities(conversions := np.concatenate([rows for *_, rows in converting])),
-        remedy=Remedy("no conversions; three tenths of their time stay (low)", scaled(conversions, (0.3, 0.0, 0.0))),
+        remedy=Remedy(
+            "no conversions; three tenths of their time stay (low)", scaled(conversions, (0.3, 0.0, 0.0)), conversions
+        ),
     )  # fmt: skip
 
 
@@ -336,6 +339,7 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
         remedy=Remedy(
             "the repeated conversions go, with their launches; a tenth of their time stays (low)",
             _without_some(context.activities_of(rows), again),
+            context.activities_of(rows),
         ),
     )  # fmt: skip
 
@@ -412,6 +416,7 @@ def contiguous_copies(context: Context) -> Iterator[Draft]:
         remedy=Remedy(
             "no such copies; six tenths of their time stay (low)",
             scaled(context.activities_of(rows), (0.6, 0.0, 0.0)),
+            context.activities_of(rows),
         ),
     )  # fmt: skip
 
@@ -453,6 +458,7 @@ def device_copies(context: Context) -> Iterator[Draft]:
             "none of these copies (high), half of their time (likely), all of them as they are (low): whether they are "
             "needed, no trace tells",
             scaled(context.activities_of(rows), (1.0, 0.5, 0.0)),
+            context.activities_of(rows),
         ),
     )
 

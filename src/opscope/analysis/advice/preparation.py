@@ -1,10 +1,11 @@
 """Rules on preparation within the steps: loading code, creating contexts, compiling."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.advice.context import (
     LEAST_SHARE,
@@ -15,8 +16,7 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
-from opscope.analysis.advice.host_work import work_around
-from opscope.analysis.advice.remedies import by_thread, without_host
+from opscope.analysis.advice.remedies import by_thread, without_host, work_around
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.advice.seen import seen
@@ -29,6 +29,7 @@ from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Where
 from opscope.knowledge.reach import Assumed
+from opscope.trace.model import Trace
 
 _LEAST_COMPILING_NS: Final = 1e6  # checking whether compiled code still fits takes less
 
@@ -38,6 +39,39 @@ _COMPILING: Final = ("dynamo_timed", "compile_inner", "torch/_dynamo/convert_fra
 _CERTAIN: Final = 0.7  # of the idle time in it
 _LIKELY_OF_COMPILING: Final = 0.95  # of all of the time
 _LIKELY_OF_LOADING: Final = 0.8
+
+
+class Compiling(Struct, frozen=True):
+    """When torch.compile was at work.
+
+    Attributes:
+        spans: on any thread.
+        by_thread: pairs of a thread and its stretches.
+    """
+
+    spans: Intervals
+    by_thread: Sequence[tuple[int, Intervals]]
+
+
+def compiling(trace: Trace) -> Compiling:
+    """Return when torch.compile was at work."""
+    parts = []
+    for table in (trace.annotations, trace.frames):
+        rows = np.flatnonzero(names_that(table, _compiles))
+        parts.append((column(table, "thread")[rows], column(table, "start_ns")[rows], end_of(table)[rows]))
+    thread, start, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return Compiling(Intervals.union_of(start, end), by_thread(thread, start, end))
+
+
+def _compiles(name: str) -> bool:
+    return any(part in name for part in _COMPILING)
+
+
+def _first_within(table: pl.DataFrame, spans: Intervals) -> str | None:
+    """Return the name of the first range or frame of the compiler in some time."""
+    rows = np.flatnonzero(names_that(table, _compiles))
+    inside = rows[spans.holds(column(table, "start_ns")[rows], end_of(table)[rows])]
+    return next(iter(table["name"].gather(inside[:1]).cast(pl.String)), None)
 
 
 @states(
@@ -50,19 +84,11 @@ _LIKELY_OF_LOADING: Final = 0.8
 )
 def recompilation(context: Context) -> Iterator[Draft]:
     """Find torch.compile at work within the steps."""
-    ranges, threads, first = [], [], []
     spans = context.device.window.spans
-    for table in (context.trace.annotations, context.trace.frames):
-        rows = np.flatnonzero(names_that(table, lambda name: any(part in name for part in _COMPILING)))
-        ranges.append((column(table, "start_ns")[rows], end_of(table)[rows]))
-        threads.append(column(table, "thread")[rows])
-        # The finding points at the first range and the first frame of the compiler within the steps.
-        inside = rows[spans.holds(column(table, "start_ns")[rows], end_of(table)[rows])]
-        first.append(next(iter(table["name"].gather(inside[:1]).cast(pl.String)), None))
-    start, end = (np.concatenate(parts) for parts in zip(*ranges, strict=True))
-    compiling = Intervals.union_of(start, end).within(spans)
-    time = recorded = compiling.length / context.steps
-    waiting = context.waits.idle.pieces.within(compiling)
+    ranges = compiling(context.trace)
+    within = ranges.spans.within(spans)
+    time = recorded = within.length / context.steps
+    waiting = context.waits.idle.pieces.within(within)
     whole = max(float(context.waits.lengths.sum()) / context.steps, 1.0)
     pieces = waiting.length / context.steps * min(context.least_idle_ns / whole, 1.0)
     if context.unprofiled_ns is not None:
@@ -72,7 +98,10 @@ def recompilation(context: Context) -> Iterator[Draft]:
     yield Draft(
         rule=Rule.RECOMPILATION,
         title=f"torch.compile compiles {context.words.during}, {format_ns(recorded)} {context.words.each}",
-        where=Where(annotation=first[0], python=first[1]),
+        where=Where(
+            annotation=_first_within(context.trace.annotations, spans),
+            python=_first_within(context.trace.frames, spans),
+        ),
         saving=Range(_CERTAIN * min(pieces, time), time, _LIKELY_OF_COMPILING * time).within(context.step_ns),
         derivation="the time in which the compiler runs, of an unprofiled step no more than its idle time (high), "
         f"{percent(_CERTAIN)} of the device's idle time in it (low)",
@@ -83,7 +112,7 @@ def recompilation(context: Context) -> Iterator[Draft]:
         claims=idle_claim(BoundKind.HOST_WORK) | idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING),
         remedy=Remedy(
             f"the compiler's ranges go, {_LIKELY_OF_COMPILING:.0%} of their time ({percent(_CERTAIN)} to all)",
-            without_host(by_thread(np.concatenate(threads), start, end), (_CERTAIN, _LIKELY_OF_COMPILING, 1.0)),
+            without_host(ranges.by_thread, (_CERTAIN, _LIKELY_OF_COMPILING, 1.0)),
         ),
     )
 
@@ -135,7 +164,7 @@ def _warm(context: Context, pieces: Ints) -> Remedy:
         pieces: the pieces of idle time in gaps in which code is loaded.
     """
     calls = np.flatnonzero(context.host.cold)
-    loading = work_around(context, pieces)
+    loading = work_around(context, pieces, compiling(context.trace).spans)
 
     def apply(edit: Edit, assumed: Assumed) -> int:
         found = edit.shorten_calls(calls, _WARM_CALL_NS)

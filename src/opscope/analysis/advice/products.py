@@ -212,7 +212,9 @@ def unaligned_sizes(context: Context) -> Iterator[Draft]:
 def _well_chosen(context: Context, rows: Sequence[LimitRow], first: LimitRow) -> Remedy:
     """Return the change to kernels that suit the products' sizes."""
     return Remedy(
-        f"products at {reaches(kind_of(first, first.precision))}", reaching(context, rows, lambda row: row.ideal_ns)
+        f"products at {reaches(kind_of(first, first.precision))}",
+        reaching(context, rows, lambda row: row.ideal_ns),
+        context.activities_of(rows),
     )
 
 
@@ -439,6 +441,7 @@ def small_grid(context: Context) -> Iterator[Draft]:
             f"such kernels at {_OF_GRID[1]:.0%} ({_OF_GRID[0]:.0%} to {_OF_GRID[2]:.0%}) of their limit; without a "
             "model, of the time that all multiprocessors together need",
             taking(context, rows, lambda row, assumed: _on_all(row, available) / _OF_GRID[assumed]),
+            context.activities_of(rows),
         ),
     )  # fmt: skip
 

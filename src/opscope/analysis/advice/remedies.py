@@ -8,6 +8,7 @@ import numpy as np
 from opscope.analysis.advice.context import Context
 from opscope.analysis.advice.remedy import Apply
 from opscope.analysis.replay.edit import Edit
+from opscope.analysis.structure.arrays import numbers_in
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Ints
 from opscope.documents.limits import LimitRow
@@ -116,3 +117,24 @@ def by_thread(thread: Ints, start: Ints, end: Ints) -> list[tuple[int, Intervals
         (number, Intervals.union_of(start[thread == number], end[thread == number]))
         for number in np.unique(thread).tolist()
     ]
+
+
+def work_around(context: Context, pieces: Ints, without: Intervals) -> list[tuple[int, Intervals]]:
+    """Return the stretches of the host's other work in which some pieces of idle time lie, by thread.
+
+    Args:
+        context: what rules look at.
+        pieces: the pieces of idle time.
+        without: what is left out of the stretches.
+    """
+    idle, found = context.waits.idle, []
+    thread = idle.thread[pieces]
+    for number in numbers_in(thread[thread >= 0]).tolist():
+        mine = pieces[thread == number]
+        works = context.host.of(number).works
+        around = np.zeros(len(works), np.bool_)
+        around[works.overlaps(Intervals(idle.pieces.start[mine], idle.pieces.end[mine]))[0]] = True
+        works = works.chosen(around)
+        rest = without.gaps(int(works.start[0]), int(works.end[-1])) if len(works) else works
+        found.append((number, works.within(rest)))
+    return found

@@ -63,7 +63,8 @@ def recomputation(context: Context) -> Iterator[Draft]:
         wrong_if="memory does not allow it",
         claims=context.claims_of_activities(again),
         remedy=Remedy(
-            "no forward operator runs in the backward pass; half of their time on the host stays (low)", _once(again)
+            "no forward operator runs in the backward pass; half of their time on the host stays (low)",
+            _once(again),
         ),
     )  # fmt: skip
 

@@ -1,9 +1,11 @@
 """What findings save, by replaying a few steps with their changes: each alone, and together."""
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -116,6 +118,13 @@ class Replayed:
         saving = None if draft.remedy is None else self.saving_of(draft.remedy)
         if saving is None or draft.remedy is None:
             return draft
+        saving = saving.within(draft.most)
+        # A replay knows nothing of work that slows other work down, or that fills the device only with it.
+        if draft.beside and draft.alone:
+            saving = saving.no_more_than(draft.saving)
+        elif draft.beside:
+            low, high = min(saving.low, draft.saving.low), max(saving.high, draft.saving.high)
+            saving = Range(low, high, saving.likely)
         return replace(draft, saving=saving, derivation=f"by replay: {draft.remedy.assumes}")
 
     def together(self, remedies: Sequence[Remedy]) -> Together | None:
@@ -149,7 +158,18 @@ class Replayed:
         step = self._wall or self._bases[Assumed.LIKELY].step_ns
         low, likely, high = min(savings[0], savings[3]), savings[1], max(savings[2], savings[4])
         low, high = min(low, likely), max(high, likely)
-        return Range(low - _margin(low, step), high + _margin(high, step), likely).within(step)
+        most = min(high + _margin(high, step), max(self._without(remedies), high))
+        return Range(low - _margin(low, step), most, likely).within(step)
+
+    def _without(self, remedies: Sequence[Remedy]) -> float:
+        """Return what it saves to leave out all the work that changes are about; infinity if they are about more."""
+        work = [remedy.work for remedy in remedies if remedy.work is not None]
+        if len(work) < len(remedies):
+            return math.inf
+        edit = self._bases[Assumed.LOW].copy()
+        start = edit.step_ns
+        edit.remove_work(np.unique(np.concatenate(work)))
+        return (start - edit.step_ns) * self._scale(start)
 
     def _scale(self, start: float) -> float:
         """Savings are of the measured step where there is one, which the replay meets within a few percent."""
