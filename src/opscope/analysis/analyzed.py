@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.advice import findings_of
+from opscope.analysis.advice import Advice, advice_on
 from opscope.analysis.advice.context import Recording
 from opscope.analysis.costs.allocations import MemoryUse, memory_use
 from opscope.analysis.costs.graph_nodes import graph_table, replayed_operators
@@ -385,6 +385,10 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         return self.findings_with(self.evidence_with(steps=self.step_count, wall_ns=None, ran_on_gpu=None), None)
 
     def findings_with(self, evidence: StepEvidence, target: str | None) -> tuple[Finding, ...]:
+        """Return the findings of `advice_with`."""
+        return self.advice_with(evidence, target).findings
+
+    def advice_with(self, evidence: StepEvidence, target: str | None) -> Advice:
         """Return what could make a step faster, with what is known beside the trace.
 
         Args:
@@ -404,7 +408,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             replayable=lambda: self.replayable,
             target=target,
         )
-        return findings_of(recording)
+        return advice_on(recording)
 
     @functools.cached_property
     def replayable(self) -> Steps | None:

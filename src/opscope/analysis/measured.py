@@ -5,6 +5,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opscope.analysis.advice import Advice
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.light_pass import LightPass
 from opscope.analysis.structure.window import Window
@@ -99,10 +100,15 @@ class Measured(Struct, frozen=True, dict=True):
         return bound_of(self.step_evidence)
 
     @cached_property
-    def findings(self) -> tuple[Finding, ...]:
+    def advice(self) -> Advice:
         """What could make a step faster: by the unprofiled step time where there is one."""
         target = self.record.configuration.target if self.record else None
-        return self.analysis.findings_with(self.step_evidence, target)
+        return self.analysis.advice_with(self.step_evidence, target)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What could make a step faster, the largest likely saving first."""
+        return self.advice.findings
 
     @property
     def findings_reason(self) -> str | None:

@@ -22,7 +22,7 @@ from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Tab
 from opscope.report.analysis_tables import table_by, values_by
 from opscope.report.by import By
 from opscope.report.device_entry import device_entry
-from opscope.report.finding_text import first_things
+from opscope.report.finding_text import first_things, together_line
 from opscope.report.gap_text import longest_gap
 from opscope.report.step_parts import bar_lines, categories_line
 
@@ -133,6 +133,8 @@ def _summary(one: Analysed) -> Iterator[Inline]:
     yield (f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}",)
     yield from ((line,) for line in _where_it_goes(measured))
     yield from first_things(measured.findings)
+    if measured.advice.together is not None:
+        yield together_line(measured.advice.together, measured.findings)
     has_verdict = measured.bound.kind != BoundKind.UNKNOWN or analysis.has_device_times
     if has_verdict and measured.findings_reason and not measured.trust.failed(CheckName.FILE_IS_VALID):
         yield (measured.findings_reason,)

@@ -15,7 +15,7 @@ from opscope.record.sweep import Failure, Manifest
 from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
-from opscope.report.finding_text import first_things
+from opscope.report.finding_text import first_things, together_line
 from opscope.report.overview import own_clock_text
 from opscope.report.step_parts import bar_lines
 from opscope.report.trust_text import failures
@@ -90,6 +90,8 @@ def _first(document: TraceDocument) -> Iterator[str]:
         yield from (f"  {line}" for line in bar_lines(document.timed_devices[0], steps=document.step_count))
     for line in first_things(document.findings):
         yield f"  {''.join(line)}"
+    if document.together is not None:
+        yield f"  {''.join(map(str, together_line(document.together, document.findings)))}"
     if document.findings:
         yield "  The operators that cost most:"
     for number, operator in enumerate(document.operators[:_SHOWN], 1):

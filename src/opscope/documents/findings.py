@@ -53,6 +53,7 @@ class Rule(StrEnum):
     NEAR_LIMIT = "near_limit"
     FAR_FROM_LIMIT = "far_from_limit"
     DEAREST_WORK = "dearest_work"
+    ONLY_TOGETHER = "only_together"
 
 
 class Where(Struct, frozen=True, kw_only=True):
@@ -103,7 +104,8 @@ class Finding(Struct, frozen=True, kw_only=True):
         where: where it is.
         saving_ns: the time that a step could save.
         saving: the saving in words; empty if there is none.
-        likely_ns: the likely saving, by which findings are ranked.
+        likely_ns: the likely saving, by which findings are ranked; of ``only_together`` what it saves beyond the larger
+            of its parts counts.
         is_first: whether it is one of the three to begin with; findings that overlap with a larger one come last.
         of_step_ns: the length of the step that savings refer to.
         of_step: whether that is an unprofiled step, a recorded one, or a whole recording without steps.
@@ -113,6 +115,8 @@ class Finding(Struct, frozen=True, kw_only=True):
         prove: a command that shows whether the change helped.
         wrong_if: what would make the finding wrong.
         overlaps: ids of findings that would save some of the same time; their savings do not add up.
+        adds_ns: what it likely saves once those before it are done, by replay of all of them; null where it has no
+            replay, adds nothing, or is about the same work as an earlier one.
     """
 
     id: str
@@ -131,3 +135,20 @@ class Finding(Struct, frozen=True, kw_only=True):
     prove: str
     wrong_if: str
     overlaps: tuple[str, ...] = ()
+    adds_ns: float | None = None
+
+
+class Together(Struct, frozen=True, kw_only=True):
+    """What several findings save if all are done, by one replay.
+
+    Attributes:
+        findings: their ids, in the order in which they are done.
+        saving_ns: the time that a step could save.
+        saving: the saving in words.
+        likely_ns: the likely saving.
+    """
+
+    findings: tuple[str, ...]
+    saving_ns: SavingRange
+    saving: str
+    likely_ns: float

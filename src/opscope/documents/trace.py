@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from opscope.documents.bound import Bound
-from opscope.documents.findings import Finding
+from opscope.documents.findings import Finding, Together
 from opscope.documents.limits import LimitsEntry
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.statements import Findings
@@ -476,6 +476,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
         iterations: of a model server; empty if no range is an iteration.
         findings: what could make a step faster, the largest likely saving first.
         findings_reason: why there are none; null if there are some.
+        together: what those save together that a replay tells; null for fewer than two.
         limits: how far the work that loses most time is from the devices' limits; null if no device worked.
     """
 
@@ -508,6 +509,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
     iterations: tuple[IterationRow, ...] = ()
     light: LightEntry | None = None
     findings_reason: str | None = None
+    together: Together | None = None
     limits: LimitsEntry | None = None
 
     @property

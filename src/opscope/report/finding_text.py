@@ -4,8 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from opscope.base.text import printable
 from opscope.base.units import format_ns
-from opscope.documents.findings import Finding, Where
+from opscope.documents.findings import Finding, Together, Where
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section
+
+_ALIKE = 0.02  # of the step: a smaller difference is not worth a line
 
 
 def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
@@ -18,6 +20,21 @@ def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
         of_it = f"; some of the same time as {same}" if same else ""
         yield (f"{number}. {headline(finding)}",)
         yield ("   ", Name(finding.action), f" [{finding.rule}{of_it}", *place(finding.where), "]")
+
+
+def together_line(together: Together, findings: Sequence[Finding]) -> Inline:
+    """Return the line with what findings save together.
+
+    Args:
+        together: what they save.
+        findings: all of them, with the step that savings are of.
+    """
+    step = next(finding.of_step_ns for finding in findings)
+    least = max(step - together.likely_ns, 0.0)
+    return (
+        f"All of these together ({', '.join(together.findings)}): likely {format_ns(together.likely_ns)}, "
+        f"{together.saving}; {format_ns(least)} of {format_ns(step)} would be left, by replay.",
+    )
 
 
 def headline(finding: Finding) -> str:
@@ -34,12 +51,15 @@ def place(where: Where) -> Iterator[str | Name]:
         yield Name(found)
 
 
-def findings_section(findings: Sequence[Finding], reason: str | None = None) -> Section:
+def findings_section(
+    findings: Sequence[Finding], reason: str | None = None, together: Together | None = None
+) -> Section:
     """Build the section with all findings and their evidence.
 
     Args:
         findings: in the order of their rank.
         reason: why there are none, if there are none.
+        together: what they save together, where a replay tells.
     """
     if not findings:
         return Section(("What to do",), (Paragraph.of(reason or "-"),))
@@ -47,6 +67,8 @@ def findings_section(findings: Sequence[Finding], reason: str | None = None) -> 
     for number, finding in enumerate(findings, start=1):
         blocks.append(Paragraph((f"{number}. ", headline(finding), *place(finding.where), f" [{finding.id}]")))
         blocks.append(Bullets(tuple(_lines(finding))))
+    if together is not None:
+        blocks.append(Paragraph(together_line(together, findings)))
     return Section(("What to do",), tuple(blocks))
 
 
@@ -54,6 +76,8 @@ def _lines(finding: Finding) -> Iterator[Inline]:
     if finding.saving:
         step = f"{format_ns(finding.of_step_ns)} {finding.of_step}"
         yield (f"How much, of the {step}: {finding.derivation}.",)
+        if finding.adds_ns is not None and abs(finding.adds_ns - finding.likely_ns) > _ALIKE * finding.of_step_ns:
+            yield (f"Likely {format_ns(finding.likely_ns)} alone, {format_ns(finding.adds_ns)} after those above.",)
     for fact in finding.evidence:
         yield (printable(fact.text), f" ({fact.basis}).")
     yield ("Write: ", Name(finding.action))

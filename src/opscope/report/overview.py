@@ -10,7 +10,7 @@ from opscope.record.capture import Clocks
 from opscope.record.step_kinds import OwnClock
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, table_of
-from opscope.report.finding_text import findings_section, first_things
+from opscope.report.finding_text import findings_section, first_things, together_line
 from opscope.report.gap_text import longest_gap
 
 _PHASE_NAMES = {"forward": "forward, and what is neither backward nor optimizer"}
@@ -28,7 +28,11 @@ def overview_section(document: TraceDocument) -> Section:
         *_steps(document),
         *_memory(document),
     )
-    further = (findings_section(document.findings, document.findings_reason),) if document.has_device_times else ()
+    further = (
+        (findings_section(document.findings, document.findings_reason, document.together),)
+        if document.has_device_times
+        else ()
+    )
     return Section(("Overview",), blocks, further)
 
 
@@ -36,6 +40,8 @@ def _verdict(document: TraceDocument) -> Iterator[Block]:
     yield Paragraph.of(f"What bounds the step: {document.bound.kind}. {document.bound.sentence}")
     for line in first_things(document.findings):
         yield Paragraph(line)
+    if document.together is not None:
+        yield Paragraph(together_line(document.together, document.findings))
     if document.bound.evidence:
         yield Paragraph.of(f"How that is known: {document.bound.evidence}")
     doubts = [c for c in document.trust.checks if c.verdict is Verdict.FAIL]

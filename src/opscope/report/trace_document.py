@@ -107,6 +107,7 @@ def build_trace_document(
         light=_light(measured.light),
         findings=tuple(_with_source(finding, builder.resolver) for finding in measured.findings),
         findings_reason=measured.findings_reason,
+        together=measured.advice.together,
         limits=_limits(measured),
     )
 

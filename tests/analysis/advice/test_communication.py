@@ -159,4 +159,6 @@ def test_copies_within_the_device_are_named_beside_other_work(analyzed: Analyze)
     own = findings(analyzed(trace))[Rule.DEVICE_COPIES]
     assert own.where.operator == "aten::clone"
     assert own.saving_ns.low == 0
-    assert 1.9 * MS <= own.saving_ns.high <= 2 * MS
+    # They take 2 ms of 10; other work may find its data in the cache without them.
+    assert 1.9 * MS <= own.saving_ns.high <= 2.5 * MS
+    assert own.likely_ns == pytest.approx(1 * MS, rel=0.05)

@@ -338,7 +338,7 @@ def test_elementwise_kernels_one_after_the_other(analyzed: Analyze) -> None:
     assert first.rule == Rule.FUSIBLE_CHAIN
     # What is left of 12 kernels reads 64 MiB and writes as much: 28 us at 4.8 TB/s, of which 66 % are likely reached.
     assert first.likely_ns == pytest.approx((12 * 300 - 28 / 0.66 - 2.2) * US, rel=0.01)
-    assert first.saving_ns.high <= 12 * 300 * US
+    assert first.saving_ns.high <= 12 * 300 * US + 0.05 * STEP  # other work may find its data in the cache
 
 
 def test_the_same_operator_over_and_over_may_work_on_other_tensors(analyzed: Analyze) -> None:
@@ -375,7 +375,7 @@ def test_attention_that_is_written_out(analyzed: Analyze) -> None:
     step.product(BF16, 5 * MS, (8192, 8192, 16384), bf16)
     (first, *_) = found(analyzed(step.done()))
     assert first.rule == Rule.EAGER_ATTENTION
-    assert first.saving_ns.high <= 3_400 * US
+    assert first.saving_ns.high <= 3_400 * US + 0.05 * STEP
     other = Step()  # a softmax over classes is no attention
     other.call("aten::_softmax", "softmax", 3 * MS, [[65536, 4096], [], []], [bf16, "Scalar", "Scalar"],
                values=["", "-1", "False"])  # fmt: skip

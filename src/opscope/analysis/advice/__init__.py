@@ -4,6 +4,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from opscope.analysis.advice import communication, memory_bound, products, repeated
 from opscope.analysis.advice.allocation import allocator_churn
 from opscope.analysis.advice.attention import eager_attention
@@ -14,6 +17,7 @@ from opscope.analysis.advice.device_work import DEAREST_WORK, FAR_FROM_LIMIT, de
 from opscope.analysis.advice.dispatch import dispatch_bound
 from opscope.analysis.advice.host_copies import copies
 from opscope.analysis.advice.host_work import host_work, input_pipeline
+from opscope.analysis.advice.joint import ONLY_TOGETHER, all_of_them, pairs
 from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import cold_start, recompilation
 from opscope.analysis.advice.replayed import Replayed
@@ -27,7 +31,7 @@ from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.stages import Stage, staged
 from opscope.base.threads import together
 from opscope.base.units import format_share
-from opscope.documents.findings import Finding, Rule, SavingRange, Where
+from opscope.documents.findings import Finding, Rule, SavingRange, Together, Where
 from opscope.documents.trust import CheckName
 
 RULES: Final[tuple[AdviceRule, ...]] = (
@@ -76,30 +80,44 @@ _NEAR_LIMIT: Final = RuleDescription(
 )
 STATEMENTS: Final = (
     *(statement for rule in RULES for statement in rule.statements),
-    *(_NEAR_LIMIT, FAR_FROM_LIMIT, DEAREST_WORK),
+    *(_NEAR_LIMIT, FAR_FROM_LIMIT, DEAREST_WORK, ONLY_TOGETHER),
 )
 _OF_THE_HOST: Final = frozenset(statement.rule for statement in STATEMENTS if statement.of_host)
 
 
+class Advice(Struct, frozen=True):
+    """What could make a step faster.
+
+    Attributes:
+        findings: the largest likely saving first.
+        together: what those save together that a replay tells; None for fewer than two of them.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    together: Together | None = None
+
+
 @staged(Stage.FINDINGS)
-def findings_of(recording: Recording) -> tuple[Finding, ...]:
-    """Return what could make a step faster, the largest likely saving first.
+def advice_on(recording: Recording) -> Advice:
+    """Return what could make a step faster.
 
     Empty where no device worked, the file is damaged, mostly a capture was recorded, or no activity has a duration.
     """
     evidence = recording.evidence
     if not evidence.devices or evidence.waits is None or evidence.trust.failed(CheckName.FILE_IS_VALID) is not None:
-        return ()
+        return Advice()
     if evidence.is_capture or evidence.timeless is not None:
-        return ()
+        return Advice()
     context = Context(recording)
     if evidence.is_warm_up:
-        return _named(context, list(cold_start(context)) or [_warm_up(context)])
+        return Advice(_named(context, list(cold_start(context)) or [_warm_up(context)]))
     drafts = [context.beside_others(draft) for found in _drafts(context) for draft in found]
     replayed = Replayed.of(context) if any(draft.remedy for draft in drafts) else None
     drafts = [replayed.replayed(draft) if replayed else draft for draft in drafts]
     if evidence.host_unknown is not None:
         drafts = [draft for draft in drafts if draft.rule not in _OF_THE_HOST]  # what the host did is unknown
+    elif replayed is not None:
+        drafts += list(pairs(context, replayed, drafts))
     drafts = [draft for draft in drafts if draft.saving.high >= LEAST_SHARE * context.step_ns]
     if context.busy_ns >= BUSY_SHARE * context.step_ns:
         # After all other rules: far_from_limit leaves out the work that their findings claim.
@@ -107,11 +125,35 @@ def findings_of(recording: Recording) -> tuple[Finding, ...]:
         if far and replayed is None:
             replayed = Replayed.of(context)
         drafts += [replayed.replayed(draft) if replayed else draft for draft in far]
-    drafts.sort(key=lambda draft: -draft.saving.likely)
+    drafts.sort(key=lambda draft: -draft.rank)
     if sum(draft.saving.likely for draft in drafts) < _CHEAP * context.step_ns:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
         drafts = [*near_limit(context, possible=possible), *drafts]
-    return _named(context, drafts or list(dearest(context)))
+    drafts = drafts or list(dearest(context))
+    findings = _named(context, drafts)
+    return Advice(findings) if replayed is None else _together(replayed, drafts, findings)
+
+
+def _together(replayed: Replayed, drafts: Sequence[Draft], findings: tuple[Finding, ...]) -> Advice:
+    """Return findings with what each adds to those before it, and what all of them save."""
+    joint = all_of_them(replayed, drafts)
+    if joint is None:
+        return Advice(findings)
+    places, together = joint.places, joint.together
+    adds = dict(zip(places, together.adds, strict=True))
+    findings = tuple(replace(finding, adds_ns=adds.get(place)) for place, finding in enumerate(findings))
+    if len(places) < 2:
+        return Advice(findings)
+    saving, first = SavingRange(round(together.saving.low), round(together.saving.high)), findings[0]
+    return Advice(
+        findings,
+        Together(
+            findings=tuple(findings[place].id for place in places),
+            saving_ns=saving,
+            saving=saving_text(saving, first.of_step_ns, first.of_step),
+            likely_ns=together.saving.likely,
+        ),
+    )
 
 
 def _drafts(context: Context) -> list[list[Draft]]:

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
+
 from opscope.analysis.advice.context import (
     LEAST_SHARE,
     Context,
@@ -14,10 +16,12 @@ from opscope.analysis.advice.context import (
     general,
     measured,
 )
+from opscope.analysis.advice.memory_bound import changes_strides, elements
 from opscope.analysis.advice.remedies import all_of, reaches, scaled, taking
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.costs.sums import UNLINKED
+from opscope.analysis.structure.nesting import Ints
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Rule
 from opscope.documents.limits import LimitRow
@@ -119,10 +123,31 @@ def _fused(context: Context, rows: Sequence[LimitRow], attentions: int) -> Remed
         return _fused_ns(row) / reach.share + reach.overhead_ns / each
 
     passes = context.activities_of(row for row in rows if not row.product)
+    copies = _copies_of_inputs(context, rows)
     return Remedy(
-        f"fused attention at {reaches(kind)}",
-        all_of(taking(context, products, time), scaled(passes, _PASSES_LEFT)),
-        context.activities_of(rows),
+        f"fused attention at {reaches(kind)}" + ("; no copies of its inputs (low: they stay)" if len(copies) else ""),
+        all_of(taking(context, products, time), scaled(passes, _PASSES_LEFT), scaled(copies, (1.0, 0.0, 0.0))),
+        np.union1d(context.activities_of(rows), copies),
+    )
+
+
+def _copies_of_inputs(context: Context, rows: Sequence[LimitRow]) -> Ints:
+    """Return the copies that only change the strides of tensors as large as the products' inputs beside the scores.
+
+    Products written out need them contiguous; fused attention takes them as they are.
+    """
+    scores = {elements(row.input_dims) for row in rows if not row.product}
+    sizes = {
+        product.batch * product.depth * side
+        for row in rows
+        if (product := row.product) is not None
+        for side in (product.rows, product.columns)
+    }
+    sizes -= scores
+    return context.activities_of(
+        row
+        for row in context.rows
+        if row.operator == "aten::copy_" and changes_strides(row) and elements(row.input_dims) in sizes
     )
 
 

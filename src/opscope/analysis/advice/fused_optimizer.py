@@ -23,7 +23,7 @@ OF_WORK: Final = (0.3, 0.75)
 # Adam reads parameter, gradient and two states, and writes all but the gradient; SGD with momentum has one state.
 _PASSES_OF_ADAM: Final = 7
 _PASSES_OF_OTHERS: Final = 5
-_USUAL_BYTES: Final = 4  # of an element: the types of lists of tensors are not recorded
+_USUAL_BYTES: Final = 4  # of an element
 
 
 class _Updated(Struct, frozen=True):
@@ -53,7 +53,7 @@ def fused(context: Context, name: str, ranges: pl.DataFrame, rows: Ints) -> Reme
     owner = np.searchsorted(np.sort(start), column(context.trace.launches, "start_ns")[launch], side="right")
     _, first = np.unique(owner, return_index=True)
     kept, gone = rows[first], np.delete(rows, first)
-    updated = _updated(context, rows[owner == owner[0]])
+    updated = _updated(context, rows[owner == owner[0]], _element_bytes(context, rows))
     work = float(column(context.trace.activities, "duration_ns")[rows].sum()) / max(len(first), 1)
     host = fixed + each * updated.tensors
     calls = np.setdiff1d(launch, launch[first])
@@ -96,16 +96,29 @@ def _pass_ns(context: Context, name: str, updated: _Updated, work: float, assume
     return reach_of("fused_optimizer", assumed).time_ns(passes * updated.bytes * NS_PER_S / bandwidth)
 
 
-def _updated(context: Context, rows: Ints) -> _Updated:
+def _element_bytes(context: Context, rows: Ints) -> int:
+    """Return how large the elements of lists of tensors are, whose types are not recorded, by the kernels' names."""
+    names = context.trace.activities["name"].gather(rows).unique().cast(pl.String)
+    # PyTorch's functors name the type of the tensors first, then that in which they compute.
+    halves, floats = (bool(names.str.contains(f"Functor<{of}").any()) for of in ("c10::(BFloat16|Half)", "float"))
+    return 2 if halves and not floats else _USUAL_BYTES
+
+
+def _updated(context: Context, rows: Ints, element_bytes: int) -> _Updated:
     """Return what an optimizer updates, by the inputs of the operators of one of its steps.
 
     Each kind of operator passes over all tensors once or a few times; the rarest kind tells how many there are.
+
+    Args:
+        context: what rules look at.
+        rows: the activities of the step.
+        element_bytes: of elements whose type is not recorded.
     """
     owners = np.unique(context.links.activity_operator[rows])
     table = context.trace.operators.select(pl.col("name", "input_dims", "input_types").cast(pl.String))
     kinds: dict[str, list[float]] = {}
     for name, dims, types in table[owners[owners >= 0]].iter_rows():
-        tensors, size = _first_input(dims, types)
+        tensors, size = _first_input(dims, types, element_bytes)
         sums = kinds.setdefault(name, [0.0, 0.0])
         sums[0] += tensors
         sums[1] += size
@@ -114,12 +127,18 @@ def _updated(context: Context, rows: Ints) -> _Updated:
     return _Updated(fewest, max((size / max(round(n / fewest), 1) for n, size in kinds.values()), default=0.0))
 
 
-def _first_input(dims: str | None, types: str | None) -> tuple[int, int]:
-    """Return how many tensors the first input of a call has, and their bytes; 0 where they are not known."""
+def _first_input(dims: str | None, types: str | None, element_bytes: int) -> tuple[int, int]:
+    """Return how many tensors the first input of a call has, and their bytes; 0 where they are not known.
+
+    Args:
+        dims: the recorded shapes.
+        types: the recorded types.
+        element_bytes: of elements whose type is not recorded.
+    """
     call = RecordedCall.read(dims, types, None)
     if call is None or not call.dims or not call.types:
         return 0, 0
     dtype = recorded_dtype(call.types[0])
-    size = _USUAL_BYTES if dtype is None else dtype.size_bytes
+    size = element_bytes if dtype is None else dtype.size_bytes
     shapes = call.lists[0] or ((call.dims[0],) if call.dims[0] else ())
     return len(shapes), size * sum(math.prod(shape) for shape in shapes)

@@ -21,7 +21,7 @@ from opscope.analysis.advice.context import (
     measured,
 )
 from opscope.analysis.advice.optimizer import in_optimizer
-from opscope.analysis.advice.remedies import reaches, scaled, taking
+from opscope.analysis.advice.remedies import all_of, reaches, scaled, taking
 from opscope.analysis.advice.remedy import Apply, Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.costs.limits import MOSTLY_MOVING, moving_share
@@ -49,17 +49,21 @@ _OF_CASTS: Final = (0.8, 1.05)
 _OF_STRIDES: Final = (0.3, 1.1)
 _OF_GROWN: Final = 0.7
 _MOST_OF_IT: Final = 0.9  # of the result's elements: the least that one input must hold
+_HALF: Final = 0.5
 _LEAST_NS: Final = 3_000  # shorter kernels are a matter of launching
 _KERNELS_LOOKED_AT: Final = 1_000  # the most expensive ones
 _FUSIBLE: Final = frozenset({Category.ELEMENTWISE, Category.ACTIVATION, Category.NORMALIZATION, Category.REDUCTION})
-_ALSO_FUSIBLE: Final = frozenset({"aten::copy_", "aten::native_dropout", "aten::native_dropout_backward"})
+_ALSO_FUSIBLE: Final = frozenset({"aten::copy_", "aten::cat", "aten::native_dropout", "aten::native_dropout_backward"})
 
 
 @lru_cache(maxsize=1 << 16)
-def _elements(dims: str | None) -> int:
-    """Return the number of elements of the largest recorded input; 0 where none has a shape."""
+def elements(dims: str | None) -> int:
+    """Return the number of elements of the largest recorded input, or of a list of them; 0 where none has a shape."""
     call = RecordedCall.read(dims, "[]", None)
-    return max((math.prod(shape) for shape in (call.dims if call else ()) if shape), default=0)
+    if call is None:
+        return 0
+    of_lists = (sum(math.prod(shape) for shape in shapes) for shapes in call.lists if shapes)
+    return max((*(math.prod(shape) for shape in call.dims if shape), *of_lists), default=0)
 
 
 @states(
@@ -184,9 +188,9 @@ def _chains(context: Context) -> list[Ints]:
     mine = np.flatnonzero(kernels & (column(activities, "device") == context.device.device))
     mine = mine[context.device.window.spans.holds(column(activities, "start_ns")[mine], end_of(activities)[mine])]
     order = mine[np.lexsort((column(activities, "start_ns")[mine], column(activities, "stream")[mine]))]
-    elements = {code: _elements(text) for code, text in _distinct(operators["input_dims"])}
+    sizes_of = {code: elements(text) for code, text in _distinct(operators["input_dims"])}
     code = operators["input_dims"].to_physical().fill_null(_NO_CODE).to_numpy()
-    size = _looked_up(elements, code)
+    size = _looked_up(sizes_of, code)
     known = owner[order] >= 0
     # -1, no operator, reads the last row; `known` masks what that gives.
     part = known & fusible[owner[order]] & ~in_optimizer(context)[order]
@@ -201,8 +205,10 @@ def _chains(context: Context) -> list[Ints]:
     # A chain ends with its step, even where nothing lies between the last kernel of one and the first of the next.
     step = step_of_activities(context.trace, context.links, step_table(context.trace))[order]
     goes_on = part[1:] & part[:-1]
-    for same in (column(activities, "stream")[order], sizes, step):
+    for same in (column(activities, "stream")[order], step):
         goes_on &= same[1:] == same[:-1]
+    # A part of the way may be on one half of a tensor, as in rotary positions.
+    goes_on &= (sizes[1:] == sizes[:-1]) | (sizes[1:] == 2 * sizes[:-1]) | (2 * sizes[1:] == sizes[:-1])
     run = np.cumsum(np.append(True, ~goes_on)) if len(order) else np.zeros(0, np.int64)
     names = operators["name"].to_physical().to_numpy()[owner[order]]
     return [order[rows] for rows in _runs(run, part, names)]
@@ -287,9 +293,26 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
         wrong_if="layers between the convolutions only work on NCHW",
         claims=context.claims_of_activities(conversions := np.concatenate([rows for *_, rows in converting])),
         remedy=Remedy(
-            "no conversions; three tenths of their time stay (low)", scaled(conversions, (0.3, 0.0, 0.0)), conversions
+            "no conversions (low: eight tenths of their time stay; high: normalizing takes half as long too)",
+            all_of(
+                scaled(conversions, (0.8, 0.0, 0.0)),
+                scaled(context.activities_of(_normalizing(context)), (1.0, 1.0, 0.5)),
+            ),
         ),
     )  # fmt: skip
+
+
+def _normalizing(context: Context) -> list[LimitRow]:
+    """Return the normalization of images, which may be quicker in the other layout."""
+    return [row for row in context.rows if row.operator in _NORMALIZING]
+
+
+_NORMALIZING: Final = frozenset(
+    {
+        *("aten::cudnn_batch_norm", "aten::cudnn_batch_norm_backward"),
+        *("aten::native_batch_norm", "aten::native_batch_norm_backward"),
+    }
+)
 
 
 @states(
@@ -391,7 +414,7 @@ def _forward_passes_per_update(context: Context) -> float | None:
 )
 def contiguous_copies(context: Context) -> Iterator[Draft]:
     """Find copies that only change the strides of a tensor."""
-    rows = [row for row in context.rows if row.operator == "aten::copy_" and _changes_strides(row)]
+    rows = [row for row in context.rows if row.operator == "aten::copy_" and changes_strides(row)]
     time = sum(row.device_ns for row in rows) / context.steps
     if not rows or time < LEAST_SHARE * context.step_ns:
         return
@@ -434,7 +457,7 @@ def device_copies(context: Context) -> Iterator[Draft]:
     rows = [
         row
         for row in context.rows
-        if direction_of(row.kernel) is Direction.WITHIN and row.operator != "aten::cat" and not _changes_strides(row)
+        if direction_of(row.kernel) is Direction.WITHIN and row.operator != "aten::cat" and not changes_strides(row)
     ]
     time = sum(row.device_ns for row in rows) / context.steps
     # If a program mostly moves data, no trace tells whether they must be moved.
@@ -478,6 +501,8 @@ def grown_copies(context: Context) -> Iterator[Draft]:
         return
     first = max(rows, key=lambda row: row.device_ns)
     share = _largest_share(first)
+    # What appends to a tensor that is still short is written in place as well.
+    appending = [row for row in context.rows if row.operator == "aten::cat" and _largest_share(row) >= _HALF]
     yield Draft(
         rule=Rule.GROWN_COPY,
         title=f"A tensor is copied whole to append to it ({format_ns(time)} {context.words.per})",
@@ -498,7 +523,7 @@ def grown_copies(context: Context) -> Iterator[Draft]:
         claims=claims_of(rows),
         remedy=Remedy(
             "what is added is written alone, a part of each copy by its size; three tenths of the copies stay (low)",
-            taking(context, rows, _added_alone),
+            taking(context, appending, _added_alone),
         ),
     )  # fmt: skip
 
@@ -530,7 +555,8 @@ def _largest_share(row: LimitRow) -> float:
     return _share_of_largest(row.input_dims)
 
 
-def _changes_strides(row: LimitRow) -> bool:
+def changes_strides(row: LimitRow) -> bool:
+    """Tell whether a copy changes nothing but a tensor's strides."""
     call = RecordedCall.read(row.input_dims, row.input_types, None, row.input_strides)
     if call is None or any(len(values) < 2 for values in (call.types, call.dims, call.strides)):
         return False

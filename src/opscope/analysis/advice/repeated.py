@@ -17,8 +17,10 @@ from opscope.analysis.advice.context import (
 )
 from opscope.analysis.advice.remedy import Apply, Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, count_distinct, end_of, nesting_of
+from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.recomputed import recomputed
@@ -64,14 +66,43 @@ def recomputation(context: Context) -> Iterator[Draft]:
         claims=context.claims_of_activities(again),
         remedy=Remedy(
             "no forward operator runs in the backward pass; half of their time on the host stays (low)",
-            _once(again),
+            _once(context, again, root[root >= 0]),
         ),
     )  # fmt: skip
 
 
-def _once(again: Ints) -> Apply:
-    """Return the change that leaves out work that is done again."""
-    return lambda edit, assumed: edit.remove_work(again, of_host=0.5 if assumed is Assumed.LOW else 1.0)
+def _once(context: Context, again: Ints, roots: Ints) -> Apply:
+    """Return the change that leaves out work that is done again, and all that the host does from its first to its last.
+
+    Args:
+        context: what rules look at.
+        again: the activities.
+        roots: per activity the operator of the forward pass that it belongs to.
+    """
+    launch = context.links.activity_launch[again]
+    operators, calls = context.trace.operators, context.trace.launches
+    rows = np.unique(roots)
+    thread, start, end = column(operators, "thread")[rows], column(operators, "start_ns")[rows], end_of(operators)[rows]
+    others = np.ones(calls.height, np.bool_)
+    others[launch[launch >= 0]] = False
+    stretches = []
+    for number in np.unique(thread).tolist():
+        mine = np.flatnonzero(thread == number)
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        launched = np.sort(column(calls, "start_ns")[others & (column(calls, "thread") == number)])
+        # Two operators with no other launch between them are parts of one run.
+        joined = np.searchsorted(launched, end[mine[:-1]]) == np.searchsorted(launched, start[mine[1:]])
+        first, last = np.append(True, ~joined), np.append(~joined, True)
+        stretches.append((number, Intervals.union_of(start[mine[first]], end[mine[last]])))
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        found = edit.remove_activities(again)
+        edit.remove_calls(launch[launch >= 0])
+        for number, spans in stretches:
+            edit.remove_host(number, spans, 0.5 if assumed is Assumed.LOW else 1.0)
+        return found
+
+    return apply
 
 
 def _checkpoint(context: Context) -> Where:

@@ -6,12 +6,14 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, idle_claim, measured
+from opscope.analysis.advice.remedies import by_thread
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column
+from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.base.patterns import lazy_pattern
 from opscope.base.units import format_bytes, format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
@@ -19,6 +21,7 @@ from opscope.knowledge.reach import Assumed
 
 # The operators inside a copy of a tensor to a device, and those that torch.tensor runs around it.
 _COPYING: Final = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh", "aten::clone"})
+_MAKING: Final = lazy_pattern(r"built-in (method|function) (tensor|as_tensor)\b")
 _SMALL: Final = 65_536  # bytes: up to this size the driver takes the data along, as quickly as a single byte
 _FEWEST: Final = 4  # a step
 _OTHER_OWN: Final = (0.7, 1.15)  # of the estimated time: what a change saves at least and at most
@@ -81,18 +84,35 @@ def small_copies(context: Context) -> Iterator[Draft]:
         "numbers to operators as Python numbers; send many values as one tensor",
         wrong_if="the values are new in every step and come from the host",
         claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING),
-        remedy=_without_copying(rows, np.flatnonzero(inside), np.isin(np.arange(context.trace.operators.height),
-                                                                      operators)),
+        remedy=_without_copying(context, rows, np.flatnonzero(inside), operators),
     )  # fmt: skip
 
 
-def _without_copying(rows: Ints, calls: Ints, operators: Bools) -> Remedy:
-    """Return the change that leaves out copies, the calls of the operators that make them, and these themselves."""
+def _without_copying(context: Context, rows: Ints, calls: Ints, operators: Ints) -> Remedy:
+    """Return the change that leaves out copies, the calls of the operators that make them, and these themselves.
+
+    Args:
+        context: what rules look at.
+        rows: the copies.
+        calls: the calls in the operators around them.
+        operators: these operators.
+    """
+    of_trace, frames = context.trace.operators, context.trace.frames
+    thread, start, end = (column(of_trace, "thread"), column(of_trace, "start_ns"), end_of(of_trace))
+    thread, start, end = thread[operators], start[operators], end[operators]
+    # torch.tensor reads a list before it calls any operator: where stacks were recorded, its frame has all of that.
+    making = frames.filter(names_that(frames, lambda name: _MAKING.search(name) is not None))
+    around = nesting_of(making).innermost_at(thread, start) if making.height else np.full(len(start), -1)
+    whole = around >= 0
+    start = np.where(whole, np.append(column(making, "start_ns"), 0)[around], start)
+    end = np.where(whole, np.append(end_of(making), 0)[around], end)
+    stretches = by_thread(thread, start, end)
 
     def apply(edit: Edit, assumed: Assumed) -> int:
         found = edit.remove_activities(rows)
         edit.remove_calls(calls)
-        edit.remove_host_of(operators, _OTHER_OWN[0] if assumed is Assumed.LOW else 1.0)
+        for number, spans in stretches:
+            edit.remove_host(number, spans, _OTHER_OWN[0] if assumed is Assumed.LOW else 1.0)
         return found
 
     return Remedy(

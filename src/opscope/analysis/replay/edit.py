@@ -82,16 +82,16 @@ class Edit:
         self.lag[streams] = np.minimum(self.lag[streams], gap_ns)
 
     def take(self, activities: Ints, duration_ns: Ints) -> int:
-        """Set the durations of some activities; return how many of them the steps have.
+        """Set the durations of some activities but those that are removed; return how many of them the steps have.
 
         Args:
-            activities: rows of the trace's activities.
+            activities: rows of the trace's activities, each once.
             duration_ns: how long each of them takes.
         """
         edges = self._edges(EdgeKind.ACTIVITY, activities)
         order = np.argsort(activities, kind="stable")
         place = order[np.searchsorted(activities, self.graph.row[edges], sorter=order)]
-        self.lag[edges] = duration_ns[place]
+        self.lag[edges] = np.where(self.lag[edges] > 0, duration_ns[place], 0)
         return len(edges)
 
     def remove_work(self, activities: Ints, *, of_host: float = 1.0) -> int:

@@ -1,0 +1,120 @@
+"""What findings save together: all of them, and pairs that save little alone."""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Final
+
+from msgspec import Struct
+
+from opscope.analysis.advice.context import Context, Draft, derived
+from opscope.analysis.advice.remedy import Remedy
+from opscope.analysis.advice.replayed import Replayed, Together
+from opscope.analysis.advice.rule import RuleDescription, percent
+from opscope.base.units import format_ns
+from opscope.documents.findings import Rule
+
+_MOST_OF_EACH: Final = 4  # findings on the host, and on the device, of which pairs are tried
+_MORE: Final = 0.05  # of the step: what a pair must save beyond the sum of both
+_OF_IDLE: Final = "idle: "  # how claims of idle time begin
+
+ONLY_TOGETHER: Final = RuleDescription(
+    Rule.ONLY_TOGETHER,
+    "a change of what the host does and one of the device's work of which each hides what the other one saves",
+    f"the replay with both; at least {percent(_MORE)} of the step more than the sum of each alone",
+    "no replay is possible",
+)
+
+
+def pairs(context: Context, replayed: Replayed, drafts: Sequence[Draft]) -> Iterator[Draft]:
+    """Yield the pairs that save far more than the sum of both: as long as one is not done, the other one hides it.
+
+    Args:
+        context: what rules look at.
+        replayed: the steps.
+        drafts: what rules found, also what saves nothing alone.
+    """
+    known = [draft for draft in drafts if draft.remedy is not None]
+    known.sort(key=lambda draft: -draft.saving.high)
+    of_host = [draft for draft in known if _is_idle(draft)][:_MOST_OF_EACH]
+    of_device = [draft for draft in known if not _is_idle(draft)][:_MOST_OF_EACH]
+    best: tuple[float, Draft, Draft, Together] | None = None
+    for host, device in product(of_host, of_device):
+        both = replayed.together(_remedies((host, device)))
+        if both is None:
+            continue
+        more = both.saving.likely - host.saving.likely - device.saving.likely
+        if more >= _MORE * context.step_ns and (best is None or both.saving.likely > best[3].saving.likely):
+            best = more, host, device, both
+    if best is not None:
+        yield _pair(*best)
+
+
+def _pair(more: float, host: Draft, device: Draft, both: Together) -> Draft:
+    alone = f"{format_ns(host.saving.likely)} and {format_ns(device.saving.likely)}"
+    return Draft(
+        rule=Rule.ONLY_TOGETHER,
+        title=f"{host.rule} and {device.rule} save {format_ns(both.saving.likely)} together, {alone} alone",
+        where=device.where,
+        saving=both.saving,
+        derivation="by replay of both changes, with the assumptions of each",
+        evidence=(
+            derived(f"{format_ns(more)} are saved only if both are done: each alone leaves the other one's time"),
+            *host.evidence[:1],
+            *device.evidence[:1],
+        ),
+        action=f"both: {device.action}  AND  {host.action}",
+        wrong_if=f"{host.wrong_if}; or {device.wrong_if}",
+        claims=host.claims | device.claims,
+        of_others=max(host.saving.likely, device.saving.likely),
+    )
+
+
+def order_of(drafts: Sequence[Draft]) -> list[int]:
+    """Return which findings can be done one after the other: those with a replay that change no earlier one's work."""
+    chosen: list[int] = []
+    done = frozenset[str]()
+    for place, draft in enumerate(drafts):
+        work = frozenset(claim for claim in draft.claims if not claim.startswith(_OF_IDLE))
+        if draft.remedy is not None and not work & done:
+            chosen.append(place)
+            done |= work
+    return chosen
+
+
+def _remedies(drafts: Sequence[Draft]) -> list[Remedy]:
+    return [draft.remedy for draft in drafts if draft.remedy is not None]
+
+
+class Joint(Struct, frozen=True):
+    """Findings that are done one after the other.
+
+    Attributes:
+        places: which ones, as positions in the ranking.
+        together: what they save, and what each adds to those before it.
+    """
+
+    places: tuple[int, ...]
+    together: Together
+
+
+def all_of_them(replayed: Replayed, drafts: Sequence[Draft]) -> Joint | None:
+    """Return what findings save together; None where a replay shows nothing of them.
+
+    Args:
+        replayed: the steps.
+        drafts: the findings in the order of the ranking. What adds nothing to those before it is left out.
+    """
+    places = order_of(drafts)
+    while places:
+        joint = replayed.together(_remedies([drafts[place] for place in places]))
+        if joint is None:
+            return None
+        idle = next((place for place, adds in zip(places, joint.adds, strict=True) if adds <= 0), None)
+        if idle is None:
+            return Joint(tuple(places), joint)
+        places.remove(idle)
+    return None
+
+
+def _is_idle(draft: Draft) -> bool:
+    return any(claim.startswith(_OF_IDLE) for claim in draft.claims)
