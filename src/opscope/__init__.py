@@ -7,6 +7,7 @@ Functions:
 - ``opscope.profile(model, inputs)``, or ``with opscope.profile() as session:``: profile a step, or any code.
 - ``opscope.bench({"one": f, "two": g}, inputs=(x,))``: which function is faster, and whether both are right.
 - ``opscope.diff(before, after)``: what changed between two runs, traces or analyses.
+- ``opscope.whatif("trace.json.gz", scale={"aten::mm": 0.5})``: a step as it would be with some changes.
 - ``opscope.load_kernel("add.cu", {"add": fake})``: an operator from a CUDA source.
 
 The public names are imported on first use, so that ``import opscope`` is quick and needs no PyTorch.
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from opscope.api.bench import Comparison, bench
     from opscope.api.diff import Diff, diff
     from opscope.api.profile import ProfileSession, Run, profile
+    from opscope.api.whatif import whatif
     from opscope.base.errors import BadInputError, EnvironmentLacksError, InconclusiveError, OpscopeError, UsageError
     from opscope.readers import read
     from opscope.report.page.frame import Page
@@ -49,6 +51,7 @@ __all__ = [
     "load_kernel",
     "profile",
     "read",
+    "whatif",
 ]
 
 _HOMES = {
@@ -61,6 +64,7 @@ _HOMES = {
     "bench": "opscope.api.bench",
     "Diff": "opscope.api.diff",
     "diff": "opscope.api.diff",
+    "whatif": "opscope.api.whatif",
     "BadInputError": "opscope.base.errors",
     "EnvironmentLacksError": "opscope.base.errors",
     "OpscopeError": "opscope.base.errors",

@@ -54,7 +54,7 @@ def test_every_command_that_is_shown_takes_its_options(page: Path) -> None:
 
 
 def test_what_is_made_from_the_code_is_up_to_date() -> None:
-    for tool in ("build_rooms.py", "build_rules.py"):
+    for tool in ("build_rooms.py", "build_rules.py", "build_savings.py"):
         done = subprocess.run([sys.executable, ROOT / "tools" / tool, "--check"], check=False)
         assert done.returncode == 0, f"run tools/{tool}"
 

@@ -1,14 +1,16 @@
 """``opscope whatif TRACE``: a step with other durations, by replay of its recording. Needs no PyTorch."""
 
-from collections.abc import Iterator
+import gzip
 from pathlib import Path
 from threading import Event
 
 import click
 
 from opscope.base.errors import UsageError
+from opscope.base.files import STANDARD_OUTPUT, refuse_output
+from opscope.base.files import output as output_file
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import format_option, shown_rows, top_option
+from opscope.cli.options import format_option, output_option, overwrite_option, shown_rows, top_option
 from opscope.cli.reading import gpu_option, input_option, part_of, part_options, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
@@ -33,8 +35,34 @@ class Scaling(click.ParamType[tuple[str, float]]):
         return name, number
 
 
+class Faster(click.ParamType[tuple[str, float]]):
+    """A link and how many times as fast it is: ``nvlink=2x``."""
+
+    name = "faster"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        """Return the link and the factor."""
+        from opscope.analysis.replay.changes import LINKS
+
+        link, _, factor = str(value).partition("=")
+        try:
+            number = float(factor.removesuffix("x"))
+        except ValueError:
+            number = 0.0
+        if link not in LINKS or not 0 < number < float("inf"):
+            wanted = f"takes one of {', '.join(LINKS)} and a factor, such as nvlink=2x"
+            self.fail(f"{wanted}, not {value!r}", param, ctx)
+        return link, number
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("input_path", metavar="INPUT", type=click.Path(path_type=Path))
+@click.option(
+    "--finding",
+    multiple=True,
+    metavar="ID",
+    help="With the change that this finding of opscope analyze advises, and its likely assumptions: fp32_products.",
+)
 @click.option(
     "--remove", multiple=True, metavar="OPERATOR", help="Without these operators and all that they launch: aten::item."
 )
@@ -57,12 +85,26 @@ class Scaling(click.ParamType[tuple[str, float]]):
     metavar="NAME",
     help="These API calls, or those that these operators make, return without waiting for the device.",
 )
+@click.option(
+    "--overlap",
+    type=click.Choice(["collectives"]),
+    help="Other work does not wait for collectives.",
+)
+@click.option(
+    "--bandwidth",
+    multiple=True,
+    type=Faster(),
+    metavar="LINK=FACTORx",
+    help="What moves data over nvlink, pcie or the device's memory is FACTOR times as fast: nvlink=2x.",
+)
 @click.option("--no-launch-gaps", is_flag=True, help="Each step's work is launched at once, as by a CUDA graph.")
 @click.option(
     "--as-recorded",
     is_flag=True,
     help="Start from the recorded step. Without this, what recording cost the host is estimated and taken out first.",
 )
+@output_option("Write the changed steps as a Chrome trace, for Perfetto; packed if it ends in .gz.", "--chrome")
+@overwrite_option("the file")
 @top_option("parts of the critical path")
 @gpu_option
 @part_options
@@ -71,12 +113,17 @@ class Scaling(click.ParamType[tuple[str, float]]):
 @format_option
 def command(
     input_path: Path,
+    finding: tuple[str, ...],
     remove: tuple[str, ...],
     scale: tuple[tuple[str, float], ...],
     to_limit: tuple[str, ...],
     no_wait: tuple[str, ...],
+    overlap: str | None,
+    bandwidth: tuple[tuple[str, float], ...],
     no_launch_gaps: bool,
     as_recorded: bool,
+    output: Path | None,
+    overwrite: bool,
     top: int | None,
     gpu: Device | None,
     steps: tuple[int, int] | None,
@@ -95,16 +142,19 @@ def command(
     Without a change, shows the critical path: what a step is spent on. --format json prints the schema
     opscope.whatif/1.
     """
+    if output is not None:
+        if output == STANDARD_OUTPUT:
+            raise UsageError("standard output is for what the changes save: name a file for the steps")
+        refuse_output(output, [input_path], overwrite=overwrite)
     tune_for_one_analysis()
     libraries_imported = Event()
     unreadable: list[str] = []
     traces = traces_of((input_path,), max_input, unreadable, libraries_imported, part=part_of(steps, window))
     import_libraries(libraries_imported)
-    from opscope.analysis.replay import changes
-    from opscope.analysis.replay.build import Steps, steps_of
-    from opscope.analysis.replay.changes import Change
+    from opscope.analysis.replay.build import steps_of
     from opscope.knowledge.native_functions import NativeFunctions
-    from opscope.report.whatif_document import build_whatif, whatif_section, whatif_values
+    from opscope.report.whatif_changes import Asked, changes_asked
+    from opscope.report.whatif_document import build_whatif, changed_steps, whatif_section, whatif_values
 
     file, trace = next(traces)
     if next(traces, None) is not None:
@@ -115,18 +165,26 @@ def command(
     if replayable is None:
         raise UsageError(f"{file} holds nothing that could be replayed: no operator, call or work of a device")
 
-    def wanted(of: Steps) -> Iterator[Change]:
-        yield from (changes.remove(of, name) for name in remove)
-        yield from (changes.scale(of, name, factor) for name, factor in scale)
-        yield from (changes.to_limit(of, name, analysis.limits) for name in to_limit)
-        yield from (changes.no_wait(of, name) for name in no_wait)
-        if no_launch_gaps:
-            yield changes.no_launch_gaps()
-
-    named = tuple(wanted(replayable))
+    asked = Asked(
+        finding=finding,
+        remove=remove,
+        scale=scale,
+        to_limit=to_limit,
+        no_wait=no_wait,
+        overlap_collectives=overlap is not None,
+        bandwidth=bandwidth,
+        no_launch_gaps=no_launch_gaps,
+    )
+    named = tuple(changes_asked(measured, replayable, asked))
     document = build_whatif(str(file), replayable, named, measured.unprofiled_step_ns, as_recorded=as_recorded)
-    output = Output.of_section(
+    if output is not None:
+        from opscope.export.replayed import replayed_events
+
+        content = replayed_events(changed_steps(replayable, named, as_recorded=as_recorded), f"{file}, replayed")
+        with output_file(output) as written:
+            written.write(gzip.compress(content) if output.suffix == ".gz" else content)
+    shown = Output.of_section(
         document, lambda: whatif_values(document), lambda: whatif_section(document, shown_rows(top))
     )
-    emit(output, output_format)
+    emit(shown, output_format)
     end_with((Doubted.of(str(file), measured.trust),), unreadable, allow_damaged=allow_damaged)

@@ -66,6 +66,22 @@ def build_whatif(
     )
 
 
+def changed_steps(steps: Steps, changes: Sequence[Change], *, as_recorded: bool = False) -> Edit:
+    """Return the steps with all changes.
+
+    Args:
+        steps: the steps.
+        changes: applied one after the other.
+        as_recorded: whether they start from the recorded step, with what recording cost.
+    """
+    edit = Edit(steps)
+    if not as_recorded:
+        edit.without_profiler()
+    for change in changes:
+        change.apply(edit)
+    return edit
+
+
 def _no_promise(step: float, replayed: float, share: float) -> str | None:
     if share > MOST_RESIDUAL:
         return (

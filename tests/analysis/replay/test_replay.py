@@ -1,5 +1,6 @@
 """Graphs of steps: worked out by hand, held to recorded traces, and tried on random ones."""
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,11 @@ from opscope.analysis.replay.build import Steps, steps_of
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder, Span
 from opscope.analysis.replay.path import critical_path, path_by_kind, residual_share
+from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import link
+from opscope.api.whatif import whatif
 from opscope.base.errors import UsageError
+from opscope.export.replayed import replayed_events
 from opscope.readers import read
 from opscope.trace.model import Trace
 from tests.budget import chance, examples
@@ -260,7 +264,7 @@ def test_what_silence_holds_stays(load: Load) -> None:
     built.launch(440 * US, 10 * US, name="cudaDeviceSynchronize")
     steps = steps_in(load(built))
     edit = Edit(steps)
-    edit.launch_as_graph()
+    edit.launch_as_graph(1_300, 0)
     assert 360 * US <= edit.step_ns <= 400 * US
 
 
@@ -385,7 +389,7 @@ def test_random_steps_keep_the_rules(load: Load) -> None:
         edits[3].cut_waits(calls)
         edits[4].scale(activities, 0.5)
         edits[5].without_profiler()
-        edits[6].launch_as_graph()
+        edits[6].launch_as_graph(1_300, 0)
         assert max(edit.step_ns for edit in edits) <= plain.step_ns
         # And what takes longer never makes it shorter.
         longer = plain.copy()
@@ -399,3 +403,114 @@ def test_moments_that_wait_for_themselves_make_no_graph() -> None:
     builder.edge(first, second, EdgeKind.HOST)
     builder.edge(second, first, EdgeKind.WAIT)
     assert builder.built([Span(first, (second,))], (), 1) is None
+
+
+# ---------------------------------------------------------------- links, collectives, written steps
+
+
+def with_a_collective() -> KinetoTrace:
+    """Each step: 1 ms of work, an all-reduce of 2 ms beside 1 ms of other work, and work that waits for it."""
+    built = KinetoTrace()
+    for number in range(2):
+        begin = number * 10_000 * US
+        built.step(number, begin, 9_000 * US)
+        built.launched_kernel("first", (begin + 10 * US, 5 * US), (begin + 20 * US, 1_000 * US))
+        reduces = begin + 1_021 * US
+        built.launched_kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)", (begin + 30 * US, 5 * US),
+                              (reduces, 2_000 * US), stream=20)  # fmt: skip
+        built.launched_kernel("beside", (begin + 50 * US, 5 * US), (reduces, 1_000 * US))
+        built.launch(begin + 70 * US, 3 * US, name="cudaStreamWaitEvent")
+        built.launched_kernel("after", (begin + 80 * US, 5 * US), (reduces + 2_002 * US, 500 * US))
+        built.launch(begin + 100 * US, reduces + 2_502 * US - begin - 95 * US, name="cudaDeviceSynchronize")
+    return built
+
+
+def test_work_that_no_longer_waits_for_a_collective(load: Load) -> None:
+    steps = steps_in(load(with_a_collective()))
+    plain = Edit(steps)
+    assert plain.step_ns == pytest.approx(3_530 * US, rel=0.01)
+    # "after" follows "beside" at once; the collective itself, of 2 ms, still ends the step.
+    edit = plain.copy()
+    assert changes.overlap_collectives(steps).apply(edit) == 2
+    assert plain.step_ns - edit.step_ns == pytest.approx(500 * US, abs=15 * US)
+    # Twice the bandwidth: 1 ms less of the collective, which the other work of 1 ms hides from then on.
+    faster = plain.copy()
+    assert changes.bandwidth(steps, "nvlink", 2, ()).apply(faster) == 2
+    assert plain.step_ns - faster.step_ns == pytest.approx(1_000 * US, abs=15 * US)
+    for other in ("pcie", "memory"):
+        with pytest.raises(UsageError, match="nothing that uses it"):
+            changes.bandwidth(steps, other, 2, ())
+
+
+def test_collectives_on_the_stream_of_other_work_cannot_overlap(load: Load) -> None:
+    trace = KinetoTrace()
+    trace.step(1, 0, 9_000 * US)
+    trace.launched_kernel("first", (10 * US, 5 * US), (20 * US, 1_000 * US))
+    trace.launched_kernel("ncclDevKernel_AllReduce_Sum(int)", (30 * US, 5 * US), (1_021 * US, 2_000 * US))
+    with pytest.raises(UsageError, match="nothing can overlap"):
+        changes.overlap_collectives(steps_in(load(trace)))
+    with pytest.raises(UsageError, match="no collectives"):
+        changes.overlap_collectives(steps_in(load(host_bound())))
+
+
+def test_work_that_goes_takes_its_launches_and_operators_along(load: Load) -> None:
+    """The host-bound step: without two of six kernels their operators' 80 us each go, or a share of them."""
+    steps = steps_in(load(host_bound()))
+    plain = Edit(steps)
+    names = steps.trace.activities["name"].cast(str).to_list()
+    rows = np.flatnonzero([name in ("k1", "k2") for name in names])
+    edit = plain.copy()
+    assert edit.remove_work(rows) == 4
+    assert plain.step_ns - edit.step_ns == 160 * US
+    half = plain.copy()
+    half.remove_work(rows, of_host=0.5)
+    # Of the calls nothing stays, of the rest of the operators a half.
+    assert 80 * US <= plain.step_ns - half.step_ns <= 90 * US
+    taken = plain.copy()
+    assert taken.take(rows, np.full(len(rows), 7 * US)) == 4
+    edit.take(rows, np.full(len(rows), 7 * US))  # what is removed stays so
+    assert plain.step_ns - edit.step_ns == 160 * US
+
+
+def test_what_the_host_takes_is_measured_and_taken_out(load: Load) -> None:
+    steps = steps_in(load(host_bound()))
+    thread = int(steps.chosen.thread)
+    start = np.array([begin + 50 * US for begin, _ in steps.chosen.marks])
+    spans = Intervals.union_of(start, start + 300 * US)
+    edit = Edit(steps)
+    assert edit.host_time(thread, spans) == pytest.approx(2 * 300 * US, rel=0.001)
+    before = edit.step_ns
+    edit.remove_host(thread, spans, 0.5)
+    assert edit.host_time(thread, spans) == pytest.approx(2 * 150 * US, rel=0.25)
+    assert before - edit.step_ns == pytest.approx(150 * US, abs=US)
+
+
+def test_replayed_steps_are_written_for_viewers(load: Load) -> None:
+    steps = steps_in(load(device_bound()))
+    edit = Edit(steps)
+    changes.scale(steps, "k1", 0.5).apply(edit)
+    changes.remove(steps, "aten::op2").apply(edit)
+    events = json.loads(replayed_events(edit, "steps"))["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    took = {event["name"]: event["dur"] for event in slices}
+    assert (took["k0"], took["k1"], took["k3"]) == (300, 150, 300)
+    assert "k2" not in took
+    assert {event["args"]["name"] for event in events if event["ph"] == "M"} == {"host", "device 0"}
+    # The first step ends with its wait; from then on the second one is as far away as the mark was.
+    ends = [event["ts"] + event["dur"] for event in slices if event["name"] == "cudaDeviceSynchronize"]
+    assert min(ends) == pytest.approx(edit.step_ns / US, abs=1)
+
+
+def test_findings_are_changes_too() -> None:
+    trace = DATA / "findings" / "fp32_inference.json.xz"
+    document = whatif(trace, finding=["fp32_products"])
+    (change,) = document.changes
+    assert change.change == "--finding fp32_products"
+    assert change.saving_ns is not None
+    assert change.saving_ns > 0.7 * document.base_ns
+    both = whatif(trace, finding=["fp32_products"], no_launch_gaps=True)
+    assert both.changed_ns is not None
+    assert document.changed_ns is not None
+    assert both.changed_ns <= document.changed_ns
+    with pytest.raises(UsageError, match="no such finding"):
+        whatif(trace, finding=["eager_attention"])

@@ -1,10 +1,10 @@
 """What could make a step faster: one function per rule, ranked by the saving that can be defended."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opscope.analysis.advice import communication, memory_bound, products, repeated
@@ -20,6 +20,7 @@ from opscope.analysis.advice.host_work import host_work, input_pipeline
 from opscope.analysis.advice.joint import ONLY_TOGETHER, all_of_them, pairs
 from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import cold_start, recompilation
+from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.replayed import Replayed
 from opscope.analysis.advice.rule import AdviceRule, RuleDescription, percent
 from opscope.analysis.advice.saving_text import saving_text
@@ -27,12 +28,15 @@ from opscope.analysis.advice.several_devices import devices_take_turns
 from opscope.analysis.advice.small_copies import small_copies
 from opscope.analysis.costs.limit_totals import least_ns
 from opscope.analysis.costs.limits import MODELLED_SHARE, MOSTLY_MOVING, moving_share
+from opscope.analysis.replay.changes import Change
 from opscope.analysis.verdict.bounds import BUSY_SHARE
+from opscope.base.errors import UsageError
 from opscope.base.stages import Stage, staged
 from opscope.base.threads import together
 from opscope.base.units import format_share
 from opscope.documents.findings import Finding, Rule, SavingRange, Together, Where
 from opscope.documents.trust import CheckName
+from opscope.knowledge.reach import Assumed
 
 RULES: Final[tuple[AdviceRule, ...]] = (
     products.fp32_products,
@@ -91,10 +95,27 @@ class Advice(Struct, frozen=True):
     Attributes:
         findings: the largest likely saving first.
         together: what those save together that a replay tells; None for fewer than two of them.
+        remedies: per id of a finding its change; of those that a replay can tell.
     """
 
     findings: tuple[Finding, ...] = ()
     together: Together | None = None
+    remedies: Mapping[str, Remedy] = field(default_factory=dict)
+
+    def change(self, name: str) -> Change:
+        """Return the change that a finding advises, with likely assumptions.
+
+        Args:
+            name: the finding's id.
+
+        Raises:
+            UsageError: there is no such finding, or no replay can tell what it saves.
+        """
+        if name not in self.remedies:
+            known = ", ".join(self.remedies) or "none here"
+            raise UsageError(f"--finding {name}: no such finding with a change to replay; there are: {known}")
+        remedy = self.remedies[name]
+        return Change(f"--finding {name}", remedy.assumes, lambda edit: remedy.apply(edit, Assumed.LIKELY))
 
 
 @staged(Stage.FINDINGS)
@@ -130,30 +151,31 @@ def advice_on(recording: Recording) -> Advice:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
         drafts = [*near_limit(context, possible=possible), *drafts]
     drafts = drafts or list(dearest(context))
-    findings = _named(context, drafts)
-    return Advice(findings) if replayed is None else _together(replayed, drafts, findings)
+    advice = Advice(_named(context, drafts))
+    named = zip(drafts, advice.findings, strict=True)
+    remedies = {finding.id: draft.remedy for draft, finding in named if draft.remedy is not None}
+    advice = replace(advice, remedies=remedies)
+    return advice if replayed is None else _together(replayed, drafts, advice)
 
 
-def _together(replayed: Replayed, drafts: Sequence[Draft], findings: tuple[Finding, ...]) -> Advice:
+def _together(replayed: Replayed, drafts: Sequence[Draft], advice: Advice) -> Advice:
     """Return findings with what each adds to those before it, and what all of them save."""
     joint = all_of_them(replayed, drafts)
     if joint is None:
-        return Advice(findings)
+        return advice
     places, together = joint.places, joint.together
     adds = dict(zip(places, together.adds, strict=True))
-    findings = tuple(replace(finding, adds_ns=adds.get(place)) for place, finding in enumerate(findings))
+    findings = tuple(replace(finding, adds_ns=adds.get(place)) for place, finding in enumerate(advice.findings))
     if len(places) < 2:
-        return Advice(findings)
+        return replace(advice, findings=findings)
     saving, first = SavingRange(round(together.saving.low), round(together.saving.high)), findings[0]
-    return Advice(
-        findings,
-        Together(
-            findings=tuple(findings[place].id for place in places),
-            saving_ns=saving,
-            saving=saving_text(saving, first.of_step_ns, first.of_step),
-            likely_ns=together.saving.likely,
-        ),
+    joined = Together(
+        findings=tuple(findings[place].id for place in places),
+        saving_ns=saving,
+        saving=saving_text(saving, first.of_step_ns, first.of_step),
+        likely_ns=together.saving.likely,
     )
+    return replace(advice, findings=findings, together=joined)
 
 
 def _drafts(context: Context) -> list[list[Draft]]:

@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -9,11 +10,14 @@ from msgspec import Struct
 
 from opscope.analysis.costs.launch_shapes import inputs_of_activities
 from opscope.analysis.replay.build import Steps
-from opscope.analysis.replay.edit import GRAPH_GAP_NS, Edit
+from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.nesting import Bools, Ints, nearest
 from opscope.base.errors import UsageError
-from opscope.documents.limits import LimitRow
+from opscope.documents.limits import LimitedBy, LimitRow
+from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.kernels.kinds import communicates
+from opscope.knowledge.reach import GRAPH_GAP_NS, GRAPH_LAUNCH_NS, Assumed
 
 
 class Change(Struct, frozen=True):
@@ -102,16 +106,86 @@ def no_wait(steps: Steps, pattern: str) -> Change:
 
 def no_launch_gaps() -> Change:
     """Launch each step's work at once, as a CUDA graph does."""
+    gap, launch = GRAPH_GAP_NS[Assumed.LIKELY], GRAPH_LAUNCH_NS[Assumed.LIKELY]
 
     def apply(edit: Edit) -> int:
-        edit.launch_as_graph()
+        edit.launch_as_graph(gap, launch)
         return edit.graph.count
 
     return Change(
         "--no-launch-gaps",
-        f"one launch a step, {GRAPH_GAP_NS / 1e3:g} us between kernels; the host waits, and does other work, as before",
+        f"one launch of {launch / 1e3:g} us between two waits, {gap / 1e3:g} us between kernels; the host waits, and "
+        "does other work, as before",
         apply,
     )
+
+
+def overlap_collectives(steps: Steps) -> Change:
+    """Let other work never wait for collectives.
+
+    Raises:
+        UsageError: the trace has no collectives, or only on streams that other work uses too.
+    """
+    text = "--overlap collectives"
+    activities = steps.trace.activities
+    collective = names_that(activities, communicates)
+    if not collective.any():
+        raise UsageError(f"{text}: the trace has no collectives")
+    streams = activities.select("device", "stream")
+    shared = streams.filter(~collective).unique()
+    if streams.filter(collective).join(shared, on=["device", "stream"], how="anti", nulls_equal=True).is_empty():
+        raise UsageError(f"{text}: the collectives run on a stream of other work, in its order: nothing can overlap")
+
+    def apply(edit: Edit) -> int:
+        edges, before, after = edit.waits_of_streams()
+        chosen = edges[collective[before] & ~collective[after]]
+        edit.let_run_on(chosen)
+        return len(chosen)
+
+    return Change(
+        text, "no work waits for a collective; collectives take as long, and the step still ends after them", apply
+    )
+
+
+LINKS: Final = ("nvlink", "pcie", "memory")
+
+
+def bandwidth(steps: Steps, link: str, factor: float, rows: Sequence[LimitRow]) -> Change:
+    """Let what moves data over a link take less time.
+
+    Args:
+        steps: the steps.
+        link: of `LINKS`: ``nvlink``, what collectives and copies between devices use; ``pcie``, copies between host and
+            device; ``memory``, the device's own.
+        factor: how many times as fast the link is.
+        rows: the limits of the trace's work.
+
+    Raises:
+        UsageError: the trace has nothing that uses the link.
+    """
+    text, activities = f"--bandwidth {link}={factor:g}x", steps.trace.activities
+    if link == "memory":
+        limited = {_key(row) for row in rows if row.limited_by == LimitedBy.MEMORY}
+        chosen = np.flatnonzero([key in limited for key in _keys(steps)])
+        what = "work whose limit is the memory's bandwidth is"
+    else:
+        directions = _OVER_NVLINK if link == "nvlink" else _OVER_PCIE
+        is_it = names_that(activities, lambda name: direction_of(name) in directions)
+        if link == "nvlink":
+            is_it |= names_that(activities, communicates)
+        chosen = np.flatnonzero(is_it)
+        what = "collectives and copies between devices are" if link == "nvlink" else "copies over the bus are"
+    if not len(chosen):
+        raise UsageError(f"{text}: the trace has nothing that uses it, as far as names and shapes tell")
+    return Change(
+        text,
+        f"{what} {factor:g} times as fast, all of their time: latency, and waiting for other ranks, would stay",
+        lambda edit: edit.scale(chosen, 1 / factor),
+    )
+
+
+_OVER_NVLINK: Final = (Direction.BETWEEN_DEVICES,)
+_OVER_PCIE: Final = (Direction.TO_DEVICE, Direction.TO_HOST)
 
 
 # ---------------------------------------------------------------- which work
@@ -148,15 +222,28 @@ def _work(steps: Steps, pattern: str, option: str) -> Ints:
 
 def _shares(steps: Steps, rows: Sequence[LimitRow]) -> Ints:
     """Return per activity the share of its time that its work would take at its limit; 1 where no limit is known."""
-    ideal: dict[tuple[str | None, str | None, str | None, int | None], list[float]] = {}
+    ideal: dict[_Key, list[float]] = {}
     for row in rows:
         if row.ideal_ns is not None:
-            sums = ideal.setdefault((row.operator, row.input_dims, row.input_types, row.device), [0.0, 0.0])
+            sums = ideal.setdefault(_key(row), [0.0, 0.0])
             sums[0] += row.ideal_ns * row.calls
             sums[1] += row.device_ns
+    shares = {key: min(1.0, least / took) for key, (least, took) in ideal.items() if took}
+    return np.array([shares.get(key, 1.0) for key in _keys(steps)], np.float64)
+
+
+_Key = tuple[str | None, str | None, str | None, int | None]
+
+
+def _key(row: LimitRow) -> _Key:
+    """Return what tells the work of a row: operator, inputs and device."""
+    return row.operator, row.input_dims, row.input_types, row.device
+
+
+def _keys(steps: Steps) -> list[_Key]:
+    """Return the same per activity of the trace."""
     inputs = inputs_of_activities(steps.trace, steps.links).select(
         pl.col("operator", "input_dims", "input_types").cast(pl.String)
     )
-    keys = inputs.with_columns(steps.trace.activities["device"])
-    shares = {key: min(1.0, least / took) for key, (least, took) in ideal.items() if took}
-    return np.array([shares.get(key, 1.0) for key in keys.iter_rows()], np.float64)
+    found: list[_Key] = inputs.with_columns(steps.trace.activities["device"]).rows()
+    return found

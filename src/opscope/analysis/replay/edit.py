@@ -19,8 +19,6 @@ OPERATOR_NS: Final = 2_200
 FRAME_NS: Final = 900
 CALL_NS: Final = 1_500
 STAYS: Final = 0.25
-# Between two kernels of a CUDA graph: 0.9 to 2.0 us measured on an H200, and what its launch takes.
-GRAPH_GAP_NS: Final = 1_300
 
 
 class Edit:
@@ -51,6 +49,11 @@ class Edit:
     def times(self) -> Ints:
         """Per moment when it would be."""
         return self.graph.replayed(self.lag, self.residual)
+
+    @property
+    def target(self) -> Ints:
+        """Per edge of the graph the moment that it leads to."""
+        return self._target
 
     # ---- devices
 
@@ -225,7 +228,7 @@ class Edit:
             self.remove_host(number, Intervals.union_of(start[rows], end[rows]), share_gone)
         return int(inside.sum())
 
-    def launch_as_graph(self, gap_ns: int = GRAPH_GAP_NS, launch_ns: int = 0, *, work_stays_ns: int = 0) -> None:
+    def launch_as_graph(self, gap_ns: int, launch_ns: int, *, work_stays_ns: int = 0) -> None:
         """Launch what lies between two waits of a step at once: the host dispatches nothing else.
 
         It still waits, and does other work.
