@@ -24,6 +24,7 @@ from opscope.analysis.idle.timeline import DeviceTimeline, device_timelines
 from opscope.analysis.idle.waits import Waits, waits_of
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.build import steps_of as replayable_steps
+from opscope.analysis.replay.path import critical_operators
 from opscope.analysis.structure.annotations import annotation_table
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
@@ -417,6 +418,18 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             return replayable_steps(self.trace, self.links)
         except UsageError:
             return None
+
+    @functools.cached_property
+    def critical_operators(self) -> pl.DataFrame:
+        """Per operator how much of a step's critical path is about it, and what a microsecond less of it saves.
+
+        Raises:
+            UsageError: a step is too long to be replayed, or nothing was recorded that could be.
+        """
+        steps = replayable_steps(self.trace, self.links)
+        if steps is None:
+            raise UsageError("nothing could be replayed: no operator, call or work of a device was recorded")
+        return critical_operators(steps)
 
     @functools.cached_property
     def iterations(self) -> tuple[IterationRow, ...]:

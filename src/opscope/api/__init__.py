@@ -1,1 +1,1 @@
-"""What Python calls: ``opscope.profile``, ``opscope.bench``, ``opscope.diff``, ``opscope.whatif``, and the fixture of pytest."""
+"""What Python calls: ``profile``, ``bench``, ``diff`` and ``whatif`` of ``opscope``, and the fixture of pytest."""

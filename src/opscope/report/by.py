@@ -22,3 +22,4 @@ class By(StrEnum):
     BACKWARD = "backward"
     ANNOTATION = "annotation"
     ITERATION = "iteration"
+    CRITICAL = "critical"

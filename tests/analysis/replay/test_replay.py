@@ -14,7 +14,7 @@ from opscope.analysis.replay import changes, native
 from opscope.analysis.replay.build import Steps, steps_of
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder, Span
-from opscope.analysis.replay.path import critical_path, path_by_kind, residual_share
+from opscope.analysis.replay.path import critical_operators, critical_path, path_by_kind, residual_share
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import link
 from opscope.api.whatif import whatif
@@ -514,3 +514,18 @@ def test_findings_are_changes_too() -> None:
     assert both.changed_ns <= document.changed_ns
     with pytest.raises(UsageError, match="no such finding"):
         whatif(trace, finding=["eager_attention"])
+
+
+def test_what_a_microsecond_less_saves(load: Load) -> None:
+    """On a busy device all of it, where the host holds the step back nothing; the path adds up to the step."""
+    for built, saves in ((device_bound(), 1.0), (host_bound(), 0.0)):
+        steps = steps_in(load(built))
+        table = critical_operators(steps)
+        edit = Edit(steps)
+        edit.without_profiler()
+        assert table["on_path_ns"].sum() == pytest.approx(edit.step_ns, abs=10)
+        tried = dict(table.select("name", "saves").iter_rows())
+        prefix = "aten::op" if "aten::op1" in tried else "k"
+        assert tried[f"{prefix}1"] == pytest.approx(saves, abs=0.01)
+        assert tried[f"{prefix}2"] == pytest.approx(saves, abs=0.01)
+    assert table.filter(table["name"] == "aten::op1")["device_ns"].to_list() == [20 * US]

@@ -1,11 +1,13 @@
 """The critical path: the moments and edges that make a step as long as it is."""
 
 from collections import defaultdict
+from typing import Final
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeKind
 from opscope.analysis.structure.nesting import Ints
@@ -93,3 +95,45 @@ def residual_share(edit: Edit) -> float:
     step = edit.step_ns
     ns = sum(part.ns for part in critical_path(edit) if part.name == UNEXPLAINED)
     return float(np.clip(ns / step, 0, 1)) if step else 0.0
+
+
+_TRIED: Final = 0.9  # of the time of an operator's work, to see what of that a step saves
+_MOST_TRIED: Final = 40  # operators, those with most work first
+
+
+def critical_operators(steps: Steps) -> pl.DataFrame:
+    """Return per operator how much of a step's critical path is about it, without what recording cost the host.
+
+    Returns:
+        ``name``; ``on_path_ns`` a step, of the host and of devices; ``device_ns``: its device work a step; ``saves``:
+        how much of a microsecond saved of that work a step saves, by replay with a tenth less of it; null for operators
+        without device work, and for those that have little. The longest part of the path first; it adds up to the step.
+    """
+    edit = Edit(steps)
+    edit.without_profiler()
+    path: dict[str, float] = defaultdict(float)
+    for part in critical_path(edit):
+        path[part.name] += part.ns
+    base, count = edit.step_ns, steps.graph.count
+    names = _Names(edit)
+    work: dict[str, list[int]] = defaultdict(list)
+    edges = np.flatnonzero(steps.graph.kind == EdgeKind.ACTIVITY)
+    for edge in edges.tolist():
+        work[names.of(edge)[0]].append(edge)
+    device = {name: float(edit.lag[of].sum()) / count for name, of in work.items()}
+    saves: dict[str, float] = {}
+    for name in sorted(device, key=lambda one: -device[one])[:_MOST_TRIED]:
+        if device[name] > 0:
+            tried = edit.copy()
+            tried.scale(steps.graph.row[work[name]], _TRIED)
+            saves[name] = max(0.0, min((base - tried.step_ns) / ((1 - _TRIED) * device[name]), 1.0))
+    rows = sorted({*path, *device}, key=lambda one: (-path.get(one, 0.0), -device.get(one, 0.0), one))
+    return pl.DataFrame(
+        {
+            "name": rows,
+            "on_path_ns": [round(path.get(name, 0.0)) for name in rows],
+            "device_ns": [round(device.get(name, 0.0)) for name in rows],
+            "saves": [saves.get(name) for name in rows],
+        },
+        schema={"name": pl.String, "on_path_ns": pl.Int64, "device_ns": pl.Int64, "saves": pl.Float64},
+    )
