@@ -30,7 +30,8 @@ class CriticalRow(Struct, frozen=True):
     Attributes:
         name: the operator; the call or the activity where no operator is around it.
         kind: why the step waited there: ``host`` (between calls), ``call``, ``activity``, ``launch``, ``stream``,
-            ``wait``, ``event``, ``handover``, ``queue``, ``graph``, ``residual`` (what no record explains), ``before``.
+            ``wait``, ``event``, ``handover``, ``queue``, ``graph``, ``room`` (other work filled the device),
+            ``residual`` (what no record explains), ``before``.
         ns: how much of a step it is, in nanoseconds.
     """
 

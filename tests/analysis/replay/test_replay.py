@@ -169,6 +169,56 @@ def test_one_stream_waits_for_another(load: Load, recorded: bool) -> None:
     assert plain.step_ns - faster.step_ns == pytest.approx(250 * US, abs=US)
 
 
+def forked(first_ns: int, second: int, third: int) -> KinetoTrace:
+    """Two streams each wait for an event after stream 7's work, by calls one after the other without a record."""
+    built = KinetoTrace()
+    built.step(1, -200 * US, 2_100 * US)
+    for place in range(4):  # how long a launch into an empty stream takes
+        at = (40 * place - 190) * US
+        built.launched_kernel("quick", (at, 5 * US), (at + 10 * US, 5 * US))
+    built.launched_kernel("first", (20 * US, 5 * US), (30 * US, first_ns))
+    built.launch(30 * US, 2 * US, name="cudaEventRecord")
+    for place in range(2):
+        built.launch((35 + 5 * place) * US, 2 * US, name="cudaStreamWaitEvent")
+    built.launched_kernel("second", (50 * US, 5 * US), (second, 100 * US), stream=9)
+    built.launch(58 * US, US, name="cudaEventRecord")
+    built.launch(60 * US, US, name="cudaStreamWaitEvent")
+    built.launched_kernel("third", (70 * US, 5 * US), (third, 100 * US), stream=11)
+    last = max(second, third) + 100 * US
+    built.launch(80 * US, last + 5 * US - 80 * US, name="cudaDeviceSynchronize")
+    return built
+
+
+def test_several_streams_wait_for_one_event(load: Load) -> None:
+    # Both began right after the first one: without the second wait, the third kernel would have had no reason to wait.
+    steps = steps_in(load(forked(500 * US, 532 * US, 533 * US)))
+    events = np.flatnonzero(steps.graph.kind == EdgeKind.EVENT)
+    assert {int(row) for row in steps.graph.row[events]} == {5, 6}
+    plain = Edit(steps)
+    assert residual_share(plain) == 0
+    faster = plain.copy()
+    changes.scale(steps, "first", 0.5).apply(faster)
+    assert plain.step_ns - faster.step_ns == pytest.approx(250 * US, abs=3 * US)
+
+
+def test_work_waits_for_room_on_the_device(load: Load) -> None:
+    """The third kernel could begin with the second one, but begins as that ends: it filled the device."""
+    steps = steps_in(load(forked(500 * US, 532 * US, 625 * US)))
+    graph = steps.graph
+    (edge,) = np.flatnonzero(graph.kind == EdgeKind.ROOM)
+    assert graph.row[edge] == 6
+    assert graph.basis[edge] == EdgeBasis.SHOWN
+    plain = Edit(steps)
+    assert residual_share(plain) == 0
+    # It began 7 us before the second one's end: the path goes through 93 us of that, and never back in time.
+    parts = {(part.name, part.kind): part.ns for part in critical_path(plain)}
+    assert parts["second", "activity"] == 93 * US
+    assert min(parts.values()) > 0
+    faster = plain.copy()
+    changes.scale(steps, "second", 0.5).apply(faster)
+    assert plain.step_ns - faster.step_ns == pytest.approx(50 * US, abs=2 * US)
+
+
 def test_autograd_hands_over(load: Load) -> None:
     """The main thread records nothing while autograd's thread launches; then it goes on."""
     built = KinetoTrace()

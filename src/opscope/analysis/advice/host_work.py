@@ -13,7 +13,7 @@ from opscope.analysis.advice.context import (
     idle_claim,
     measured,
 )
-from opscope.analysis.advice.preparation import compiling
+from opscope.analysis.advice.preparation import compiling, loading_gaps
 from opscope.analysis.advice.remedies import without_host, work_around
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span, states
@@ -25,6 +25,7 @@ from opscope.analysis.structure.intervals import Intervals
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
+from opscope.knowledge.reach import Assumed
 
 # Shares of the idle time that are saved for certain: of other work, and of what operators compute on the host.
 _CERTAIN: Final = 0.5
@@ -99,16 +100,15 @@ def _without_other_work(context: Context, computes: float) -> Remedy:
         context: what rules look at.
         computes: the share of it in which operators compute on the host.
     """
-    idle = context.waits.idle
     # Other work in a gap in which code is loaded is most likely a part of that, as it is where code is compiled.
-    cold = np.isin(idle.gap, idle.gap[context.waits.kinds[BoundKind.COLD_START]])
-    stretches = work_around(
-        context, np.flatnonzero(context.waits.kinds[BoundKind.HOST_WORK] & ~cold), compiling(context.trace).spans
-    )
+    gaps, works = loading_gaps(context), context.waits.kinds[BoundKind.HOST_WORK]
+    compiled = compiling(context.trace).spans
+    apart, perhaps = (work_around(context, np.flatnonzero(some), compiled) for some in (works & ~gaps.all, works))
     shares = (_OF_COMPUTING * computes + _LEAST_MOVED * (1 - computes), _MOVED, 1.0)
+    loading = "; in gaps in which code is loaded none, up to all" if gaps.all.any() else ""
     return Remedy(
-        f"{shares[1]:.0%} ({shares[0]:.0%} to all) of the time goes in which the thread launches nothing",
-        without_host(stretches, shares),
+        f"{shares[1]:.0%} ({shares[0]:.0%} to all) of the time goes in which the thread launches nothing{loading}",
+        lambda edit, assumed: without_host(perhaps if assumed is Assumed.HIGH else apart, shares)(edit, assumed),
     )
 
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 from opscope.analysis.replay.device import Device, add_devices
 from opscope.analysis.replay.graph import GraphBuilder, Span, StepGraph
 from opscope.analysis.replay.host import Host, add_host
+from opscope.analysis.replay.room import add_room
 from opscope.analysis.replay.steps import LARGEST, Chosen, chosen_steps
 from opscope.analysis.replay.waits import add_waits
 from opscope.analysis.structure.arrays import column, end_of
@@ -56,6 +57,7 @@ def steps_of(trace: Trace, links: Links) -> Steps | None:
     host = add_host(builder, trace, chosen)
     device = add_devices(builder, trace, links, chosen, host)
     add_waits(builder, trace, host, device)
+    add_room(builder, trace, device)
     spans = _synchronized(trace, chosen, host, device)
     synchronized = spans is not None
     if spans is None:

@@ -38,6 +38,7 @@ class EdgeKind(IntEnum):
     HANDOVER = 7  # a thread goes on when another one has done its part
     QUEUE = 8  # a launch waits until there is room in the queue
     GRAPH = 9  # nodes of one launch of a CUDA graph on several streams
+    ROOM = 10  # work begins when another stream's leaves room on the device
 
 
 class EdgeBasis(IntEnum):
@@ -67,9 +68,9 @@ class StepGraph(Struct, frozen=True):
         lag_ns: per edge how long after its source its target is at the earliest.
         kind: per edge its `EdgeKind`.
         basis: per edge its `EdgeBasis`.
-        row: per edge what it is about: of ACTIVITY, LAUNCH, STREAM, EVENT and GRAPH the row of the activity, of CALL,
-            WAIT and QUEUE that of the call, of HOST and HANDOVER that of the call before which the thread was busy, or
-            -1.
+        row: per edge what it is about: of ACTIVITY, LAUNCH, STREAM, EVENT, GRAPH and ROOM the row of the activity, of
+            CALL, WAIT and QUEUE that of the call, of HOST and HANDOVER that of the call before which the thread was
+            busy, or -1.
         thread: per moment the thread that it is on; -1 on a device.
         spans: the measured steps; one for all steps if they do not end with a wait for the device.
         steps: the profiler's numbers of the steps; empty where none are marked.
@@ -182,6 +183,16 @@ class GraphBuilder:
         """Set the lag of an edge, if it is shorter than what it has."""
         target, source, had, *rest = self._edges[edge]
         self._edges[edge] = (target, source, min(had, int(lag)), *rest)  # type: ignore[assignment]
+
+    def late(self) -> Ints:
+        """Return per moment how much later it was than its edges explain; 0 for those without."""
+        time = np.array(self.times, np.int64)
+        if not self._edges:
+            return np.zeros_like(time)
+        target, source, lag = np.array([edge[:3] for edge in self._edges], np.int64).T
+        latest = np.full(len(time), NEVER)
+        np.maximum.at(latest, target, time[source] + lag)
+        return np.where(latest > NEVER, time - latest, 0)
 
     def built(self, spans: list[Span], steps: tuple[int, ...], count: int) -> StepGraph | None:
         """Return the graph; None if its edges go round in a circle."""

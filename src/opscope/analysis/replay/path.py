@@ -37,14 +37,20 @@ def critical_path(edit: Edit) -> tuple[PathPart, ...]:
     parts: dict[tuple[str, str], int] = defaultdict(int)
     for span in graph.spans:
         begin, moment = int(times[span.start]), max(span.ends, key=lambda end: times[end])
+        reached = int(times[moment])  # the path's time from here on is named
         while moment != span.start:
             arrival = int(times[moment] - edit.residual[moment])
-            parts[UNEXPLAINED, "residual"] += min(int(edit.residual[moment]), int(times[moment]) - begin)
+            late = min(reached, int(times[moment])) - min(reached, max(arrival, begin))
+            parts[UNEXPLAINED, "residual"] += late
+            reached -= late
             edge = _holding(edit, times, moment, arrival)
             source = span.start if edge is None else int(graph.source[edge])
             # A path that leads back to before the step belongs to it from its beginning on.
             part = (BEFORE, "before") if edge is None else names.of(edge)
-            parts[part] += max(arrival, begin) - max(int(times[source]), begin)
+            # Work may begin before the end of what it waits for.
+            since = min(reached, max(int(times[source]), begin))
+            parts[part] += reached - since
+            reached = since
             moment = source if times[source] > begin else span.start
     found = (PathPart(name, kind, ns / graph.count) for (name, kind), ns in parts.items() if ns)
     return tuple(sorted(found, key=lambda part: (-part.ns, part.name, part.kind)))
@@ -55,6 +61,11 @@ def _holding(edit: Edit, times: Ints, moment: int, arrival: int) -> int | None:
     graph = edit.graph
     edges = range(int(graph.begin[moment]), int(graph.begin[moment + 1]))
     return next((edge for edge in edges if times[graph.source[edge]] + edit.lag[edge] == arrival), None)
+
+
+_OF_DEVICE: Final = frozenset(
+    (EdgeKind.ACTIVITY, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.GRAPH, EdgeKind.ROOM)
+)
 
 
 class _Names:
@@ -71,7 +82,7 @@ class _Names:
     def of(self, edge: int) -> tuple[str, str]:
         kind, row = EdgeKind(int(self._graph.kind[edge])), int(self._graph.row[edge])
         word = kind.name.lower()
-        if kind in (EdgeKind.ACTIVITY, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.GRAPH):
+        if kind in _OF_DEVICE:
             owner = int(self._of_activity[row])
             return (self._operators[owner] if owner >= 0 else self._activities[row]), word
         if row < 0:

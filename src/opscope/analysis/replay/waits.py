@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, field
 
-from opscope.analysis.replay.device import CLOCKS_NS, Device
+from opscope.analysis.replay.device import CLOCKS_NS, Device, Stream
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder
 from opscope.analysis.replay.host import Host
 from opscope.analysis.structure.arrays import column, end_of
@@ -23,6 +23,7 @@ _AFTER_NS: Final = 20_000  # a device's record may end after the call that waite
 _PAGEABLE_NS: Final = 10_000  # what a copy of pageable memory takes on the host beside its transfer
 _EARLIER: Final = 4  # such a copy returns up to a quarter of its length before its record ends
 _SHOWN_NS: Final = 10_000  # work that begins so soon after another stream's shows that it waited for that
+_OPEN: Final = 4  # runs of waits for events whose streams are not known yet
 _TRIES: Final = 64  # works of a stream that are looked at, latest first
 _DEPTH: Final = 1_000  # launches that a stream's queue holds, about: 1,024 on NVIDIA's devices
 _FULL_NS: Final = 50_000  # a launch that takes longer waited for room
@@ -221,6 +222,20 @@ def _usual_calls(
 # ---------------------------------------------------------------- streams
 
 
+class _Unnamed(Struct):
+    """Calls of a thread that let streams wait for events, one after the other; no record says which streams.
+
+    They may be of the streams on which the thread launches next, no more streams than calls.
+
+    Attributes:
+        called: when.
+        streams: those streams.
+    """
+
+    called: list[int] = field(default_factory=list)
+    streams: set[tuple[int, int]] = field(default_factory=set)
+
+
 def _add_stream_waits(
     builder: GraphBuilder, host: Host, device: Device, times: _Times, recorded: Mapping[int, _Recorded]
 ) -> None:
@@ -228,17 +243,23 @@ def _add_stream_waits(
     if len(device.streams) < 2:
         return
     stream_of = {row: stream for stream, lane in device.streams.items() for row in lane.rows}
-    waiting: dict[int, list[int]] = defaultdict(list)  # by thread: cudaStreamWaitEvent calls before the next launch
+    waiting: dict[int, list[_Unnamed]] = defaultdict(list)  # by thread
     for call in host.calls:  # by start, so in the order of each thread
         thread, called = builder.threads[host.starts[call]], int(times.call_start[call])
         if "StreamWaitEvent" in times.names[call]:
             if call in recorded:
                 _add_recorded(builder, device, times, recorded[call], called)
             else:
-                waiting[thread].append(called)
-        elif works := device.of_call.get(call):
-            for moment in waiting.pop(thread, []):
-                _add_inferred(builder, device, times, stream_of[works[0]], works[0], moment)
+                open_ = waiting[thread]
+                if not open_ or open_[-1].streams:
+                    waiting[thread] = open_ = [*open_[1 - _OPEN :], _Unnamed()]
+                open_[-1].called.append(called)
+        elif (works := device.of_call.get(call)) and waiting[thread]:
+            stream = stream_of[works[0]]
+            for waits in (waits for waits in waiting[thread] if stream not in waits.streams):
+                waits.streams.add(stream)
+                _add_inferred(builder, device, times, stream, works[0], waits.called)
+            waiting[thread] = [waits for waits in waiting[thread] if len(waits.streams) < len(waits.called)]
 
 
 def _add_recorded(builder: GraphBuilder, device: Device, times: _Times, record: _Recorded, called: int) -> None:
@@ -260,20 +281,25 @@ def _add_recorded(builder: GraphBuilder, device: Device, times: _Times, record: 
 
 
 def _add_inferred(
-    builder: GraphBuilder, device: Device, times: _Times, stream: tuple[int, int], row: int, called: int
+    builder: GraphBuilder, device: Device, times: _Times, stream: tuple[int, int], row: int, called: list[int]
 ) -> None:
     """Add edges from the latest work of each other stream that the times do not contradict."""
     for other, lane in device.streams.items():
         if other == stream:
             continue
-        last = bisect_left(lane.launched, called)
-        for work in reversed(lane.rows[max(0, last - _TRIES) : last]):
-            if times.end[work] <= times.start[row] + CLOCKS_NS:
-                shown = times.start[row] - times.end[work] < _SHOWN_NS
-                basis = EdgeBasis.SHOWN if shown else EdgeBasis.ASSUMED
-                lag = 2 * device.gap_ns
-                builder.edge(device.ends[work], device.starts[row], EdgeKind.EVENT, row, lag=lag, basis=basis)
-                break
+        works = {_done_before(times, lane, moment, row) for moment in called}
+        for work in sorted(work for work in works if work is not None):
+            shown = times.start[row] - times.end[work] < _SHOWN_NS
+            basis = EdgeBasis.SHOWN if shown else EdgeBasis.ASSUMED
+            lag = 2 * device.gap_ns
+            builder.edge(device.ends[work], device.starts[row], EdgeKind.EVENT, row, lag=lag, basis=basis)
+
+
+def _done_before(times: _Times, lane: Stream, called: int, row: int) -> int | None:
+    """Return the latest work launched on a stream before a call that was done when some other work began."""
+    last = bisect_left(lane.launched, called)
+    works = reversed(lane.rows[max(0, last - _TRIES) : last])
+    return next((work for work in works if times.end[work] <= times.start[row] + CLOCKS_NS), None)
 
 
 def _add_full_queues(builder: GraphBuilder, host: Host, device: Device, times: _Times) -> None:
