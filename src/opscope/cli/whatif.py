@@ -180,7 +180,8 @@ def command(
     if output is not None:
         from opscope.export.replayed import replayed_events
 
-        content = replayed_events(changed_steps(replayable, named, as_recorded=as_recorded), f"{file}, replayed")
+        changed = changed_steps(replayable, named, measured.unprofiled_step_ns, as_recorded=as_recorded)
+        content = replayed_events(changed, f"{file}, replayed")
         with output_file(output) as written:
             written.write(gzip.compress(content) if output.suffix == ".gz" else content)
     shown = Output.of_section(

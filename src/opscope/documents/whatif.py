@@ -67,7 +67,10 @@ class WhatIfDocument(Struct, frozen=True, kw_only=True):
         step_ns: the recorded step.
         replayed_ns: its replay without a change.
         base_ns: the step that changes start from: the replay without what recording cost the host, as estimated from
-            the numbers of operators, frames and calls; or ``replayed_ns``, if the user asked for that.
+            the numbers of operators, frames and calls, and from ``unprofiled_ns`` where the step follows the host; or
+            ``replayed_ns``, if the user asked for that.
+        base_low_ns: ``base_ns`` with the fastest host that is likely.
+        base_high_ns: with the slowest; both are ``base_ns`` where the host's speed is known or does not matter.
         as_recorded: whether the user asked for that.
         changed_ns: the step with all changes; null without changes, or where the replay gives no promise.
         unprofiled_ns: the step's time without a profiler, where that was measured or given; null elsewhere.
@@ -87,6 +90,8 @@ class WhatIfDocument(Struct, frozen=True, kw_only=True):
     step_ns: float
     replayed_ns: float
     base_ns: float
+    base_low_ns: float
+    base_high_ns: float
     as_recorded: bool
     changed_ns: float | None
     unprofiled_ns: float | None

@@ -11,11 +11,13 @@ from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind
 from opscope.analysis.replay.path import critical_path, residual_share
 from opscope.analysis.replay.promise import MOST_ERROR, MOST_MISSED, MOST_RESIDUAL
+from opscope.analysis.replay.unprofiled import unprofiled_step, unprofiled_steps
 from opscope.base.units import format_count, format_ns, format_share
 from opscope.documents.whatif import ChangeRow, CriticalRow, EdgeCount, WhatIfDocument
 from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, field_values, table_of
 
+_SPREAD: Final = 0.01  # of the step: a range is shown from here on
 _FIELDS: Final = ("change", "targets", "saving_ns", "adds_ns", "assumption")
 
 
@@ -33,8 +35,7 @@ def build_whatif(
     """
     base = Edit(steps)
     replayed, share = base.step_ns, residual_share(base)
-    if not as_recorded:
-        base.without_profiler()
+    slow, base, fast = (base, base, base) if as_recorded else unprofiled_steps(steps, unprofiled_ns)
     start = base.step_ns
     reason = _no_promise(steps.graph.step_ns, replayed, share) or _misses(start, None if as_recorded else unprofiled_ns)
     edit, rows, before = base.copy(), [], start
@@ -54,6 +55,8 @@ def build_whatif(
         step_ns=steps.graph.step_ns,
         replayed_ns=replayed,
         base_ns=start,
+        base_low_ns=fast.step_ns,
+        base_high_ns=slow.step_ns,
         as_recorded=as_recorded,
         changed_ns=changed,
         unprofiled_ns=unprofiled_ns,
@@ -66,17 +69,18 @@ def build_whatif(
     )
 
 
-def changed_steps(steps: Steps, changes: Sequence[Change], *, as_recorded: bool = False) -> Edit:
+def changed_steps(
+    steps: Steps, changes: Sequence[Change], unprofiled_ns: float | None, *, as_recorded: bool = False
+) -> Edit:
     """Return the steps with all changes.
 
     Args:
         steps: the steps.
         changes: applied one after the other.
+        unprofiled_ns: the step's time without a profiler; None where unknown.
         as_recorded: whether they start from the recorded step, with what recording cost.
     """
-    edit = Edit(steps)
-    if not as_recorded:
-        edit.without_profiler()
+    edit = Edit(steps) if as_recorded else unprofiled_step(steps, unprofiled_ns)
     for change in changes:
         change.apply(edit)
     return edit
@@ -150,6 +154,9 @@ def _summary(document: WhatIfDocument) -> Iterator[Inline]:
     if not document.as_recorded:
         measured = document.unprofiled_ns
         beside = "it was not measured" if measured is None else f"measured: {format_ns(measured)}"
+        if document.base_high_ns - document.base_low_ns > _SPREAD * document.base_ns:
+            spread = f"{format_ns(document.base_low_ns)} to {format_ns(document.base_high_ns)}"
+            beside = f"{spread}, by how much recording slowed the host; {beside}"
         yield (f"Without the profiler, estimated: {format_ns(document.base_ns)} ({beside})",)
     if document.no_promise is not None:
         yield (f"No saving is given: {document.no_promise}.",)

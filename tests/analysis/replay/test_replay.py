@@ -15,6 +15,7 @@ from opscope.analysis.replay.build import Steps, steps_of
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder, Span
 from opscope.analysis.replay.path import critical_operators, critical_path, path_by_kind, residual_share
+from opscope.analysis.replay.unprofiled import host_speed, unprofiled_step, unprofiled_steps
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import link
 from opscope.api.whatif import whatif
@@ -304,6 +305,22 @@ def test_without_the_profiler_the_host_is_quicker(load: Load) -> None:
     assert 650 * US - edit.step_ns == pytest.approx(6 * 2_200 + 6 * 1_500, abs=2 * US)
 
 
+def test_a_measured_step_tells_how_fast_the_host_is(load: Load) -> None:
+    steps = steps_in(load(host_bound()))
+    speed = host_speed(steps, 450 * US)
+    assert speed is not None
+    assert 0.5 < speed < 1  # the replayed step without the profiler takes longer than that
+    assert unprofiled_step(steps, 450 * US).step_ns == pytest.approx(450 * US, rel=0.001)
+    slow, likely, fast = (edit.step_ns for edit in unprofiled_steps(steps, None))
+    assert slow > likely > fast
+    # A host slower than with a profiler is none; and what the device holds back says nothing of the host.
+    assert host_speed(steps, 900 * US) is None
+    busy = steps_in(load(device_bound()))
+    assert host_speed(busy, 1_200 * US) is None
+    slow, _, fast = (edit.step_ns for edit in unprofiled_steps(busy, 1_200 * US))
+    assert slow - fast < 25 * US
+
+
 def test_what_silence_holds_stays(load: Load) -> None:
     """300 us of the host without any record between two launches: a graph does not take them away."""
     built = KinetoTrace()
@@ -571,9 +588,7 @@ def test_what_a_microsecond_less_saves(load: Load) -> None:
     for built, saves in ((device_bound(), 1.0), (host_bound(), 0.0)):
         steps = steps_in(load(built))
         table = critical_operators(steps)
-        edit = Edit(steps)
-        edit.without_profiler()
-        assert table["on_path_ns"].sum() == pytest.approx(edit.step_ns, abs=10)
+        assert table["on_path_ns"].sum() == pytest.approx(unprofiled_step(steps, None).step_ns, abs=10)
         tried = dict(table.select("name", "saves").iter_rows())
         prefix = "aten::op" if "aten::op1" in tried else "k"
         assert tried[f"{prefix}1"] == pytest.approx(saves, abs=0.01)

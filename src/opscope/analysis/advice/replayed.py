@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -15,15 +14,9 @@ from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.path import residual_share
 from opscope.analysis.replay.promise import MOST_ERROR, MOST_MISSED, MOST_RESIDUAL
+from opscope.analysis.replay.unprofiled import unprofiled_steps
 from opscope.knowledge.reach import Assumed
 
-# The host's speed without a profiler, over what is left of the recorded one after the profiler's usual cost. It is
-# fitted where the step follows the host (an elasticity of 0.4 and more) and the fit is no slower than 1.1; elsewhere a
-# step does not tell it, and it was 0.64 to 1.02 in recorded programs whose steps do.
-_FOLLOWS: Final = 0.4
-_MOST_SLOWER: Final = 1.1
-_UNKNOWN_SPEEDS: Final = (1.02, 0.85, 0.64)
-_STEP: Final = 1.1  # for the elasticity: the host this much slower
 # On both sides of the replays: what they leave out. In recorded programs nine in ten savings lay within this.
 _OF_STEP: Final = 0.02
 _OF_REST: Final = 0.08
@@ -55,9 +48,8 @@ class Replayed:
     """
 
     def __init__(self, steps: Steps, unprofiled_ns: float | None) -> None:
-        self._steps, self._wall = steps, unprofiled_ns
-        self._plain = Edit(steps)
-        self._plain.without_profiler()
+        self._wall = unprofiled_ns
+        self._bases = unprofiled_steps(steps, unprofiled_ns)
 
     @classmethod
     def of(cls, context: Context) -> "Replayed | None":
@@ -81,35 +73,6 @@ class Replayed:
         if self._wall is None:
             return True
         return abs(self._bases[Assumed.LIKELY].step_ns / self._wall - 1) <= MOST_MISSED
-
-    @cached_property
-    def _bases(self) -> tuple[Edit, Edit, Edit]:
-        """The unprofiled step for low, likely and high assumptions: with a slow, a likely and a fast host."""
-        speed = self._fitted
-        speeds = _UNKNOWN_SPEEDS if speed is None else (speed, speed, speed)
-        low, likely, high = (self._with_host(one) for one in speeds)
-        return low, likely, high
-
-    def _with_host(self, speed: float) -> Edit:
-        edit = self._plain.copy()
-        edit.scale_host(speed)
-        return edit
-
-    @cached_property
-    def _fitted(self) -> float | None:
-        """The host's speed with which the replay meets the unprofiled step; None where the step does not tell it."""
-        plain = self._plain.step_ns
-        if self._wall is None or plain <= 0:
-            return None
-        if (self._with_host(_STEP).step_ns / plain - 1) / (_STEP - 1) < _FOLLOWS:
-            return None
-        slow, fast = _MOST_SLOWER, 0.2
-        if self._with_host(slow).step_ns < self._wall:
-            return None
-        for _ in range(20):
-            middle = (slow + fast) / 2
-            slow, fast = (middle, fast) if self._with_host(middle).step_ns > self._wall else (slow, middle)
-        return slow
 
     def saving_of(self, remedy: Remedy) -> Range | None:
         """Return what a change saves; None where the steps have nothing that it is about."""

@@ -10,6 +10,7 @@ from msgspec import Struct
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeKind
+from opscope.analysis.replay.unprofiled import unprofiled_step
 from opscope.analysis.structure.nesting import Ints
 
 BETWEEN = "(between operators)"
@@ -120,8 +121,7 @@ def critical_operators(steps: Steps) -> pl.DataFrame:
         how much of a microsecond saved of that work a step saves, by replay with a tenth less of it; null for operators
         without device work, and for those that have little. The longest part of the path first; it adds up to the step.
     """
-    edit = Edit(steps)
-    edit.without_profiler()
+    edit = unprofiled_step(steps, None)
     path: dict[str, float] = defaultdict(float)
     for part in critical_path(edit):
         path[part.name] += part.ns
