@@ -1,7 +1,7 @@
 """Programs with a built-in cause: is it the first finding, and does the saving that was measured lie in its range?
 
     python benchmarks/findings.py OUTPUT_FOLDER [PROGRAM ...]    # on an NVIDIA GPU: times, profiles, judges
-    python benchmarks/findings.py --unseen OUTPUT_FOLDER         # those of unseen_programs.py, not of programs.py
+    python benchmarks/findings.py --of held_out_programs OUTPUT_FOLDER     # those of another module than programs.py
     python benchmarks/findings.py --judge OUTPUT_FOLDER          # judges what was recorded, without a GPU
 
 Times unprofiled steps, profiles three with shapes and stacks, times the same with the cause removed. What changes the
@@ -12,6 +12,7 @@ process for good (modules that are loaded, code that is compiled) runs in a proc
 import argparse
 import datetime
 import gc
+import importlib
 import json
 import os
 import statistics
@@ -30,6 +31,7 @@ from opscope.readers import read
 if TYPE_CHECKING:
     from programs import Program, Step
 
+MODULES = ("programs", "unseen_programs", "held_out_programs")
 STEPS = 3
 TOLERANCE = 0.02  # of the step
 NOTHING = ("near_limit", "none")
@@ -54,11 +56,9 @@ def timed(step: "Step", *, fresh: bool) -> list[int]:
     return [once() for _ in range(count)]
 
 
-def programs_of(*, unseen: bool) -> "dict[str, Program]":
-    import programs
-    import unseen_programs
-
-    return unseen_programs.PROGRAMS if unseen else programs.PROGRAMS
+def programs_of(module: str) -> "dict[str, Program]":
+    found: dict[str, Program] = importlib.import_module(module).PROGRAMS
+    return found
 
 
 def record(name: str, program: "Program", folder: Path) -> None:
@@ -134,14 +134,14 @@ def main() -> None:
     parser.add_argument("programs", nargs="*")
     parser.add_argument("--judge", action="store_true")
     parser.add_argument("--record-only", action="store_true")
-    parser.add_argument("--unseen", action="store_true")
+    parser.add_argument("--of", choices=MODULES, default=MODULES[0])
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     device = "see the traces"
     if not options.judge:
         import torch
 
-        known = programs_of(unseen=options.unseen)
+        known = programs_of(options.of)
         device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
         for name in options.programs or [name for name in known if name not in FRESH]:
             try:
@@ -149,10 +149,9 @@ def main() -> None:
             except Exception:  # one program that fails, for whatever reason, leaves the others
                 (options.folder / f"{name}.failed.txt").write_text(traceback.format_exc())
         if not options.programs:
-            which = ["--unseen"] if options.unseen else []
             for name in (name for name in FRESH if name in known):
                 environment = {**os.environ, "USE_PYTORCH_KERNEL_CACHE": "0"}
-                command = [sys.executable, __file__, *which, "--record-only", str(options.folder), name]
+                command = [sys.executable, __file__, "--of", options.of, "--record-only", str(options.folder), name]
                 subprocess.run(command, check=False, env=environment)
     if options.record_only:
         return

@@ -220,6 +220,7 @@ _COLUMNS: Mapping[By, Mapping[str, _FrameColumn]] = {
         "share": _FrameColumn("of the step", _of_replayed),
         "device_ns": _FrameColumn("Device work", _time),
         "saves": _FrameColumn("A us less saves", _of_a_microsecond),
+        "slack_ns": _FrameColumn("Slack", _time),
     },
 }
 _SHARE_OF = {

@@ -14,7 +14,7 @@ from opscope.analysis.replay import changes, native
 from opscope.analysis.replay.build import Steps, steps_of
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder, Span
-from opscope.analysis.replay.path import critical_operators, critical_path, path_by_kind, residual_share
+from opscope.analysis.replay.path import critical_operators, critical_path, path_by_kind, residual_share, slack
 from opscope.analysis.replay.unprofiled import host_speed, unprofiled_step, unprofiled_steps
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import link
@@ -462,6 +462,20 @@ def test_random_steps_keep_the_rules(load: Load) -> None:
         longer = plain.copy()
         longer.scale(np.arange(trace.activities.height), 3.0)
         assert longer.step_ns >= plain.step_ns
+        # Each edge may be longer by its slack, alone, and no more: then the end of a step comes later.
+        spare = slack(plain)
+        assert (spare >= 0).all()
+        over = max_of_spans(plain)
+        for edge in random_.sample(range(len(spare)), min(8, len(spare))):
+            if spare[edge] < 1 << 60:
+                for more, late in ((0, False), (1, True)):
+                    longer = plain.copy()
+                    longer.lag[edge] += spare[edge] + more
+                    assert any(a > b for a, b in zip(max_of_spans(longer), over, strict=True)) == late
+
+
+def max_of_spans(edit: Edit) -> list[int]:
+    return [max(int(edit.times[end]) for end in span.ends) for span in edit.graph.spans]
 
 
 def test_moments_that_wait_for_themselves_make_no_graph() -> None:
@@ -594,3 +608,15 @@ def test_what_a_microsecond_less_saves(load: Load) -> None:
         assert tried[f"{prefix}1"] == pytest.approx(saves, abs=0.01)
         assert tried[f"{prefix}2"] == pytest.approx(saves, abs=0.01)
     assert table.filter(table["name"] == "aten::op1")["device_ns"].to_list() == [20 * US]
+
+
+def test_how_much_longer_work_may_take_for_free(load: Load) -> None:
+    """Kernels of a host-bound step have until the wait at its end; on a busy device there is no time to spare."""
+    steps = steps_in(load(host_bound()))
+    of_work = slack(Edit(steps))[steps.graph.kind == EdgeKind.ACTIVITY]
+    # The last kernel ends 20 us before the wait, which returns 5 us after it and takes 10 us; the first one has the
+    # pauses between the kernels (80 us each) too.
+    assert min(of_work) == 25 * US
+    assert max(of_work) <= 25 * US + 5 * 80 * US
+    busy = critical_operators(steps_in(load(device_bound())))
+    assert set(busy.filter(busy["device_ns"] > 0)["slack_ns"].to_list()) == {0}

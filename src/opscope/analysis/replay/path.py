@@ -109,6 +109,32 @@ def residual_share(edit: Edit) -> float:
     return float(np.clip(ns / step, 0, 1)) if step else 0.0
 
 
+_UNBOUND: Final = 1 << 61
+
+
+def slack(edit: Edit) -> Ints:
+    """Return per edge how much longer it could be, alone, before a step ends later, in nanoseconds; never negative.
+
+    It is `_UNBOUND` at least where no step's end waits for it.
+    """
+    graph, times = edit.graph, edit.times.tolist()
+    begin, source, lag = graph.begin.tolist(), graph.source.tolist(), edit.lag.tolist()
+    residual = edit.residual.tolist()
+    latest = [_UNBOUND * 2] * len(times)
+    for span in graph.spans:
+        over = max(times[end] for end in span.ends)
+        for end in span.ends:
+            latest[end] = over
+    found = [0] * len(source)
+    for moment in range(len(times) - 1, -1, -1):
+        until = latest[moment] - residual[moment]
+        for edge in range(begin[moment], begin[moment + 1]):
+            at = source[edge]
+            found[edge] = until - lag[edge] - times[at]
+            latest[at] = min(latest[at], until - lag[edge])
+    return np.array(found, np.int64)
+
+
 _TRIED: Final = 0.9  # of the time of an operator's work, to see what of that a step saves
 _MOST_TRIED: Final = 40  # operators, those with most work first
 
@@ -119,7 +145,9 @@ def critical_operators(steps: Steps) -> pl.DataFrame:
     Returns:
         ``name``; ``on_path_ns`` a step, of the host and of devices; ``device_ns``: its device work a step; ``saves``:
         how much of a microsecond saved of that work a step saves, by replay with a tenth less of it; null for operators
-        without device work, and for those that have little. The longest part of the path first; it adds up to the step.
+        without device work, and for those that have little; ``slack_ns``: how much longer any one piece of that work
+        could be before a step ends later, the least of all pieces; null without device work, or if no step waits for
+        it. The longest part of the path first; it adds up to the step.
     """
     edit = unprofiled_step(steps, None)
     path: dict[str, float] = defaultdict(float)
@@ -138,6 +166,8 @@ def critical_operators(steps: Steps) -> pl.DataFrame:
             tried = edit.copy()
             tried.scale(steps.graph.row[work[name]], _TRIED)
             saves[name] = max(0.0, min((base - tried.step_ns) / ((1 - _TRIED) * device[name]), 1.0))
+    spare = slack(edit)
+    least = {name: longer for name, of in work.items() if (longer := int(spare[of].min())) < _UNBOUND}
     rows = sorted({*path, *device}, key=lambda one: (-path.get(one, 0.0), -device.get(one, 0.0), one))
     return pl.DataFrame(
         {
@@ -145,6 +175,10 @@ def critical_operators(steps: Steps) -> pl.DataFrame:
             "on_path_ns": [round(path.get(name, 0.0)) for name in rows],
             "device_ns": [round(device.get(name, 0.0)) for name in rows],
             "saves": [saves.get(name) for name in rows],
+            "slack_ns": [least.get(name) for name in rows],
         },
-        schema={"name": pl.String, "on_path_ns": pl.Int64, "device_ns": pl.Int64, "saves": pl.Float64},
+        schema={
+            **{"name": pl.String, "on_path_ns": pl.Int64, "device_ns": pl.Int64},
+            **{"saves": pl.Float64, "slack_ns": pl.Int64},
+        },
     )
