@@ -2,9 +2,9 @@
 
     python tools/build_savings.py [--check]
 
-The programs and figures are those of benchmarks/results/h100-findings-frozen.json (rules frozen before the programs
-were recorded) and h100-findings.json (the same recordings, rules of today). With --check nothing is written; the exit
-code is 1 if the picture is out of date.
+The programs and figures are those of benchmarks/results/h100-findings-frozen.json and h100-held-out-frozen.json (each
+with rules that were frozen before its programs were recorded) and of h100-findings.json (the same recordings, rules of
+today). With --check nothing is written; the exit code is 1 if the picture is out of date.
 """
 
 import json
@@ -22,9 +22,10 @@ STYLE: Final = (
 )
 
 
-def rows_of(name: str) -> list[dict[str, Any]]:
-    document = json.loads((RESULTS / name).read_text())
-    return [row for row in document["sets"]["unseen"] if row["own"] and row["saved"] is not None]
+def rows_of(*names: str) -> list[dict[str, Any]]:
+    sets = [json.loads((RESULTS / name).read_text())["sets"] for name in names]
+    rows = [row for found in sets for name in ("unseen", "held_out") for row in found.get(name, ())]
+    return [row for row in rows if row["own"] and row["saved"] is not None]
 
 
 def plot(rows: list[dict[str, Any]], left: int, title: str) -> list[str]:
@@ -56,7 +57,7 @@ def plot(rows: list[dict[str, Any]], left: int, title: str) -> list[str]:
 
 def picture() -> str:
     width, height = LEFT + 2 * SIDE + BETWEEN + 20, TOP + SIDE + 50
-    frozen = plot(rows_of("h100-findings-frozen.json"), LEFT, "Rules frozen before the programs were recorded")
+    frozen = plot(rows_of("h100-findings-frozen.json", "h100-held-out-frozen.json"), LEFT, "Rules frozen before the programs were recorded")
     today = plot(rows_of("h100-findings.json"), LEFT + SIDE + BETWEEN, "Rules of today, same recordings")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"><style>{STYLE}</style>'
     axis = f'<text transform="translate(16 {TOP + SIDE / 2}) rotate(-90)" text-anchor="middle">predicted, range</text>'

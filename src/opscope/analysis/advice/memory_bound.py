@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -343,6 +343,9 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
     if time < LEAST_SHARE * context.step_ns:
         return
     calls = sum(row.calls for row in rows) / context.steps
+    columns = {(row.product.columns,) for row in context.rows if row.product}
+    biases = [row for row in context.rows if row.operator == "aten::copy_" and _casts_weight(row, columns)]
+    casts = context.activities_of((*rows, *biases))
     yield Draft(
         rule=Rule.REPEATED_CASTS,
         title=f"Autocast converts weights anew in each forward pass ({format_ns(time)} {context.words.per})",
@@ -360,9 +363,9 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
         wrong_if="the converted tensors are no weights",
         claims=claims_of(rows),
         remedy=Remedy(
-            "the repeated conversions go, with their launches; a tenth of their time stays (low)",
-            _without_some(context.activities_of(rows), again),
-            context.activities_of(rows),
+            "the repeated conversions go, with their launches, also those of biases; a tenth of them stays (low)",
+            _without_some(casts, again),
+            casts,
         ),
     )  # fmt: skip
 
@@ -371,14 +374,14 @@ def _without_some(activities: Ints, share: float) -> Apply:
     """Return the change that removes a share of activities, evenly spread; nine tenths of that for the low replay."""
 
     def apply(edit: Edit, assumed: Assumed) -> int:
-        if assumed is Assumed.LOW:
-            return edit.scale(activities, 1 - 0.9 * share)
-        return edit.remove_work(activities) if share == 1 else edit.scale(activities, 1 - share)
+        going = share * (0.9 if assumed is Assumed.LOW else 1.0)
+        before = np.floor(np.arange(len(activities) + 1) * going)
+        return edit.remove_work(np.sort(activities)[np.diff(before) > 0])
 
     return apply
 
 
-def _casts_weight(row: LimitRow, weights: set[tuple[int, int]]) -> bool:
+def _casts_weight(row: LimitRow, weights: Container[tuple[int, ...]]) -> bool:
     call = RecordedCall.read(row.input_dims, row.input_types, None)
     # What was converted once was not converted again.
     if call is None or row.calls < 2 or len(call.types) < 2 or not call.dims:
@@ -517,15 +520,29 @@ def grown_copies(context: Context) -> Iterator[Draft]:
                      f"{first.input_dims}"),
             derived(f"{100 * share:.2f} % of the result is one input, unchanged"),
         ),
-        action="allocate it once at its largest size, and write what is added into its place: cache[:, n : n + 1] = "
-        "row; read cache[:, : n + 1]",
+        action="collect what is added in a list, and torch.cat it once after the loop; if it is read in between, "
+        "allocate it once at its largest size, and write into its place: cache[:, n : n + 1] = row",
         wrong_if="the tensor as it was before is needed as well, or the largest size is not known",
         claims=claims_of(rows),
         remedy=Remedy(
-            "what is added is written alone, a part of each copy by its size; three tenths of the copies stay (low)",
-            taking(context, appending, _added_alone),
+            "what is added is written alone, a part of each copy by its size; three tenths of the copies stay (low), "
+            "or nothing on the host, as with one torch.cat after the loop (high)",
+            _written_alone(context, appending),
         ),
     )  # fmt: skip
+
+
+def _written_alone(context: Context, rows: Sequence[LimitRow]) -> Apply:
+    """Return the change that writes what is added alone; for the high replay the host joins it once, after all."""
+    of_device, activities = taking(context, rows, _added_alone), context.activities_of(rows)
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        found = of_device(edit, assumed)
+        if assumed is Assumed.HIGH:
+            edit.remove_launches(activities)
+        return found
+
+    return apply
 
 
 def _added_alone(row: LimitRow, assumed: Assumed) -> float:

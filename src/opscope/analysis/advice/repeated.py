@@ -23,7 +23,7 @@ from opscope.analysis.structure.arrays import column, count_distinct, end_of, ne
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Ints
-from opscope.analysis.structure.recomputed import recomputed
+from opscope.analysis.structure.recomputed import checkpointing, recomputed
 from opscope.analysis.structure.stacks import is_users
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Rule, Where
@@ -65,7 +65,8 @@ def recomputation(context: Context) -> Iterator[Draft]:
         wrong_if="memory does not allow it",
         claims=context.claims_of_activities(again),
         remedy=Remedy(
-            "no forward operator runs in the backward pass; half of their time on the host stays (low)",
+            "no forward operator runs in the backward pass; half of their time on the host stays, and of that of "
+            "checkpointing itself (low)",
             _once(context, again, root[root >= 0]),
         ),
     )  # fmt: skip
@@ -85,7 +86,7 @@ def _once(context: Context, again: Ints, roots: Ints) -> Apply:
     thread, start, end = column(operators, "thread")[rows], column(operators, "start_ns")[rows], end_of(operators)[rows]
     others = np.ones(calls.height, np.bool_)
     others[launch[launch >= 0]] = False
-    stretches = []
+    stretches = dict(checkpointing(context.trace))
     for number in np.unique(thread).tolist():
         mine = np.flatnonzero(thread == number)
         mine = mine[np.argsort(start[mine], kind="stable")]
@@ -93,12 +94,14 @@ def _once(context: Context, again: Ints, roots: Ints) -> Apply:
         # Two operators with no other launch between them are parts of one run.
         joined = np.searchsorted(launched, end[mine[:-1]]) == np.searchsorted(launched, start[mine[1:]])
         first, last = np.append(True, ~joined), np.append(~joined, True)
-        stretches.append((number, Intervals.union_of(start[mine[first]], end[mine[last]])))
+        own = stretches.get(number, Intervals.union_of(start[:0], end[:0]))
+        begins, ends = np.append(own.start, start[mine[first]]), np.append(own.end, end[mine[last]])
+        stretches[number] = Intervals.union_of(begins, ends)
 
     def apply(edit: Edit, assumed: Assumed) -> int:
         found = edit.remove_activities(again)
         edit.remove_calls(launch[launch >= 0])
-        for number, spans in stretches:
+        for number, spans in stretches.items():
             edit.remove_host(number, spans, 0.5 if assumed is Assumed.LOW else 1.0)
         return found
 

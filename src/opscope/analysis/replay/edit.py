@@ -108,6 +108,16 @@ class Edit:
             How many of the activities the steps have.
         """
         found = self.remove_activities(activities)
+        self.remove_launches(activities, of_host=of_host)
+        return found
+
+    def remove_launches(self, activities: Ints, *, of_host: float = 1.0) -> None:
+        """Remove the launches of some activities, which stay, and the operators that launch nothing else.
+
+        Args:
+            activities: rows of the trace's activities.
+            of_host: which share of those operators' time on the host goes with them, from 0 to 1.
+        """
         links, parent = self.steps.links, self.steps.links.operators.parent
         launches = links.activity_launch[activities]
         self.remove_calls(launches[launches >= 0])
@@ -120,7 +130,6 @@ class Edit:
         ]
         whole = (counts[1] > 0) & (counts[0] == counts[1])
         self.remove_host_of(whole & ~np.append(whole, False)[parent], of_host)
-        return found
 
     def waits_of_streams(self) -> tuple[Ints, Ints, Ints]:
         """Return the edges by which a stream waits for another one, and the activities before and after each."""

@@ -7,12 +7,14 @@ from opscope.analysis.replay.edit import Edit
 from opscope.knowledge.reach import Assumed
 
 # The host's speed without a profiler, over what is left of the recorded one after the profiler's usual cost. It is
-# fitted where the step follows the host (an elasticity of 0.4 and more) and the fit is no slower than 1.1; elsewhere a
-# step does not tell it, and it was 0.64 to 1.02 in recorded programs whose steps do.
+# fitted where the step follows the host (an elasticity of 0.4 and more); elsewhere a step does not tell it, and it was
+# 0.64 to 1.02 in recorded programs whose steps do.
 _FOLLOWS: Final = 0.4
-_MOST_SLOWER: Final = 1.1
 _LEAST: Final = 0.2
+# An unprofiled step takes no longer than the recorded one, but for the spread of steps: 3 % in a recorded program.
+_SPREAD: Final = 1.05
 _UNKNOWN_SPEEDS: Final = (1.02, 0.85, 0.64)
+_MOST: Final = 4.0  # recording leaves at least a quarter of a pause
 _TRIED: Final = 1.1  # for the elasticity: the host this much slower
 
 
@@ -31,9 +33,9 @@ def host_speed(steps: Steps, measured_ns: float | None) -> float | None:
     before = plain.step_ns
     if measured_ns is None or before <= 0 or (_at(plain, _TRIED).step_ns / before - 1) / (_TRIED - 1) < _FOLLOWS:
         return None
-    slow, fast = _MOST_SLOWER, _LEAST
-    if _at(plain, slow).step_ns < measured_ns:
+    if measured_ns > _SPREAD * steps.graph.step_ns:
         return None
+    slow, fast = _MOST, _LEAST
     for _ in range(20):
         middle = (slow + fast) / 2
         slow, fast = (middle, fast) if _at(plain, middle).step_ns > measured_ns else (slow, middle)

@@ -5,9 +5,12 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.autograd import BackwardPass
+from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints, nearest
+from opscope.analysis.structure.stacks import is_users
 from opscope.trace.model import Trace
 
 # Composite operators of the forward pass, which no backward formula calls.
@@ -31,6 +34,46 @@ def recomputed(trace: Trace, links: Links, backward: BackwardPass) -> Ints:
     known = np.flatnonzero(owner >= 0)
     result[known] = nearest(parent, forward & ~_below(forward, parent))[owner[known]]
     return result
+
+
+_CHECKPOINT: Final = "torch/utils/checkpoint.py"
+_WRAPPED: Final = ("torch/nn/", "torch/autograd/", "nn.Module: ")  # what it calls, beside the user's own functions
+
+
+def checkpointing(trace: Trace) -> list[tuple[int, Intervals]]:
+    """Return by thread when torch.utils.checkpoint itself runs, not what it wraps; empty without stacks."""
+    frames = trace.frames
+    own = names_that(frames, lambda name: _CHECKPOINT in name)
+    if not own.any():
+        return []
+    wrapped = names_that(frames, lambda name: name.startswith(_WRAPPED) or is_users(name)) & ~own
+    parent = nesting_of(frames).parent
+    # Frames at which it begins, or what it wraps does; those of wrapped code that is in no checkpoint do not count.
+    within = np.append(own, False)[nearest(parent, own | wrapped)]
+    within[nearest(parent, own | wrapped) < 0] = False
+    outside = np.append(within, False)[parent]
+    changes = within != outside
+    level, around = np.zeros(len(parent), np.int64), np.append(nearest(parent, changes), -1)
+    above = around[parent]
+    climbing = np.flatnonzero(changes & (above >= 0))
+    at = above[climbing]
+    while len(climbing):
+        level[climbing] += 1
+        at = above[at]
+        climbing, at = climbing[at >= 0], at[at >= 0]
+    thread, start, end = column(frames, "thread"), column(frames, "start_ns"), end_of(frames)
+    found = []
+    for number in np.unique(thread[own]).tolist():
+        time = Intervals.union_of(start[:0], end[:0])
+        for depth in range(int(level[changes].max()) + 1):
+            rows = np.flatnonzero(changes & (level == depth) & (thread == number))
+            spans = Intervals.union_of(start[rows], end[rows])
+            if depth % 2 == 0:
+                time = Intervals.union_of(np.append(time.start, spans.start), np.append(time.end, spans.end))
+            elif len(time):
+                time = time.within(spans.gaps(int(time.start[0]), int(time.end[-1])))
+        found.append((number, time))
+    return found
 
 
 def _below(mask: Bools, parent: Ints) -> Bools:
