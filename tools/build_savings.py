@@ -57,7 +57,8 @@ def plot(rows: list[dict[str, Any]], left: int, title: str) -> list[str]:
 
 def picture() -> str:
     width, height = LEFT + 2 * SIDE + BETWEEN + 20, TOP + SIDE + 50
-    frozen = plot(rows_of("h100-findings-frozen.json", "h100-held-out-frozen.json"), LEFT, "Rules frozen before the programs were recorded")
+    before = rows_of("h100-findings-frozen.json", "h100-held-out-frozen.json")
+    frozen = plot(before, LEFT, "Rules frozen before the programs were recorded")
     today = plot(rows_of("h100-findings.json"), LEFT + SIDE + BETWEEN, "Rules of today, same recordings")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"><style>{STYLE}</style>'
     axis = f'<text transform="translate(16 {TOP + SIDE / 2}) rotate(-90)" text-anchor="middle">predicted, range</text>'

@@ -38,6 +38,8 @@ def test_several_changes_at_once_and_the_written_steps(tmp_path: Path) -> None:
         (["--bandwidth", "nvlink=0x"], "such as nvlink=2x"),
         (["--bandwidth", "ethernet=2x"], "nvlink, pcie, memory"),
         (["--bandwidth", "nvlink=2x"], "the trace has nothing that uses it"),
+        (["--workers", "0x"], "such as 2x"),
+        (["--workers", "2x"], "no step of the trace loads a batch"),
         (["--overlap", "collectives"], "the trace has no collectives"),
         (["--finding", "nothing"], "there are: "),
         (["--chrome", "-"], "name a file"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
-from opscope.analysis.replay.build import steps_of
+from opscope.analysis.replay.build import Steps, steps_of
 from opscope.base.errors import UsageError
 from opscope.documents.whatif import WhatIfDocument
 from opscope.readers import read
@@ -23,6 +23,9 @@ def whatif(
     no_wait: Sequence[str] = (),
     overlap_collectives: bool = False,
     bandwidth: Mapping[str, float] | None = None,
+    workers: float | None = None,
+    batch_size: float | None = None,
+    fitted_to: str | Path | Analysis | None = None,
     no_launch_gaps: bool = False,
     as_recorded: bool = False,
     step_time_ns: float | None = None,
@@ -38,6 +41,11 @@ def whatif(
         no_wait: names of API calls, or of operators that make them, that no longer wait for the device.
         overlap_collectives: whether other work no longer waits for collectives.
         bandwidth: by link (``nvlink``, ``pcie``, ``memory``) how many times as fast it is.
+        workers: how many times as fast a DataLoader loads batches, ahead of the step: as many as it gets workers
+            instead of the main process, or as its workers become more.
+        batch_size: how many times as large a batch; needs ``fitted_to``.
+        fitted_to: another trace of the same program, or its analysis, with another batch size: what work takes is
+            fitted to both.
         no_launch_gaps: whether each step's work is launched at once, as by a CUDA graph.
         as_recorded: whether to start from the recorded step, with what recording cost the host.
         step_time_ns: the step's time without a profiler, in nanoseconds, where it was measured.
@@ -48,10 +56,10 @@ def whatif(
     Raises:
         UsageError: the trace holds nothing that could be replayed, or nothing of what a change is about.
     """
-    analysis = source if isinstance(source, Analysis) else analyze(read(Path(source)))
-    steps = steps_of(analysis.trace, analysis.links)
-    if steps is None:
-        raise UsageError("nothing could be replayed: no operator, call or work of a device was recorded")
+    if (batch_size is None) is not (fitted_to is None):
+        raise UsageError("batch_size and fitted_to go together: costs are fitted to two traces")
+    analysis = _analysis(source)
+    steps = _steps_of(analysis)
     asked = Asked(
         finding=tuple(finding),
         remove=tuple(remove),
@@ -60,8 +68,21 @@ def whatif(
         no_wait=tuple(no_wait),
         overlap_collectives=overlap_collectives,
         bandwidth=tuple((bandwidth or {}).items()),
+        workers=workers,
+        batch_size=None if batch_size is None or fitted_to is None else (batch_size, _steps_of(_analysis(fitted_to))),
         no_launch_gaps=no_launch_gaps,
     )
     measured = Measured(analysis, step_time_ns=step_time_ns)
     changes = tuple(changes_asked(measured, steps, asked))
     return build_whatif(analysis.source.path, steps, changes, step_time_ns, as_recorded=as_recorded)
+
+
+def _analysis(source: str | Path | Analysis) -> Analysis:
+    return source if isinstance(source, Analysis) else analyze(read(Path(source)))
+
+
+def _steps_of(analysis: Analysis) -> Steps:
+    steps = steps_of(analysis.trace, analysis.links)
+    if steps is None:
+        raise UsageError("nothing could be replayed: no operator, call or work of a device was recorded")
+    return steps

@@ -195,13 +195,16 @@ def overwrite_option(what: str) -> Callable[[F], F]:
     return click.option("--overwrite", is_flag=True, help=f"Allow replacing {what}.")
 
 
-def output_option(help_text: str, *names: str, required: bool = False) -> Callable[[F], F]:
-    """Add ``-o/--output`` for the file that a command writes; ``-`` is standard output.
+def output_option(
+    help_text: str, *names: str, required: bool = False, standard_output: bool = True
+) -> Callable[[F], F]:
+    """Add ``-o/--output`` for the file that a command writes.
 
     Args:
         help_text: what is written.
         names: further names of the option.
         required: whether it has to be given.
+        standard_output: whether the command writes it to standard output for ``-``.
     """
     return click.option(
         "-o",
@@ -210,7 +213,7 @@ def output_option(help_text: str, *names: str, required: bool = False) -> Callab
         "output",
         type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
         required=required,
-        help=f"{help_text} - is standard output.",
+        help=f"{help_text} - is standard output." if standard_output else help_text,
     )
 
 

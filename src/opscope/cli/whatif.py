@@ -1,8 +1,10 @@
 """``opscope whatif TRACE``: a step with other durations, by replay of its recording. Needs no PyTorch."""
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +17,12 @@ from opscope.cli.reading import gpu_option, input_option, part_of, part_options,
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.knowledge.devices import Device
-from opscope.runs.inputs import measured_of
+from opscope.runs.inputs import TraceFile, measured_of
+
+if TYPE_CHECKING:
+    from opscope.analysis.replay.build import Steps
+    from opscope.analysis.structure.links import Links
+    from opscope.trace.model import Trace
 
 
 class Scaling(click.ParamType[tuple[str, float]]):
@@ -35,6 +42,28 @@ class Scaling(click.ParamType[tuple[str, float]]):
         return name, number
 
 
+class Times(click.ParamType[float]):
+    """How many times as fast or as much: ``2x``."""
+
+    name = "times"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the factor."""
+        number = factor_in(str(value))
+        if number is None:
+            self.fail(f"takes a factor above 0, such as 2x, not {value!r}", param, ctx)
+        return number
+
+
+def factor_in(text: str) -> float | None:
+    """Return the factor that a text such as ``2x`` names; None if it names none above 0."""
+    try:
+        number = float(text.removesuffix("x"))
+    except ValueError:
+        return None
+    return number if 0 < number < float("inf") else None
+
+
 class Faster(click.ParamType[tuple[str, float]]):
     """A link and how many times as fast it is: ``nvlink=2x``."""
 
@@ -45,11 +74,8 @@ class Faster(click.ParamType[tuple[str, float]]):
         from opscope.analysis.replay.changes import LINKS
 
         link, _, factor = str(value).partition("=")
-        try:
-            number = float(factor.removesuffix("x"))
-        except ValueError:
-            number = 0.0
-        if link not in LINKS or not 0 < number < float("inf"):
+        number = factor_in(factor)
+        if link not in LINKS or number is None:
             wanted = f"takes one of {', '.join(LINKS)} and a factor, such as nvlink=2x"
             self.fail(f"{wanted}, not {value!r}", param, ctx)
         return link, number
@@ -97,13 +123,36 @@ class Faster(click.ParamType[tuple[str, float]]):
     metavar="LINK=FACTORx",
     help="What moves data over nvlink, pcie or the device's memory is FACTOR times as fast: nvlink=2x.",
 )
+@click.option(
+    "--workers",
+    type=Times(),
+    metavar="FACTORx",
+    help="A DataLoader loads batches FACTOR times as fast, ahead of the step: 4x for 4 workers instead of the main "
+    "process, 2x for twice as many.",
+)
+@click.option(
+    "--batch-size",
+    type=Times(),
+    metavar="FACTORx",
+    help="The device's work takes what it would with FACTOR times the batch; needs --fitted-to.",
+)
+@click.option(
+    "--fitted-to",
+    type=click.Path(path_type=Path),
+    metavar="TRACE",
+    help="Another trace of the same program, with another batch size, to which the costs of --batch-size are fitted.",
+)
 @click.option("--no-launch-gaps", is_flag=True, help="Each step's work is launched at once, as by a CUDA graph.")
 @click.option(
     "--as-recorded",
     is_flag=True,
     help="Start from the recorded step. Without this, what recording cost the host is estimated and taken out first.",
 )
-@output_option("Write the changed steps as a Chrome trace, for Perfetto; packed if it ends in .gz.", "--chrome")
+@output_option(
+    "Write the changed steps as a Chrome trace, for Perfetto; packed if it ends in .gz.",
+    "--chrome",
+    standard_output=False,
+)
 @overwrite_option("the file")
 @top_option("parts of the critical path")
 @gpu_option
@@ -120,6 +169,9 @@ def command(
     no_wait: tuple[str, ...],
     overlap: str | None,
     bandwidth: tuple[tuple[str, float], ...],
+    workers: float | None,
+    batch_size: float | None,
+    fitted_to: Path | None,
     no_launch_gaps: bool,
     as_recorded: bool,
     output: Path | None,
@@ -146,24 +198,26 @@ def command(
         if output == STANDARD_OUTPUT:
             raise UsageError("standard output is for what the changes save: name a file for the steps")
         refuse_output(output, [input_path], overwrite=overwrite)
+    if (batch_size is None) is not (fitted_to is None):
+        raise UsageError("--batch-size and --fitted-to go together: costs are fitted to two traces")
     tune_for_one_analysis()
     libraries_imported = Event()
     unreadable: list[str] = []
     traces = traces_of((input_path,), max_input, unreadable, libraries_imported, part=part_of(steps, window))
     import_libraries(libraries_imported)
-    from opscope.analysis.replay.build import steps_of
+    from opscope.analysis.structure.links import link
     from opscope.knowledge.native_functions import NativeFunctions
     from opscope.report.whatif_changes import Asked, changes_asked
     from opscope.report.whatif_document import build_whatif, changed_steps, whatif_section, whatif_values
 
-    file, trace = next(traces)
-    if next(traces, None) is not None:
-        raise UsageError(f"{input_path} holds several traces: name one, such as {file}")
+    file, trace = _only(traces, input_path)
     measured, _ = measured_of(file, trace, NativeFunctions.shipped(), gpu=gpu)
     analysis = measured.analysis
-    replayable = steps_of(analysis.trace, analysis.links)
-    if replayable is None:
-        raise UsageError(f"{file} holds nothing that could be replayed: no operator, call or work of a device")
+    replayable = _replayable(str(file), analysis.trace, analysis.links)
+    other = None
+    if fitted_to is not None:
+        name, beside = _only(traces_of((fitted_to,), max_input, unreadable), fitted_to)
+        other = _replayable(str(name), beside, link(beside))
 
     asked = Asked(
         finding=finding,
@@ -173,6 +227,8 @@ def command(
         no_wait=no_wait,
         overlap_collectives=overlap is not None,
         bandwidth=bandwidth,
+        workers=workers,
+        batch_size=None if other is None or batch_size is None else (batch_size, other),
         no_launch_gaps=no_launch_gaps,
     )
     named = tuple(changes_asked(measured, replayable, asked))
@@ -189,3 +245,19 @@ def command(
     )
     emit(shown, output_format)
     end_with((Doubted.of(str(file), measured.trust),), unreadable, allow_damaged=allow_damaged)
+
+
+def _only(traces: Iterator[tuple[TraceFile, "Trace"]], path: Path) -> tuple[TraceFile, "Trace"]:
+    file, trace = next(traces)
+    if next(traces, None) is not None:
+        raise UsageError(f"{path} holds several traces: name one, such as {file}")
+    return file, trace
+
+
+def _replayable(name: str, trace: "Trace", links: "Links") -> "Steps":
+    from opscope.analysis.replay.build import steps_of
+
+    steps = steps_of(trace, links)
+    if steps is None:
+        raise UsageError(f"{name} holds nothing that could be replayed: no operator, call or work of a device")
+    return steps

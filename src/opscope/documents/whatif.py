@@ -31,7 +31,7 @@ class CriticalRow(Struct, frozen=True):
         name: the operator; the call or the activity where no operator is around it.
         kind: why the step waited there: ``host`` (between calls), ``call``, ``activity``, ``launch``, ``stream``,
             ``wait``, ``event``, ``handover``, ``queue``, ``graph``, ``room`` (other work filled the device),
-            ``residual`` (what no record explains), ``before``.
+            ``residual`` (what no record explains), ``added`` (by a change), ``before``.
         ns: how much of a step it is, in nanoseconds.
     """
 

@@ -6,8 +6,10 @@ from msgspec import Struct
 
 from opscope.analysis.measured import Measured
 from opscope.analysis.replay import changes
+from opscope.analysis.replay.batch import other_batch
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.changes import Change
+from opscope.analysis.replay.loading import more_workers
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -21,6 +23,9 @@ class Asked(Struct, frozen=True, kw_only=True):
         no_wait: names of calls or operators.
         overlap_collectives: whether other work no longer waits for collectives.
         bandwidth: links (`opscope.analysis.replay.changes.LINKS`), each with a factor on its speed.
+        workers: how many times as fast a DataLoader loads batches, ahead of the step; None as it does.
+        batch_size: how many times the batch, with the steps of another trace to which costs are fitted; None for the
+            trace's own.
         no_launch_gaps: whether each step is launched at once.
     """
 
@@ -31,6 +36,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     no_wait: tuple[str, ...] = ()
     overlap_collectives: bool = False
     bandwidth: tuple[tuple[str, float], ...] = ()
+    workers: float | None = None
+    batch_size: tuple[float, Steps] | None = None
     no_launch_gaps: bool = False
 
 
@@ -54,5 +61,9 @@ def changes_asked(measured: Measured, steps: Steps, asked: Asked) -> Iterator[Ch
     if asked.overlap_collectives:
         yield changes.overlap_collectives(steps)
     yield from (changes.bandwidth(steps, link, factor, limits) for link, factor in asked.bandwidth)
+    if asked.workers is not None:
+        yield more_workers(steps, asked.workers)
+    if asked.batch_size is not None:
+        yield other_batch(steps, *asked.batch_size)
     if asked.no_launch_gaps:
         yield changes.no_launch_gaps()

@@ -167,7 +167,8 @@ def _summary(document: WhatIfDocument) -> Iterator[Inline]:
         yield (f"With all changes: {format_ns(document.changed_ns)}, {format_ns(abs(saved))} {word} ({share})",)
     assumed = sum(edge.count for edge in document.edges if edge.basis == "assumed")
     if assumed:
-        yield (f"{format_count(assumed)} edges are assumed: possible by the times, but no record shows them",)
+        waits = "1 wait is" if assumed == 1 else f"{format_count(assumed)} waits are"
+        yield (f"{waits} assumed: possible by the times, but no record shows so",)
 
 
 def _changes(document: WhatIfDocument) -> Table:

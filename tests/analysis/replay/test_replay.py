@@ -14,6 +14,7 @@ from opscope.analysis.replay import changes, native
 from opscope.analysis.replay.build import Steps, steps_of
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder, Span
+from opscope.analysis.replay.loading import more_workers
 from opscope.analysis.replay.path import critical_operators, critical_path, path_by_kind, residual_share, slack
 from opscope.analysis.replay.unprofiled import host_speed, unprofiled_step, unprofiled_steps
 from opscope.analysis.structure.intervals import Intervals
@@ -620,3 +621,47 @@ def test_how_much_longer_work_may_take_for_free(load: Load) -> None:
     assert max(of_work) <= 25 * US + 5 * 80 * US
     busy = critical_operators(steps_in(load(device_bound())))
     assert set(busy.filter(busy["device_ns"] > 0)["slack_ns"].to_list()) == {0}
+
+
+# ---------------------------------------------------------------- a DataLoader
+
+
+def loading(name: str, wait: int = 6_000 * US) -> KinetoTrace:
+    """Each step of 10 ms: a batch is waited for, then 4 ms of work on the device, and a wait for that."""
+    built = KinetoTrace()
+    for number in range(3):
+        begin = number * 11_000 * US
+        built.step(number, begin, 10_500 * US)
+        built.annotation(f"enumerate(DataLoader)#{name}.__next__", begin, wait)
+        built.launched_kernel("work", (begin + wait + 10 * US, 5 * US), (begin + wait + 20 * US, 3_960 * US))
+        built.launch(begin + wait + 50 * US, 3_940 * US, name="cudaDeviceSynchronize")
+    return built
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "left_ms"),
+    [
+        # The main process loads for 6 ms: one worker beside the 4 ms of other work takes 6, two are ahead.
+        ("_SingleProcessDataLoaderIter", 1, 6.0),
+        ("_SingleProcessDataLoaderIter", 2, 4.0),
+        # Workers for which the step waits take 10 ms for a batch: twice as many 5, four times as many are ahead.
+        ("_MultiProcessingDataLoaderIter", 2, 5.0),
+        ("_MultiProcessingDataLoaderIter", 4, 4.0),
+    ],
+)
+def test_more_workers_load_ahead(load: Load, name: str, factor: float, left_ms: float) -> None:
+    steps = steps_in(load(loading(name)))
+    edit = Edit(steps)
+    assert more_workers(steps, factor).apply(edit) == 3
+    assert edit.step_ns == pytest.approx(left_ms * 1_000 * US, abs=30 * US)
+    assert sum(part.ns for part in critical_path(edit)) == pytest.approx(edit.step_ns)
+    assert path_by_kind(critical_path(edit)).get("added", 0) == pytest.approx(
+        max(left_ms - 4, 0) * 1_000 * US, abs=30 * US
+    )
+
+
+def test_workers_that_nobody_waits_for_are_no_change(load: Load) -> None:
+    with pytest.raises(UsageError, match="no step waits for them"):
+        more_workers(steps_in(load(loading("_MultiProcessingDataLoaderIter", 100 * US))), 2)
+    with pytest.raises(UsageError, match="no step of the trace loads"):
+        more_workers(steps_in(load(host_bound())), 2)

@@ -12,7 +12,7 @@ from opscope.analysis.costs.launch_shapes import inputs_of_activities
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.nesting import Bools, Ints, nearest
+from opscope.analysis.structure.nesting import Bools, Floats, Ints, nearest
 from opscope.base.errors import UsageError
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.copies import Direction, direction_of
@@ -220,7 +220,7 @@ def _work(steps: Steps, pattern: str, option: str) -> Ints:
     return kernels
 
 
-def _shares(steps: Steps, rows: Sequence[LimitRow]) -> Ints:
+def _shares(steps: Steps, rows: Sequence[LimitRow]) -> Floats:
     """Return per activity the share of its time that its work would take at its limit; 1 where no limit is known."""
     ideal: dict[_Key, list[float]] = {}
     for row in rows:

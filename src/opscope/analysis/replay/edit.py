@@ -9,7 +9,7 @@ from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.graph import NEVER, EdgeKind
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
-from opscope.analysis.structure.nesting import Bools, Ints, nearest
+from opscope.analysis.structure.nesting import Bools, Floats, Ints, nearest
 
 # A pause as long as this without any operator, call or frame inside is no dispatch: the host does something else.
 SILENT_NS: Final = 100_000
@@ -32,12 +32,13 @@ class Edit:
         self.steps, self.graph = steps, steps.graph
         self.lag = steps.graph.lag_ns.copy()
         self.residual = steps.graph.kept_residual_ns.copy()
+        self.added = np.zeros_like(self.residual)  # per moment what changes delay it by
         self._target = steps.graph.target
 
     def copy(self) -> "Edit":
         """Return an edit with the same changes, to add others."""
         other = Edit(self.steps)
-        other.lag, other.residual = self.lag.copy(), self.residual.copy()
+        other.lag, other.residual, other.added = self.lag.copy(), self.residual.copy(), self.added.copy()
         return other
 
     @property
@@ -48,7 +49,12 @@ class Edit:
     @property
     def times(self) -> Ints:
         """Per moment when it would be."""
-        return self.graph.replayed(self.lag, self.residual)
+        return self.graph.replayed(self.lag, self.late)
+
+    @property
+    def late(self) -> Ints:
+        """Per moment how much later it is than what it waits for lets it be."""
+        return self.residual + self.added
 
     @property
     def target(self) -> Ints:
@@ -57,7 +63,7 @@ class Edit:
 
     # ---- devices
 
-    def scale(self, activities: Ints, factor: float | Ints) -> int:
+    def scale(self, activities: Ints, factor: float | Floats) -> int:
         """Multiply the durations of some activities; return how many of them the steps have.
 
         Args:
@@ -157,7 +163,7 @@ class Edit:
 
     def delay(self, moments: Ints, by_ns: int) -> None:
         """Let some moments come later than all that they wait for."""
-        self.residual[moments] += by_ns
+        self.added[moments] += by_ns
 
     def remove_calls(self, calls: Ints) -> int:
         """Let some API calls take no time, and wait for nothing; return how many the steps have."""

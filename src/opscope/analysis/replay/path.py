@@ -15,6 +15,7 @@ from opscope.analysis.structure.nesting import Ints
 
 BETWEEN = "(between operators)"
 UNEXPLAINED = "(what no record explains)"
+ADDED = "(what a change adds)"
 BEFORE = "(what was before the steps)"
 
 
@@ -34,15 +35,17 @@ class PathPart(Struct, frozen=True):
 
 def critical_path(edit: Edit) -> tuple[PathPart, ...]:
     """Return what the steps' time is spent on along their critical paths, the longest first; it adds up to the step."""
-    graph, times, names = edit.graph, edit.times, _Names(edit)
+    graph, times, late_by, names = edit.graph, edit.times, edit.late, _Names(edit)
     parts: dict[tuple[str, str], int] = defaultdict(int)
     for span in graph.spans:
         begin, moment = int(times[span.start]), max(span.ends, key=lambda end: times[end])
         reached = int(times[moment])  # the path's time from here on is named
         while moment != span.start:
-            arrival = int(times[moment] - edit.residual[moment])
+            arrival = int(times[moment] - late_by[moment])
             late = min(reached, int(times[moment])) - min(reached, max(arrival, begin))
-            parts[UNEXPLAINED, "residual"] += late
+            added = min(late, int(edit.added[moment]))
+            parts[ADDED, "added"] += added
+            parts[UNEXPLAINED, "residual"] += late - added
             reached -= late
             edge = _holding(edit, times, moment, arrival)
             source = span.start if edge is None else int(graph.source[edge])
@@ -119,7 +122,7 @@ def slack(edit: Edit) -> Ints:
     """
     graph, times = edit.graph, edit.times.tolist()
     begin, source, lag = graph.begin.tolist(), graph.source.tolist(), edit.lag.tolist()
-    residual = edit.residual.tolist()
+    residual = edit.late.tolist()
     latest = [_UNBOUND * 2] * len(times)
     for span in graph.spans:
         over = max(times[end] for end in span.ends)

@@ -13,6 +13,7 @@ from opscope.analysis.structure import native
 from opscope.base.stages import Stage, staged
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 

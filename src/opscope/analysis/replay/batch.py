@@ -1,0 +1,148 @@
+"""A step with another batch size: costs of its work, fitted to two traces of one program."""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from typing import Final
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from opscope.analysis.costs.launch_shapes import inputs_of_activities
+from opscope.analysis.replay.build import Steps
+from opscope.analysis.replay.changes import Change
+from opscope.analysis.replay.graph import EdgeKind
+from opscope.analysis.structure.arrays import column
+from opscope.base.errors import UsageError
+
+# So much of the work must be by the same operators, and so many of the sizes that differ by the same ratio: else more
+# than the batch changed.
+_ALIKE: Final = 0.9
+_MOST_COMPARED: Final = 5_000  # calls of steps that do not run the same operators one after the other
+
+
+class _Call(Struct):
+    """What a call of an operator launched in a step, or a kernel without an operator.
+
+    Attributes:
+        name: the operator, or the kernel.
+        operator: the operator's row, or -1.
+        dims: the recorded sizes of its inputs.
+        rows: the activities.
+        time_ns: how long these take.
+    """
+
+    name: str
+    operator: int
+    dims: str | None
+    rows: list[int]
+    time_ns: int
+
+
+def other_batch(steps: Steps, factor: float, other: Steps) -> Change:
+    """Let the device's work take what it would take with a batch of another size.
+
+    The time of each call is on the line through what it took in both traces.
+
+    Args:
+        steps: the steps.
+        factor: how many times their batch.
+        other: the steps of another trace of the same program, with another batch size.
+
+    Raises:
+        UsageError: the traces' steps do not run the same operators, shapes were not recorded, or the sizes of inputs
+            do not differ by one ratio.
+    """
+    text = f"--batch-size {factor:g}x"
+    mine, theirs = list(_calls_of(steps)), next(_calls_of(other))
+    pairs = [_pairs(text, calls, theirs) for calls in mine]
+    ratio = _ratio(text, pairs[0])
+    share = np.ones(steps.trace.activities.height)
+    for one, beside in itertools.chain.from_iterable(pairs):
+        taken = one.time_ns + (beside.time_ns - one.time_ns) * (factor - 1) / (ratio - 1)
+        # A smaller batch takes at least its share, and a larger one no less than the quickest that was seen.
+        least = min(one.time_ns, beside.time_ns) * min(factor, 1.0)
+        share[one.rows] = max(taken, least) / max(one.time_ns, 1)
+    rows = np.array([row for calls in pairs for one, _ in calls for row in one.rows], np.int64)
+    where = "between" if min(1.0, ratio) <= factor <= max(1.0, ratio) else "beyond"
+    return Change(
+        text,
+        f"each call takes what the line through both traces tells, {where} their batches (1x and {ratio:g}x); kernels "
+        "are chosen alike, memory suffices, and the host takes as long as here",
+        lambda edit: edit.scale(rows, share),
+    )
+
+
+def _calls_of(steps: Steps) -> Iterator[list[_Call]]:
+    """Yield per step its calls that launch work, in the order of their launches."""
+    trace, links = steps.trace, steps.links
+    rows = steps.graph.row[steps.graph.kind == EdgeKind.ACTIVITY]
+    launch, owner = links.activity_launch[rows], links.activity_operator[rows]
+    start, took = column(trace.activities, "start_ns")[rows], column(trace.activities, "duration_ns")
+    launched = np.where(launch >= 0, np.append(column(trace.launches, "start_ns"), 0)[launch], start)
+    dims = inputs_of_activities(trace, links)["input_dims"].cast(pl.String).to_list()
+    operators, kernels = trace.operators["name"], trace.activities["name"]
+    order = np.lexsort((start, launched))
+    for begin, end in steps.chosen.marks:
+        inside = order[(launched[order] >= begin) & (launched[order] < end)]
+        calls: list[_Call] = []
+        for at in inside.tolist():
+            row, operator = int(rows[at]), int(owner[at])
+            if calls and operator >= 0 and operator == calls[-1].operator:
+                calls[-1].rows.append(row)
+                calls[-1].time_ns += int(took[row])
+            else:
+                name = str(operators[operator] if operator >= 0 else kernels[row])
+                calls.append(_Call(name, operator, dims[row], [row], int(took[row])))
+        yield calls
+
+
+def _pairs(text: str, mine: list[_Call], theirs: list[_Call]) -> list[tuple[_Call, _Call]]:
+    """Return the calls of the same operators at the same places; what only one of the steps does is left out."""
+    here, there = ([call.name for call in calls] for calls in (mine, theirs))
+    if here == there:
+        return list(zip(mine, theirs, strict=True))
+    pairs: list[tuple[_Call, _Call]] = []
+    if max(len(here), len(there)) <= _MOST_COMPARED:
+        for at, beside, count in SequenceMatcher(None, here, there, autojunk=False).get_matching_blocks():
+            pairs += zip(mine[at : at + count], theirs[beside : beside + count], strict=True)
+    for calls, place in ((mine, 0), (theirs, 1)):
+        whole, paired = sum(call.time_ns for call in calls), sum(pair[place].time_ns for pair in pairs)
+        if paired < _ALIKE * whole:
+            first = next((f": {a} here, {b} there" for a, b in zip(here, there, strict=False) if a != b), "")
+            raise UsageError(f"{text}: the steps of the traces do not run the same operators{first}")
+    return pairs
+
+
+def _ratio(text: str, pairs: list[tuple[_Call, _Call]]) -> float:
+    """Return how many times as large the other trace's batch is, by the sizes of inputs that differ."""
+    ratios: Counter[float] = Counter()
+    for one, other in pairs:
+        ratios.update(b / a for a, b in zip(_sizes(one.dims), _sizes(other.dims), strict=False) if a != b and a and b)
+    if not ratios:
+        known = any(one.dims and other.dims for one, other in pairs)
+        reason = "no input differs in size between the traces" if known else "it needs traces with shapes"
+        raise UsageError(f"{text}: {reason}")
+    ratio, count = ratios.most_common(1)[0]
+    if count < _ALIKE * ratios.total():
+        raise UsageError(f"{text}: the inputs of the traces do not differ by one ratio: more than the batch changed")
+    return ratio
+
+
+def _sizes(dims: str | None) -> list[int]:
+    """Return all sizes of a call's inputs, one after the other."""
+    try:
+        open_ = json.loads(dims or "[]")
+    except ValueError:
+        return []
+    found: list[int] = []
+    while open_:
+        one = open_.pop()
+        if isinstance(one, list):
+            open_.extend(one)
+        elif isinstance(one, int):
+            found.append(one)
+    return found
