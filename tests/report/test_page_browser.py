@@ -285,6 +285,35 @@ def test_the_mouse_sorts_searches_filters_and_opens_rows(browser: Any, made: Cal
         assert_clean(page)
 
 
+def test_sliders_move_the_step(browser: Any, made: Callable[..., Path]) -> None:
+    """Each combination of positions shows the step that was replayed for it; the last slider is the fastest digit."""
+    with opened(browser, made(DATA / "findings" / "tiny_training.json.xz")) as page:
+        choices = page.evaluate("opscopePage.document.traces[0].choices") or {}
+        steps, count = choices["step_ns"], len(choices["positions"])
+        sliders = [f"input[type=range][data-finding='{name}']" for name in choices["findings"]]
+        assert choices["positions"] == ["none", "low", "likely", "high"]
+        assert len(steps) == count ** len(sliders)
+        likely = sum(2 * count**place for place in range(len(sliders)))
+        assert page.values("[data-figure='changed step']") == [steps[likely]]
+        for position in (0, 3):
+            for slider in sliders:
+                page.page.fill(slider, str(position))
+            at = sum(position * count**place for place in range(len(sliders)))
+            assert page.values("[data-figure='changed step']") == [steps[at]]
+        page.page.fill(sliders[0], "0")
+        assert page.values("[data-figure='changed step']") == [
+            steps[(count ** len(sliders) - 1) - 3 * count ** (len(sliders) - 1)]
+        ]
+        left, saved = page.page.eval_on_selector_all(
+            ".left, .saved", "all => all.map(one => parseFloat(one.style.width))"
+        )
+        assert left + saved == pytest.approx(100 * steps[0] / max(steps), abs=0.01)
+        page.page.focus(sliders[0])
+        page.page.keyboard.press("ArrowRight")
+        assert page.page.get_attribute(sliders[0], "aria-valuetext") == "done, low"
+        assert_clean(page)
+
+
 def test_the_timeline_zooms_pans_hovers_and_leads_to_rows(browser: Any, made: Callable[..., Path]) -> None:
     with opened(browser, made(trace("gpt2_train_amp_stacks"))) as page:
         page.show("timeline")

@@ -134,7 +134,7 @@ def _summary(one: Analysed) -> Iterator[Inline]:
     yield from ((line,) for line in _where_it_goes(measured))
     yield from first_things(measured.findings)
     if measured.advice.together is not None:
-        yield together_line(measured.advice.together, measured.findings)
+        yield together_line(measured.advice.together)
     has_verdict = measured.bound.kind != BoundKind.UNKNOWN or analysis.has_device_times
     if has_verdict and measured.findings_reason and not measured.trust.failed(CheckName.FILE_IS_VALID):
         yield (measured.findings_reason,)

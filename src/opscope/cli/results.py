@@ -91,7 +91,7 @@ def _first(document: TraceDocument) -> Iterator[str]:
     for line in first_things(document.findings):
         yield f"  {''.join(line)}"
     if document.together is not None:
-        yield f"  {''.join(map(str, together_line(document.together, document.findings)))}"
+        yield f"  {''.join(map(str, together_line(document.together)))}"
     if document.findings:
         yield "  The operators that cost most:"
     for number, operator in enumerate(document.operators[:_SHOWN], 1):

@@ -146,9 +146,13 @@ class Together(Struct, frozen=True, kw_only=True):
         saving_ns: the time that a step could save.
         saving: the saving in words.
         likely_ns: the likely saving.
+        base_ns: the step without a profiler, of which that is saved.
+        base_is_measured: whether that step was measured; else it is the replay's estimate.
     """
 
     findings: tuple[str, ...]
     saving_ns: SavingRange
     saving: str
     likely_ns: float
+    base_ns: float
+    base_is_measured: bool

@@ -200,6 +200,22 @@ class KernelLimit(Struct, frozen=True, kw_only=True):
     least_bytes: int
 
 
+class StepChoices(Struct, frozen=True, kw_only=True):
+    """What a step takes with each combination of some findings' changes, by replay.
+
+    Attributes:
+        findings: their ids; they are done one after the other.
+        positions: how each may be done: ``none``, ``low``, ``likely``, ``high`` (the assumptions of its range).
+        step_ns: per combination the step, in nanoseconds; the position of the last finding varies fastest.
+        measured: whether the step without a change was measured without a profiler; else it is the replay's estimate.
+    """
+
+    findings: tuple[str, ...]
+    positions: tuple[str, ...]
+    step_ns: tuple[float, ...]
+    measured: bool
+
+
 class PageTrace(Struct, frozen=True, kw_only=True):
     """One trace of the page.
 
@@ -215,6 +231,7 @@ class PageTrace(Struct, frozen=True, kw_only=True):
         flames: the flame graphs.
         memory: per device; empty if memory was not recorded.
         kernel_limits: how far calls are from the limit, by the kernel that takes most of each.
+        choices: what a step takes with the first findings done; null where no replay tells.
     """
 
     name: str
@@ -228,6 +245,7 @@ class PageTrace(Struct, frozen=True, kw_only=True):
     flames: tuple[FlameEntry, ...]
     memory: tuple[MemoryCurve, ...]
     kernel_limits: tuple[KernelLimit, ...]
+    choices: StepChoices | None
 
 
 class Turn(Struct, frozen=True):

@@ -22,18 +22,13 @@ def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
         yield ("   ", Name(finding.action), f" [{finding.rule}{of_it}", *place(finding.where), "]")
 
 
-def together_line(together: Together, findings: Sequence[Finding]) -> Inline:
-    """Return the line with what findings save together.
-
-    Args:
-        together: what they save.
-        findings: all of them, with the step that savings are of.
-    """
-    step = next(finding.of_step_ns for finding in findings)
-    least = max(step - together.likely_ns, 0.0)
+def together_line(together: Together) -> Inline:
+    """Return the line with what findings save together."""
+    left, whole = format_ns(max(together.base_ns - together.likely_ns, 0.0)), format_ns(together.base_ns)
+    step = "" if together.base_is_measured else " that the step would take without the profiler"
     return (
         f"All of these together ({', '.join(together.findings)}): likely {format_ns(together.likely_ns)}, "
-        f"{together.saving}; {format_ns(least)} of {format_ns(step)} would be left, by replay.",
+        f"{together.saving}; {left} of {whole}{step} would be left, by replay.",
     )
 
 
@@ -68,7 +63,7 @@ def findings_section(
         blocks.append(Paragraph((f"{number}. ", headline(finding), *place(finding.where), f" [{finding.id}]")))
         blocks.append(Bullets(tuple(_lines(finding))))
     if together is not None:
-        blocks.append(Paragraph(together_line(together, findings)))
+        blocks.append(Paragraph(together_line(together)))
     return Section(("What to do",), tuple(blocks))
 
 

@@ -41,7 +41,7 @@ def _verdict(document: TraceDocument) -> Iterator[Block]:
     for line in first_things(document.findings):
         yield Paragraph(line)
     if document.together is not None:
-        yield Paragraph(together_line(document.together, document.findings))
+        yield Paragraph(together_line(document.together))
     if document.bound.evidence:
         yield Paragraph.of(f"How that is known: {document.bound.evidence}")
     doubts = [c for c in document.trust.checks if c.verdict is Verdict.FAIL]

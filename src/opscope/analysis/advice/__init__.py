@@ -96,11 +96,13 @@ class Advice(Struct, frozen=True):
         findings: the largest likely saving first.
         together: what those save together that a replay tells; None for fewer than two of them.
         remedies: per id of a finding its change; of those that a replay can tell.
+        replayed: the steps; None where no replay may promise anything, or none was needed.
     """
 
     findings: tuple[Finding, ...] = ()
     together: Together | None = None
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
+    replayed: Replayed | None = None
 
     def change(self, name: str) -> Change:
         """Return the change that a finding advises, with likely assumptions.
@@ -154,7 +156,7 @@ def advice_on(recording: Recording) -> Advice:
     advice = Advice(_named(context, drafts))
     named = zip(drafts, advice.findings, strict=True)
     remedies = {finding.id: draft.remedy for draft, finding in named if draft.remedy is not None}
-    advice = replace(advice, remedies=remedies)
+    advice = replace(advice, remedies=remedies, replayed=replayed)
     return advice if replayed is None else _together(replayed, drafts, advice)
 
 
@@ -174,6 +176,8 @@ def _together(replayed: Replayed, drafts: Sequence[Draft], advice: Advice) -> Ad
         saving_ns=saving,
         saving=saving_text(saving, first.of_step_ns, first.of_step),
         likely_ns=together.saving.likely,
+        base_ns=replayed.base_ns,
+        base_is_measured=replayed.is_measured,
     )
     return replace(advice, findings=findings, together=joined)
 

@@ -74,6 +74,37 @@ class Replayed:
             return True
         return abs(self._bases[Assumed.LIKELY].step_ns / self._wall - 1) <= MOST_MISSED
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether the step without a profiler was measured."""
+        return self._wall is not None
+
+    @property
+    def base_ns(self) -> float:
+        """The step without a profiler, as measured; the replay's estimate where it was not."""
+        return self._bases[Assumed.LIKELY].step_ns if self._wall is None else self._wall
+
+    @property
+    def moments(self) -> int:
+        """How large the graph is."""
+        return len(self._bases[Assumed.LIKELY].graph.time_ns)
+
+    def combinations(self, remedies: Sequence[Remedy], options: Sequence[Assumed | None]) -> list[float]:
+        """Return the step with each combination of some changes, each with each of some assumptions.
+
+        Args:
+            remedies: the changes, made one after the other.
+            options: assumptions; None leaves a change out.
+
+        Returns:
+            The steps in nanoseconds: the last change's option varies fastest.
+        """
+        base = self._bases[Assumed.LIKELY]
+        start, edits = base.step_ns, [base]
+        for remedy in remedies:
+            edits = [_with(edit, remedy, option) for edit in edits for option in options]
+        return [self.base_ns - (start - edit.step_ns) * self._scale(start) for edit in edits]
+
     def saving_of(self, remedy: Remedy) -> Range | None:
         """Return what a change saves; None where the steps have nothing that it is about."""
         return self._saving((remedy,))
@@ -120,7 +151,7 @@ class Replayed:
             savings.append((start - edit.step_ns) * self._scale(start))
         if not targets:
             return None
-        step = self._wall or self._bases[Assumed.LIKELY].step_ns
+        step = self.base_ns
         low, likely, high = min(savings[0], savings[3]), savings[1], max(savings[2], savings[4])
         low, high = min(low, likely), max(high, likely)
         most = min(high + _margin(high, step), max(self._without(remedies) + _BESIDE * step, high))
@@ -143,3 +174,11 @@ class Replayed:
 
 def _margin(saving: float, step: float) -> float:
     return max(min(_OF_STEP * step + _OF_REST * (step - saving), _OF_SAVING * saving), 0.0)
+
+
+def _with(edit: Edit, remedy: Remedy, assumed: Assumed | None) -> Edit:
+    if assumed is None:
+        return edit
+    changed = edit.copy()
+    remedy.apply(changed, assumed)
+    return changed

@@ -9,6 +9,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opscope.analysis.advice.choices import choices_of
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.costs.limit_totals import least_ns
 from opscope.analysis.idle.timeline import NO_DEVICE
@@ -120,6 +121,7 @@ def page_trace(
         flames=pictures.flames,
         memory=pictures.memory,
         kernel_limits=tuple(_by_kernel(measured.analysis.limits)) if measured.analysis.has_device_times else (),
+        choices=choices_of(measured.advice.replayed, measured.findings, measured.advice.remedies),
     )
 
 

@@ -1,7 +1,15 @@
 // The verdict, where a step goes, what to do first, and how far that can be trusted.
 function overview(data) {
     const { document: doc } = data;
-    return [verdict(data), stepBars(data), actions(data), categories(data), trust(data), environment(doc)];
+    return [
+        verdict(data),
+        stepBars(data),
+        actions(data),
+        whatIf(data),
+        categories(data),
+        trust(data),
+        environment(doc),
+    ];
 }
 
 function verdict(data) {
@@ -182,6 +190,73 @@ function finding(data, one) {
         ]),
     );
 }
+
+// A slider for each of the first findings, and the step's bar that moves with them: all combinations were replayed.
+function whatIf(data) {
+    const { choices } = data.trace;
+    if (!choices) return null;
+    const { positions, step_ns: steps } = choices;
+    const base = steps[0];
+    const longest = most(1, steps);
+    const width = (ns) => `${((100 * Math.max(ns, 0)) / longest).toFixed(3)}%`;
+    const left = el("span", { class: "piece left" });
+    const saved = el("span", { class: "piece saved" });
+    const said = el("p", { class: "said", "aria-live": "polite" });
+    // At first all of them are done, as they likely would be.
+    const likely = positions.indexOf("likely");
+    const chosen = choices.findings.map(() => likely);
+    const show = () => {
+        const step = steps[chosen.reduce((at, position) => at * positions.length + position, 0)];
+        left.style.width = width(step);
+        saved.style.width = width(base - step);
+        clear(said);
+        add(said, [
+            figure(step, formatNs, { data: { figure: "changed step" } }),
+            step === base
+                ? " a step, without the profiler"
+                : ` of ${formatNs(base)} a step: ${formatNs(Math.abs(base - step))} ${step < base ? "less" : "more"} (${formatShare(Math.abs(base - step), base)})`,
+        ]);
+    };
+    const sliders = choices.findings.map((id, place) => {
+        const named = data.document.findings.find((one) => one.id === id);
+        const state = el("output", null, WORDS.likely);
+        const slider = el("input", {
+            type: "range",
+            min: 0,
+            max: positions.length - 1,
+            step: 1,
+            value: likely,
+            "aria-label": `how far ${id} is done`,
+            "aria-valuetext": WORDS.likely,
+            data: { finding: id },
+            on: {
+                input: () => {
+                    chosen[place] = Number(slider.value);
+                    const word = WORDS[positions[chosen[place]]];
+                    slider.setAttribute("aria-valuetext", word);
+                    state.textContent = word;
+                    show();
+                },
+            },
+        });
+        return el("label", { class: "choice" }, nameOf(named ? named.title : id), slider, state);
+    });
+    show();
+    return section(
+        "What if",
+        el("div", { class: "choices" }, sliders),
+        el("div", { class: "stack whole", role: "img", "aria-label": "the step with these changes" }, left, saved),
+        said,
+        note(
+            choices.measured
+                ? "By replay of recorded steps, of the step that was measured without the profiler."
+                : "By replay of recorded steps without what recording cost the host, which is estimated: no step was measured without the profiler.",
+            " Low, likely and high are what each finding assumes (see its evidence); changes act on what those above them left.",
+        ),
+    );
+}
+
+const WORDS = { none: "not done", low: "done, low", likely: "done, likely", high: "done, high" };
 
 function where(data, place) {
     const parts = [];

@@ -1,0 +1,38 @@
+"""Every combination of the first findings: what a step would take with some of them, each low, likely or high."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from opscope.analysis.advice.remedy import Remedy
+from opscope.analysis.advice.replayed import Replayed
+from opscope.documents.findings import Finding
+from opscope.documents.page import StepChoices
+from opscope.knowledge.reach import Assumed
+
+_MOST: Final = 3  # findings: each more makes four times as many combinations
+_LARGE: Final = 10_000  # moments of the graph: of larger ones, likely assumptions alone are tried
+
+
+def choices_of(
+    replayed: Replayed | None, findings: Sequence[Finding], remedies: Mapping[str, Remedy]
+) -> StepChoices | None:
+    """Return the combinations of the first findings that have a change; None without such findings.
+
+    Args:
+        replayed: the steps; None where no replay may promise anything.
+        findings: in the order of their rank.
+        remedies: per id of a finding its change.
+    """
+    first = [finding.id for finding in findings if finding.id in remedies and finding.likely_ns > 0]
+    first = sorted(first, key=lambda name: not _is_first(findings, name))[:_MOST]
+    if replayed is None or not first:
+        return None
+    tried = (Assumed.LIKELY,) if replayed.moments > _LARGE else tuple(Assumed)
+    options = (None, *tried)
+    step = replayed.combinations([remedies[name] for name in first], options)
+    names = tuple("none" if one is None else one.name.lower() for one in options)
+    return StepChoices(findings=tuple(first), positions=names, step_ns=tuple(step), measured=replayed.is_measured)
+
+
+def _is_first(findings: Sequence[Finding], name: str) -> bool:
+    return next(finding.is_first for finding in findings if finding.id == name)
