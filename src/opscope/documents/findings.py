@@ -11,6 +11,7 @@ class StepBasis(StrEnum):
     """What a saving refers to."""
 
     UNPROFILED = "unprofiled step"
+    ESTIMATED = "step without the profiler, as estimated"
     RECORDED = "recorded step"
     RECORDING = "recording"
 

@@ -584,7 +584,7 @@ def test_findings_stand_in_the_document(tmp_path: Any) -> None:
     text = opscope("analyze", str(path)).stdout.splitlines()
     assert text[1].startswith("What bounds it: dispatch.")
     assert text[2].startswith("Where a recorded step goes: ")
-    assert re.match(r"1\. [\d.]+ % to [\d.]+ % of the step \(", text[4])
+    assert re.match(r"1\. [\d.]+ % to [\d.]+ % of the step without the profiler \(", text[4])
     assert "[dispatch_bound" in text[5]
 
 

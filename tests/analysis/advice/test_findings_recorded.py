@@ -70,7 +70,7 @@ def test_savings_are_of_the_step_and_overlaps_are_mutual(name: str) -> None:
         assert 0 <= finding.saving_ns.low <= finding.saving_ns.high <= finding.of_step_ns
         # The first steps of some load more code than those that were recorded: they are not the same steps.
         assert finding.of_step_ns == PROGRAMS[name]["wall_ns"] or (
-            name == "new_kernels" and finding.of_step == "recorded step"
+            name == "new_kernels" and finding.of_step != "unprofiled step"
         )
         assert finding.evidence
         assert finding.action

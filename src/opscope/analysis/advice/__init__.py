@@ -34,7 +34,7 @@ from opscope.base.errors import UsageError
 from opscope.base.stages import Stage, staged
 from opscope.base.threads import together
 from opscope.base.units import format_share
-from opscope.documents.findings import Finding, Rule, SavingRange, Together, Where
+from opscope.documents.findings import Finding, Rule, SavingRange, StepBasis, Together, Where
 from opscope.documents.trust import CheckName
 from opscope.knowledge.reach import Assumed
 
@@ -170,7 +170,7 @@ def _together(replayed: Replayed, drafts: Sequence[Draft], advice: Advice) -> Ad
     findings = tuple(replace(finding, adds_ns=adds.get(place)) for place, finding in enumerate(advice.findings))
     if len(places) < 2:
         return replace(advice, findings=findings)
-    saving, first = SavingRange(round(together.saving.low), round(together.saving.high)), findings[0]
+    saving, first = SavingRange(round(together.saving.low), round(together.saving.high)), findings[places[0]]
     joined = Together(
         findings=tuple(findings[place].id for place in places),
         saving_ns=saving,
@@ -252,11 +252,11 @@ def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
             title=draft.title,
             where=draft.where,
             saving_ns=(saving := SavingRange(round(draft.saving.low), round(draft.saving.high))),
-            saving=saving_text(saving, context.step_ns, context.step_kind),
+            saving=saving_text(saving, *(step := _step_of(context, draft))),
             likely_ns=draft.saving.likely,
             is_first=place in first,
-            of_step_ns=context.step_ns,
-            of_step=context.step_kind,
+            of_step_ns=step[0],
+            of_step=step[1],
             derivation=draft.derivation,
             evidence=draft.evidence,
             action=draft.action,
@@ -268,6 +268,13 @@ def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
         )
         for place, (own, draft) in enumerate(zip(ids, drafts, strict=True))
     )
+
+
+def _step_of(context: Context, draft: Draft) -> tuple[float, StepBasis]:
+    """Return the step that a finding's saving is of, and which step that is."""
+    if draft.of_estimate_ns is not None and context.step_kind is StepBasis.RECORDED:
+        return draft.of_estimate_ns, StepBasis.ESTIMATED
+    return context.step_ns, context.step_kind
 
 
 def _ids(drafts: Sequence[Draft]) -> list[str]:

@@ -89,6 +89,7 @@ class Draft(Struct, frozen=True, kw_only=True):
         remedy: the change as an edit of the replayed steps; None where no replay can tell what it saves.
         of_others: what of the saving other findings save alone; it does not count in the ranking.
         most: what no change saves more than, such as recorded idle time; in nanoseconds per step.
+        of_estimate_ns: the estimated step without the profiler that the saving is of, where it is of that.
     """
 
     rule: Rule
@@ -105,6 +106,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     remedy: Remedy | None = None
     of_others: float = 0.0
     most: float = math.inf
+    of_estimate_ns: float | None = None
 
     @property
     def rank(self) -> float:

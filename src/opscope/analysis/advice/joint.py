@@ -5,6 +5,7 @@ from itertools import product
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.advice.context import Context, Draft, derived
 from opscope.analysis.advice.remedy import Remedy
@@ -46,7 +47,7 @@ def pairs(context: Context, replayed: Replayed, drafts: Sequence[Draft]) -> Iter
         if more >= _MORE * context.step_ns and (best is None or both.saving.likely > best[3].saving.likely):
             best = more, host, device, both
     if best is not None:
-        yield _pair(*best)
+        yield replace(_pair(*best), of_estimate_ns=replayed.estimate_ns)
 
 
 def _pair(more: float, host: Draft, device: Draft, both: Together) -> Draft:

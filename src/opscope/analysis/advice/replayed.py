@@ -85,6 +85,11 @@ class Replayed:
         return self._bases[Assumed.LIKELY].step_ns if self._wall is None else self._wall
 
     @property
+    def estimate_ns(self) -> float | None:
+        """The estimate of that step; None where it was measured."""
+        return None if self.is_measured else self.base_ns
+
+    @property
     def moments(self) -> int:
         """How large the graph is."""
         return len(self._bases[Assumed.LIKELY].graph.time_ns)
@@ -121,7 +126,8 @@ class Replayed:
         elif draft.beside:
             low, high = min(saving.low, draft.saving.low), max(saving.high, draft.saving.high)
             saving = Range(low, high, saving.likely)
-        return replace(draft, saving=saving, derivation=f"by replay: {draft.remedy.assumes}")
+        how = f"by replay: {draft.remedy.assumes}"
+        return replace(draft, saving=saving, derivation=how, of_estimate_ns=self.estimate_ns)
 
     def together(self, remedies: Sequence[Remedy]) -> Together | None:
         """Return what changes save that are made one after the other; None where the steps have nothing of them."""
@@ -168,8 +174,11 @@ class Replayed:
         return (start - edit.step_ns) * self._scale(start)
 
     def _scale(self, start: float) -> float:
-        """Savings are of the measured step where there is one, which the replay meets within a few percent."""
-        return 1.0 if self._wall is None else self._wall / start
+        """Savings are of the measured step, which the replay meets within a few percent, or of the likely estimate.
+
+        With a slower or a faster host they are the same share of that.
+        """
+        return self.base_ns / start if start else 1.0
 
 
 def _margin(saving: float, step: float) -> float:

@@ -1,9 +1,12 @@
 """What a finding could save, in words: one sentence for terminal, report and page."""
 
+from typing import Final
+
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import SavingRange, StepBasis
 
-_NOTHING_SURE = 0.01  # of the highest saving: a lowest saving below this is not printed
+_WORDS: Final = {StepBasis.RECORDING: "recording", StepBasis.ESTIMATED: "step without the profiler"}
+_NOTHING_SURE: Final = 0.01  # of the highest saving: a lowest saving below this is not printed
 
 
 def saving_text(saving: SavingRange, of_step_ns: float, of_step: StepBasis) -> str:
@@ -20,7 +23,7 @@ def saving_text(saving: SavingRange, of_step_ns: float, of_step: StepBasis) -> s
     low, high = saving.low, saving.high
     if not high:
         return ""
-    whole = "recording" if of_step is StepBasis.RECORDING else "step"
+    whole = _WORDS.get(of_step, "step")
     most = format_share(high, of_step_ns)
     if low < _NOTHING_SURE * high:
         return f"up to {most} of the {whole} ({format_ns(high)})"
