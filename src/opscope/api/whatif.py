@@ -6,6 +6,7 @@ from pathlib import Path
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
 from opscope.analysis.replay.build import Steps, steps_of
+from opscope.analysis.replay.changes import above_zero
 from opscope.base.errors import UsageError
 from opscope.documents.whatif import WhatIfDocument
 from opscope.readers import read
@@ -58,6 +59,8 @@ def whatif(
     """
     if (batch_size is None) is not (fitted_to is None):
         raise UsageError("batch_size and fitted_to go together: costs are fitted to two traces")
+    if step_time_ns is not None:
+        above_zero("step_time_ns", step_time_ns)
     analysis = _analysis(source)
     steps = _steps_of(analysis)
     asked = Asked(

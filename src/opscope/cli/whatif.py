@@ -148,6 +148,12 @@ class Faster(click.ParamType[tuple[str, float]]):
     is_flag=True,
     help="Start from the recorded step. Without this, what recording cost the host is estimated and taken out first.",
 )
+@click.option(
+    "--step-time",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MS",
+    help="How long a step takes without a profiler, in milliseconds, where you know it.",
+)
 @output_option(
     "Write the changed steps as a Chrome trace, for Perfetto; packed if it ends in .gz.",
     "--chrome",
@@ -174,6 +180,7 @@ def command(
     fitted_to: Path | None,
     no_launch_gaps: bool,
     as_recorded: bool,
+    step_time: float | None,
     output: Path | None,
     overwrite: bool,
     top: int | None,
@@ -197,7 +204,7 @@ def command(
     if output is not None:
         if output == STANDARD_OUTPUT:
             raise UsageError("standard output is for what the changes save: name a file for the steps")
-        refuse_output(output, [input_path], overwrite=overwrite)
+        refuse_output(output, [input_path, *([fitted_to] if fitted_to else [])], overwrite=overwrite)
     if (batch_size is None) is not (fitted_to is None):
         raise UsageError("--batch-size and --fitted-to go together: costs are fitted to two traces")
     tune_for_one_analysis()
@@ -205,19 +212,21 @@ def command(
     unreadable: list[str] = []
     traces = traces_of((input_path,), max_input, unreadable, libraries_imported, part=part_of(steps, window))
     import_libraries(libraries_imported)
-    from opscope.analysis.structure.links import link
     from opscope.knowledge.native_functions import NativeFunctions
     from opscope.report.whatif_changes import Asked, changes_asked
     from opscope.report.whatif_document import build_whatif, changed_steps, whatif_section, whatif_values
 
     file, trace = _only(traces, input_path)
-    measured, _ = measured_of(file, trace, NativeFunctions.shipped(), gpu=gpu)
+    measured, _ = measured_of(file, trace, NativeFunctions.shipped(), step_time_ms=step_time, gpu=gpu)
     analysis = measured.analysis
     replayable = _replayable(str(file), analysis.trace, analysis.links)
+    doubted = [Doubted.of(str(file), measured.trust)]
     other = None
     if fitted_to is not None:
         name, beside = _only(traces_of((fitted_to,), max_input, unreadable), fitted_to)
-        other = _replayable(str(name), beside, link(beside))
+        second, _ = measured_of(name, beside, NativeFunctions.shipped(), gpu=gpu)
+        other = _replayable(str(name), second.analysis.trace, second.analysis.links)
+        doubted.append(Doubted.of(str(name), second.trust))
 
     asked = Asked(
         finding=finding,
@@ -244,7 +253,7 @@ def command(
         document, lambda: whatif_values(document), lambda: whatif_section(document, shown_rows(top))
     )
     emit(shown, output_format)
-    end_with((Doubted.of(str(file), measured.trust),), unreadable, allow_damaged=allow_damaged)
+    end_with(tuple(doubted), unreadable, allow_damaged=allow_damaged)
 
 
 def _only(traces: Iterator[tuple[TraceFile, "Trace"]], path: Path) -> tuple[TraceFile, "Trace"]:

@@ -12,6 +12,7 @@ class StepBasis(StrEnum):
 
     UNPROFILED = "unprofiled step"
     ESTIMATED = "step without the profiler, as estimated"
+    ESTIMATED_RECORDING = "recording without the profiler, as estimated"
     RECORDED = "recorded step"
     RECORDING = "recording"
 
@@ -147,13 +148,13 @@ class Together(Struct, frozen=True, kw_only=True):
         saving_ns: the time that a step could save.
         saving: the saving in words.
         likely_ns: the likely saving.
-        base_ns: the step without a profiler, of which that is saved.
-        base_is_measured: whether that step was measured; else it is the replay's estimate.
+        of_step_ns: the step without a profiler, of which that is saved.
+        of_step: how that is known.
     """
 
     findings: tuple[str, ...]
     saving_ns: SavingRange
     saving: str
     likely_ns: float
-    base_ns: float
-    base_is_measured: bool
+    of_step_ns: float
+    of_step: StepBasis

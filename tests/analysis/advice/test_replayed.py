@@ -5,9 +5,12 @@ from typing import Final
 
 import pytest
 
-from opscope.analysis.analyzed import Analysis
+from opscope.analysis.advice.choices import choices_of
+from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
 from opscope.documents.findings import Finding, Rule
+from opscope.readers import read
+from tests.conftest import DATA
 from tests.kineto import KinetoTrace
 
 Analyze = Callable[..., Analysis]
@@ -102,3 +105,68 @@ def test_a_step_that_is_not_understood_keeps_its_sums(analyzed: Analyze) -> None
     assert measured.advice.together is None
     assert not any(finding.derivation.startswith("by replay") for finding in measured.findings)
     assert all(finding.adds_ns is None for finding in measured.findings)
+
+
+# ---------------------------------------------------------------- choices, and traces without steps
+
+
+@pytest.mark.parametrize("name", sorted(path.name.split(".")[0] for path in (DATA / "findings").glob("*.json.xz")
+                                        if ".light." not in path.name)[::3])  # fmt: skip
+def test_more_of_a_change_never_makes_a_step_longer(name: str) -> None:
+    measured = Measured(analyze(read(DATA / "findings" / f"{name}.json.xz")))
+    advice = measured.advice
+    choices = choices_of(advice.replayed, advice.findings, advice.remedies)
+    if choices is None:
+        return
+    count, kinds = len(choices.findings), len(choices.positions)
+    assert len(choices.step_ns) == kinds**count
+    overlaps = {finding.id: finding.overlaps for finding in advice.findings}
+    assert not any(one in overlaps[other] for one in choices.findings for other in choices.findings)
+    for place, step in enumerate(choices.step_ns):
+        for below in (kinds**one for one in range(count)):
+            if place // below % kinds:
+                assert step <= choices.step_ns[place - below]
+
+
+def test_a_recording_without_steps_is_saved_from_as_it_would_be_without_the_profiler(analyzed: Analyze) -> None:
+    trace = steps_of_products(4, 20 * US, 4 * MS)
+    trace.events = [event for event in trace.events if not event["name"].startswith("ProfilerStep")]
+    advice = Measured(analyzed(trace)).advice
+    own = next(finding for finding in advice.findings if finding.rule == Rule.FP32_PRODUCTS)
+    assert own.derivation.startswith("by replay")
+    assert own.of_step == "recording without the profiler, as estimated"
+    assert "of the recording without the profiler" in own.saving
+    assert own.saving_ns.high <= own.of_step_ns
+
+
+def test_repeated_casts_leave_the_first_of_each_weight(analyzed: Analyze) -> None:
+    """Two forward passes an update: the casts of one of them go, of weights and of biases, by their time."""
+    trace = KinetoTrace(deviceProperties=[H200])
+    saved = 0
+    for number in range(2):
+        begin = number * STEP
+        at = end = begin + 10 * US
+        for _ in range(2):
+            for layer in range(6):
+                for dims, took in (([256 + 8 * layer, 512], 100 * US), ([256 + 8 * layer], 2 * US)):
+                    shapes = {"Input Dims": [dims, dims], "Input type": ["c10::Half", "float"]}
+                    trace.operator("aten::copy_", at, 9 * US, **shapes)
+                    trace.launched_kernel("cast", (at + US, 5 * US), (end := max(end, at + 8 * US), took))
+                    at, end = at + 10 * US, end + took + US
+                    saved += took
+                inputs = {"Input Dims": [[64, 512], [512, 256 + 8 * layer]], "Input type": ["c10::Half", "c10::Half"]}
+                trace.operator("aten::mm", at, 9 * US, **inputs)
+                trace.launched_kernel("hgemm", (at + US, 5 * US), (end := max(end, at + 8 * US), 20 * US))
+                at, end = at + 10 * US, end + 21 * US
+        for again in (False, True):
+            trace.operator("torch::autograd::AccumulateGrad", at, 8 * US, tid=200)
+            if again:
+                trace.operator("aten::add_", at + US, 4 * US, tid=200)
+            at += 10 * US
+        trace.launch(at, end + 3 * US - at, name="cudaDeviceSynchronize")
+        trace.step(number, begin, end + 5 * US - begin)
+    own = by_rule(analyzed(trace), None)[Rule.REPEATED_CASTS]
+    assert own.derivation.startswith("by replay")
+    assert own.saving_ns.low <= own.likely_ns <= own.saving_ns.high
+    # Half of the casts of each shape go, and the pauses after them; the device is the bound.
+    assert own.likely_ns == pytest.approx(saved / 2 / 2, rel=0.1)

@@ -35,16 +35,18 @@ def batch_of(
     """Each of two steps: operators with a batch of some rows, each of whose kernels takes some time, and a wait."""
     built = KinetoTrace()
     for number in range(2):
-        begin = number * 5_000 * US
-        built.step(number, begin, 4_000 * US)
+        begin = number * 20_000 * US
+        built.step(number, begin, 19_000 * US)
         end = begin + 40 * US
         for place, (name, took) in enumerate(zip(names, times_us, strict=True)):
             at = begin + 10 * US * place
             shapes = {"Input Dims": [[rows, width], []], "Input type": ["float", ""]} if rows else {}
             built.operator(name, at, 9 * US, **shapes)
+            end = max(end, at + 8 * US)
             built.launched_kernel(f"kernel_{place}", (at + US, 5 * US), (end, took * US))
             end += (took + 1) * US
-        built.launch(begin + 35 * US, end + 5 * US - begin - 35 * US, name="cudaDeviceSynchronize")
+        waits = begin + (15 + 10 * len(names)) * US
+        built.launch(waits, end + 5 * US - waits, name="cudaDeviceSynchronize")
     return built
 
 
@@ -86,11 +88,26 @@ def test_no_call_gets_cheaper_than_what_was_seen(load: Load) -> None:
         (batch_of(8, (160, 60)), "no input differs in size"),
         (batch_of(0, (160, 60)), "needs traces with shapes"),
         (batch_of(16, (160, 60), width=192), "more than the batch changed"),
+        (batch_of(16, (), ()), "no work of a device"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(load: Load, other: KinetoTrace, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         other_batch(steps_in(load(batch_of(8, (100, 50)))), 2, steps_in(load(other)))
+
+
+def test_calls_that_only_one_trace_has_are_left_out(load: Load) -> None:
+    """24 equal layers, and one more call after two of them in the other trace: all others find their partner."""
+    layer = tuple(f"aten::op{place}" for place in range(10))
+    here, there = layer * 24, (*layer * 4, "aten::more", *layer * 16, "aten::more", *layer * 4)
+    times = {name: 10 + place for place, name in enumerate((*layer, "aten::more"))}
+    steps, other = (
+        steps_in(load(batch_of(rows, tuple(factor * times[name] for name in names), names)))
+        for rows, names, factor in ((8, here, 1), (16, there, 2))
+    )
+    edit = Edit(steps)
+    assert other_batch(steps, 4, other).apply(edit) == 2 * 240
+    assert edit.lag[edit.graph.kind == EdgeKind.ACTIVITY].tolist() == [4 * times[name] * US for name in here * 2]
 
 
 def test_recorded_batches_are_predicted() -> None:
@@ -118,6 +135,9 @@ def test_in_python_and_on_the_command_line() -> None:
         *("whatif", str(before), "--batch-size", "2x", "--fitted-to", str(other), "--as-recorded", "--format", "json")
     )
     assert json.loads(done.stdout)["changed_ns"] == document.changed_ns
+    over = opscope("whatif", str(before), "--batch-size", "2x", "--fitted-to", str(other), "--chrome", str(other),
+                   "--overwrite")  # fmt: skip
+    assert over.returncode == 2  # a trace that is read is not written
     alone = opscope("whatif", str(before), "--batch-size", "2x")
     assert alone.returncode == 2
     assert "--fitted-to go together" in alone.stderr

@@ -11,6 +11,7 @@ import pytest
 
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.replay import changes, native
+from opscope.analysis.replay.batch import other_batch
 from opscope.analysis.replay.build import Steps, steps_of
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder, Span
@@ -219,6 +220,43 @@ def test_work_waits_for_room_on_the_device(load: Load) -> None:
     faster = plain.copy()
     changes.scale(steps, "second", 0.5).apply(faster)
     assert plain.step_ns - faster.step_ns == pytest.approx(50 * US, abs=2 * US)
+
+
+def test_work_beside_work_that_runs_on_does_not_wait_for_it(load: Load) -> None:
+    """A product that is late for an unknown reason beside a collective of 3 ms: it did not wait for that."""
+    built = forked(100 * US, 140 * US, 800 * US)
+    for event in built.events:
+        if event["name"] == "second":
+            event["dur"] = 3_000.0
+    steps = steps_in(load(built))
+    assert not (steps.graph.kind == EdgeKind.ROOM).any()
+    assert (steps.graph.kept_residual_ns > 0).any()
+
+
+def test_a_second_event_is_not_for_another_stream(load: Load) -> None:
+    """Stream 9 waits for two events; stream 7's next work, long after, waits for none of them."""
+    built = KinetoTrace()
+    built.step(1, 0, 5_000 * US)
+    built.launched_kernel("side", (10 * US, 5 * US), (20 * US, 100 * US), stream=11)
+    for place in range(2):
+        built.launch((20 + 5 * place) * US, 2 * US, name="cudaStreamWaitEvent")
+    built.launched_kernel("waits", (30 * US, 5 * US), (123 * US, 50 * US), stream=9)
+    built.launched_kernel("main", (900 * US, 5 * US), (910 * US, 500 * US))
+    built.launch(920 * US, 500 * US, name="cudaDeviceSynchronize")
+    graph = steps_in(load(built)).graph
+    assert set(graph.row[graph.kind == EdgeKind.EVENT].tolist()) == {1}
+
+
+def test_what_waits_for_room_beside_a_collective_overlaps_too(load: Load) -> None:
+    built = forked(100 * US, 132 * US, 227 * US)
+    for event in built.events:
+        if event["name"] == "second":
+            event["name"] = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)"
+    steps = steps_in(load(built))
+    assert (steps.graph.kind == EdgeKind.ROOM).any()
+    edit = Edit(steps)
+    assert changes.overlap_collectives(steps).apply(edit) == 1
+    assert edit.step_ns < Edit(steps).step_ns
 
 
 def test_autograd_hands_over(load: Load) -> None:
@@ -658,6 +696,47 @@ def test_more_workers_load_ahead(load: Load, name: str, factor: float, left_ms: 
     assert path_by_kind(critical_path(edit)).get("added", 0) == pytest.approx(
         max(left_ms - 4, 0) * 1_000 * US, abs=30 * US
     )
+
+
+def test_workers_take_as_long_whatever_else_is_changed(load: Load) -> None:
+    steps = steps_in(load(loading("_MultiProcessingDataLoaderIter")))
+    edit = Edit(steps)
+    changes.scale(steps, "work", 0.25).apply(edit)
+    more_workers(steps, 2).apply(edit)
+    assert edit.step_ns == pytest.approx(5_000 * US, rel=0.01)
+
+
+def test_loading_in_some_steps_holds_back_the_mean(load: Load) -> None:
+    """60 ms of loading in one of three steps: one worker beside them takes 20 ms a step."""
+    built = loading("_SingleProcessDataLoaderIter", 100 * US)
+    shift = 60_000.0
+    for event in built.events:
+        if event["ts"] >= 11_000:
+            event["ts"] += shift
+        if event["ts"] < 11_000 and event["cat"] == "user_annotation" and event["name"].startswith("enumerate"):
+            event["dur"] = shift
+        elif event["ts"] < 11_000 and event["ts"] > 0:
+            event["ts"] += shift
+        elif event["name"] == "ProfilerStep#0":
+            event["dur"] += shift
+    built.events = [
+        event for event in built.events if not (event["ts"] > 11_000 and event["name"].startswith("enumerate"))
+    ]
+    steps = steps_in(load(built))
+    edit = Edit(steps)
+    more_workers(steps, 1).apply(edit)
+    assert edit.step_ns == pytest.approx(20_000 * US, rel=0.01)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_factors_are_numbers_above_zero(load: Load, factor: float) -> None:
+    steps = steps_in(load(loading("_SingleProcessDataLoaderIter")))
+    with pytest.raises(UsageError, match="a factor is a number above 0"):
+        more_workers(steps, factor)
+    with pytest.raises(UsageError, match="a factor is a number above 0"):
+        other_batch(steps, factor, steps)
+    with pytest.raises(UsageError, match="a factor is a number above 0"):
+        changes.bandwidth(steps, "memory", factor, ())
 
 
 def test_workers_that_nobody_waits_for_are_no_change(load: Load) -> None:

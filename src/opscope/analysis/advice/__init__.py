@@ -176,8 +176,8 @@ def _together(replayed: Replayed, drafts: Sequence[Draft], advice: Advice) -> Ad
         saving_ns=saving,
         saving=saving_text(saving, first.of_step_ns, first.of_step),
         likely_ns=together.saving.likely,
-        base_ns=replayed.base_ns,
-        base_is_measured=replayed.is_measured,
+        of_step_ns=replayed.base_ns,
+        of_step=first.of_step,
     )
     return replace(advice, findings=findings, together=joined)
 
@@ -272,9 +272,10 @@ def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
 
 def _step_of(context: Context, draft: Draft) -> tuple[float, StepBasis]:
     """Return the step that a finding's saving is of, and which step that is."""
-    if draft.of_estimate_ns is not None and context.step_kind is StepBasis.RECORDED:
-        return draft.of_estimate_ns, StepBasis.ESTIMATED
-    return context.step_ns, context.step_kind
+    if draft.of_estimate_ns is None:
+        return context.step_ns, context.step_kind
+    whole = context.step_kind is StepBasis.RECORDING
+    return draft.of_estimate_ns, StepBasis.ESTIMATED_RECORDING if whole else StepBasis.ESTIMATED
 
 
 def _ids(drafts: Sequence[Draft]) -> list[str]:

@@ -23,16 +23,22 @@ def choices_of(
         findings: in the order of their rank.
         remedies: per id of a finding its change.
     """
-    first = [finding.id for finding in findings if finding.id in remedies and finding.likely_ns > 0]
-    first = sorted(first, key=lambda name: not _is_first(findings, name))[:_MOST]
+    first, done = [], frozenset[str]()
+    for finding in findings:
+        # Changes of the same work exclude each other: the first of them is the larger one.
+        if finding.id in remedies and finding.likely_ns > 0 and not done & frozenset(finding.overlaps):
+            first.append(finding.id)
+            done |= {finding.id}
+    first = first[:_MOST]
     if replayed is None or not first:
         return None
     tried = (Assumed.LIKELY,) if replayed.moments > _LARGE else tuple(Assumed)
     options = (None, *tried)
     step = replayed.combinations([remedies[name] for name in first], options)
+    # More of a change never makes a step longer: whoever finds that it does leaves it.
+    for place in range(len(step)):
+        for below in (len(options) ** one for one in range(len(first))):
+            if place // below % len(options):
+                step[place] = min(step[place], step[place - below])
     names = tuple("none" if one is None else one.name.lower() for one in options)
     return StepChoices(findings=tuple(first), positions=names, step_ns=tuple(step), measured=replayed.is_measured)
-
-
-def _is_first(findings: Sequence[Finding], name: str) -> bool:
-    return next(finding.is_first for finding in findings if finding.id == name)

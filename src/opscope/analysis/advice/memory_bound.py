@@ -343,9 +343,9 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
     if time < LEAST_SHARE * context.step_ns:
         return
     calls = sum(row.calls for row in rows) / context.steps
-    columns = {(row.product.columns,) for row in context.rows if row.product}
+    columns = {(row.product.columns,) for row in context.rows if row.product and row.precision in ("bf16", "fp16")}
     biases = [row for row in context.rows if row.operator == "aten::copy_" and _casts_weight(row, columns)]
-    casts = context.activities_of((*rows, *biases))
+    casts = (*rows, *biases)
     yield Draft(
         rule=Rule.REPEATED_CASTS,
         title=f"Autocast converts weights anew in each forward pass ({format_ns(time)} {context.words.per})",
@@ -361,22 +361,27 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
         "micro-batches, so that "
         "its cache keeps the converted weights",
         wrong_if="the converted tensors are no weights",
-        claims=claims_of(rows),
+        claims=claims_of(casts),
         remedy=Remedy(
             "the repeated conversions go, with their launches, also those of biases; a tenth of them stays (low)",
-            _without_some(casts, again),
-            casts,
+            _without_some([context.activities_of([row]) for row in casts], again),
+            context.activities_of(casts),
         ),
     )  # fmt: skip
 
 
-def _without_some(activities: Ints, share: float) -> Apply:
-    """Return the change that removes a share of activities, evenly spread; nine tenths of that for the low replay."""
+def _without_some(kinds: Sequence[Ints], share: float) -> Apply:
+    """Return the change that removes a share of each kind of activity; nine tenths of that for the low replay.
+
+    Args:
+        kinds: the activities of each kind, such as of one shape. Those that go are evenly spread among them.
+        share: how many go, from 0 to 1.
+    """
 
     def apply(edit: Edit, assumed: Assumed) -> int:
         going = share * (0.9 if assumed is Assumed.LOW else 1.0)
-        before = np.floor(np.arange(len(activities) + 1) * going)
-        return edit.remove_work(np.sort(activities)[np.diff(before) > 0])
+        chosen = [np.sort(one)[np.diff(np.floor(np.arange(len(one) + 1) * going)) > 0] for one in kinds]
+        return edit.remove_work(np.concatenate(chosen))
 
     return apply
 

@@ -5,7 +5,11 @@ from typing import Final
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import SavingRange, StepBasis
 
-_WORDS: Final = {StepBasis.RECORDING: "recording", StepBasis.ESTIMATED: "step without the profiler"}
+_WORDS: Final = {
+    StepBasis.RECORDING: "recording",
+    StepBasis.ESTIMATED: "step without the profiler",
+    StepBasis.ESTIMATED_RECORDING: "recording without the profiler",
+}
 _NOTHING_SURE: Final = 0.01  # of the highest saving: a lowest saving below this is not printed
 
 

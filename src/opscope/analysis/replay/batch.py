@@ -4,7 +4,6 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
-from difflib import SequenceMatcher
 from typing import Final
 
 import numpy as np
@@ -13,7 +12,7 @@ from msgspec import Struct
 
 from opscope.analysis.costs.launch_shapes import inputs_of_activities
 from opscope.analysis.replay.build import Steps
-from opscope.analysis.replay.changes import Change
+from opscope.analysis.replay.changes import Change, above_zero
 from opscope.analysis.replay.graph import EdgeKind
 from opscope.analysis.structure.arrays import column
 from opscope.base.errors import UsageError
@@ -54,10 +53,13 @@ def other_batch(steps: Steps, factor: float, other: Steps) -> Change:
 
     Raises:
         UsageError: the traces' steps do not run the same operators, shapes were not recorded, or the sizes of inputs
-            do not differ by one ratio.
+            do not differ by one ratio, or the factor is none.
     """
     text = f"--batch-size {factor:g}x"
-    mine, theirs = list(_calls_of(steps)), next(_calls_of(other))
+    above_zero(text, factor)
+    mine, theirs = list(_calls_of(steps)), _median_step(list(_calls_of(other)))
+    if not theirs or not any(mine):
+        raise UsageError(f"{text}: no work of a device was recorded")
     pairs = [_pairs(text, calls, theirs) for calls in mine]
     ratio = _ratio(text, pairs[0])
     share = np.ones(steps.trace.activities.height)
@@ -70,8 +72,9 @@ def other_batch(steps: Steps, factor: float, other: Steps) -> Change:
     where = "between" if min(1.0, ratio) <= factor <= max(1.0, ratio) else "beyond"
     return Change(
         text,
-        f"each call takes what the line through both traces tells, {where} their batches (1x and {ratio:g}x); kernels "
-        "are chosen alike, memory suffices, and the host takes as long as here",
+        f"each call takes what the line through both traces tells, {where} their batches (1x and {ratio:g}x), or as "
+        "long as here where the other trace has no such call; kernels are chosen alike, memory suffices, and the host "
+        "takes as long as here",
         lambda edit: edit.scale(rows, share),
     )
 
@@ -107,14 +110,40 @@ def _pairs(text: str, mine: list[_Call], theirs: list[_Call]) -> list[tuple[_Cal
         return list(zip(mine, theirs, strict=True))
     pairs: list[tuple[_Call, _Call]] = []
     if max(len(here), len(there)) <= _MOST_COMPARED:
-        for at, beside, count in SequenceMatcher(None, here, there, autojunk=False).get_matching_blocks():
-            pairs += zip(mine[at : at + count], theirs[beside : beside + count], strict=True)
+        pairs = [(mine[at], theirs[beside]) for at, beside in _common(here, there)]
     for calls, place in ((mine, 0), (theirs, 1)):
         whole, paired = sum(call.time_ns for call in calls), sum(pair[place].time_ns for pair in pairs)
         if paired < _ALIKE * whole:
             first = next((f": {a} here, {b} there" for a, b in zip(here, there, strict=False) if a != b), "")
             raise UsageError(f"{text}: the steps of the traces do not run the same operators{first}")
     return pairs
+
+
+def _common(here: list[str], there: list[str]) -> list[tuple[int, int]]:
+    """Return the places of the longest common subsequence of two lists of names."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys((*here, *there)))}
+    mine, theirs = (np.array([numbers[name] for name in names], np.int64) for names in (here, there))
+    # The entry (i, j) is the length for the first i and the first j names.
+    lengths = np.zeros((len(mine) + 1, len(theirs) + 1), np.int16)
+    for at, name in enumerate(mine):
+        found = np.maximum(lengths[at, 1:], lengths[at, :-1] + (theirs == name))
+        lengths[at + 1, 1:] = np.maximum.accumulate(found)
+    pairs, at, beside = [], len(mine), len(theirs)
+    while at and beside:
+        if lengths[at, beside] == lengths[at - 1, beside]:
+            at -= 1
+        elif lengths[at, beside] == lengths[at, beside - 1]:
+            beside -= 1
+        else:
+            at, beside = at - 1, beside - 1
+            pairs.append((at, beside))
+    return pairs[::-1]
+
+
+def _median_step(steps: list[list[_Call]]) -> list[_Call]:
+    """Return the step whose work takes the median time."""
+    order = sorted(steps, key=lambda calls: sum(call.time_ns for call in calls))
+    return order[(len(order) - 1) // 2] if order else []
 
 
 def _ratio(text: str, pairs: list[tuple[_Call, _Call]]) -> float:

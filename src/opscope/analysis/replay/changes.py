@@ -1,6 +1,7 @@
 """Changes that a user names, as edits of a graph: which work they are about, and what becomes of it."""
 
 import fnmatch
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -161,9 +162,10 @@ def bandwidth(steps: Steps, link: str, factor: float, rows: Sequence[LimitRow]) 
         rows: the limits of the trace's work.
 
     Raises:
-        UsageError: the trace has nothing that uses the link.
+        UsageError: the trace has nothing that uses the link, or the factor is none.
     """
     text, activities = f"--bandwidth {link}={factor:g}x", steps.trace.activities
+    above_zero(text, factor)
     if link == "memory":
         limited = {_key(row) for row in rows if row.limited_by == LimitedBy.MEMORY}
         chosen = np.flatnonzero([key in limited for key in _keys(steps)])
@@ -189,6 +191,17 @@ _OVER_PCIE: Final = (Direction.TO_DEVICE, Direction.TO_HOST)
 
 
 # ---------------------------------------------------------------- which work
+
+
+def above_zero(text: str, factor: float) -> float:
+    """Return a factor that a change can have.
+
+    Raises:
+        UsageError: it is not a finite number above 0.
+    """
+    if not 0 < factor < math.inf:
+        raise UsageError(f"{text}: a factor is a number above 0, not {factor:g}")
+    return factor
 
 
 def _matches(pattern: str) -> Callable[[str], bool]:

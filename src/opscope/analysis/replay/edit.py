@@ -138,8 +138,11 @@ class Edit:
         self.remove_host_of(whole & ~np.append(whole, False)[parent], of_host)
 
     def waits_of_streams(self) -> tuple[Ints, Ints, Ints]:
-        """Return the edges by which a stream waits for another one, and the activities before and after each."""
-        edges = np.flatnonzero(self.graph.kind == EdgeKind.EVENT)
+        """Return the edges by which a stream waits for another one, and the activities before and after each.
+
+        It waits for an event, or for room on the device.
+        """
+        edges = np.flatnonzero(np.isin(self.graph.kind, (EdgeKind.EVENT, EdgeKind.ROOM)))
         work = np.flatnonzero(self.graph.kind == EdgeKind.ACTIVITY)
         order = np.argsort(self._target[work])
         place = order[np.searchsorted(self._target[work], self.graph.source[edges], sorter=order)]

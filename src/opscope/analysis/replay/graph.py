@@ -185,12 +185,14 @@ class GraphBuilder:
         self._edges[edge] = (target, source, min(had, int(lag)), *rest)  # type: ignore[assignment]
 
     def late(self) -> Ints:
-        """Return per moment how much later it was than its edges explain; 0 for those without."""
+        """Return per moment how much later it was than what is known explains; 0 for those that wait for nothing."""
         time = np.array(self.times, np.int64)
         if not self._edges:
             return np.zeros_like(time)
         target, source, lag = np.array([edge[:3] for edge in self._edges], np.int64).T
         latest = np.full(len(time), NEVER)
+        for moment, earliest in self._roots.items():
+            latest[moment] = earliest
         np.maximum.at(latest, target, time[source] + lag)
         return np.where(latest > NEVER, time - latest, 0)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from opscope.analysis.idle.causes import loading_by_thread
 from opscope.analysis.replay.build import Steps
-from opscope.analysis.replay.changes import Change
+from opscope.analysis.replay.changes import Change, above_zero
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import any_name
 from opscope.analysis.structure.intervals import Intervals
@@ -29,9 +29,11 @@ def more_workers(steps: Steps, factor: float) -> Change:
             process, or as its workers become more.
 
     Raises:
-        UsageError: the trace shows no DataLoader at work in its steps, or one that the step does not wait for.
+        UsageError: the trace shows no DataLoader at work in its steps, or one that the step does not wait for, or the
+            factor is none.
     """
     text = f"--workers {factor:g}x"
+    above_zero(text, factor)
     threads = {thread: spans for thread, spans in loading_by_thread(steps.trace).items() if len(spans)}
     edit = Edit(steps)
     waits = sum(edit.host_time(thread, spans) for thread, spans in threads.items()) / edit.graph.count
@@ -42,14 +44,15 @@ def more_workers(steps: Steps, factor: float) -> Change:
         raise UsageError(f"{text}: the DataLoader has workers, and no step waits for them")
 
     def apply(edit: Edit) -> int:
-        # Its workers take as long as a step for a batch, or they would be ahead; the main process as long as it loads.
-        before = edit.step_ns if has_workers else sum(edit.host_time(*one) for one in threads.items()) / count
+        # Its workers take as long as a recorded step for a batch, or they would be ahead, whatever else is changed; the
+        # main process takes as long as it loads.
+        before = recorded if has_workers else sum(edit.host_time(*one) for one in threads.items()) / count
         for thread, spans in threads.items():
             edit.remove_host(thread, spans)
         _not_faster_than(edit, _ends(edit, threads), before / factor)
         return count
 
-    count = edit.graph.count
+    count, recorded = edit.graph.count, edit.graph.step_ns
     return Change(
         text,
         f"at best: batches are loaded ahead, {factor:g} times as fast, as far as the host has free cores, and taking a "
@@ -77,7 +80,7 @@ def _not_faster_than(edit: Edit, moments: Ints, least_ns: float) -> None:
     """Delay some moments, all alike, until a step takes some time."""
     if not len(moments) or edit.step_ns >= least_ns:
         return
-    low, high = 0, int(least_ns)
+    low, high = 0, int(least_ns * edit.graph.count)  # a single step may have to wait for all
     for _ in range(_ROUNDS):
         tried = edit.copy()
         tried.delay(moments, (low + high) // 2)

@@ -1,18 +1,29 @@
 """Work that could have begun, but for other streams' work that filled the device."""
 
+from bisect import bisect_right
 from collections import defaultdict
 from typing import Final
 
-import numpy as np
+from msgspec import Struct, field
 
 from opscope.analysis.replay.device import Device
 from opscope.analysis.replay.graph import EXPLAINED_NS, EdgeBasis, EdgeKind, GraphBuilder
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.trace.model import Trace
 
-# Work that begins so close to the end of other work shows that it waited for that: before it, as the last blocks leave
-# room one after the other, or after it. In a trace of two streams of convolutions it was 8 us before to 3 us after.
+# Work begins so close to the end of what filled the device that the times show it: in a trace of two streams of
+# convolutions it was 8 us before to 3 us after. As the last blocks of a kernel leave room one after the other, it was
+# up to 30 us before the end there; what ends later than that may as well have run beside it.
 _CLOSE_NS: Final = 15_000
+_DRAINS_NS: Final = 40_000
+
+
+class _Lane(Struct):
+    """Work of one kind on one stream, by start."""
+
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
 
 
 def add_room(builder: GraphBuilder, trace: Trace, device: Device) -> None:
@@ -23,20 +34,22 @@ def add_room(builder: GraphBuilder, trace: Trace, device: Device) -> None:
     kind = trace.activities["kind"].to_physical().to_numpy()
     number, stream = column(trace.activities, "device"), column(trace.activities, "stream")
     start, end = column(trace.activities, "start_ns"), end_of(trace.activities)
-    lanes: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    lanes: dict[tuple[int, int], dict[int, _Lane]] = defaultdict(lambda: defaultdict(_Lane))
     for row in device.rows:  # by start
-        lanes[int(number[row]), int(kind[row])][int(stream[row])].append(row)
+        lane = lanes[int(number[row]), int(kind[row])][int(stream[row])]
+        lane.starts.append(int(start[row]))
+        lane.ends.append(int(end[row]))
+        lane.rows.append(row)
     for row in device.rows:
-        by = int(late[device.starts[row]])
+        began, by = int(start[row]), int(late[device.starts[row]])
         if by <= EXPLAINED_NS:
             continue
-        others = []
-        for other, rows in lanes[int(number[row]), int(kind[row])].items():
-            at = int(np.searchsorted(start[rows], start[row] - by, side="right")) - 1
-            if other != stream[row] and at >= 0 and end[rows[at]] >= start[row] - _CLOSE_NS:
-                others.append(rows[at])
-        if others:
-            first = min(others, key=lambda one: int(end[one]))
-            close = abs(int(end[first] - start[row])) <= _CLOSE_NS
-            basis = EdgeBasis.SHOWN if close else EdgeBasis.ASSUMED
+        near: list[tuple[int, int]] = []
+        for other, lane in lanes[int(number[row]), int(kind[row])].items():
+            at = bisect_right(lane.starts, began - by) - 1
+            if other != stream[row] and at >= 0 and began - _CLOSE_NS <= lane.ends[at] <= began + _DRAINS_NS:
+                near.append((lane.ends[at], lane.rows[at]))
+        if near:
+            over, first = min(near)
+            basis = EdgeBasis.SHOWN if over - began <= _CLOSE_NS else EdgeBasis.ASSUMED
             builder.edge(device.ends[first], device.starts[row], EdgeKind.ROOM, row, basis=basis)

@@ -24,6 +24,9 @@ _PAGEABLE_NS: Final = 10_000  # what a copy of pageable memory takes on the host
 _EARLIER: Final = 4  # such a copy returns up to a quarter of its length before its record ends
 _SHOWN_NS: Final = 10_000  # work that begins so soon after another stream's shows that it waited for that
 _OPEN: Final = 4  # runs of waits for events whose streams are not known yet
+# Streams after the first one that is launched on may have waited as well, if they began so soon after that work. In a
+# trace of convolutions on two streams it was up to 40 us, as the device was full.
+_EXPLAINS_NS: Final = 50_000
 _TRIES: Final = 64  # works of a stream that are looked at, latest first
 _DEPTH: Final = 1_000  # launches that a stream's queue holds, about: 1,024 on NVIDIA's devices
 _FULL_NS: Final = 50_000  # a launch that takes longer waited for room
@@ -225,7 +228,7 @@ def _usual_calls(
 class _Unnamed(Struct):
     """Calls of a thread that let streams wait for events, one after the other; no record says which streams.
 
-    They may be of the streams on which the thread launches next, no more streams than calls.
+    They are of the stream on which the thread launches next, and may be of further ones, no more streams than calls.
 
     Attributes:
         called: when.
@@ -257,8 +260,9 @@ def _add_stream_waits(
         elif (works := device.of_call.get(call)) and waiting[thread]:
             stream = stream_of[works[0]]
             for waits in (waits for waits in waiting[thread] if stream not in waits.streams):
+                most = _EXPLAINS_NS if waits.streams else None
                 waits.streams.add(stream)
-                _add_inferred(builder, device, times, stream, works[0], waits.called)
+                _add_inferred(builder, device, times, stream, works[0], waits.called, most)
             waiting[thread] = [waits for waits in waiting[thread] if len(waits.streams) < len(waits.called)]
 
 
@@ -281,15 +285,34 @@ def _add_recorded(builder: GraphBuilder, device: Device, times: _Times, record: 
 
 
 def _add_inferred(
-    builder: GraphBuilder, device: Device, times: _Times, stream: tuple[int, int], row: int, called: list[int]
+    builder: GraphBuilder,
+    device: Device,
+    times: _Times,
+    stream: tuple[int, int],
+    row: int,
+    called: list[int],
+    most_ns: int | None,
 ) -> None:
-    """Add edges from the latest work of each other stream that the times do not contradict."""
+    """Add edges from the latest work of each other stream that the times do not contradict.
+
+    Args:
+        builder: gets them.
+        device: the devices' work.
+        times: of all of it.
+        stream: that waits.
+        row: the first activity on it after the calls.
+        called: when the calls were made.
+        most_ns: so soon it must have begun after the work that it waits for; None for any time.
+    """
     for other, lane in device.streams.items():
         if other == stream:
             continue
         works = {_done_before(times, lane, moment, row) for moment in called}
         for work in sorted(work for work in works if work is not None):
-            shown = times.start[row] - times.end[work] < _SHOWN_NS
+            after = int(times.start[row] - times.end[work])
+            if most_ns is not None and after > most_ns:
+                continue
+            shown = after < _SHOWN_NS
             basis = EdgeBasis.SHOWN if shown else EdgeBasis.ASSUMED
             lag = 2 * device.gap_ns
             builder.edge(device.ends[work], device.starts[row], EdgeKind.EVENT, row, lag=lag, basis=basis)

@@ -50,7 +50,6 @@ def checkpointing(trace: Trace) -> list[tuple[int, Intervals]]:
     parent = nesting_of(frames).parent
     # Frames at which it begins, or what it wraps does; those of wrapped code that is in no checkpoint do not count.
     within = np.append(own, False)[nearest(parent, own | wrapped)]
-    within[nearest(parent, own | wrapped) < 0] = False
     outside = np.append(within, False)[parent]
     changes = within != outside
     level, around = np.zeros(len(parent), np.int64), np.append(nearest(parent, changes), -1)

@@ -249,9 +249,9 @@ function whatIf(data) {
         said,
         note(
             choices.measured
-                ? "By replay of recorded steps, of the step that was measured without the profiler."
-                : "By replay of recorded steps without what recording cost the host, which is estimated: no step was measured without the profiler.",
-            " Low, likely and high are what each finding assumes (see its evidence); changes act on what those above them left.",
+                ? "Recorded steps, replayed; savings are of the step that was measured without the profiler."
+                : "Recorded steps, replayed without what recording cost the host. That is estimated: no step was measured without the profiler.",
+            " Low, likely and high are what each finding assumes (see how its saving follows); changes act on what those above them left.",
         ),
     );
 }
