@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from opscope.cli.sql import QueryResult
+from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument, ChangesDocument
 from opscope.documents.build import BuildDocument, ListingDocument
 from opscope.documents.comparison import SweepComparison, SweepComparisons
@@ -64,6 +65,7 @@ DOCUMENTS: dict[str, type] = {
     "diff-1.json": DiffDocument,
     "page-1.json": PageDocument,
     "whatif-1.json": WhatIfDocument,
+    "advise-1.json": AdviseDocument,
 }
 
 

@@ -333,7 +333,7 @@ def test_sql_leaves_out_what_is_no_trace_and_names_it(tmp_path: Path) -> None:
 
 
 # Those that run what their user names, try the machine, or make calls in a confined process (SECURITY.md).
-RUNS = {"profile", "exec", "bench", "build", "ptx", "triton-check", "doctor", "peaks", "launch", "limits"}
+RUNS = {"advise", "profile", "exec", "bench", "build", "ptx", "triton-check", "doctor", "peaks", "launch", "limits"}
 WORDS = {
     "analyze": ("{trace}",), "page": ("{trace}", "-o", "{out}/p.html"), "stats": ("{trace}",), "runs": ("{runs}",),
     "explain": ("aten::addmm", "--in", "{trace}"), "dossier": ("{trace}",), "compare": ("{bench}", "{bench}"),

@@ -26,11 +26,12 @@ from opscope.cli.options import (
     redaction_options,
     redactor_of,
 )
+from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.progress import SweepProgress
 from opscope.cli.say import say
 from opscope.record.configuration import DEVICE_NAME, CaptureOptions, Configuration, Schedule
 from opscope.record.redaction import Redactor
-from opscope.record.settings import SETTINGS, SHORT_DTYPES, Value, option_of
+from opscope.record.settings import SETTINGS, Value
 from opscope.record.sweep import Manifest
 from opscope.runs.folders import named_folder, new_folder, point_latest, rank_here
 from opscope.runs.store import RunDirectory
@@ -39,7 +40,6 @@ from opscope.sweep.process import InProcess
 from opscope.sweep.warm import warm_process
 from opscope.workloads.catalog import BUILT_IN, is_script, short_name
 
-_DTYPES = {short: name for name, short in SHORT_DTYPES.items()}
 # Failures that would hit every configuration alike, by their kind: the command ends with the exit code of their cause.
 _FATAL_EXIT_CODES = {"usage": 2, "environment": 3}
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
 @_listed("image_size", _POSITIVE, help="Heights and widths of images.  [default: 224]")
 @_listed(
     "dtype",
-    click.Choice([*_DTYPES, *_DTYPES.values()]),
+    click.Choice([*DTYPES, *DTYPES.values()]),
     help="Data types: of the parameters in inference, of autocast in training.  [default: the model's own]",
 )
 @_listed("attention", click.Choice(SETTINGS["attention"].choices), help="Attention implementation.  [default: sdpa]")
@@ -218,7 +218,7 @@ def command(
     **settings: Any,
 ) -> None:
     """Profile a target; see ``_HELP``."""
-    values, options = _values(target, settings, own), _capture_options(settings)
+    values, options = values_of(_given(target, settings), own), _capture_options(settings)
     _check_script(target, arguments, run_on=run_on, in_process=in_process)
     redactor = redactor_of(redact, keep_arguments=keep_arguments)
     written = _written(values, redactor)
@@ -359,36 +359,9 @@ def _stopped_like_ctrl_c() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _values(target: str, settings: Mapping[str, Any], own: Sequence[str]) -> dict[str, tuple[Value, ...]]:
-    """Return the values of each setting that was asked for; a setting with several values is swept over."""
-    values: dict[str, tuple[Value, ...]] = {}
-    for name, setting in SETTINGS.items():
-        given = settings[name]
-        if given is None or given is False or (name == "mode" and is_script(target)):
-            continue
-        values[name] = given if isinstance(given, tuple) else (given,)
-        if setting.name == "dtype":
-            values[name] = tuple(_DTYPES.get(str(value), value) for value in values[name])
-    for assignment in own:
-        name, equals, text = assignment.partition("=")
-        if not equals or not name.isidentifier() or not text:
-            raise UsageError(f"--set takes NAME=VALUE, not {assignment!r}")
-        if name in SETTINGS:
-            raise UsageError(f"{name} has an option of its own: {option_of(name)}")
-        if name in values:
-            raise UsageError(f"--set {name} is given twice: write all its values as {name}=1,2")
-        values[name] = tuple(_value(part) for part in text.split(","))
-    return values
-
-
-def _value(text: str) -> Value:
-    """Read a value: a whole number, a number, true or false; anything else is text."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
+def _given(target: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings that count for a target: the mode of a script is its own."""
+    return {**settings, "mode": None} if is_script(target) else settings
 
 
 def _capture_options(settings: dict[str, Any]) -> CaptureOptions:

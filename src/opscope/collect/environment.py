@@ -20,7 +20,7 @@ def describe_machine(device: torch.device) -> Machine:
     on_gpu = device.type == "cuda"
     return Machine(
         platform=platform.platform(),
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         cpu_count=os.cpu_count() or 1,
         gpus=_gpus() if on_gpu else (),
         driver=driver_release() if on_gpu else None,
@@ -108,7 +108,8 @@ def _gpus() -> tuple[Gpu, ...]:
     return tuple(found)
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Return what the CPU calls itself."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,0 +1,1 @@
+"""Tries known changes on the user's own step, times them, proves them, and only then recommends them."""

@@ -1,0 +1,143 @@
+"""How each change is made in a variant."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import torch
+from msgspec import Struct
+
+from opscope.advise.variant import Casting, Variant
+
+
+class Applying(Struct, frozen=True):
+    """How a change is made.
+
+    Attributes:
+        apply: makes it.
+        took_effect: returns why it changed nothing after all, once the step has run with it; None where it did.
+    """
+
+    apply: Callable[[Variant], None]
+    took_effect: Callable[[Variant], str | None] = lambda _: None
+
+
+def _tf32(_: Variant) -> None:
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+
+
+def _autocast(dtype: torch.dtype, variant: Variant) -> None:
+    variant.contexts.append(lambda: torch.autocast(variant.device.type, dtype=dtype))
+
+
+def _weights(dtype: torch.dtype, variant: Variant) -> None:
+    for top in variant.tops:
+        top.to(dtype)
+    variant.wrap(Casting(dtype))
+
+
+def _compile(mode: str | None, variant: Variant) -> None:
+    def around(call: Callable[..., object]) -> Callable[..., object]:
+        def own_frame(*args: object, **kwargs: object) -> object:
+            return call(*args, **kwargs)
+
+        compiled: Callable[..., object] = torch.compile(own_frame, mode=mode)
+        return compiled
+
+    variant.wrap(around)
+    variant.notes["frames"] = _compiled_frames()
+    if mode == "reduce-overhead":
+        variant.before_step.append(torch.compiler.cudagraph_mark_step_begin)
+
+
+def _compiled_frames() -> int:
+    from torch._dynamo.utils import counters
+
+    return int(counters["frames"]["ok"])
+
+
+def _compiled(variant: Variant) -> str | None:
+    return None if _compiled_frames() > variant.notes["frames"] else "nothing was compiled"
+
+
+def _channels_last(variant: Variant) -> None:
+    for top in variant.tops:
+        top.to(memory_format=torch.channels_last)
+    for optimizer in variant.optimizers:
+        for state in optimizer.state.values():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dim() == 4:
+                    state[name] = value.to(memory_format=torch.channels_last)
+
+    def around(call: Callable[..., object]) -> Callable[..., object]:
+        def converted(*args: object, **kwargs: object) -> object:
+            return call(*map(_four_last, args), **{name: _four_last(value) for name, value in kwargs.items()})
+
+        return converted
+
+    variant.wrap(around)
+
+
+def _four_last(value: object) -> object:
+    if isinstance(value, torch.Tensor) and value.dim() == 4:
+        return value.to(memory_format=torch.channels_last)
+    return value
+
+
+def _sdpa(variant: Variant) -> None:
+    for top in variant.tops:
+        if hasattr(top, "set_attn_implementation"):
+            before = getattr(top.config, "_attn_implementation", None)
+            top.set_attn_implementation("sdpa")
+            variant.notes["attention"] = variant.notes.get("attention", 0) + (before != "sdpa")
+
+
+def _took_sdpa(variant: Variant) -> str | None:
+    return None if variant.notes.get("attention") else "attention was fused already"
+
+
+def _fused(variant: Variant) -> None:
+    # Flags alone are not enough: the step counters of Adam must be on the device, which load_state_dict sees to.
+    for optimizer in variant.optimizers:
+        state = optimizer.state_dict()
+        for group in state["param_groups"]:
+            if "fused" in group:
+                group["fused"] = True
+                group["foreach"] = False
+        optimizer.load_state_dict(state)
+
+
+def _let_go(variant: Variant) -> None:
+    for optimizer in variant.optimizers:
+        optimizer.zero_grad = partial(_without_gradients, optimizer.zero_grad)
+
+
+def _without_gradients(zero_grad: Callable[..., None], *_: bool, **__: bool) -> None:
+    zero_grad(set_to_none=True)
+
+
+def _inference_mode(variant: Variant) -> None:
+    variant.contexts.append(torch.inference_mode)
+
+
+def _threads(share: float, variant: Variant) -> None:
+    variant.notes["threads"] = torch.get_num_threads()
+    torch.set_num_threads(max(1, round(torch.get_num_threads() * share)))
+
+
+APPLYING: Final = {
+    "sdpa": Applying(_sdpa, _took_sdpa),
+    "tf32": Applying(_tf32),
+    "weights_bf16": Applying(partial(_weights, torch.bfloat16)),
+    "weights_fp16": Applying(partial(_weights, torch.float16)),
+    "autocast_bf16": Applying(partial(_autocast, torch.bfloat16)),
+    "channels_last": Applying(_channels_last),
+    "fused_optimizer": Applying(_fused),
+    "set_to_none": Applying(_let_go),
+    "compile": Applying(partial(_compile, None), _compiled),
+    "compile_reduce_overhead": Applying(partial(_compile, "reduce-overhead"), _compiled),
+    "compile_max_autotune": Applying(partial(_compile, "max-autotune-no-cudagraphs"), _compiled),
+    "inference_mode": Applying(_inference_mode),
+    "half_threads": Applying(partial(_threads, 0.5)),
+}

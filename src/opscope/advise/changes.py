@@ -1,0 +1,181 @@
+"""The changes that are tried: small objects, read from top to bottom. `applying` makes them. Needs no PyTorch."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from opscope.documents.advise import ErrorClass, Facts
+
+Refuses = Callable[[Facts], str | None]
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One change.
+
+    Attributes:
+        name: its name on the command line and in results.
+        slot: changes of the same slot exclude each other.
+        error_class: how precise arithmetic is with it.
+        refuses: returns why it makes no sense for a step; None where it may.
+        lines: what to write.
+        caveat: what to know of it; empty where there is nothing.
+    """
+
+    name: str
+    slot: str
+    error_class: ErrorClass
+    refuses: Refuses
+    lines: tuple[str, ...]
+    caveat: str = ""
+
+
+# ---------------------------------------------------------------- why not
+
+
+def _needs(*conditions: tuple[Callable[[Facts], bool], str]) -> Refuses:
+    """Return what refuses a step for the first condition that does not hold."""
+
+    def refuses(facts: Facts) -> str | None:
+        return next((reason for holds, reason in conditions if not holds(facts)), None)
+
+    return refuses
+
+
+_ON_GPU = (lambda facts: facts.device == "cuda", "it is for GPUs")
+_ON_CPU = (lambda facts: facts.device == "cpu", "it is for CPUs")
+_A_MODULE = (lambda facts: facts.modules > 0, "the step calls no module that it could be applied to")
+_INFERENCE = (lambda facts: not facts.training, "the step trains")
+_TRAINING = (lambda facts: facts.training and bool(facts.optimizers), "the step has no optimizer")
+_IN_FP32 = (lambda facts: "float32" in facts.parameter_types, "no parameter is in float32")
+_NOT_COMPILED = (lambda facts: not facts.compiled, "the model is compiled already")
+_UNFUSED = (lambda facts: facts.unfused_optimizers > 0, "no optimizer could be fused that is not")
+_CONVOLVES = (lambda facts: facts.convolutions > 0, "the model has no convolutions")
+_OFFERS_ATTENTION = (lambda facts: facts.attention_choices > 0, "no model offers a choice of attention")
+_KEEPS_GRADIENTS = (lambda facts: facts.kept_gradients > 0, "gradients are let go already")
+_SEVERAL_THREADS = (lambda facts: facts.threads > 1, "PyTorch uses one thread already")
+
+
+# ---------------------------------------------------------------- the list
+
+CHANGES: Final[tuple[Change, ...]] = (
+    Change(
+        name="sdpa",
+        slot="attention",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_OFFERS_ATTENTION),
+        lines=("model.set_attn_implementation('sdpa')",),
+    ),
+    Change(
+        name="tf32",
+        slot="products",
+        error_class=ErrorClass.TF32,
+        refuses=_needs(_ON_GPU, _IN_FP32),
+        lines=("torch.set_float32_matmul_precision('high')",),
+        caveat="it holds for the whole process",
+    ),
+    Change(
+        name="weights_bf16",
+        slot="precision",
+        error_class=ErrorClass.BF16,
+        refuses=_needs(_A_MODULE, _INFERENCE, _IN_FP32),
+        lines=("model = model.to(torch.bfloat16)  # and its floating-point inputs",),
+    ),
+    Change(
+        name="weights_fp16",
+        slot="precision",
+        error_class=ErrorClass.BF16,
+        refuses=_needs(_ON_GPU, _A_MODULE, _INFERENCE, _IN_FP32),
+        lines=("model = model.to(torch.float16)  # and its floating-point inputs",),
+        caveat="numbers above 65,504 overflow",
+    ),
+    Change(
+        name="autocast_bf16",
+        slot="precision",
+        error_class=ErrorClass.BF16,
+        refuses=_needs(_IN_FP32),
+        lines=("with torch.autocast(DEVICE, dtype=torch.bfloat16):  # around forward pass and loss",),
+    ),
+    Change(
+        name="channels_last",
+        slot="layout",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_A_MODULE, _CONVOLVES),
+        lines=(
+            "model = model.to(memory_format=torch.channels_last)",
+            "images = images.to(memory_format=torch.channels_last)",
+        ),
+    ),
+    Change(
+        name="fused_optimizer",
+        slot="optimizer",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_TRAINING, _UNFUSED),
+        lines=("optimizer = OPTIMIZER(..., fused=True)",),
+    ),
+    Change(
+        name="set_to_none",
+        slot="gradients",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_TRAINING, _KEEPS_GRADIENTS),
+        lines=("optimizer.zero_grad(set_to_none=True)",),
+        caveat="p.grad is None, not zero, after it",
+    ),
+    Change(
+        name="compile",
+        slot="execution",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_A_MODULE, _NOT_COMPILED),
+        lines=("model = torch.compile(model)",),
+        caveat="inputs of other shapes are compiled anew",
+    ),
+    Change(
+        name="compile_reduce_overhead",
+        slot="execution",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_ON_GPU, _A_MODULE, _NOT_COMPILED),
+        lines=("model = torch.compile(model, mode='reduce-overhead')",),
+        caveat="outputs are overwritten by the next call: copy what is kept",
+    ),
+    Change(
+        name="compile_max_autotune",
+        slot="execution",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_ON_GPU, _A_MODULE, _NOT_COMPILED),
+        lines=("model = torch.compile(model, mode='max-autotune-no-cudagraphs')",),
+        caveat="inputs of other shapes are tuned anew, for minutes",
+    ),
+    Change(
+        name="inference_mode",
+        slot="autograd",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_INFERENCE),
+        lines=("with torch.inference_mode():",),
+        caveat="what is made inside takes no part in autograd later",
+    ),
+    Change(
+        name="half_threads",
+        slot="threads",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_ON_CPU, _SEVERAL_THREADS),
+        lines=("torch.set_num_threads(torch.get_num_threads() // 2)",),
+    ),
+)
+BY_NAME: Final = {change.name: change for change in CHANGES}
+_PRECISION: Final = tuple(ErrorClass)
+
+
+def class_of(changes: Sequence[str]) -> ErrorClass:
+    """Return the lowest precision among changes."""
+    return max((BY_NAME[name].error_class for name in changes), key=_PRECISION.index, default=ErrorClass.EXACT)
+
+
+def fit_together(changes: Sequence[str]) -> bool:
+    """Tell whether no two changes are of one slot."""
+    slots = [BY_NAME[name].slot for name in changes]
+    return len(slots) == len(set(slots))
+
+
+def in_order(changes: Sequence[str]) -> tuple[str, ...]:
+    """Return changes in the order in which they are applied: that of `CHANGES`."""
+    return tuple(change.name for change in CHANGES if change.name in changes)

@@ -1,0 +1,198 @@
+"""What a step works with: the modules, optimizers and Python objects that it reaches, and what it calls."""
+
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from msgspec import Struct, field
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+_MOST_OBJECTS: Final = 20_000
+_DEEPEST: Final = 12
+_PLAIN: Final = (int, float, complex, str, bytes, bool, type(None), types.ModuleType, type, torch.Tensor)
+
+
+class Reached(Struct):
+    """What is reached from a step through closures, globals that it names, bound objects and containers.
+
+    Attributes:
+        modules: modules, those inside others too.
+        optimizers: optimizers.
+        objects: everything else that may hold state, in the order in which it was found.
+    """
+
+    modules: list[torch.nn.Module] = field(default_factory=list)
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    objects: list[object] = field(default_factory=list)
+
+    @property
+    def tops(self) -> list[torch.nn.Module]:
+        """The modules that are not inside another one."""
+        inner = {id(child) for module in self.modules for child in module.modules() if child is not module}
+        return [module for module in self.modules if id(module) not in inner]
+
+
+def reached_from(step: object) -> Reached:
+    """Walk through what a step refers to."""
+    found, seen = Reached(), set[int]()
+    waiting: list[tuple[object, int]] = [(step, 0)]
+    while waiting and len(seen) < _MOST_OBJECTS:
+        one, depth = waiting.pop()
+        if isinstance(one, _PLAIN) or id(one) in seen or depth > _DEEPEST:
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.nn.Module):
+            found.modules.append(one)
+        elif isinstance(one, torch.optim.Optimizer):
+            found.optimizers.append(one)
+            continue
+        else:
+            found.objects.append(one)
+        waiting += [(other, depth + 1) for other in _referred(one)]
+    return found
+
+
+def _referred(one: object) -> Iterator[object]:
+    """Yield what an object refers to, as far as a step may use it."""
+    if isinstance(one, types.MethodType):
+        yield one.__self__
+        yield one.__func__
+    elif isinstance(one, types.FunctionType):
+        yield from _of_function(one)
+    elif isinstance(one, functools.partial):
+        yield one.func
+        yield from one.args
+        yield from one.keywords.values()
+    elif isinstance(one, types.GeneratorType):
+        if one.gi_frame is not None:
+            yield from one.gi_frame.f_locals.values()
+    elif isinstance(one, Mapping):
+        yield from list(one.values())
+    elif isinstance(one, list | tuple | set | frozenset):
+        yield from list(one)
+    elif isinstance(getattr(one, "__dict__", None), dict):
+        yield from list(vars(one).values())
+
+
+def _of_function(function: types.FunctionType) -> Iterator[object]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    if wrapped := getattr(function, "__wrapped__", None):
+        yield wrapped
+    for name in _names_in(function.__code__):
+        if name in function.__globals__:
+            yield function.__globals__[name]
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+class RootCall(Struct):
+    """A call of a module that no other module makes.
+
+    Attributes:
+        module: the module.
+        args, kwargs: of its first call.
+    """
+
+    module: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Observed(Struct):
+    """What a step called.
+
+    Attributes:
+        roots: modules that were called from outside of any module, each once, with its first inputs.
+        optimizers: optimizers that took a step.
+        backward: how many times a backward pass was started.
+        kept_gradients: how often gradients were set to zero instead of being let go.
+    """
+
+    roots: list[RootCall] = field(default_factory=list)
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    backward: int = 0
+    kept_gradients: int = 0
+
+
+@contextmanager
+def observing() -> Iterator[Observed]:
+    """Observe a step that runs inside; it runs as it would, but for hooks around calls of modules."""
+    observed, depth = Observed(), [0]
+    known: set[int] = set()
+
+    def entering(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        if depth[0] == 0 and id(module) not in known:
+            known.add(id(module))
+            observed.roots.append(RootCall(module, inputs, {}))
+        depth[0] += 1
+
+    def leaving(*_: object) -> None:
+        depth[0] -= 1
+
+    def stepping(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if not any(optimizer is one for one in observed.optimizers):
+            observed.optimizers.append(optimizer)
+
+    backward, zero_grad = torch.autograd.backward, torch.optim.Optimizer.zero_grad
+
+    @functools.wraps(backward)
+    def counted(*args: Any, **kwargs: Any) -> None:
+        observed.backward += 1
+        backward(*args, **kwargs)
+
+    @functools.wraps(zero_grad)
+    def watched(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+        observed.kept_gradients += not set_to_none
+        zero_grad(self, set_to_none)
+
+    handles = [
+        register_module_forward_pre_hook(entering),
+        register_module_forward_hook(leaving, always_call=True),
+        register_optimizer_step_pre_hook(stepping),
+    ]
+    torch.autograd.backward, torch.optim.Optimizer.zero_grad = counted, watched
+    try:
+        yield observed
+    finally:
+        torch.autograd.backward, torch.optim.Optimizer.zero_grad = backward, zero_grad
+        for handle in handles:
+            handle.remove()
+
+
+def observed_step(step: Callable[[], object]) -> tuple[object, Observed]:
+    """Run a step twice and observe it: what it called, then with which keyword inputs.
+
+    Returns:
+        What the second step returned, and what was observed.
+    """
+    with observing() as first:
+        step()
+    calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+
+    def hearing(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.setdefault(id(module), (args, kwargs))
+
+    handles = [root.module.register_forward_pre_hook(hearing, with_kwargs=True) for root in first.roots]
+    try:
+        result = step()
+    finally:
+        for handle in handles:
+            handle.remove()
+    for root in first.roots:
+        root.args, root.kwargs = calls.get(id(root.module), (root.args, root.kwargs))
+    return result, first

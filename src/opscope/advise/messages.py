@@ -1,0 +1,124 @@
+"""What the parent and the process of a variant say to each other. Needs no PyTorch."""
+
+import os
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct, field
+
+from opscope.documents.advise import Facts
+from opscope.record.configuration import Configuration
+
+Values = npt.NDArray[np.float64]
+FIRST_STEPS: Final = 3  # are run before anything is timed: what is compiled is compiled in them
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A variant to be built.
+
+    Attributes:
+        configuration: what is run.
+        device: where.
+        changes: names of changes, applied in their own order.
+        proving: whether dropout is off and parameters are moved, see `Variant`.
+        reference: whether everything is computed in float64.
+        rounding: with a reference, names of changes whose arithmetic is simulated.
+        log: the file that gets what the user's code prints.
+    """
+
+    configuration: Configuration
+    device: str
+    changes: tuple[str, ...] = ()
+    proving: bool = False
+    reference: bool = False
+    rounding: tuple[str, ...] = ()
+    log: str = os.devnull
+
+
+class Built(Struct, frozen=True):
+    """A variant that runs.
+
+    Attributes:
+        facts: of its step.
+        device: the name of what it runs on.
+        first_s: how many seconds its first steps took, with what was compiled in them.
+        memory_bytes: the peak that these reserved on the device; None on a CPU.
+    """
+
+    facts: Facts
+    device: str
+    first_s: float
+    memory_bytes: int | None
+
+
+class Broken(Struct, frozen=True):
+    """A variant that does not run, or changes nothing.
+
+    Attributes:
+        reason: why, in one line.
+        took_no_effect: whether it runs and changes nothing.
+    """
+
+    reason: str
+    took_no_effect: bool = False
+
+
+class Time(Struct, frozen=True):
+    """Asks for times of steps, in nanoseconds, each synchronised.
+
+    Attributes:
+        seconds: for so long; at least one step, after one that does not count.
+    """
+
+    seconds: float
+
+
+class Record(Struct, frozen=True):
+    """Asks for what some steps compute.
+
+    Attributes:
+        steps: how many.
+    """
+
+    steps: int
+
+
+class Losses(Struct, frozen=True):
+    """Asks for the loss of each of some steps.
+
+    Attributes:
+        steps: how many.
+        seed: of random numbers, set once.
+    """
+
+    steps: int
+    seed: int
+
+
+class Computed(Struct):
+    """What one step computed, or one call with other inputs; as float64, large tensors by some of their elements.
+
+    Attributes:
+        outputs: of the modules that it called, and what it returned.
+        gradients: by parameter, as the optimizer found them.
+    """
+
+    outputs: list[Values] = field(default_factory=list)
+    gradients: dict[str, Values] = field(default_factory=dict)
+
+
+class Recording(Struct):
+    """What a variant computed.
+
+    Attributes:
+        steps: one after the other.
+        others: by the kind of other inputs, what the modules returned for them.
+        state: by name, buffers and parameters after the steps.
+        updates: how often each optimizer has stepped in them.
+    """
+
+    steps: list[Computed]
+    others: dict[str, Computed]
+    state: dict[str, Values]
+    updates: list[int]

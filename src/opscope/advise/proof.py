@@ -1,0 +1,128 @@
+"""Whether a variant computes what the step as written does: by its error against float64, beside what explains it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from opscope.advise.messages import Computed, Recording, Values
+
+# An error may be so many times that of the step as written, or that of simulated arithmetic, whichever is larger. In a
+# probe on one H200 planted mistakes were above that, and right variants below.
+_TIMES: Final = 3.0
+_LEAST: Final = 1e-6  # rounding of float32 alone
+# Results whose own error is so large show nothing.
+_NOT_DECIDABLE: Final = 0.3
+_SMALL: Final = 1e-3  # of the largest gradient: smaller ones are rounding, and left out
+_SPREAD: Final = 0.02  # of the loss: how far losses of the same step differ by rounding after many steps, at most
+
+
+class Judged(Struct, frozen=True):
+    """What comparison says.
+
+    Attributes:
+        right: whether it computes the same; None where that cannot be decided.
+        reason: why, in one sentence.
+        error: the largest relative error that was compared.
+        own_error: that of the step as written.
+    """
+
+    right: bool | None
+    reason: str
+    error: float
+    own_error: float
+
+
+def judged(
+    found: Recording, as_written: Recording, reference: Recording, simulated: Sequence[Recording], names: str
+) -> Judged:
+    """Compare what a variant computed with a reference.
+
+    Args:
+        found: what it computed.
+        as_written: what the step as written did.
+        reference: the same in float64.
+        simulated: the same with arithmetic of the variant's precision.
+        names: what the variant is, in words.
+    """
+    if found.updates != as_written.updates:
+        return Judged(False, "the optimizer takes another number of steps", float("inf"), 0.0)
+    mine, own = errors_of(found, reference), errors_of(as_written, reference)
+    explained = [errors_of(one, reference) for one in simulated]
+    worst, decided = ("", 0.0, 0.0), False
+    for what, error in mine.items():
+        limit = _TIMES * max(_LEAST, own.get(what, 0.0), *(one.get(what, 0.0) for one in explained))
+        if not limit <= _NOT_DECIDABLE:
+            continue
+        decided = True
+        if not error <= limit:
+            said = f"{what}: error {error:.1e} against float64, where {limit / _TIMES:.1e} is explained"
+            return Judged(False, said, error, own.get(what, 0.0))
+        if error >= worst[1]:
+            worst = what, error, own.get(what, 0.0)
+    if not decided:
+        return Judged(
+            None, "not decidable: the step as written is as far from float64", max(mine.values()), max(own.values())
+        )
+    return Judged(True, f"{names}: error {worst[1]:.1e} at most against float64 ({worst[0]})", worst[1], worst[2])
+
+
+def errors_of(found: Recording, reference: Recording) -> dict[str, float]:
+    """Return the relative error by what was compared; infinite where that is not there or not finite."""
+    errors = {
+        f"step {number}": _error(one, right)
+        for number, (one, right) in enumerate(zip(found.steps, reference.steps, strict=True), start=1)
+    }
+    for kind, right in reference.others.items():
+        errors[kind] = _error(found.others[kind], right)
+    if found.state.keys() != reference.state.keys():
+        errors["state after the steps"] = float("inf")
+    elif reference.state:
+        errors["state after the steps"] = _relative(list(found.state.values()), list(reference.state.values()))
+    return errors
+
+
+def _error(found: Computed, right: Computed) -> float:
+    outputs = _relative(found.outputs, right.outputs)
+    if found.gradients.keys() != right.gradients.keys():
+        return float("inf")
+    norms = {name: float(np.linalg.norm(value)) for name, value in right.gradients.items()}
+    largest = max(norms.values(), default=0.0)
+    kept = [name for name, norm in norms.items() if norm >= _SMALL * largest]
+    gradients = _relative([found.gradients[name] for name in kept], [right.gradients[name] for name in kept])
+    return max(outputs, gradients)
+
+
+def _relative(found: Sequence[Values], right: Sequence[Values]) -> float:
+    """Return the norm of the difference over that of what is right, of all tensors together."""
+    if [one.shape for one in found] != [one.shape for one in right]:
+        return float("inf")
+    if not right:
+        return 0.0
+    mine, wanted = np.concatenate(found), np.concatenate(right)
+    finite = np.isfinite(wanted)
+    if not np.isfinite(mine[finite]).all():
+        return float("inf")
+    norm = float(np.linalg.norm(wanted[finite]))
+    difference = float(np.linalg.norm(mine[finite] - wanted[finite]))
+    return difference / norm if norm else (0.0 if not difference else float("inf"))
+
+
+def losses_agree(found: Sequence[float], as_written: Sequence[Sequence[float]]) -> str | None:
+    """Return why a longer run is another one; None where its losses lie where those of the step as written do.
+
+    Args:
+        found: the loss of each step.
+        as_written: the same of the step as written, once from the same seed, then from others.
+    """
+    last = max(1, len(found) // 3)
+    mean = float(np.mean(found[-last:]))
+    means = [float(np.mean(one[-last:])) for one in as_written]
+    if all(np.isnan(means)):
+        return None  # the step has no loss
+    spread = max(means) - min(means)
+    room = max(spread, _SPREAD * max(abs(as_written[0][0]), abs(means[0])))
+    if abs(mean - means[0]) <= room:
+        return None
+    return f"the loss after {len(found)} steps is {mean:.4g}, as written {min(means):.4g} to {max(means):.4g}"

@@ -1,0 +1,152 @@
+"""What some steps of a variant compute, for a comparison with what they should."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import torch
+
+from opscope.advise.messages import Computed, Recording, Values
+from opscope.advise.variant import Variant, seed
+from opscope.torch_support.device import synchronize
+from opscope.torch_support.tensors import tensors_of
+
+STEPS: Final = 4
+_MOST_ELEMENTS: Final = 65_536  # of a tensor, spread over it; norms of them stand for those of all
+_FIRST_SEED: Final = 100
+_OTHER_VALUES: Final = ("other values", "other values again", "zeros")
+
+
+def record(variant: Variant, steps: int = STEPS) -> Recording:
+    """Run some steps, each from a known seed, then the modules alone on other inputs."""
+    found: list[Computed] = []
+    counted = [0 for _ in variant.optimizers]
+    with _listening(variant, found, counted):
+        for number in range(steps):
+            seed(_FIRST_SEED + number)
+            found.append(Computed())
+            returned = variant.run()
+            synchronize(variant.device)
+            found[-1].outputs += [_values(one) for one in tensors_of(returned)]
+    state = {
+        f"{place}.{name}": _values(value)
+        for place, top in enumerate(variant.tops)
+        for name, value in (*top.named_parameters(), *top.named_buffers())
+    }
+    return Recording(found, {kind: _of_others(variant, kind) for kind in _OTHER_VALUES}, state, counted)
+
+
+@contextmanager
+def _listening(variant: Variant, found: list[Computed], counted: list[int]) -> Iterator[None]:
+    listens = [True]
+
+    def heard(call: Callable[..., Any]) -> Callable[..., Any]:
+        def hearing(*args: Any, **kwargs: Any) -> Any:
+            output = call(*args, **kwargs)
+            if listens:
+                found[-1].outputs += [_values(one) for one in tensors_of(output)]
+            return output
+
+        return hearing
+
+    # Around the call, as hooks would become a part of what is compiled.
+    variant.wrap(heard)
+    handles = []
+    for place, optimizer in enumerate(variant.optimizers):
+
+        def stepping(stepped: torch.optim.Optimizer, *_: object, place: int = place) -> None:
+            counted[place] += 1
+            for group, part in enumerate(stepped.param_groups):
+                for number, parameter in enumerate(part["params"]):
+                    if parameter.grad is not None:
+                        found[-1].gradients[f"{place}.{group}.{number}"] = _values(parameter.grad)
+
+        handles.append(optimizer.register_step_pre_hook(stepping))
+    try:
+        yield
+    finally:
+        listens.clear()
+        for handle in handles:
+            handle.remove()
+
+
+def _of_others(variant: Variant, kind: str) -> Computed:
+    """Return what the modules that a step calls return for other inputs of the same shapes."""
+    found = Computed()
+    for place, root in enumerate(variant.roots):
+        generator = torch.Generator().manual_seed(place + (1_000 if kind.endswith("again") else 0))
+        args, kwargs = (_changed(value, kind, generator) for value in (root.args, root.kwargs))
+        seed(0)
+        with ExitStack() as stack:
+            for context in (torch.no_grad, *variant.contexts):
+                stack.enter_context(context())
+            found.outputs += [_values(one) for one in tensors_of(root.module(*args, **kwargs))]
+    return found
+
+
+def _changed(value: Any, kind: str, generator: torch.Generator) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _other(value.detach(), kind, generator)
+    if isinstance(value, dict):
+        return {name: _changed(one, kind, generator) for name, one in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(_changed(one, kind, generator) for one in value)
+    return value
+
+
+def _other(value: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
+    if not value.numel() or value.dtype is torch.bool:
+        return value.clone()
+    if value.is_floating_point():
+        if kind == "zeros":
+            return torch.zeros_like(value)
+        mean, spread = value.double().mean().item(), value.double().std(correction=0).item()
+        drawn = torch.randn(value.shape, generator=generator, dtype=torch.float64) * spread + mean
+        return drawn.to(value)
+    if value.is_complex():
+        return value.clone()
+    # Numbers of tokens or classes: others of the same range are as valid.
+    low, high = int(value.min()), int(value.max())
+    if kind == "zeros" or low == high:
+        return torch.full_like(value, low)
+    return torch.randint(low, high + 1, value.shape, generator=generator).to(value)
+
+
+def _values(tensor: torch.Tensor) -> Values:
+    flat = tensor.detach().reshape(-1)
+    if flat.numel() > _MOST_ELEMENTS:
+        generator = torch.Generator().manual_seed(flat.numel())
+        flat = flat[torch.randint(flat.numel(), (_MOST_ELEMENTS,), generator=generator).to(flat.device)]
+    flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    found: Values = flat.to(torch.float64).cpu().numpy().copy()
+    return found
+
+
+def losses(variant: Variant, steps: int, number: int) -> list[float]:
+    """Run some steps from one seed; return the loss of each: what its backward pass began with, else what it returned.
+
+    Steps that do neither have the loss NaN.
+    """
+    found: list[float] = []
+    backward = torch.autograd.backward
+
+    def heard(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        found.append(_mean(tensors))
+        backward(tensors, *args, **kwargs)
+
+    seed(number)
+    torch.autograd.backward = heard
+    try:
+        for place in range(steps):
+            returned = variant.run()
+            del found[place + 1 :]  # of several backward passes of a step the first one counts
+            if len(found) == place:
+                found.append(_mean(returned))
+    finally:
+        torch.autograd.backward = backward
+    return found
+
+
+def _mean(value: object) -> float:
+    tensors = tensors_of(value)
+    return float(tensors[0].double().mean()) if tensors else float("nan")

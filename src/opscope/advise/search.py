@@ -1,0 +1,92 @@
+"""Which changes are tried together: all alone, known combinations, then what lies around the best."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from opscope.advise.changes import BY_NAME, class_of, fit_together, in_order
+from opscope.documents.advise import ErrorClass
+
+Names = tuple[str, ...]
+
+# Combinations that were the best of many workloads: what each part saves shows only with the others.
+_RECIPES: Final[tuple[Names, ...]] = (
+    ("sdpa", "compile"),
+    ("sdpa", "compile_reduce_overhead"),
+    ("sdpa", "tf32", "compile_reduce_overhead"),
+    ("tf32", "compile"),
+    ("tf32", "compile_reduce_overhead", "fused_optimizer"),
+    ("autocast_bf16", "compile"),
+    ("autocast_bf16", "compile_reduce_overhead", "fused_optimizer", "sdpa"),
+    ("weights_bf16", "compile"),
+    ("weights_bf16", "compile_reduce_overhead", "sdpa"),
+    ("weights_fp16", "compile_reduce_overhead", "sdpa"),
+    ("channels_last", "compile"),
+    ("autocast_bf16", "channels_last", "compile"),
+    ("compile", "fused_optimizer"),
+)
+_NEARLY: Final = 0.98  # of the best: the shortest combination of those is taken
+
+
+def first_tries(possible: Sequence[str]) -> list[Names]:
+    """Return what is tried first: each possible change alone, and recipes as far as their changes are possible."""
+    tries: list[Names] = [(name,) for name in possible]
+    for recipe in _RECIPES:
+        names = in_order([name for name in recipe if name in possible])
+        if len(names) > 1 and names not in tries:
+            tries.append(names)
+    return tries
+
+
+def best_of(gains: Mapping[Names, float], least: float) -> dict[ErrorClass, Names]:
+    """Return per class the combination to go on from: the shortest of those that are nearly as fast as the fastest.
+
+    Args:
+        gains: how many times as fast the step is with each combination.
+        least: gains up to this are none.
+    """
+    found: dict[ErrorClass, Names] = {}
+    for error_class in ErrorClass:
+        own = {names: gain for names, gain in gains.items() if class_of(names) is error_class and gain > least}
+        if own:
+            fastest = max(own.values())
+            near = [names for names, gain in own.items() if gain >= _NEARLY * fastest]
+            found[error_class] = min(near, key=lambda names: (len(names), -own[names]))
+    return found
+
+
+def neighbours(best: Names, possible: Sequence[str], gains: Mapping[Names, float], least: float) -> Iterator[Names]:
+    """Yield combinations that differ from the best one by one change: left out, added, or put in another's place.
+
+    Args:
+        best: the combination.
+        possible: the changes.
+        gains: what was measured; changes that alone make the step slower are not added.
+        least: gains up to this are none.
+    """
+    for name in best:
+        if len(best) > 1:
+            yield in_order([other for other in best if other != name])
+    for name in possible:
+        if name in best:
+            continue
+        more = in_order((*best, name))
+        if fit_together(more) and gains.get((name,), 0.0) > 1 / least:
+            yield more
+        swapped = in_order((*(other for other in best if BY_NAME[other].slot != BY_NAME[name].slot), name))
+        if len(swapped) == len(best) and gains.get((name,), 0.0) > least:
+            yield swapped
+
+
+def second_tries(
+    best: Iterable[Names], possible: Sequence[str], gains: Mapping[Names, float], least: float, most: int
+) -> list[Names]:
+    """Return the neighbours of the best combinations that were not tried, in turns, at most so many."""
+    around = [
+        [names for names in neighbours(one, possible, gains, least) if names and names not in gains] for one in best
+    ]
+    found: list[Names] = []
+    while any(around) and len(found) < most:
+        for names in around:
+            if names and (one := names.pop(0)) not in found:
+                found.append(one)
+    return found[:most]

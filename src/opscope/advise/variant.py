@@ -1,0 +1,156 @@
+"""One way to run a step: as written, or with changes. It lives in a process of its own, and nothing is undone."""
+
+import random
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, Final
+
+import numpy as np
+import torch
+from msgspec import Struct
+
+from opscope.advise.found import RootCall, observed_step, reached_from
+from opscope.documents.advise import Facts
+from opscope.record.configuration import Configuration
+from opscope.torch_support.device import synchronize
+from opscope.workloads.choice import build
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+_DROPOUT: Final = "drop"  # in names of attributes that hold a probability
+
+
+class Variant:
+    """A step with what it calls, to which changes are applied before it runs again.
+
+    The step has run twice when this is made, as written: what it calls was observed.
+
+    Args:
+        configuration: what is run.
+        device: where.
+        proving: whether dropout is turned off and parameters are moved off zero and one, so that results of different
+            precision can be compared, and mistakes are not hidden by what is initialised to zero.
+    """
+
+    def __init__(self, configuration: Configuration, device: torch.device, *, proving: bool = False) -> None:
+        seed(0)
+        workload = build(configuration, device)
+        self.device = workload.device
+        self.step: Callable[[], object] = workload.step
+        reached = reached_from(self.step)
+        if proving:
+            prepare(reached.tops)
+        state = torch.get_rng_state()
+        _, observed = observed_step(self.step)
+        synchronize(self.device)
+        self.draws = not torch.equal(state, torch.get_rng_state())
+        self.roots: list[RootCall] = observed.roots
+        inside = {id(child): top for top in reached.tops for child in top.modules()}
+        tops = [inside.get(id(root.module), root.module) for root in observed.roots]
+        self.tops = list({id(top): top for top in tops}.values())
+        optimizers = [*observed.optimizers, *reached.optimizers]
+        self.optimizers = list({id(one): one for one in optimizers}.values())
+        self.training = observed.backward > 0
+        self.kept_gradients = observed.kept_gradients
+        self.contexts: list[Callable[[], AbstractContextManager[Any]]] = []
+        self.before_step: list[Callable[[], object]] = []
+        self.notes: dict[str, int] = {}
+
+    def run(self) -> object:
+        """Run the step once, with all changes."""
+        for prepare_step in self.before_step:
+            prepare_step()
+        with ExitStack() as stack:
+            for context in self.contexts:
+                stack.enter_context(context())
+            return self.step()
+
+    def wrap(self, around: Wrap) -> None:
+        """Put something around each call of a root module. ``torch.compile`` sees the module's own code inside.
+
+        Args:
+            around: gets a callable that does the call, and returns what is called instead.
+        """
+        for root in self.roots:
+            module = root.module
+            # As Module.compile does, which compiles nothing of a class of torch.nn: that wraps no frame of the user's.
+            call = module._compiled_call_impl or module._call_impl
+            module._compiled_call_impl = around(call)
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The parameters of all modules that the step calls."""
+        return [parameter for top in self.tops for parameter in top.parameters()]
+
+    @property
+    def facts(self) -> Facts:
+        """What changes are refused by."""
+        parts = [part for top in self.tops for part in top.modules()]
+        types = (str(one.dtype).removeprefix("torch.") for one in self.parameters if one.is_floating_point())
+        return Facts(
+            device=self.device.type,
+            training=self.training,
+            draws_random_numbers=self.draws,
+            modules=len(self.roots),
+            parameter_types=tuple(dict.fromkeys(types)),
+            convolutions=sum(isinstance(part, torch.nn.modules.conv._ConvNd) for part in parts),
+            attention_choices=sum(hasattr(part, "set_attn_implementation") for part in self.tops),
+            compiled=any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in parts),
+            optimizers=tuple(type(one).__name__ for one in self.optimizers),
+            unfused_optimizers=sum(_could_be_fused(one) for one in self.optimizers),
+            kept_gradients=self.kept_gradients,
+            threads=torch.get_num_threads(),
+        )
+
+
+def _could_be_fused(optimizer: torch.optim.Optimizer) -> bool:
+    return any("fused" in group and not group["fused"] for group in optimizer.param_groups)
+
+
+def seed(number: int) -> None:
+    """Set all generators that a step may draw from."""
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
+
+
+def prepare(tops: list[torch.nn.Module]) -> None:
+    """Turn dropout off, and move parameters off the values that they were initialised to."""
+    generator = torch.Generator().manual_seed(1)
+    for top in tops:
+        for part in top.modules():
+            if isinstance(part, torch.nn.modules.dropout._DropoutNd):
+                part.p = 0.0
+            for name, value in list(vars(part).items()):
+                if _DROPOUT in name.lower() and isinstance(value, float):
+                    setattr(part, name, 0.0)
+        for parameter in top.parameters():
+            if parameter.is_floating_point():
+                moved = torch.randn(parameter.shape, generator=generator) * 0.02
+                parameter.data.add_(moved.to(parameter))
+
+
+def cast_floats(value: Any, dtype: torch.dtype) -> Any:
+    """Return inputs with every floating-point tensor in them cast."""
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, Mapping):
+        return type(value)({key: cast_floats(one, dtype) for key, one in value.items()})  # type: ignore[call-arg]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(cast_floats(one, dtype) for one in value))
+    if isinstance(value, list | tuple):
+        return type(value)(cast_floats(one, dtype) for one in value)
+    return value
+
+
+class Casting(Struct, frozen=True):
+    """Calls with their floating-point inputs cast."""
+
+    dtype: torch.dtype
+
+    def __call__(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the call with inputs cast."""
+
+        def casting(*args: Any, **kwargs: Any) -> Any:
+            return call(*cast_floats(args, self.dtype), **cast_floats(kwargs, self.dtype))
+
+        return casting

@@ -1,0 +1,118 @@
+"""``opscope advise TARGET``: try known changes on a step, time them, prove them."""
+
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+
+import click
+
+from opscope.advise.changes import BY_NAME
+from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.cli.emit import Output, emit
+from opscope.cli.options import ListCommand, ListOf, format_option
+from opscope.cli.own_values import DTYPES, values_of
+from opscope.cli.say import say
+from opscope.record.settings import SETTINGS
+from opscope.sweep.plan import default_sizes, expand
+from opscope.workloads.catalog import is_script
+
+_POSITIVE = click.IntRange(min=1)
+
+
+@click.command(cls=ListCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("target")
+@click.option("--batch-size", type=_POSITIVE, help="The batch size.")
+@click.option("--seq-len", type=_POSITIVE, help="The sequence length.")
+@click.option("--hidden-size", type=_POSITIVE, help="The hidden size of the model.")
+@click.option("--layers", type=_POSITIVE, help="The number of layers.")
+@click.option("--image-size", type=_POSITIVE, help="Height and width of images.")
+@click.option("--dtype", type=click.Choice([*DTYPES, *DTYPES.values()]), help="The data type as written.")
+@click.option("--attention", type=click.Choice(SETTINGS["attention"].choices), help="Attention as written.")
+@click.option("--mode", type=click.Choice(SETTINGS["mode"].choices), default="inference", show_default=True)
+@click.option(
+    "--set", "own", multiple=True, metavar="NAME=VALUE", help="A parameter of the function's own. May be repeated."
+)
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option(
+    "--only",
+    type=ListOf(click.Choice(list(BY_NAME))),
+    metavar="CHANGE...",
+    help=f"Try these changes, and combinations of them: {', '.join(BY_NAME)}.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    default=180,
+    show_default=True,
+    metavar="SECONDS",
+    help="Begin nothing new after so long; what was found until then is measured again and proven.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120,
+    show_default=True,
+    metavar="SECONDS",
+    help="End a process that takes longer to build, or to answer.",
+)
+@click.option("--dry-run", is_flag=True, help="Run the step as written, and list what would be tried and what not.")
+@format_option
+def command(
+    target: str,
+    batch_size: int | None,
+    seq_len: int | None,
+    hidden_size: int | None,
+    layers: int | None,
+    image_size: int | None,
+    dtype: str | None,
+    attention: str | None,
+    mode: str,
+    own: tuple[str, ...],
+    device: str,
+    only: tuple[str, ...] | None,
+    budget: float,
+    timeout: float,
+    dry_run: bool,
+    output_format: str,
+) -> None:
+    """Try known changes on TARGET without an edit: time them, prove them, and print the lines to write.
+
+    TARGET is a built-in workload or a function of yours, as opscope profile takes them: package.module:function or
+    path/to/file.py:function, which returns a step or (module, example inputs).
+
+    Every variant runs in a process of its own. Changes are tried alone and together, timed in turns with the step as
+    written, and the best of each precision again in new processes. Those are compared with float64: results, gradients
+    and state of some steps, other inputs of the same shapes, and for training a longer run. What is not proven is not
+    recommended. --format json prints the schema opscope.advise/1.
+    """
+    if is_script(target):
+        raise UsageError(f"{target} is a script: name a function in it that returns a step, {target}:FUNCTION")
+    if importlib.util.find_spec("torch") is None:
+        raise EnvironmentLacksError("advice needs PyTorch, which is not installed: pip install 'opscope[torch]'")
+    given = {
+        "batch_size": batch_size, "seq_len": seq_len, "hidden_size": hidden_size, "layers": layers,
+        "image_size": image_size, "dtype": dtype, "attention": attention, "mode": mode,
+    }  # fmt: skip
+    sizes = {name: values[:1] for name, values in default_sizes(target).items()}
+    configuration = expand(target, {**sizes, **values_of(given, own)})[0]
+    from opscope.advise.trying import Plan, advise, foreseen
+    from opscope.report.advise_document import advise_section, advise_values
+
+    with tempfile.TemporaryDirectory(prefix="opscope-advise-") as folder:
+        log = Path(folder) / "log.txt"
+        plan = Plan(
+            configuration=configuration,
+            device=device,
+            only=tuple(only or ()),
+            budget_s=budget,
+            timeout_s=timeout,
+            width=max(1, min(8, (os.cpu_count() or 2) // 2)),
+            log=str(log),
+        )
+        if dry_run:
+            for line in foreseen(plan, say):
+                say(line, err=False)
+            return
+        document = advise(plan, say)
+    emit(Output.of_section(document, lambda: advise_values(document), lambda: advise_section(document)), output_format)

@@ -1,0 +1,127 @@
+"""Changes that were tried on the user's own step: the schema ``opscope.advise/1``."""
+
+from enum import StrEnum
+from typing import Literal
+
+from msgspec import Struct, field
+
+
+class ErrorClass(StrEnum):
+    """How precise the arithmetic of a change is."""
+
+    EXACT = "exact"  # to rounding, at the precision as written
+    TF32 = "tf32"  # products of matrices with ten bits behind the point
+    BF16 = "bf16"  # 16-bit numbers
+    LOWER = "lower"  # fewer bits
+
+
+class Outcome(StrEnum):
+    """What became of some changes."""
+
+    PROVEN = "proven"  # faster, and right
+    TIMED = "timed"  # faster, but not proven: others of its class are at least as good
+    NO_DIFFERENCE = "no difference"  # not faster than as written, beyond what the same code differs from itself
+    REJECTED = "rejected"  # it failed, or its results are wrong
+    REFUSED = "refused"  # not tried: it makes no sense here, or it would be wrong
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What is known of a step before anything is tried.
+
+    Attributes:
+        device: its type, ``cuda`` or ``cpu``.
+        training: whether the step runs a backward pass.
+        draws_random_numbers: whether it draws any on the host.
+        modules: how many modules it calls from outside of any other.
+        parameter_types: floating-point types of their parameters.
+        convolutions: how many convolutions they hold.
+        attention_choices: how many of them offer a choice of attention, as models of transformers do.
+        compiled: whether a part of them is compiled already.
+        optimizers: their names.
+        unfused_optimizers: how many of them could be fused and are not.
+        kept_gradients: how often a step sets gradients to zero instead of letting them go.
+        threads: how many threads PyTorch uses within an operator on a CPU.
+    """
+
+    device: str
+    training: bool
+    draws_random_numbers: bool
+    modules: int
+    parameter_types: tuple[str, ...]
+    convolutions: int
+    attention_choices: int
+    compiled: bool
+    optimizers: tuple[str, ...]
+    unfused_optimizers: int
+    kept_gradients: int
+    threads: int
+
+
+class Tried(Struct, frozen=True, kw_only=True):
+    """Some changes, applied together.
+
+    Attributes:
+        changes: their names.
+        error_class: the lowest precision among them; ``class`` in JSON.
+        verdict: what became of them.
+        reason: why, in one sentence.
+        ratio: how many times as fast the step is with them, the median of rounds in which both ran; null if not timed.
+        ci_low, ci_high: the 95 % interval of the ratio; null if there were too few rounds.
+        step_ns: how long a step takes, in nanoseconds, the median; null if not timed.
+        error: the largest error of results and gradients against float64, relative; null if not compared.
+        own_error: that of the step as written; null likewise.
+        memory_bytes: the peak of memory that steps reserved on the device; null on a CPU.
+        compile_s: how many seconds the first steps took longer than those as written; null if it never ran.
+        pays_after_steps: after how many steps that is made up for; null if never, or unknown.
+        lines: what to write.
+        caveats: what to know of it.
+    """
+
+    changes: tuple[str, ...]
+    error_class: ErrorClass = field(name="class")
+    verdict: Outcome
+    reason: str
+    ratio: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    step_ns: float | None = None
+    error: float | None = None
+    own_error: float | None = None
+    memory_bytes: int | None = None
+    compile_s: float | None = None
+    pays_after_steps: int | None = None
+    lines: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+
+
+class AdviseDocument(Struct, frozen=True, kw_only=True):
+    """What was tried on one target.
+
+    Attributes:
+        schema: the version.
+        target: what was run.
+        device: its name.
+        facts: what the step is like.
+        baseline_ns: the step as written, the median, in nanoseconds.
+        of_itself: how many times as fast the step as written was as itself, in two processes: low and high end of the
+            interval. No gain within that is one.
+        classes: the classes of which something was tried, the most precise first.
+        results: everything that was tried or refused, the fastest proven ones first.
+        best: per class the place in ``results`` of the fastest that is proven.
+        processes: how many processes were started.
+        seconds: how long it took.
+        unfinished: why less was tried than planned; null if all was.
+    """
+
+    schema: Literal["opscope.advise/1"] = "opscope.advise/1"
+    target: str
+    device: str
+    facts: Facts
+    baseline_ns: float
+    of_itself: tuple[float, float]
+    classes: tuple[ErrorClass, ...]
+    results: tuple[Tried, ...]
+    best: dict[ErrorClass, int]
+    processes: int
+    seconds: float
+    unfinished: str | None

@@ -1,0 +1,87 @@
+"""Writes what was tried on a step, and what of it is proven, as a section."""
+
+from collections.abc import Iterator, Sequence
+
+from opscope.base.units import format_bytes, format_ns
+from opscope.documents.advise import AdviseDocument, ErrorClass, Outcome, Tried
+from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.table_columns import Column, field_values, table_of
+
+_FIELDS = (
+    *("changes", "error_class", "verdict", "ratio", "ci_low", "ci_high", "step_ns", "error", "own_error"),
+    *("memory_bytes", "compile_s", "pays_after_steps", "reason"),
+)
+_CLASSES = {
+    ErrorClass.EXACT: "exact to rounding",
+    ErrorClass.TF32: "products in TF32",
+    ErrorClass.BF16: "16-bit numbers",
+    ErrorClass.LOWER: "fewer bits",
+}
+
+
+def advise_section(document: AdviseDocument) -> Section:
+    """Build what people read: the best of each class with the lines to write, then everything that was tried."""
+    blocks: list[Block] = [Bullets(tuple(_summary(document)))]
+    for error_class, place in document.best.items():
+        blocks += _best(error_class, document.results[place])
+    if not document.best:
+        tried = sum(one.verdict is not Outcome.REFUSED for one in document.results)
+        blocks.append(Paragraph.of(f"Nothing found among the {tried} combinations that were tried."))
+    tried_ones = [one for one in document.results if one.verdict is not Outcome.REFUSED]
+    if tried_ones:
+        blocks.append(_table(tried_ones))
+    refused = [one for one in document.results if one.verdict is Outcome.REFUSED]
+    if refused:
+        blocks.append(Paragraph.of("Not tried:"))
+        blocks.append(Bullets(tuple((Name(" + ".join(one.changes)), f": {one.reason}") for one in refused)))
+    return Section((Name(document.target),), tuple(blocks))
+
+
+def advise_values(document: AdviseDocument) -> Table:
+    """Build the table of CSV: a line for each combination, with bare figures."""
+    return Table(
+        columns=_FIELDS,
+        rows=tuple((" + ".join(one.changes), *field_values(one, _FIELDS[1:])) for one in document.results),
+    )
+
+
+def _summary(document: AdviseDocument) -> Iterator[Inline]:
+    low, high = document.of_itself
+    yield (
+        f"As written: {format_ns(document.baseline_ns)} a step on {document.device}; the same code in another process "
+        f"was {low:.2f} to {high:.2f} times as fast",
+    )
+    yield (f"{document.processes} processes in {document.seconds:.0f} s, timed in turns, each step synchronised",)
+    if document.unfinished is not None:
+        yield (f"Not everything was tried: {document.unfinished}",)
+
+
+def _best(error_class: ErrorClass, one: Tried) -> Iterator[Block]:
+    gain = f"{one.ratio:.2f} times as fast" if one.ratio else ""
+    if one.ci_low is not None and one.ci_high is not None:
+        gain += f" ({one.ci_low:.2f} to {one.ci_high:.2f})"
+    pays = "" if one.pays_after_steps is None else f"; pays after {one.pays_after_steps:,} steps"
+    own = "" if one.own_error is None else f", as written {one.own_error:.1e}"
+    error = "" if one.error is None else f"; error {one.error:.1e} against float64{own}"
+    yield Paragraph.of(f"Proven, {_CLASSES[error_class]}: {gain}, {format_ns(one.step_ns)} a step{error}{pays}")
+    write: list[Inline] = [("Write: ", Name(line)) for line in one.lines]
+    mind: list[Inline] = [(f"Mind: {caveat}.",) for caveat in one.caveats]
+    yield Bullets((*write, *mind))
+
+
+def _table(tried: Sequence[Tried]) -> Table:
+    columns: tuple[Column[Tried], ...] = (
+        Column("Changes", lambda one: Name(" + ".join(one.changes))),
+        Column("Class", lambda one: one.error_class),
+        Column("Verdict", lambda one: one.verdict),
+        Column("Times as fast", lambda one: "-" if one.ratio is None else f"{one.ratio:.2f}", numeric=True),
+        Column(
+            "95 %",
+            lambda one: "-" if one.ci_low is None or one.ci_high is None else f"{one.ci_low:.2f} to {one.ci_high:.2f}",
+        ),
+        Column("Step", lambda one: format_ns(one.step_ns), numeric=True),
+        Column("Error", lambda one: "-" if one.error is None else f"{one.error:.1e}", numeric=True),
+        Column("Memory", lambda one: format_bytes(one.memory_bytes), numeric=True, optional=True),
+        Column("Why", lambda one: one.reason),
+    )
+    return table_of(columns, tried)

@@ -1,0 +1,103 @@
+"""``opscope advise`` on small targets on the CPU: what it says of itself adds up, and what fails is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.command import opscope
+
+TARGETS = """
+import os
+import torch
+
+def train():
+    torch.manual_seed(0)
+    # Many parameters and a loop over them: that is what fusing the optimizer saves.
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(150)))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, foreach=False)
+    x = torch.randn(4, 8)
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+def infer():
+    return torch.nn.Linear(4, 4), torch.randn(2, 4)
+
+def broken():
+    raise RuntimeError("no weights here")
+
+def ends():
+    os._exit(7)
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("advise") / "advise_targets.py"
+    path.write_text(TARGETS)
+    return path
+
+
+@pytest.mark.slow
+def test_a_training_step_is_advised(file: Path) -> None:
+    done = opscope(
+        *("advise", f"{file}:train", "--device", "cpu", "--only", "fused_optimizer", "set_to_none", "tf32"),
+        *("--format", "json"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "opscope.advise/1"
+    facts = document["facts"]
+    assert (facts["training"], facts["optimizers"], facts["unfused_optimizers"]) == (True, ["Adam"], 1)
+    results = {"+".join(one["changes"]): one for one in document["results"]}
+    assert results["tf32"]["verdict"] == "refused"
+    assert results["tf32"]["reason"] == "it is for GPUs"
+    fused = results["fused_optimizer"]
+    assert fused["ratio"] > 0
+    assert fused["verdict"] != "refused"
+    assert fused["lines"] == ["optimizer = OPTIMIZER(..., fused=True)"]
+    for error_class, place in document["best"].items():
+        best = document["results"][place]
+        assert (best["class"], best["verdict"]) == (error_class, "proven")
+        assert best["ci_low"] > 1.02
+        assert best["error"] < 1e-4
+    # Every gain beyond what the step differs from itself is proven, or others are better; none is merely claimed.
+    low, high = document["of_itself"]
+    assert low <= high
+    assert document["processes"] >= 6
+
+
+def test_what_would_be_tried(file: Path) -> None:
+    done = opscope("advise", f"{file}:infer", "--device", "cpu", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "would try inference_mode (exact)" in lines
+    assert "would try weights_bf16 + compile (bf16)" in lines
+    assert "not fused_optimizer: the step has no optimizer" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "code"),
+    [
+        (("{file}:broken",), "does not run as written: RuntimeError: no weights here", 1),
+        (("{file}:ends",), "the process ended with code 7", 1),
+        (("{file}:infer", "--only", "magic"), "is not one of", 2),
+        (("{file}",), "name a function in it that returns a step", 2),
+        (("nothing",), "unknown target 'nothing'", 2),
+        (("{file}:infer", "--device", "cuda:77"), "is not there", 1),
+    ],
+)
+def test_what_cannot_be_advised(file: Path, words: tuple[str, ...], says: str, code: int) -> None:
+    done = opscope("advise", *(word.format(file=file) for word in words))
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code
+    assert not done.stdout

@@ -1,0 +1,223 @@
+"""Whether comparison tells right variants from wrong ones: with numbers, and with planted mistakes."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from opscope.advise.messages import Computed, Recording
+from opscope.advise.proof import errors_of, judged, losses_agree
+from opscope.advise.recording import losses, record
+from opscope.advise.reference import compute_in_float64
+from opscope.advise.simulated import Rounding, rounded
+from opscope.advise.variant import Variant
+from opscope.record.configuration import Configuration
+
+CPU = torch.device("cpu")
+TRAINING = """
+import torch
+
+def train():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.BatchNorm1d(32),
+        torch.nn.Linear(32, 4),
+    )
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2, foreach=False)
+    x, y = torch.randn(8, 16), torch.randint(0, 4, (8,))
+
+    def step():
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+def infer():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)), torch.randn(8, 16)
+"""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Configuration]:
+    file = tmp_path_factory.mktemp("advised") / "advised_target.py"
+    file.write_text(TRAINING)
+    return lambda name: Configuration(target=f"{file}:{name}")
+
+
+def recorded(configuration: Configuration, change: Callable[[Variant], None] = lambda _: None) -> Recording:
+    variant = Variant(configuration, CPU, proving=True)
+    change(variant)
+    return record(variant)
+
+
+def of_module(wrong: Callable[[Any], Any]) -> Callable[[Variant], None]:
+    """Plant a mistake in what the modules return."""
+
+    def around(call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: wrong(call(*args, **kwargs))
+
+    return lambda variant: variant.wrap(around)
+
+
+def kept(variant: Variant) -> None:
+    """Return the first result ever after."""
+    first: list[Any] = []
+
+    def around(call: Callable[..., Any]) -> Callable[..., Any]:
+        def keeping(*args: Any, **kwargs: Any) -> Any:
+            first.append(call(*args, **kwargs))
+            return first[0]
+
+        return keeping
+
+    variant.wrap(around)
+
+
+def later_wrong(variant: Variant) -> None:
+    """Be right in the first step only."""
+    calls = [0]
+
+    def around(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            calls[0] += 1
+            return call(*args, **kwargs) * (1.0 if calls[0] == 1 else 1.01)
+
+        return counting
+
+    variant.wrap(around)
+
+
+def without_update(variant: Variant) -> None:
+    for optimizer in variant.optimizers:
+        optimizer.step = lambda *_: None  # type: ignore[method-assign]
+
+
+def other_rate(variant: Variant) -> None:
+    for optimizer in variant.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] *= 1.05
+
+
+def frozen_statistics(variant: Variant) -> None:
+    for top in variant.tops:
+        for part in top.modules():
+            if isinstance(part, torch.nn.BatchNorm1d):
+                part.eval()
+
+
+def in_bfloat16(variant: Variant) -> None:
+    variant.contexts.append(lambda: torch.autocast("cpu", dtype=torch.bfloat16))
+
+
+def fused(variant: Variant) -> None:
+    from opscope.advise.applying import APPLYING
+
+    APPLYING["fused_optimizer"].apply(variant)
+    assert all(group["fused"] for one in variant.optimizers for group in one.param_groups)
+
+
+MISTAKES = {
+    "zeros": ("infer", of_module(torch.zeros_like)),
+    "scaled": ("infer", of_module(lambda output: output * 1.001)),
+    "kept result": ("infer", kept),
+    "wrong later": ("infer", later_wrong),
+    "no update": ("train", without_update),
+    "another learning rate": ("train", other_rate),
+    "frozen statistics": ("train", frozen_statistics),
+    "scaled loss": ("train", of_module(lambda output: output * 1.001)),
+    "lower precision, said to be exact": ("train", in_bfloat16),
+    "not a number": ("infer", of_module(lambda output: output / 0)),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_planted_mistakes_are_refused(target: Callable[[str], Configuration], name: str) -> None:
+    which, mistake = MISTAKES[name]
+    configuration = target(which)
+    written, reference = recorded(configuration), recorded(configuration, compute_in_float64)
+    found = judged(recorded(configuration, mistake), written, reference, [], name)
+    assert found.right is False, found
+
+
+@pytest.mark.parametrize(("which", "change"), [("infer", lambda _: None), ("train", lambda _: None), ("train", fused)])
+def test_what_is_right_is_proven(
+    target: Callable[[str], Configuration], which: str, change: Callable[[Variant], None]
+) -> None:
+    configuration = target(which)
+    written, reference = recorded(configuration), recorded(configuration, compute_in_float64)
+    found = judged(recorded(configuration, change), written, reference, [], "it")
+    assert found.right, found
+    assert 0 < found.own_error < 1e-5
+    assert found.error < 1e-5
+
+
+def test_a_lower_precision_is_explained_by_simulated_arithmetic(target: Callable[[str], Configuration]) -> None:
+    configuration = target("infer")
+    written, reference = recorded(configuration), recorded(configuration, compute_in_float64)
+    simulated = recorded(configuration, lambda variant: compute_in_float64(variant, ["autocast_bf16"]))
+    found = judged(recorded(configuration, in_bfloat16), written, reference, [simulated], "autocast")
+    assert found.right, found
+    explained = errors_of(simulated, reference)["step 1"]
+    assert explained / 3 < found.error < 3 * explained
+    scaled = of_module(lambda output: output * 1.1)
+    wrong = judged(recorded(configuration, scaled), written, reference, [simulated], "scaled")
+    assert wrong.right is False
+
+
+def test_rounding_keeps_so_many_bits() -> None:
+    values = torch.tensor([1 + 2.0**-10, 1 + 2.0**-11, 1 + 2.0**-12, -3.0], dtype=torch.float64)
+    assert rounded(values, 10).tolist() == [1 + 2.0**-10, 1 + 2.0**-10, 1.0, -3.0]
+    assert rounded([values, 7], 10)[1] == 7
+    a = torch.full((2, 2), 1 + 2.0**-9, dtype=torch.float64)
+    with Rounding(7, results=False, everything=False):
+        assert (a @ torch.eye(2, dtype=torch.float64)).tolist() == [[1.0, 1.0], [1.0, 1.0]]
+        assert (a + 0).tolist() == a.tolist()
+
+
+def computed(*values: float) -> Recording:
+    return Recording([Computed([np.array(values)])], {}, {}, [])
+
+
+def test_errors_are_relative_and_what_is_missing_is_wrong() -> None:
+    right = computed(3.0, 4.0)
+    assert errors_of(computed(3.0, 4.5), right)["step 1"] == pytest.approx(0.1)
+    assert errors_of(computed(3.0), right)["step 1"] == float("inf")
+    assert errors_of(computed(3.0, float("nan")), right)["step 1"] == float("inf")
+    more = copy.deepcopy(right)
+    more.steps[0].gradients["0"] = np.array([1.0])
+    assert errors_of(right, more)["step 1"] == float("inf")
+    # Where the step as written is far from float64 itself, nothing can be decided.
+    assert judged(computed(1.0, 2.0), computed(5.0, 1.0), right, [], "it").right is None
+
+
+def test_longer_runs_are_held_to_the_spread_of_seeds() -> None:
+    falling = [2.0 - 0.05 * step for step in range(30)]
+    assert losses_agree(falling, [falling, falling]) is None
+    assert losses_agree([loss + 0.5 for loss in falling], [falling, falling]) is not None
+    assert losses_agree([loss + 0.5 for loss in falling], [falling, [loss + 0.6 for loss in falling]]) is None
+    assert losses_agree([float("nan")] * 30, [falling, falling]) is not None
+    assert losses_agree([1.0], [[float("nan")]]) is None
+
+
+def test_losses_are_those_of_the_backward_pass(target: Callable[[str], Configuration]) -> None:
+    variant = Variant(target("train"), CPU)
+    found = losses(variant, 5, 0)
+    assert len(found) == 5
+    assert found[-1] < found[0]
+    assert not hasattr(torch.autograd.backward, "__closure__") or torch.autograd.backward.__name__ == "backward"
+
+
+def test_what_a_step_is_like(target: Callable[[str], Configuration], tmp_path: Path) -> None:
+    facts = Variant(target("train"), CPU).facts
+    assert (facts.training, facts.modules, facts.optimizers, facts.unfused_optimizers) == (True, 1, ("Adam",), 1)
+    assert facts.draws_random_numbers  # its dropout
+    facts = Variant(target("infer"), CPU).facts
+    assert (facts.training, facts.optimizers, facts.parameter_types) == (False, (), ("float32",))

@@ -1,0 +1,67 @@
+"""Which combinations are tried, and which of them are the best."""
+
+from opscope.advise.applying import APPLYING
+from opscope.advise.changes import BY_NAME, CHANGES, class_of, fit_together, in_order
+from opscope.advise.search import best_of, first_tries, second_tries
+from opscope.advise.simulated import rounding
+from opscope.documents.advise import ErrorClass, Facts
+
+FACTS = Facts(
+    device="cuda", training=False, draws_random_numbers=False, modules=1, parameter_types=("float32",), convolutions=3,
+    attention_choices=1, compiled=False, optimizers=(), unfused_optimizers=0, kept_gradients=0, threads=4,
+)  # fmt: skip
+
+
+def test_every_change_can_be_made_and_says_what_to_write() -> None:
+    assert set(APPLYING) == set(BY_NAME)
+    assert len(BY_NAME) == len(CHANGES)
+    assert all(change.lines for change in CHANGES)
+    # What is less precise has arithmetic that can be simulated.
+    assert {one.name for one in CHANGES if rounding(one.name) is not None} == {
+        one.name for one in CHANGES if one.error_class is not ErrorClass.EXACT
+    }
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    refused = {change.name for change in CHANGES if change.refuses(FACTS) is not None}
+    assert refused == {"fused_optimizer", "set_to_none", "half_threads"}
+
+
+def test_first_each_alone_then_known_combinations() -> None:
+    possible = [change.name for change in CHANGES if change.refuses(FACTS) is None]
+    tries = first_tries(possible)
+    assert tries[: len(possible)] == [(name,) for name in possible]
+    assert ("sdpa", "tf32", "compile_reduce_overhead") in tries
+    assert len(set(tries)) == len(tries)
+    assert all(fit_together(names) and names == in_order(names) for names in tries)
+    assert first_tries(["compile"]) == [("compile",)]
+
+
+def test_the_best_of_each_class_is_the_shortest_of_the_fastest() -> None:
+    gains = {
+        ("compile",): 1.99,
+        ("compile", "inference_mode"): 2.0,
+        ("sdpa",): 1.01,
+        ("tf32", "compile"): 1.5,
+        ("autocast_bf16",): 0.7,
+    }
+    assert best_of(gains, 1.02) == {ErrorClass.EXACT: ("compile",), ErrorClass.TF32: ("tf32", "compile")}
+    assert best_of({("compile",): 1.01}, 1.02) == {}
+    assert class_of(("compile", "tf32")) is ErrorClass.TF32
+    assert class_of(("weights_fp16", "tf32")) is ErrorClass.BF16
+
+
+def test_then_what_lies_around_the_best() -> None:
+    gains = {
+        ("tf32",): 1.2,
+        ("sdpa",): 1.0,
+        ("compile",): 1.5,
+        ("compile_reduce_overhead",): 1.4,
+        ("channels_last",): 0.8,
+        ("tf32", "compile"): 2.0,
+    }
+    possible = ["sdpa", "tf32", "channels_last", "compile", "compile_reduce_overhead"]
+    tries = second_tries([("tf32", "compile")], possible, gains, 1.02, 10)
+    # Each part was tried alone. What alone costs time is not added; another of its slot takes a change's place.
+    assert set(tries) == {("sdpa", "tf32", "compile"), ("tf32", "compile_reduce_overhead")}
+    assert second_tries([("tf32", "compile")], possible, gains, 1.02, 1) == tries[:1]
