@@ -709,7 +709,7 @@ def test_a_recording_without_steps_speaks_of_the_recording(analyzed: Analyze) ->
     trace.operator("aten::mm", 0, 9_000, **{"Input Dims": [[4096, 4096]] * 2, "Input type": ["float"] * 2})
     trace.launched_kernel(FFMA, (1 * US, 3 * US), (5 * US, 5 * MS), grid=[1320, 1, 1])
     (finding, *_) = analyzed(trace).findings
-    assert finding.of_step is StepBasis.RECORDING
+    assert finding.of_step is StepBasis.ESTIMATED_RECORDING
     text = " ".join((finding.title, finding.derivation, *(fact.text for fact in finding.evidence)))
     assert "step" not in text
     assert "5.000 ms in the recording" in text
