@@ -17,11 +17,11 @@ from opscope.report.whatif_document import build_whatif
 def whatif(
     source: str | Path | Analysis,
     *,
-    finding: Sequence[str] = (),
-    remove: Sequence[str] = (),
+    finding: str | Sequence[str] = (),
+    remove: str | Sequence[str] = (),
     scale: Mapping[str, float] | None = None,
-    to_limit: Sequence[str] = (),
-    no_wait: Sequence[str] = (),
+    to_limit: str | Sequence[str] = (),
+    no_wait: str | Sequence[str] = (),
     overlap_collectives: bool = False,
     bandwidth: Mapping[str, float] | None = None,
     workers: float | None = None,
@@ -64,11 +64,11 @@ def whatif(
     analysis = _analysis(source)
     steps = _steps_of(analysis)
     asked = Asked(
-        finding=tuple(finding),
-        remove=tuple(remove),
+        finding=_names(finding),
+        remove=_names(remove),
         scale=tuple((scale or {}).items()),
-        to_limit=tuple(to_limit),
-        no_wait=tuple(no_wait),
+        to_limit=_names(to_limit),
+        no_wait=_names(no_wait),
         overlap_collectives=overlap_collectives,
         bandwidth=tuple((bandwidth or {}).items()),
         workers=workers,
@@ -78,6 +78,10 @@ def whatif(
     measured = Measured(analysis, step_time_ns=step_time_ns)
     changes = tuple(changes_asked(measured, steps, asked))
     return build_whatif(analysis.source.path, steps, changes, step_time_ns, as_recorded=as_recorded)
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _analysis(source: str | Path | Analysis) -> Analysis:

@@ -74,7 +74,8 @@ class WhatIfDocument(Struct, frozen=True, kw_only=True):
         as_recorded: whether the user asked for that.
         changed_ns: the step with all changes; null without changes, or where the replay gives no promise.
         unprofiled_ns: the step's time without a profiler, where that was measured or given; null elsewhere.
-        residual_share: the share of the replayed step that no record explains, along its critical path.
+        residual_share: the share of the replayed step that no record explains, along its critical path: as recorded, or
+            without what recording cost, whichever is more.
         no_promise: why no saving is given; null if savings are.
         changes: in the order in which they were applied.
         critical: the critical path of the step that changes start from, the longest part first; it adds up to

@@ -34,9 +34,12 @@ def build_whatif(
         as_recorded: whether changes start from the recorded step, with what recording cost.
     """
     base = Edit(steps)
-    replayed, share = base.step_ns, residual_share(base)
+    recorded = base
+    replayed = recorded.step_ns
     slow, base, fast = (base, base, base) if as_recorded else unprofiled_steps(steps, unprofiled_ns)
     start = base.step_ns
+    # With a quicker host the path may go through what the recorded one went around.
+    share = max(residual_share(edit) for edit in ((recorded,) if as_recorded else (recorded, base)))
     reason = _no_promise(steps.graph.step_ns, replayed, share) or _misses(start, None if as_recorded else unprofiled_ns)
     edit, rows, before = base.copy(), [], start
     for change in changes:
@@ -56,7 +59,7 @@ def build_whatif(
         replayed_ns=replayed,
         base_ns=start,
         base_low_ns=fast.step_ns,
-        base_high_ns=slow.step_ns,
+        base_high_ns=max(start, min(slow.step_ns, replayed)),
         as_recorded=as_recorded,
         changed_ns=changed,
         unprofiled_ns=unprofiled_ns,

@@ -30,7 +30,11 @@ def steps_in(trace: Trace) -> Steps:
 
 
 def batch_of(
-    rows: int, times_us: tuple[int, ...], names: tuple[str, ...] = ("aten::mm", "aten::relu"), width: int = 64
+    rows: int,
+    times_us: tuple[int, ...],
+    names: tuple[str, ...] = ("aten::mm", "aten::relu"),
+    width: int = 64,
+    of: str = "float",
 ) -> KinetoTrace:
     """Each of two steps: operators with a batch of some rows, each of whose kernels takes some time, and a wait."""
     built = KinetoTrace()
@@ -40,7 +44,7 @@ def batch_of(
         end = begin + 40 * US
         for place, (name, took) in enumerate(zip(names, times_us, strict=True)):
             at = begin + 10 * US * place
-            shapes = {"Input Dims": [[rows, width], []], "Input type": ["float", ""]} if rows else {}
+            shapes = {"Input Dims": [[rows, width], []], "Input type": [of, ""]} if rows else {}
             built.operator(name, at, 9 * US, **shapes)
             end = max(end, at + 8 * US)
             built.launched_kernel(f"kernel_{place}", (at + US, 5 * US), (end, took * US))
@@ -88,6 +92,7 @@ def test_no_call_gets_cheaper_than_what_was_seen(load: Load) -> None:
         (batch_of(8, (160, 60)), "no input differs in size"),
         (batch_of(0, (160, 60)), "needs traces with shapes"),
         (batch_of(16, (160, 60), width=192), "more than the batch changed"),
+        (batch_of(16, (160, 60), of="c10::BFloat16"), "aten::mm takes .*float.* here, .*BFloat16.* there"),
         (batch_of(16, (), ()), "no work of a device"),
     ],
 )

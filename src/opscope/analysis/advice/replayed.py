@@ -65,7 +65,8 @@ class Replayed:
         if residual_share(edit) > MOST_RESIDUAL:
             return None
         found = cls(steps, context.unprofiled_ns)
-        return found if found.meets_the_wall else None
+        # With a quicker host the path may go through what the recorded one went around.
+        return found if found.meets_the_wall and found.residual_share <= MOST_RESIDUAL else None
 
     @property
     def meets_the_wall(self) -> bool:
@@ -73,6 +74,11 @@ class Replayed:
         if self._wall is None:
             return True
         return abs(self._bases[Assumed.LIKELY].step_ns / self._wall - 1) <= MOST_MISSED
+
+    @property
+    def residual_share(self) -> float:
+        """The share of the step without a profiler that no record explains, along its critical path."""
+        return residual_share(self._bases[Assumed.LIKELY])
 
     @property
     def is_measured(self) -> bool:
@@ -119,6 +125,9 @@ class Replayed:
         saving = None if draft.remedy is None else self.saving_of(draft.remedy)
         if saving is None or draft.remedy is None:
             return draft
+        how = f"by replay: {draft.remedy.assumes}"
+        if saving.high > draft.most:
+            how += "; no more than the device idles in the recording"
         saving = saving.within(draft.most)
         # A replay knows nothing of work that slows other work down, or that fills the device only with it.
         if draft.beside and draft.alone:
@@ -126,7 +135,6 @@ class Replayed:
         elif draft.beside:
             low, high = min(saving.low, draft.saving.low), max(saving.high, draft.saving.high)
             saving = Range(low, high, saving.likely)
-        how = f"by replay: {draft.remedy.assumes}"
         return replace(draft, saving=saving, derivation=how, of_estimate_ns=self.estimate_ns)
 
     def together(self, remedies: Sequence[Remedy]) -> Together | None:

@@ -30,6 +30,7 @@ class _Call(Struct):
         name: the operator, or the kernel.
         operator: the operator's row, or -1.
         dims: the recorded sizes of its inputs.
+        types: their types.
         rows: the activities.
         time_ns: how long these take.
     """
@@ -37,6 +38,7 @@ class _Call(Struct):
     name: str
     operator: int
     dims: str | None
+    types: str | None
     rows: list[int]
     time_ns: int
 
@@ -86,7 +88,8 @@ def _calls_of(steps: Steps) -> Iterator[list[_Call]]:
     launch, owner = links.activity_launch[rows], links.activity_operator[rows]
     start, took = column(trace.activities, "start_ns")[rows], column(trace.activities, "duration_ns")
     launched = np.where(launch >= 0, np.append(column(trace.launches, "start_ns"), 0)[launch], start)
-    dims = inputs_of_activities(trace, links)["input_dims"].cast(pl.String).to_list()
+    inputs = inputs_of_activities(trace, links)
+    dims, types = (inputs[name].cast(pl.String).to_list() for name in ("input_dims", "input_types"))
     operators, kernels = trace.operators["name"], trace.activities["name"]
     order = np.lexsort((start, launched))
     for begin, end in steps.chosen.marks:
@@ -99,7 +102,7 @@ def _calls_of(steps: Steps) -> Iterator[list[_Call]]:
                 calls[-1].time_ns += int(took[row])
             else:
                 name = str(operators[operator] if operator >= 0 else kernels[row])
-                calls.append(_Call(name, operator, dims[row], [row], int(took[row])))
+                calls.append(_Call(name, operator, dims[row], types[row], [row], int(took[row])))
         yield calls
 
 
@@ -148,6 +151,9 @@ def _median_step(steps: list[list[_Call]]) -> list[_Call]:
 
 def _ratio(text: str, pairs: list[tuple[_Call, _Call]]) -> float:
     """Return how many times as large the other trace's batch is, by the sizes of inputs that differ."""
+    odd = next(((a, b) for a, b in pairs if a.types and b.types and a.types != b.types), None)
+    if odd is not None:
+        raise UsageError(f"{text}: {odd[0].name} takes {odd[0].types} here, {odd[1].types} there")
     ratios: Counter[float] = Counter()
     for one, other in pairs:
         ratios.update(b / a for a, b in zip(_sizes(one.dims), _sizes(other.dims), strict=False) if a != b and a and b)

@@ -1,7 +1,6 @@
 """Changes that a user names, as edits of a graph: which work they are about, and what becomes of it."""
 
 import fnmatch
-import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -53,9 +52,11 @@ def scale(steps: Steps, pattern: str, factor: float) -> Change:
     """Let the device's work of some operators, or kernels of some name, take a multiple of its time.
 
     Raises:
-        UsageError: the trace has neither.
+        UsageError: the trace has neither, or the factor is none.
     """
     text = f"--scale {pattern}={factor:g}"
+    if factor != 0:
+        above_zero(text, factor)
     activities = _work(steps, pattern, text)
     return Change(
         text,
@@ -166,6 +167,8 @@ def bandwidth(steps: Steps, link: str, factor: float, rows: Sequence[LimitRow]) 
     """
     text, activities = f"--bandwidth {link}={factor:g}x", steps.trace.activities
     above_zero(text, factor)
+    if link not in LINKS:
+        raise UsageError(f"{text}: there is no such link; there are: {', '.join(LINKS)}")
     if link == "memory":
         limited = {_key(row) for row in rows if row.limited_by == LimitedBy.MEMORY}
         chosen = np.flatnonzero([key in limited for key in _keys(steps)])
@@ -197,11 +200,14 @@ def above_zero(text: str, factor: float) -> float:
     """Return a factor that a change can have.
 
     Raises:
-        UsageError: it is not a finite number above 0.
+        UsageError: it is not above 0, or absurdly large or small.
     """
-    if not 0 < factor < math.inf:
-        raise UsageError(f"{text}: a factor is a number above 0, not {factor:g}")
+    if not 1 / _LARGEST <= factor <= _LARGEST:
+        raise UsageError(f"{text}: a factor is a number above 0, and at most a million, not {factor:g}")
     return factor
+
+
+_LARGEST: Final = 1e6  # what is meant is far below, and sums of larger times do not fit into 64 bits
 
 
 def _matches(pattern: str) -> Callable[[str], bool]:

@@ -197,6 +197,7 @@ function whatIf(data) {
     if (!choices) return null;
     const { positions, step_ns: steps } = choices;
     const base = steps[0];
+    const whole = data.document.step_count ? "a step" : "of the recording";
     const longest = most(1, steps);
     const width = (ns) => `${((100 * Math.max(ns, 0)) / longest).toFixed(3)}%`;
     const left = el("span", { class: "piece left" });
@@ -213,8 +214,8 @@ function whatIf(data) {
         add(said, [
             figure(step, formatNs, { data: { figure: "changed step" } }),
             step === base
-                ? " a step, without the profiler"
-                : ` of ${formatNs(base)} a step: ${formatNs(Math.abs(base - step))} ${step < base ? "less" : "more"} (${formatShare(Math.abs(base - step), base)})`,
+                ? ` ${whole}, without the profiler`
+                : ` of ${formatNs(base)} ${whole}: ${formatNs(Math.abs(base - step))} ${step < base ? "less" : "more"} (${formatShare(Math.abs(base - step), base)})`,
         ]);
     };
     const sliders = choices.findings.map((id, place) => {
@@ -251,7 +252,7 @@ function whatIf(data) {
             choices.measured
                 ? "Recorded steps, replayed; savings are of the step that was measured without the profiler."
                 : "Recorded steps, replayed without what recording cost the host. That is estimated: no step was measured without the profiler.",
-            " Low, likely and high are what each finding assumes (see how its saving follows); changes act on what those above them left.",
+            " Low, likely and high are what each finding assumes (see how its saving follows); changes act on what those above them left. Findings that change the same work as one above, or that no replay tells, have no slider.",
         ),
     );
 }
