@@ -10,8 +10,6 @@ from multiprocessing.connection import Connection
 from statistics import median
 from typing import Final, TypeVar
 
-from msgspec import Struct
-
 from opscope.advise.messages import Broken, Built, Job, Time
 from opscope.base.errors import OpscopeError
 
@@ -159,14 +157,6 @@ class Session:
         for worker in list(workers):
             worker.close()
             self._open.remove(worker)
-
-
-class Ratio(Struct, frozen=True):
-    """How many times as fast a variant is; an interval of 95 %, None with fewer than six rounds."""
-
-    median: float
-    low: float | None
-    high: float | None
 
 
 def enter(job: Job, connection: Connection) -> None:
