@@ -1,6 +1,7 @@
 """The critical path: the moments and edges that make a step as long as it is."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -35,8 +36,36 @@ class PathPart(Struct, frozen=True):
 
 def critical_path(edit: Edit) -> tuple[PathPart, ...]:
     """Return what the steps' time is spent on along their critical paths, the longest first; it adds up to the step."""
-    graph, times, late_by, names = edit.graph, edit.times, edit.late, _Names(edit)
+    names = _Names(edit)
     parts: dict[tuple[str, str], int] = defaultdict(int)
+    for piece in _pieces(edit):
+        parts[ADDED, "added"] += piece.added
+        parts[UNEXPLAINED, "residual"] += piece.unexplained
+        # A path that leads back to before the step belongs to it from its beginning on.
+        parts[(BEFORE, "before") if piece.edge is None else names.of(piece.edge)] += piece.ns
+    found = (PathPart(name, kind, ns / edit.graph.count) for (name, kind), ns in parts.items() if ns)
+    return tuple(sorted(found, key=lambda part: (-part.ns, part.name, part.kind)))
+
+
+class _Piece(Struct, frozen=True):
+    """A piece of a path, from one moment back to the one that it waited for, in nanoseconds.
+
+    Attributes:
+        edge: why it waited; None if only what was before the steps held it.
+        ns: how long.
+        unexplained: by how much the moment came later than that, for no known reason.
+        added: by how much a change made it come later.
+    """
+
+    edge: int | None
+    ns: int
+    unexplained: int
+    added: int
+
+
+def _pieces(edit: Edit) -> Iterator[_Piece]:
+    """Go along the critical paths of all steps, from their ends back."""
+    graph, times, late_by = edit.graph, edit.times, edit.late
     for span in graph.spans:
         begin, moment = int(times[span.start]), max(span.ends, key=lambda end: times[end])
         reached = int(times[moment])  # the path's time from here on is named
@@ -44,20 +73,14 @@ def critical_path(edit: Edit) -> tuple[PathPart, ...]:
             arrival = int(times[moment] - late_by[moment])
             late = min(reached, int(times[moment])) - min(reached, max(arrival, begin))
             added = min(late, int(edit.added[moment]))
-            parts[ADDED, "added"] += added
-            parts[UNEXPLAINED, "residual"] += late - added
             reached -= late
             edge = _holding(edit, times, moment, arrival)
             source = span.start if edge is None else int(graph.source[edge])
-            # A path that leads back to before the step belongs to it from its beginning on.
-            part = (BEFORE, "before") if edge is None else names.of(edge)
             # Work may begin before the end of what it waits for.
             since = min(reached, max(int(times[source]), begin))
-            parts[part] += reached - since
+            yield _Piece(edge, reached - since, late - added, added)
             reached = since
             moment = source if times[source] > begin else span.start
-    found = (PathPart(name, kind, ns / graph.count) for (name, kind), ns in parts.items() if ns)
-    return tuple(sorted(found, key=lambda part: (-part.ns, part.name, part.kind)))
 
 
 def _holding(edit: Edit, times: Ints, moment: int, arrival: int) -> int | None:
@@ -107,9 +130,9 @@ def path_by_kind(parts: tuple[PathPart, ...]) -> dict[str, float]:
 
 def residual_share(edit: Edit) -> float:
     """Return the share of the step that no edge explains, along its critical path."""
-    step = edit.step_ns
-    ns = sum(part.ns for part in critical_path(edit) if part.name == UNEXPLAINED)
-    return float(np.clip(ns / step, 0, 1)) if step else 0.0
+    whole = edit.step_ns * edit.graph.count
+    ns = sum(piece.unexplained for piece in _pieces(edit))
+    return float(np.clip(ns / whole, 0, 1)) if whole else 0.0
 
 
 _UNBOUND: Final = 1 << 61
