@@ -33,6 +33,16 @@ def infer():
 def broken():
     raise RuntimeError("no weights here")
 
+def runs_out():
+    batches = iter(range(8))
+    model = torch.nn.Linear(4, 4)
+
+    def step():
+        next(batches)
+        return model(torch.ones(2, 4))
+
+    return step
+
 def ends():
     os._exit(7)
 """
@@ -88,6 +98,7 @@ def test_what_would_be_tried(file: Path) -> None:
     ("words", "says", "code"),
     [
         (("{file}:broken",), "does not run as written: RuntimeError: no weights here", 1),
+        (("{file}:runs_out",), "as written fails while it is timed: StopIteration", 1),
         (("{file}:ends",), "the process ended with code 7", 1),
         (("{file}:infer", "--only", "magic"), "is not one of", 2),
         (("{file}",), "name a function in it that returns a step", 2),

@@ -157,10 +157,17 @@ class _Trying:
             self._say(f"{what}: {len(tries) - len(left) - len(now)} of {len(tries)}")
             workers = self._session.build([replace(self._job, changes=names) for names in now])
             running = [worker for worker in workers if worker.broken is None]
-            self._session.time([*written, *running], _FIRST_ROUNDS, _TURN_S)
+            self._time(written, running, _FIRST_ROUNDS)
             for worker in workers:
                 self._known[worker.job.changes] = _measured(written[0], worker)
             self._session.close(workers)
+
+    def _time(self, written: Sequence[Worker], others: Sequence[Worker], rounds: int) -> None:
+        self._session.time([*written, *others], rounds, _TURN_S)
+        for worker in written:
+            if worker.broken is not None:
+                said = f"as written fails while it is timed: {worker.broken.reason}"
+                raise AdviseError(f"{self._plan.configuration.target} {said}")
 
     def _gains(self) -> dict[Names, float]:
         return {names: known.gain.median for names, known in self._known.items() if known.gain is not None}
@@ -203,7 +210,7 @@ class _Trying:
         base, twin = self.as_written()
         workers = self._session.build([replace(self._job, changes=names) for names in finalists])
         running = [worker for worker in workers if worker.broken is None]
-        self._session.time([base, twin, *running], _LAST_ROUNDS, _TURN_S)
+        self._time([base, twin], running, _LAST_ROUNDS)
         self.base_ns, self.base_first_s = median_interval(base.blocks).median, base.built.first_s if base.built else 0.0
         for worker in workers:
             self._known[worker.job.changes] = _measured(base, worker)
