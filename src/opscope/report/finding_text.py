@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from opscope.base.text import printable
 from opscope.base.units import format_ns
-from opscope.documents.findings import Finding, StepBasis, Together, Where
+from opscope.documents.findings import Finding, Together, Where
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section
 
 _ALIKE = 0.02  # of the step: a smaller difference is not worth a line
@@ -25,12 +25,9 @@ def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
 def together_line(together: Together) -> Inline:
     """Return the line with what findings save together."""
     left, whole = format_ns(max(together.of_step_ns - together.likely_ns, 0.0)), format_ns(together.of_step_ns)
-    what = "recording" if together.of_step is StepBasis.ESTIMATED_RECORDING else "step"
-    measured = together.of_step is StepBasis.UNPROFILED
-    step = "" if measured else f" that the {what} would take without the profiler"
     return (
         f"All of these together ({', '.join(together.findings)}): likely {format_ns(together.likely_ns)}, "
-        f"{together.saving}; {left} of {whole}{step} would be left, by replay.",
+        f"{together.saving}; {left} of {whole} would be left, by replay.",
     )
 
 
