@@ -82,9 +82,11 @@ def _launched() -> float:
     try:
         # The program's name, in brackets, may hold blanks. Field 19 after it is the start, in clock ticks since boot.
         fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-        return time.time() - (uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
-    except (OSError, ValueError, IndexError):
+        # When the system was started is a whole second, the same for whoever asks: from the time of asking and the time
+        # since then, two ranks would compute two times.
+        started = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+        return int(started.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, StopIteration):
         return time.time()
 
 
