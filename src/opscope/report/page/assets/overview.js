@@ -252,7 +252,8 @@ function whatIf(data) {
             choices.measured
                 ? "Recorded steps, replayed; savings are of the step that was measured without the profiler."
                 : "Recorded steps, replayed without what recording cost the host. That is estimated: no step was measured without the profiler.",
-            " Low, likely and high are what each finding assumes (see how its saving follows); changes act on what those above them left. Findings that change the same work as one above, or that no replay tells, have no slider.",
+            " Low, likely and high are what each finding assumes (see how its saving follows); changes act on what those above them left.",
+            " Findings that change the same work as one above, or that no replay tells, have no slider.",
         ),
     );
 }
