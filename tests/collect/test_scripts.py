@@ -260,7 +260,8 @@ def test_steps_of_many_kinds_are_found_and_timed_before_any_profiler(kind: str, 
     assert "run twice" not in document["capture"]["steady_state"]
     assert document["measurement"]["wall"]["count"] >= 10
     assert document["step_count"] == 3
-    assert log.count("profiler_start") <= 1
+    # Once; but a new generation, or an evaluation, that begins meanwhile ends that attempt, and there are three.
+    assert log.count("profiler_start") <= (3 if kind in ("tokens", "evaluation_first") else 1)
     steady = next(check for check in document["trust"]["checks"] if check["name"] == "steady_steps")
     if kind == "bursts":
         assert steady["verdict"] == "warn"
