@@ -1,10 +1,8 @@
 """Decides, while a script runs, which of its steps are its steady state, times them, and profiles a few.
 
-A step lies between two boundaries: ends of an optimizer's outermost ``step()``, or beginnings of outermost module
-calls, of replays of CUDA graphs, or of named ranges. Each kind is a separate stream, and kinds are ranked: while steps
-of a better kind may still come, those of a lower kind are only counted. A repetition that has settled (durations alike,
-nothing compiled meanwhile) is timed before any profiler is started in the process, and then profiled. If a run ends too
-soon for that, or has no boundaries, another run records from the beginning.
+A repetition that has settled (durations alike, nothing compiled meanwhile) is timed before any profiler is started in
+the process, and then profiled. If a run ends too soon for that, or has no boundaries, another run records from the
+beginning.
 """
 
 import os
@@ -20,7 +18,7 @@ from typing import Any, Final
 
 from opscope.base.threads import waited_for_cpu_ns
 from opscope.collect.script.clock import CycleClock
-from opscope.collect.script.follower import Follower, Place
+from opscope.collect.script.finder import CYCLES_OF_OTHERS, StepFinder
 from opscope.collect.script.found import Found
 from opscope.collect.script.generations import PATIENCE_S, Generations
 from opscope.collect.script.own_profiler import OwnProfiler
@@ -30,28 +28,21 @@ from opscope.collect.script.questions import (
     capturing,
     compiled_graphs,
     compiling,
-    grad_enabled,
     on_device,
     profiler_running,
-    shapes_of,
 )
-from opscope.collect.script.ranking import RANKED, Expected, next_run, what
-from opscope.collect.script.step_events import LEVELS, Identities, Stream
-from opscope.collect.script.updates import Updates
+from opscope.collect.script.ranking import next_run, what
+from opscope.collect.script.step_events import Stream
 from opscope.collect.script.windows import EarlyWindow
 from opscope.record.configuration import CaptureOptions
 from opscope.record.step_kinds import ScriptRun, StepKind
 
-_CYCLES: Final = {StepKind.TRAINING: 3}  # how many must be seen before a repetition is believed
-_CYCLES_OF_OTHERS: Final = 6  # the same for kinds of steps that _CYCLES does not name
-_MOST_CALLS: Final = 256  # module calls within a step that are compared
 _ATTEMPTS: Final = 3  # how often profiling is tried when something interrupts it
 _ENDINGS: Final = 3  # how often a script is asked to end
 _PATIENCE_AT_THE_END_S: Final = 30.0  # from the first time it is asked
 _NO_BOUNDARY_S: Final = 60.0  # after this time without any, a program is taken for one without boundaries
 _NO_BOUNDARY_ON_DEVICE_S: Final = 15.0  # the same for a program that works on a GPU
 _ALLOCATIONS: Final = 1_000  # of device memory: only with more is a program on a GPU taken for one without boundaries
-_ORDER_OF_UPDATE: Final = 2  # the index, in a call's first key, of whether parameters were updated before the call
 
 _DRIVER: Final = Path("/dev/nvidiactl")  # is there where NVIDIA's driver is
 
@@ -71,8 +62,8 @@ class EnoughMeasured(SystemExit):  # not an error: it ends the script as sys.exi
     """Ends the script at the boundary of a step, so that its ``finally`` blocks and exit functions run."""
 
 
-class Watcher:
-    """Decides by the events of the main thread; an `opscope.collect.script.signals.Listener`.
+class Watcher(StepFinder):
+    """Decides by the events of the main thread.
 
     Attributes:
         found: what was found and measured so far.
@@ -103,34 +94,22 @@ class Watcher:
             run_on: whether the script then runs on to its own end, instead of being ended.
             progress: called with the name of a phase when it begins.
         """
-        self.found, self.phase = Found(), Phase.WATCH
-        self.active = True
+        super().__init__(run or ScriptRun())
+        self.phase = Phase.WATCH
         self.again: ScriptRun | None = None
-        self._run = run or ScriptRun()
         self._options, self._done = options, done
         self._run_on, self._progress = run_on, progress
-        self._pid, self._main = os.getpid(), threading.main_thread().ident
-        self._labels: dict[tuple[StepKind, Hashable], str] = {}  # kind and key of any level -> name of the event
-        self._names, self._updates = Identities(), Updates()
-        self._streams = {kind: Stream(kind) for kind in RANKED}
-        self._calls: list[int] = []  # numbers of the modules called since the last optimizer's step
-        self._expected = Expected(self._run, self._streams)
-        self._stream: Stream | None = None  # the stream whose repetition is followed; None while none is
-        self._pattern: Pattern | None = None
-        self._level = 0  # of the repetition: an index into LEVELS
-        self._follower: Follower | None = None
+        self._pid = os.getpid()
         self._generations: Generations | None = None  # of module calls without an optimizer
         self._taken_at = 0.0
-        # _cycle_began is 0 while the running cycle was not seen from its start; _graphs counts compiled graphs.
-        self._cycle_began, self._graphs, self._attempts = 0, 0, 0
+        self._graphs, self._attempts = 0, 0  # _graphs counts compiled graphs
         self._settling: list[int] = []  # durations of cycles since the last interruption or compilation
         self._clock: CycleClock | None = None
         self._waited: int | None = None  # how long threads had waited for a core when timing began
         self._passes = Passes(options, trace, light)
         self._early = EarlyWindow(options, trace)
         self._own = OwnProfiler(trace)
-        # _raised: how often the script was asked to end. _busy: the watcher is at work, so what it calls is no event.
-        self._raised, self._busy = 0, False
+        self._raised = 0  # how often the script was asked to end
 
     @property
     def _unseen(self) -> bool:
@@ -172,149 +151,50 @@ class Watcher:
         if self._run.records and (torch.version.cuda is None or not _DRIVER.exists()):
             self._start_early()
 
-    def optimizer_made(self, optimizer: Any) -> None:
-        """Note that an optimizer was set up."""
-        self._expected.optimizer_made(optimizer)
-
-    def optimizer_stepped(self, optimizer: Any) -> None:
-        """Take the end of an outermost ``step()``, which is a boundary."""
-        now = time.perf_counter_ns()
-        if not self._listens(StepKind.TRAINING):
-            return
-        number, name = self._names.of(optimizer)
-        keys = ((number, tuple(self._calls)), number, name)  # one per level
-        self._calls.clear()
-        self._close(self._streams[StepKind.TRAINING], keys, f"{name}.step", now)
-
-    def module_called(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Take the beginning of an outermost module call, which is a boundary."""
-        now = time.perf_counter_ns()
-        if self._stream is None or self._stream.kind is StepKind.TRAINING:
-            number = self._names.of(module)[0]
-            if len(self._calls) < _MOST_CALLS:
-                self._calls.append(number)
-        kind = StepKind.CALLS if module.training and grad_enabled() else StepKind.EVALUATION
-        if not self._listens(kind):
-            return
-        number, name = self._names.of(module)
-        # Updates tell training whose optimizer is not observed. Where a kind of steps is asked for, they do not matter.
-        counts = kind is StepKind.CALLS and self._run.wanted.kind is None
-        updated = counts and self._updates.since_last(number, module)
-        self._begins(kind, ((number, shapes_of(arguments, named), updated), (number, updated), name), name, now)
-
-    def graph_replayed(self, graph: Any) -> None:
-        """Take the beginning of a replay of a CUDA graph outside of any module's call, which is a boundary."""
-        now = time.perf_counter_ns()
-        if self._listens(StepKind.REPLAYS):
-            number, name = self._names.of(graph)
-            self._begins(StepKind.REPLAYS, (number, number, name), name, now)
-
-    def range_begins(self, name: str) -> None:
-        """Take the beginning of a named range, which is a boundary if steps are ranges of this name."""
-        now = time.perf_counter_ns()
-        if name == self._run.wanted.annotation and self._listens(StepKind.ANNOTATION):
-            self._begins(StepKind.ANNOTATION, (name, name, name), name, now)
-
     def profiler_prepares(self, profiler: Any) -> None:
         """Make way for a profiler of the script's own that is about to start: PyTorch can run one at a time."""
         if self._passes.owns(profiler) or self._early.starting or not self.active:
             return
         self._own.started(profiler)
         if self.phase is Phase.TIME:  # steps under a profiler are slower
-            self._watch_again()
+            self._look_again()
         if not self._passes.running and not self._early.running:
             return
         self.found.notes.append("The script started a profiler of its own, and this one gave way")
         self._early.stop()
         if self.phase is Phase.RECORD:
             self._passes.abandon()
-            self._watch_again()
+            self._look_again()
 
     def trace_exported(self, profiler: Any, path: Any) -> None:
         """Note that a profiler has written its trace."""
         if self.active and self.phase is not Phase.DONE:
             self._own.exported(profiler, path)
 
-    # ---------------------------------------------------------------- boundaries
+    # ---------------------------------------------------------------- following
 
-    def _listens(self, kind: StepKind) -> bool:
-        """Tell whether events of a kind matter now: all kinds until steps are chosen, then theirs and better ones."""
-        if not self.active or self._busy or self.phase is Phase.DONE:
-            return False
-        if self._stream is not None and kind is not self._stream.kind:
-            # Once profiling is about to begin, not even better steps change the choice.
-            better = kind is StepKind.TRAINING and self._run.wanted.kind is None
-            if not better or self.phase in (Phase.READY, Phase.RECORD):
-                return False
-        return threading.get_ident() == self._main and not capturing()
+    @property
+    def _is_over(self) -> bool:
+        return self.phase is Phase.DONE
 
-    def _begins(self, kind: StepKind, keys: tuple[Hashable, ...], name: str, now: int) -> None:
-        """Take the beginning of an event, which ends the event of its kind that began before."""
-        stream = self._streams[kind]
-        before, stream.open = stream.open, (keys, name)
-        if before is not None:
-            self._close(stream, *before, now, upcoming=keys[1])
-        elif self._run.records and not self._early.began and on_device():
+    @property
+    def _has_chosen(self) -> bool:
+        return self.phase in (Phase.READY, Phase.RECORD)  # profiling is about to begin, or has begun
+
+    def _is_hindered(self) -> bool:
+        # While a profiler of the script's own runs, nothing could be timed or profiled.
+        return profiler_running() and not self._early.running
+
+    def _first_begins(self) -> None:
+        if self._run.records and not self._early.began and on_device():
             self._start_early()
 
-    def _close(
-        self, stream: Stream, keys: tuple[Hashable, ...], name: str, now: int, upcoming: Hashable = None
-    ) -> None:
-        self._busy = True
-        try:
-            if self._stream is not None and stream is not self._stream:
-                self._watch_again()  # an optimizer steps after all, and its steps are the better ones
-            stream.events.add(keys, now)
-            if self._stream is None:
-                for key in keys:
-                    self._labels.setdefault((stream.kind, key), name)
-                self._look(stream)
-            else:
-                self._follow(keys, upcoming, now)
-            if self._clock is not None:
-                self._clock.leave_out(now)  # the watcher's own work is no part of the script's step
-        finally:
-            self._busy = False
-        self._end_script()
-
-    # ---------------------------------------------------------------- finding
-
-    def _look(self, stream: Stream) -> None:
+    def _looks(self, stream: Stream) -> None:
         if stream.kind is self._run.wanted.kind:
             self._early.mark(stream.kind)
-        if not self._may_take(stream):
-            return
-        repetition = stream.events.repetition(_CYCLES.get(stream.kind, _CYCLES_OF_OTHERS))
-        # While a profiler of the script's own runs, nothing could be timed or profiled.
-        if repetition is None or (profiler_running() and not self._early.running):
-            return
-        self._take(stream, *repetition)
 
-    def _may_take(self, stream: Stream) -> bool:
-        if not self._expected.wants(stream.kind):
-            return False
-        if not self._expected.better_than(stream.kind):
-            return True
-        # The better steps may be these calls themselves: training whose optimizer's step is not observed.
-        unheard = stream.kind is StepKind.CALLS and not self._streams[StepKind.TRAINING].events.count
-        return unheard and self._updated_lately(stream)
-
-    def _updated_lately(self, stream: Stream) -> bool:
-        """Tell whether parameters change between calls without an observed step, as with a compiled optimizer."""
-        calls = stream.events.keys[0]
-        return sum(bool(key[_ORDER_OF_UPDATE]) for key in calls[-_MOST_CALLS:]) >= _CYCLES[StepKind.TRAINING]  # type: ignore[index]
-
-    def _take(self, stream: Stream, level: int, pattern: Pattern) -> None:
-        """Take a repetition as the steps of the script, and let it settle."""
-        self._stream, self._level, self._pattern = stream, level, pattern
-        self._follower = Follower(pattern, level)
-        found = self.found
-        found.kind, found.source, found.level = stream.kind, what(stream.kind), LEVELS[level]
-        if stream.kind is StepKind.CALLS and self._updated_lately(stream):
-            found.kind = StepKind.TRAINING
-        found.pattern = [self._labels[stream.kind, key] for key in pattern.keys]
-        found.events = pattern.period
-        found.first, found.seen = pattern.first + stream.events.dropped, pattern.count
+    def _taken(self, stream: Stream, pattern: Pattern) -> None:
+        """Let the steps settle."""
         if stream.kind in (StepKind.CALLS, StepKind.EVALUATION):  # calls may be those of a loop of tokens
             self._generations = Generations(stream.events.keys[0], pattern.first)
         self._taken_at = time.monotonic()
@@ -322,30 +202,23 @@ class Watcher:
         self.phase, self._graphs = Phase.SETTLE, compiled_graphs()
         self._progress("settling")
         self._settling.clear()
-        self._cycle_began = time.perf_counter_ns() if (pattern.end - pattern.first) % pattern.period == 0 else 0
 
-    # ---------------------------------------------------------------- following
-
-    def _follow(self, keys: tuple[Hashable, ...], upcoming: Hashable, now: int) -> None:
-        """Compare an event with the one that the repetition predicts."""
-        assert self._follower is not None
+    def _follows(self, keys: tuple[Hashable, ...]) -> None:
         if self._generations is not None:
             self._generations.call(keys[0])
-        place = self._follower.event(keys, upcoming)
-        if place is Place.LOST:
-            self._lost()
-        elif place is Place.START:
-            self._begin_cycle(now)
-        elif place is Place.CYCLE:
-            self._end_cycle(now)
+
+    def _leave_out(self, since: int) -> None:
+        if self._clock is not None:
+            self._clock.leave_out(since)
+
+    def _heard(self) -> None:
+        self._end_script()
 
     def _begin_cycle(self, now: int) -> None:
-        """Begin a cycle after something other than a whole cycle."""
         if self.phase is Phase.READY:
             self._start()
         elif self.phase is Phase.TIME and self._clock is not None:
             self._clock.start(now)
-        self._cycle_began = time.perf_counter_ns()
 
     def _end_cycle(self, now: int) -> None:
         if self.phase is Phase.SETTLE:
@@ -356,7 +229,6 @@ class Watcher:
             self._start()
         elif self._passes.cycle(now - self._cycle_began):
             self._profiled()
-        self._cycle_began = time.perf_counter_ns()  # not `now`: what was done here belongs to no cycle
 
     def _settle(self, now: int) -> None:
         graphs = compiled_graphs()
@@ -436,7 +308,6 @@ class Watcher:
             self.found.waited_for_cpu_ns = max(0, waited - self._waited)
 
     def _lost(self) -> None:
-        """Handle an event that was not predicted: something else comes in between, or this was no repetition."""
         assert self._stream is not None
         assert self._follower is not None
         # No further attempt will follow: what was recorded is better than nothing.
@@ -452,7 +323,7 @@ class Watcher:
             self.phase = Phase.READY
         if not self._follower.may_resume or self._attempts >= _ATTEMPTS:
             self._stream.events.broke(self._level)
-            self._watch_again()
+            self._look_again()
             return
         # The repetition may resume: keep it, but drop the interrupted cycle.
         self._cycle_began = 0
@@ -460,12 +331,10 @@ class Watcher:
         if self._clock is not None:
             self._clock.skip()
 
-    def _watch_again(self) -> None:
-        self.phase, self._stream, self._pattern, self._follower, self._clock = Phase.WATCH, None, None, None, None
-        self._attempts, self._generations = 0, None
-        found = self.found
-        found.wall_ns, found.profiled_ns, found.pattern = [], [], []
-        found.kind, found.source, found.untimed = StepKind.RUN, None, None
+    def _look_again(self) -> None:
+        super()._look_again()
+        self.phase, self._clock, self._attempts, self._generations = Phase.WATCH, None, 0, None
+        self.found.wall_ns, self.found.profiled_ns, self.found.untimed = [], [], None
 
     # ---------------------------------------------------------------- profiling
 
@@ -488,7 +357,7 @@ class Watcher:
         if self.found.kind is StepKind.TRAINING:
             chosen.add(StepKind.CALLS)  # a step of training is made of module calls
         seen = [stream.seen() for kind, stream in self._streams.items() if kind not in chosen]
-        self.found.also = tuple(one for one in seen if one is not None and one.count >= _CYCLES_OF_OTHERS)
+        self.found.also = tuple(one for one in seen if one is not None and one.count >= CYCLES_OF_OTHERS)
         self._done(self.found)
 
     # ---------------------------------------------------------------- programs without boundaries
@@ -603,10 +472,10 @@ class Watcher:
             self._profiled()
             return
         self._passes.abandon()
-        # Read before _watch_again, which drops the clock: another run takes these times over.
+        # Read before _look_again, which drops the clock: another run takes these times over.
         timed = [] if self._clock is None else self._clock.durations_ns()
         by_device = self._clock is not None and self._clock.on_device
-        self._watch_again()
+        self._look_again()
         self._close_open_calls()
         self._early.stop()
         if self._own.was_used and failure is None and (taken := self._own.kept()) is not None:

@@ -1,0 +1,251 @@
+"""Finds, while a script runs, which of its events bound its steps, and follows them. What is done then, others decide.
+
+A step lies between two boundaries: ends of an optimizer's outermost ``step()``, or beginnings of outermost module
+calls, of replays of CUDA graphs, or of named ranges. Each kind is a separate stream, and kinds are ranked: while steps
+of a better kind may still come, those of a lower kind are only counted.
+"""
+
+import threading
+import time
+from collections.abc import Hashable
+from typing import Any, Final
+
+from opscope.collect.script.follower import Follower, Place
+from opscope.collect.script.found import Found
+from opscope.collect.script.period import Pattern
+from opscope.collect.script.questions import capturing, grad_enabled, profiler_running, shapes_of
+from opscope.collect.script.ranking import RANKED, Expected, what
+from opscope.collect.script.step_events import LEVELS, Identities, Stream
+from opscope.collect.script.updates import Updates
+from opscope.record.step_kinds import ScriptRun, StepKind
+
+_CYCLES: Final = {StepKind.TRAINING: 3}  # how many must be seen before a repetition is believed
+CYCLES_OF_OTHERS: Final = 6  # the same for kinds of steps that _CYCLES does not name
+_MOST_CALLS: Final = 256  # module calls within a step that are compared
+_ORDER_OF_UPDATE: Final = 2  # the index, in a call's first key, of whether parameters were updated before the call
+
+
+class StepFinder:
+    """Finds steps by the events of the main thread; an `opscope.collect.script.signals.Listener`.
+
+    Attributes:
+        found: what was found so far.
+        active: False where events are no longer those of the script, as in its forked children and after its end.
+    """
+
+    def __init__(self, run: ScriptRun) -> None:
+        """Begin to look for steps.
+
+        Args:
+            run: which steps are wanted, and how long to wait for better ones.
+        """
+        self.found = Found()
+        self.active = True
+        self._run = run
+        self._main = threading.main_thread().ident
+        self._labels: dict[tuple[StepKind, Hashable], str] = {}  # kind and key of any level -> name of the event
+        self._names, self._updates = Identities(), Updates()
+        self._streams = {kind: Stream(kind) for kind in RANKED}
+        self._calls: list[int] = []  # numbers of the modules called since the last optimizer's step
+        self._expected = Expected(run, self._streams)
+        self._stream: Stream | None = None  # the stream whose repetition is followed; None while none is
+        self._level = 0  # of the repetition: an index into LEVELS
+        self._follower: Follower | None = None
+        self._cycle_began = 0  # 0 while the running cycle was not seen from its start
+        self._busy = False  # whether the finder is at work, so that what it calls is no event
+
+    # ---------------------------------------------------------------- signals
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """Note that an optimizer was set up."""
+        self._expected.optimizer_made(optimizer)
+
+    def optimizer_stepped(self, optimizer: Any) -> None:
+        """Take the end of an outermost ``step()``, which is a boundary."""
+        now = time.perf_counter_ns()
+        if not self._listens(StepKind.TRAINING):
+            return
+        number, name = self._names.of(optimizer)
+        keys = ((number, tuple(self._calls)), number, name)  # one per level
+        self._calls.clear()
+        self._close(self._streams[StepKind.TRAINING], keys, f"{name}.step", now)
+
+    def module_called(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Take the beginning of an outermost module call, which is a boundary."""
+        now = time.perf_counter_ns()
+        if self._stream is None or self._stream.kind is StepKind.TRAINING:
+            number = self._names.of(module)[0]
+            if len(self._calls) < _MOST_CALLS:
+                self._calls.append(number)
+        kind = StepKind.CALLS if module.training and grad_enabled() else StepKind.EVALUATION
+        if not self._listens(kind):
+            return
+        number, name = self._names.of(module)
+        # Updates tell training whose optimizer is not observed. Where a kind of steps is asked for, they do not matter.
+        counts = kind is StepKind.CALLS and self._run.wanted.kind is None
+        updated = counts and self._updates.since_last(number, module)
+        self._begins(kind, ((number, shapes_of(arguments, named), updated), (number, updated), name), name, now)
+
+    def graph_replayed(self, graph: Any) -> None:
+        """Take the beginning of a replay of a CUDA graph outside of any module's call, which is a boundary."""
+        now = time.perf_counter_ns()
+        if self._listens(StepKind.REPLAYS):
+            number, name = self._names.of(graph)
+            self._begins(StepKind.REPLAYS, (number, number, name), name, now)
+
+    def range_begins(self, name: str) -> None:
+        """Take the beginning of a named range, which is a boundary if steps are ranges of this name."""
+        now = time.perf_counter_ns()
+        if name == self._run.wanted.annotation and self._listens(StepKind.ANNOTATION):
+            self._begins(StepKind.ANNOTATION, (name, name, name), name, now)
+
+    def profiler_prepares(self, profiler: Any) -> None:
+        """Do nothing; a profiler of the script's own is about to start."""
+
+    def trace_exported(self, profiler: Any, path: Any) -> None:
+        """Do nothing; a profiler has written its trace."""
+
+    # ---------------------------------------------------------------- boundaries
+
+    def _listens(self, kind: StepKind) -> bool:
+        """Tell whether events of a kind matter now: all kinds until steps are chosen, then theirs and better ones."""
+        if not self.active or self._busy or self._is_over:
+            return False
+        if self._stream is not None and kind is not self._stream.kind:
+            better = kind is StepKind.TRAINING and self._run.wanted.kind is None
+            if not better or self._has_chosen:
+                return False
+        return threading.get_ident() == self._main and not capturing()
+
+    def _begins(self, kind: StepKind, keys: tuple[Hashable, ...], name: str, now: int) -> None:
+        """Take the beginning of an event, which ends the event of its kind that began before."""
+        stream = self._streams[kind]
+        before, stream.open = stream.open, (keys, name)
+        if before is not None:
+            self._close(stream, *before, now, upcoming=keys[1])
+        else:
+            self._first_begins()
+
+    def _close(
+        self, stream: Stream, keys: tuple[Hashable, ...], name: str, now: int, upcoming: Hashable = None
+    ) -> None:
+        self._busy = True
+        try:
+            if self._stream is not None and stream is not self._stream:
+                self._look_again()  # an optimizer steps after all, and its steps are the better ones
+            stream.events.add(keys, now)
+            if self._stream is None:
+                for key in keys:
+                    self._labels.setdefault((stream.kind, key), name)
+                self._look(stream)
+            else:
+                self._follow(keys, upcoming, now)
+            self._leave_out(now)
+        finally:
+            self._busy = False
+        self._heard()
+
+    # ---------------------------------------------------------------- finding
+
+    def _look(self, stream: Stream) -> None:
+        self._looks(stream)
+        if not self._may_take(stream):
+            return
+        repetition = stream.events.repetition(_CYCLES.get(stream.kind, CYCLES_OF_OTHERS))
+        if repetition is None or self._is_hindered():
+            return
+        self._take(stream, *repetition)
+
+    def _may_take(self, stream: Stream) -> bool:
+        if not self._expected.wants(stream.kind):
+            return False
+        if not self._expected.better_than(stream.kind):
+            return True
+        # The better steps may be these calls themselves: training whose optimizer's step is not observed.
+        unheard = stream.kind is StepKind.CALLS and not self._streams[StepKind.TRAINING].events.count
+        return unheard and self._updated_lately(stream)
+
+    def _updated_lately(self, stream: Stream) -> bool:
+        """Tell whether parameters change between calls without an observed step, as with a compiled optimizer."""
+        calls = stream.events.keys[0]
+        return sum(bool(key[_ORDER_OF_UPDATE]) for key in calls[-_MOST_CALLS:]) >= _CYCLES[StepKind.TRAINING]  # type: ignore[index]
+
+    def _take(self, stream: Stream, level: int, pattern: Pattern) -> None:
+        """Take a repetition as the steps of the script."""
+        self._stream, self._level = stream, level
+        self._follower = Follower(pattern, level)
+        found = self.found
+        found.kind, found.source, found.level = stream.kind, what(stream.kind), LEVELS[level]
+        if stream.kind is StepKind.CALLS and self._updated_lately(stream):
+            found.kind = StepKind.TRAINING
+        found.pattern = [self._labels[stream.kind, key] for key in pattern.keys]
+        found.events = pattern.period
+        found.first, found.seen = pattern.first + stream.events.dropped, pattern.count
+        self._taken(stream, pattern)
+        at_boundary = (pattern.end - pattern.first) % pattern.period == 0
+        self._cycle_began = time.perf_counter_ns() if at_boundary else 0
+
+    # ---------------------------------------------------------------- following
+
+    def _follow(self, keys: tuple[Hashable, ...], upcoming: Hashable, now: int) -> None:
+        """Compare an event with the one that the repetition predicts."""
+        assert self._follower is not None
+        self._follows(keys)
+        place = self._follower.event(keys, upcoming)
+        if place is Place.LOST:
+            self._lost()
+        elif place is Place.START:
+            self._begin_cycle(now)
+            self._cycle_began = time.perf_counter_ns()
+        elif place is Place.CYCLE:
+            self._end_cycle(now)
+            self._cycle_began = time.perf_counter_ns()  # not `now`: what was done here belongs to no cycle
+
+    def _look_again(self) -> None:
+        """Drop the repetition, and look for another."""
+        self._stream, self._follower = None, None
+        found = self.found
+        found.pattern, found.kind, found.source = [], StepKind.RUN, None
+
+    # ---------------------------------------------------------------- what others decide
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether no event matters any more."""
+        return False
+
+    @property
+    def _has_chosen(self) -> bool:
+        """Whether not even better steps change the choice."""
+        return False
+
+    def _is_hindered(self) -> bool:
+        """Tell whether a repetition could not be used now: a profiler of the script's own runs."""
+        return profiler_running()
+
+    def _first_begins(self) -> None:
+        """Act where the first event of a kind begins, before anything of it has ended."""
+
+    def _looks(self, stream: Stream) -> None:
+        """Act on an event that has ended while no repetition is known."""
+
+    def _taken(self, stream: Stream, pattern: Pattern) -> None:
+        """Act on a repetition that was taken as the steps; its last event has just ended."""
+
+    def _follows(self, keys: tuple[Hashable, ...]) -> None:
+        """Act on an event, before it is known where it lies in the repetition."""
+
+    def _begin_cycle(self, now: int) -> None:
+        """Act where a cycle begins after something other than a whole cycle."""
+
+    def _end_cycle(self, now: int) -> None:
+        """Act where a whole cycle has ended, and the next one begins."""
+
+    def _lost(self) -> None:
+        """Act on an event that was not predicted: something else comes in between, or this was no repetition."""
+
+    def _leave_out(self, since: int) -> None:
+        """Leave the finder's own work, from ``since`` on, out of what is timed."""
+
+    def _heard(self) -> None:
+        """Act after an event was dealt with; what is called here may raise, and is heard again."""
