@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from opscope.advise.messages import Computed, Recording
+from opscope.advise.of_function import FunctionVariant
 from opscope.advise.proof import errors_of, judged, losses_agree
 from opscope.advise.recording import losses, record
 from opscope.advise.reference import compute_in_float64
 from opscope.advise.simulated import Rounding, rounded
-from opscope.advise.variant import Variant
+from opscope.advise.variant import Variant, prepare
 from opscope.record.configuration import Configuration
 
 CPU = torch.device("cpu")
@@ -53,9 +54,16 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Configur
 
 
 def recorded(configuration: Configuration, change: Callable[[Variant], None] = lambda _: None) -> Recording:
-    variant = Variant(configuration, CPU, proving=True)
+    variant = observed(configuration)
+    prepare(variant.tops)
     change(variant)
-    return record(variant)
+    return variant.drive(record(variant))
+
+
+def observed(configuration: Configuration) -> FunctionVariant:
+    variant = FunctionVariant(configuration, CPU)
+    variant.drive(variant.observe())
+    return variant
 
 
 def of_module(wrong: Callable[[Any], Any]) -> Callable[[Variant], None]:
@@ -208,16 +216,15 @@ def test_longer_runs_are_held_to_the_spread_of_seeds() -> None:
 
 
 def test_losses_are_those_of_the_backward_pass(target: Callable[[str], Configuration]) -> None:
-    variant = Variant(target("train"), CPU)
-    found = losses(variant, 5, 0)
+    found = observed(target("train")).drive(losses(5, 0))
     assert len(found) == 5
     assert found[-1] < found[0]
     assert not hasattr(torch.autograd.backward, "__closure__") or torch.autograd.backward.__name__ == "backward"
 
 
 def test_what_a_step_is_like(target: Callable[[str], Configuration], tmp_path: Path) -> None:
-    facts = Variant(target("train"), CPU).facts
+    facts = observed(target("train")).facts
     assert (facts.training, facts.modules, facts.optimizers, facts.unfused_optimizers) == (True, 1, ("Adam",), 1)
     assert facts.draws_random_numbers  # its dropout
-    facts = Variant(target("infer"), CPU).facts
+    facts = observed(target("infer")).facts
     assert (facts.training, facts.optimizers, facts.parameter_types) == (False, (), ("float32",))

@@ -2,7 +2,7 @@
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -10,6 +10,8 @@ import torch
 from msgspec import Struct, field
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from opscope.advise.routine import Ran, Routine
 
 _MOST_OBJECTS: Final = 20_000
 _DEEPEST: Final = 12
@@ -174,14 +176,15 @@ def observing() -> Iterator[Observed]:
             handle.remove()
 
 
-def observed_step(step: Callable[[], object]) -> tuple[object, Observed]:
-    """Run a step twice and observe it: what it called, then with which keyword inputs.
+def observed_step() -> Routine[Observed | None]:
+    """Observe a step twice: what it calls, then with which keyword inputs.
 
     Returns:
-        What the second step returned, and what was observed.
+        What was observed; None where one of the two was no whole step.
     """
     with observing() as first:
-        step()
+        if (yield) is Ran.INTERRUPTED:
+            return None
     calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def hearing(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -189,10 +192,11 @@ def observed_step(step: Callable[[], object]) -> tuple[object, Observed]:
 
     handles = [root.module.register_forward_pre_hook(hearing, with_kwargs=True) for root in first.roots]
     try:
-        result = step()
+        if (yield) is Ran.INTERRUPTED:
+            return None
     finally:
         for handle in handles:
             handle.remove()
     for root in first.roots:
         root.args, root.kwargs = calls.get(id(root.module), (root.args, root.kwargs))
-    return result, first
+    return first

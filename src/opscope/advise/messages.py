@@ -19,9 +19,10 @@ class Job(Struct, frozen=True, kw_only=True):
 
     Attributes:
         configuration: what is run.
-        device: where.
+        device: where; a script decides that itself.
+        arguments: of a script, quoted as in a shell.
         changes: names of changes, applied in their own order.
-        proving: whether dropout is off and parameters are moved, see `Variant`.
+        proving: whether dropout is off and parameters are moved, see `opscope.advise.variant.prepare`.
         reference: whether everything is computed in float64.
         rounding: with a reference, names of changes whose arithmetic is simulated.
         log: the file that gets what the user's code prints.
@@ -29,6 +30,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
     configuration: Configuration
     device: str
+    arguments: str = ""
     changes: tuple[str, ...] = ()
     proving: bool = False
     reference: bool = False

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 
 from opscope.advise.messages import Computed, Recording, Values
+from opscope.advise.routine import Ran, Routine, whole_step
 from opscope.advise.variant import Variant, seed
 from opscope.torch_support.device import synchronize
 from opscope.torch_support.tensors import tensors_of
@@ -17,15 +18,17 @@ _FIRST_SEED: Final = 100
 _OTHER_VALUES: Final = ("other values", "other values again", "zeros")
 
 
-def record(variant: Variant, steps: int = STEPS) -> Recording:
-    """Run some steps, each from a known seed, then the modules alone on other inputs."""
+def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
+    """Record some steps, each from a known seed, then the modules alone on other inputs."""
     found: list[Computed] = []
     counted = [0 for _ in variant.optimizers]
     with _listening(variant, found, counted):
         for number in range(steps):
-            seed(_FIRST_SEED + number)
             found.append(Computed())
-            returned = variant.run()
+            seed(_FIRST_SEED + number)
+            while (returned := (yield)) is Ran.INTERRUPTED:
+                found[-1] = Computed()
+                seed(_FIRST_SEED + number)
             synchronize(variant.device)
             found[-1].outputs += [_values(one) for one in tensors_of(returned)]
     state = {
@@ -43,7 +46,7 @@ def _listening(variant: Variant, found: list[Computed], counted: list[int]) -> I
     def heard(call: Callable[..., Any]) -> Callable[..., Any]:
         def hearing(*args: Any, **kwargs: Any) -> Any:
             output = call(*args, **kwargs)
-            if listens:
+            if listens and not variant.interrupted:
                 found[-1].outputs += [_values(one) for one in tensors_of(output)]
             return output
 
@@ -122,8 +125,8 @@ def _values(tensor: torch.Tensor) -> Values:
     return found
 
 
-def losses(variant: Variant, steps: int, number: int) -> list[float]:
-    """Run some steps from one seed; return the loss of each: what its backward pass began with, else what it returned.
+def losses(steps: int, number: int) -> Routine[list[float]]:
+    """Return the loss of each of some steps from one seed: what its backward pass began with, else what it returned.
 
     Steps that do neither have the loss NaN.
     """
@@ -138,7 +141,7 @@ def losses(variant: Variant, steps: int, number: int) -> list[float]:
     torch.autograd.backward = heard
     try:
         for place in range(steps):
-            returned = variant.run()
+            returned = yield from whole_step()
             del found[place + 1 :]  # of several backward passes of a step the first one counts
             if len(found) == place:
                 found.append(_mean(returned))

@@ -119,7 +119,7 @@ class Session:
 
     def _start(self, job: Job) -> Worker:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=enter, args=(job, theirs), daemon=True)
+        process = self._context.Process(target=enter, args=(job, theirs), daemon=False)
         asked = os.environ.get(_ASKS_MANAGEMENT)
         os.environ.setdefault(_ASKS_MANAGEMENT, "1")
         try:

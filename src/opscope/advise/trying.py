@@ -34,7 +34,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     Attributes:
         configuration: the target.
-        device: where it runs.
+        device: where it runs; a script decides that itself.
+        arguments: of a script, quoted as in a shell.
         only: names of changes; empty for all.
         budget_s: no new phase begins after so many seconds.
         timeout_s: for so long one process may build.
@@ -44,6 +45,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     configuration: Configuration
     device: str
+    arguments: str = ""
     only: tuple[str, ...] = ()
     budget_s: float = 180.0
     timeout_s: float = 120.0
@@ -81,7 +83,7 @@ def advise(plan: Plan, say: Say) -> AdviseDocument:
     Raises:
         AdviseError: the step as written does not run.
     """
-    job = Job(configuration=plan.configuration, device=plan.device, log=plan.log)
+    job = Job(configuration=plan.configuration, device=plan.device, arguments=plan.arguments, log=plan.log)
     with Session(job, width=plan.width, timeout_s=plan.timeout_s) as session:
         return _Trying(plan, session, job, say).run()
 
@@ -92,7 +94,7 @@ def foreseen(plan: Plan, say: Say) -> list[str]:
     Raises:
         AdviseError: the step as written does not run.
     """
-    job = Job(configuration=plan.configuration, device=plan.device, log=plan.log)
+    job = Job(configuration=plan.configuration, device=plan.device, arguments=plan.arguments, log=plan.log)
     with Session(job, width=plan.width, timeout_s=plan.timeout_s) as session:
         trying = _Trying(plan, session, job, say)
         base, _ = trying.as_written()

@@ -1,68 +1,89 @@
 """One way to run a step: as written, or with changes. It lives in a process of its own, and nothing is undone."""
 
 import random
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final
 
 import numpy as np
 import torch
 from msgspec import Struct
 
-from opscope.advise.found import RootCall, observed_step, reached_from
+from opscope.advise.found import Observed, Reached, RootCall, observed_step
+from opscope.advise.routine import Routine, T
 from opscope.documents.advise import Facts
-from opscope.record.configuration import Configuration
 from opscope.torch_support.device import synchronize
-from opscope.workloads.choice import build
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 _DROPOUT: Final = "drop"  # in names of attributes that hold a probability
 
 
-class Variant:
+class Variant(ABC):
     """A step with what it calls, to which changes are applied before it runs again.
 
-    The step has run twice when this is made, as written: what it calls was observed.
-
-    Args:
-        configuration: what is run.
-        device: where.
-        proving: whether dropout is turned off and parameters are moved off zero and one, so that results of different
-            precision can be compared, and mistakes are not hidden by what is initialised to zero.
+    Attributes:
+        device: where its modules are.
+        roots: the modules that it calls, with their inputs; empty before it was observed.
+        tops: the modules that these are part of, or themselves.
+        optimizers: those that step, or that the step reaches.
+        training: whether it runs a backward pass.
+        contexts: each makes a context in which steps run.
+        before_step: called before each step.
+        notes: what changes remember, by name.
+        interrupted: whether what runs now is no part of a step.
     """
 
-    def __init__(self, configuration: Configuration, device: torch.device, *, proving: bool = False) -> None:
-        seed(0)
-        workload = build(configuration, device)
-        self.device = workload.device
-        self.step: Callable[[], object] = workload.step
-        reached = reached_from(self.step)
-        if proving:
-            prepare(reached.tops)
-        state = torch.get_rng_state()
-        _, observed = observed_step(self.step)
-        synchronize(self.device)
-        self.draws = not torch.equal(state, torch.get_rng_state())
-        self.roots: list[RootCall] = observed.roots
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.roots: list[RootCall] = []
+        self.tops: list[torch.nn.Module] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.training = self._draws = False
+        self._kept_gradients = 0
+        self.contexts: list[Callable[[], AbstractContextManager[Any]]] = []
+        self.before_step: list[Callable[[], object]] = []
+        self.notes: dict[str, int] = {}
+        self.interrupted = False
+
+    @abstractmethod
+    def drive(self, routine: Routine[T]) -> T:
+        """Run steps, each with all changes, as often as a routine waits for one; return what it returns."""
+
+    @abstractmethod
+    def reached(self) -> Reached:
+        """Return the objects that the step may use, called or not."""
+
+    def observe(self) -> Routine[None]:
+        """Find out, over two whole steps, what the step calls."""
+        seen: Observed | None = None
+        while seen is None:  # a step that is interrupted is observed anew
+            state = torch.get_rng_state()
+            seen = yield from observed_step()
+            synchronize(self.device)
+            self._draws = not torch.equal(state, torch.get_rng_state())
+        self._take(seen, self.reached())
+
+    def _take(self, observed: Observed, reached: Reached) -> None:
+        self.roots = observed.roots
         inside = {id(child): top for top in reached.tops for child in top.modules()}
         tops = [inside.get(id(root.module), root.module) for root in observed.roots]
         self.tops = list({id(top): top for top in tops}.values())
         optimizers = [*observed.optimizers, *reached.optimizers]
         self.optimizers = list({id(one): one for one in optimizers}.values())
         self.training = observed.backward > 0
-        self.kept_gradients = observed.kept_gradients
-        self.contexts: list[Callable[[], AbstractContextManager[Any]]] = []
-        self.before_step: list[Callable[[], object]] = []
-        self.notes: dict[str, int] = {}
+        self._kept_gradients = observed.kept_gradients
+        self.device = next((parameter.device for parameter in self.parameters), self.device)
 
-    def run(self) -> object:
-        """Run the step once, with all changes."""
+    @contextmanager
+    def changed(self) -> Iterator[None]:
+        """Have what runs inside run with all changes."""
         for prepare_step in self.before_step:
             prepare_step()
         with ExitStack() as stack:
             for context in self.contexts:
                 stack.enter_context(context())
-            return self.step()
+            yield
 
     def wrap(self, around: Wrap) -> None:
         """Put something around each call of a root module. ``torch.compile`` sees the module's own code inside.
@@ -83,13 +104,13 @@ class Variant:
 
     @property
     def facts(self) -> Facts:
-        """What changes are refused by."""
+        """What changes are refused by; known once the step was observed."""
         parts = [part for top in self.tops for part in top.modules()]
         types = (str(one.dtype).removeprefix("torch.") for one in self.parameters if one.is_floating_point())
         return Facts(
             device=self.device.type,
             training=self.training,
-            draws_random_numbers=self.draws,
+            draws_random_numbers=self._draws,
             modules=len(self.roots),
             parameter_types=tuple(dict.fromkeys(types)),
             convolutions=sum(isinstance(part, torch.nn.modules.conv._ConvNd) for part in parts),
@@ -97,7 +118,7 @@ class Variant:
             compiled=any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in parts),
             optimizers=tuple(type(one).__name__ for one in self.optimizers),
             unfused_optimizers=sum(_could_be_fused(one) for one in self.optimizers),
-            kept_gradients=self.kept_gradients,
+            kept_gradients=self._kept_gradients,
             threads=torch.get_num_threads(),
         )
 
@@ -114,7 +135,10 @@ def seed(number: int) -> None:
 
 
 def prepare(tops: list[torch.nn.Module]) -> None:
-    """Turn dropout off, and move parameters off the values that they were initialised to."""
+    """Turn dropout off, and move parameters off the values that they were initialised to.
+
+    Then results of different precision can be compared, and mistakes are not hidden by what is initialised to zero.
+    """
     generator = torch.Generator().manual_seed(1)
     for top in tops:
         for part in top.modules():

@@ -3,12 +3,15 @@
 import atexit
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -16,12 +19,17 @@ import torch
 from opscope.advise.applying import APPLYING
 from opscope.advise.changes import in_order
 from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Losses, Record, Time
+from opscope.advise.of_function import FunctionVariant
+from opscope.advise.of_script import ScriptVariant
 from opscope.advise.recording import losses, record
 from opscope.advise.reference import compute_in_float64
-from opscope.advise.variant import Variant
+from opscope.advise.routine import Ran, Routine, whole_step
+from opscope.advise.variant import Variant, prepare
+from opscope.base.errors import OpscopeError
+from opscope.base.processes import end_with_parent
 from opscope.collect.environment import cpu_name
-from opscope.torch_support.device import current, resolve_device
-from opscope.workbench.benchmarking.unprofiled_steps import time_once
+from opscope.torch_support.device import current, resolve_device, synchronize
+from opscope.workloads.catalog import is_script
 
 _LONGEST: Final = 200  # characters of a reason
 
@@ -29,16 +37,24 @@ _LONGEST: Final = 200  # characters of a reason
 def serve(job: Job, connection: Connection) -> None:
     """Build a variant and answer what is asked, until nobody asks any more. Ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    end_with_parent(signal.SIGKILL)
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)
+    end = partial(_end, connection)
     try:
-        _serve(job, connection)
-    except (EOFError, BrokenPipeError):
-        pass
+        _serve(job, connection, end)
+        end(None)
     except BaseException as error:  # the boundary of code that is the user's: whatever it raises is a result
-        traceback.print_exc()
-        connection.send(Broken(described(error)))
+        end(error)
+
+
+def _end(connection: Connection, error: BaseException | None) -> None:
+    """Say what went wrong, if anything did, and end the process."""
+    if error is not None and not isinstance(error, EOFError | BrokenPipeError):  # those mean that nobody asks any more
+        traceback.print_exception(error)
+        with contextlib.suppress(OSError):
+            connection.send(Broken(described(error)))
     # What was compiled leaves processes and semaphores. But threads that the user's code left running shall not keep
     # the process alive.
     with contextlib.suppress(Exception):
@@ -51,50 +67,72 @@ def serve(job: Job, connection: Connection) -> None:
 def described(error: BaseException) -> str:
     """Return an exception as one short line."""
     text = " ".join(str(error).split())
+    if isinstance(error, OpscopeError):
+        return text
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
     return f"{type(error).__name__}: {short}" if short else type(error).__name__
 
 
-def _serve(job: Job, connection: Connection) -> None:
+def _serve(job: Job, connection: Connection, end: Callable[[BaseException | None], None]) -> None:
+    if is_script(job.configuration.target):
+        script = ScriptVariant(Path(job.configuration.target), shlex.split(job.arguments), end)
+        script.drive(_conversation(script, job, connection))
+        return
     device = resolve_device(job.device)
     with current(device):
-        variant = Variant(job.configuration, device, proving=job.proving)
-        facts = variant.facts
-        if job.reference:
-            compute_in_float64(variant, job.rounding)
-        changes = [APPLYING[name] for name in in_order(job.changes)]
-        for change in changes:
-            change.apply(variant)
-        began = time.perf_counter()
-        for _ in range(FIRST_STEPS):
-            time_once(variant.run, variant.device)
-        took = time.perf_counter() - began
-        idle = next((reason for change in changes if (reason := change.took_effect(variant)) is not None), None)
-        if idle is not None:
-            connection.send(Broken(idle, took_no_effect=True))
-            return
-        memory = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
-        connection.send(Built(facts, name, took, memory))
-        while True:
-            connection.send(_answer(variant, connection.recv()))
+        function = FunctionVariant(job.configuration, device)
+        function.drive(_conversation(function, job, connection))
 
 
-def _answer(variant: Variant, asked: object) -> object:
+def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine[None]:
+    """Observe the step as written, make the changes, then answer what is asked; ends with the connection."""
+    yield from variant.observe()
+    facts = variant.facts
+    if job.proving:
+        prepare(variant.tops)
+    if job.reference:
+        compute_in_float64(variant, job.rounding)
+    changes = [APPLYING[name] for name in in_order(job.changes)]
+    for change in changes:
+        change.apply(variant)
+    began = time.perf_counter()
+    for _ in range(FIRST_STEPS):
+        yield from whole_step()
+        synchronize(variant.device)
+    took = time.perf_counter() - began
+    idle = next((reason for change in changes if (reason := change.took_effect(variant)) is not None), None)
+    if idle is not None:
+        connection.send(Broken(idle, took_no_effect=True))
+        return
+    on_gpu = variant.device.type == "cuda"
+    memory = torch.cuda.max_memory_reserved(variant.device) if on_gpu else None
+    name = torch.cuda.get_device_name(variant.device) if on_gpu else cpu_name()
+    connection.send(Built(facts, name, took, memory))
+    while True:
+        connection.send((yield from _answer(variant, connection.recv())))
+
+
+def _answer(variant: Variant, asked: object) -> Routine[object]:
     match asked:
         case Time(seconds):
-            return _timed(variant.run, variant.device, seconds)
+            return (yield from _timed(variant, seconds))
         case Record(steps):
-            return record(variant, steps)
+            return (yield from record(variant, steps))
         case Losses(steps, number):
-            return losses(variant, steps, number)
+            return (yield from losses(steps, number))
     raise TypeError(f"nobody answers {type(asked).__name__}")
 
 
-def _timed(step: Callable[[], object], device: torch.device, seconds: float) -> list[int]:
-    time_once(step, device)
+def _timed(variant: Variant, seconds: float) -> Routine[list[int]]:
+    """Time whole steps, each synchronised, after one that does not count."""
+    yield from whole_step()
     found: list[int] = []
     began = time.perf_counter()
     while not found or time.perf_counter() - began < seconds:
-        found.append(time_once(step, device))
+        synchronize(variant.device)
+        begin = time.perf_counter_ns()
+        returned = yield
+        synchronize(variant.device)
+        if returned is not Ran.INTERRUPTED:
+            found.append(time.perf_counter_ns() - begin)
     return found

@@ -1,5 +1,7 @@
 """Starts processes: opscope's own modules, and any program for a limited time with everything that it starts."""
 
+import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -7,6 +9,15 @@ import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1  # prctl: the signal that a process gets when its parent ends
+
+
+def end_with_parent(with_signal: signal.Signals) -> None:
+    """Have this process get a signal when the process that started it ends; does nothing where that is not Linux."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, with_signal)
 
 
 def own_process(module: str) -> list[str]:

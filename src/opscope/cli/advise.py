@@ -2,17 +2,20 @@
 
 import importlib.util
 import os
+import shlex
 import tempfile
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from opscope.advise.changes import BY_NAME
-from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.errors import EnvironmentLacksError
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import ListCommand, ListOf, format_option
+from opscope.cli.options import ListOf, format_option
 from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.say import say
+from opscope.cli.targets import TargetCommand, refuse_others_options
 from opscope.record.settings import SETTINGS
 from opscope.sweep.plan import default_sizes, expand
 from opscope.workloads.catalog import is_script
@@ -20,8 +23,14 @@ from opscope.workloads.catalog import is_script
 _POSITIVE = click.IntRange(min=1)
 
 
-@click.command(cls=ListCommand, context_settings={"help_option_names": ["-h", "--help"]})
+_NOT_OF_SCRIPTS: Final = (
+    *("batch-size", "seq-len", "hidden-size", "layers", "image-size", "dtype", "attention", "mode", "set", "device"),
+)
+
+
+@click.command(cls=TargetCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target")
+@click.argument("arguments", metavar="[SCRIPT ARGUMENTS]...", nargs=-1)
 @click.option("--batch-size", type=_POSITIVE, help="The batch size.")
 @click.option("--seq-len", type=_POSITIVE, help="The sequence length.")
 @click.option("--hidden-size", type=_POSITIVE, help="The hidden size of the model.")
@@ -60,6 +69,7 @@ _POSITIVE = click.IntRange(min=1)
 @format_option
 def command(
     target: str,
+    arguments: tuple[str, ...],
     batch_size: int | None,
     seq_len: int | None,
     hidden_size: int | None,
@@ -78,21 +88,21 @@ def command(
 ) -> None:
     """Try known changes on TARGET without an edit: time them, prove them, and print the lines to write.
 
-    TARGET is a built-in workload or a function of yours, as opscope profile takes them: package.module:function or
-    path/to/file.py:function, which returns a step or (module, example inputs).
+    TARGET is what opscope profile takes: a built-in workload; a function of yours, package.module:function or
+    path/to/file.py:function, which returns a step or (module, example inputs); or a script, path/to/script.py, with the
+    arguments after its name. Options of opscope stand before a script.
 
     Every variant runs in a process of its own. Changes are tried alone and together, timed in turns with the step as
     written, and the best of each precision again in new processes. Those are compared with float64: results, gradients
     and state of some steps, other inputs of the same shapes, and for training a longer run. What is not proven is not
     recommended. --format json prints the schema opscope.advise/1.
     """
-    if is_script(target):
-        raise UsageError(f"{target} is a script: name a function in it that returns a step, {target}:FUNCTION")
+    refuse_others_options(target, arguments, not_of_scripts=_NOT_OF_SCRIPTS)
     if importlib.util.find_spec("torch") is None:
         raise EnvironmentLacksError("advice needs PyTorch, which is not installed: pip install 'opscope[torch]'")
-    given = {
+    given: dict[str, Any] = {
         "batch_size": batch_size, "seq_len": seq_len, "hidden_size": hidden_size, "layers": layers,
-        "image_size": image_size, "dtype": dtype, "attention": attention, "mode": mode,
+        "image_size": image_size, "dtype": dtype, "attention": attention, "mode": None if is_script(target) else mode,
     }  # fmt: skip
     sizes = {name: values[:1] for name, values in default_sizes(target).items()}
     configuration = expand(target, {**sizes, **values_of(given, own)})[0]
@@ -104,6 +114,7 @@ def command(
         plan = Plan(
             configuration=configuration,
             device=device,
+            arguments=shlex.join(arguments),
             only=tuple(only or ()),
             budget_s=budget,
             timeout_s=timeout,

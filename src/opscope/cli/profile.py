@@ -12,13 +12,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
-from click.core import ParameterSource
 from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.cli.options import (
-    ListCommand,
     ListOf,
     WantedStepsType,
     folder_option,
@@ -29,6 +27,7 @@ from opscope.cli.options import (
 from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.progress import SweepProgress
 from opscope.cli.say import say
+from opscope.cli.targets import TargetCommand, refuse_others_options
 from opscope.record.configuration import DEVICE_NAME, CaptureOptions, Configuration, Schedule
 from opscope.record.redaction import Redactor
 from opscope.record.settings import SETTINGS, Value
@@ -78,31 +77,12 @@ Examples:
 """
 
 
-class _ProfileCommand(ListCommand):
-    """Hands everything behind the name of a script to the script."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Find the target, and keep click from reading what belongs to a script."""
-        joined = self.joined(args)
-        # A first pass that ends at the first word which is no option's finds the target; click's own follows.
-        ctx.allow_interspersed_args = False
-        given, _, _ = self.make_parser(ctx).parse_args(args=list(joined))
-        ctx.allow_interspersed_args = True
-        target, arguments = given.get("target"), given.get("arguments")
-        if isinstance(target, str) and is_script(target):
-            rest = [target, *(arguments if isinstance(arguments, Sequence) else ())]
-            # Behind -- click reads no options, so those of the script reach the script.
-            before = len(joined) - len(rest)
-            joined = [*(word for word in joined[:before] if word != "--"), "--", *rest]
-        return super().parse_args(ctx, joined)
-
-
 def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callable[[F], F]:
     """Add the option of a setting that can be swept over."""
     return click.option(SETTINGS[name].option, name, type=ListOf(kind), **attributes)
 
 
-@click.command(cls=_ProfileCommand, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=TargetCommand, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target")
 @click.argument("arguments", metavar="[SCRIPT ARGUMENTS]...", nargs=-1)
 @_listed("batch_size", _POSITIVE, help="Batch sizes.")
@@ -310,26 +290,14 @@ def _written(values: Mapping[str, tuple[Value, ...]], redactor: Redactor) -> dic
 
 # Options that scripts decide themselves, and those that only scripts take.
 _NOT_OF_SCRIPTS: Final = ("device", "mode", "wait", "warmup", "repeat", "preset")
-
-
 _OF_SCRIPTS: Final = ("steps", "once", "check-clock")
 
 
 def _check_script(target: str, arguments: tuple[str, ...], *, run_on: bool, in_process: bool) -> None:
-    context = click.get_current_context()
-    if not is_script(target):
-        if arguments:
-            raise UsageError(f"only a script takes arguments, not {target}: {shlex.join(arguments)}")
-        if run_on:
-            raise UsageError("--run-on is for scripts: other targets end with their last step")
-        for name in _OF_SCRIPTS:
-            if context.params[name.replace("-", "_")]:
-                raise UsageError(f"--{name} is for scripts: the steps of other targets are known")
-        return
-    for name in _NOT_OF_SCRIPTS:  # a default is not refused, only what the command line says
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"--{name} cannot be applied to a script: it chooses for itself, and is run as it is")
-    if in_process:
+    refuse_others_options(target, arguments, not_of_scripts=_NOT_OF_SCRIPTS, of_scripts=_OF_SCRIPTS)
+    if run_on and not is_script(target):
+        raise UsageError("--run-on is for scripts: other targets end with their last step")
+    if in_process and is_script(target):
         raise UsageError("a script is run in a process of its own, as python would run it: leave out --in-process")
 
 

@@ -4,8 +4,6 @@ It reads a `Request` from standard input and writes `Message` lines to the file 
 the workload itself prints goes to the process's own output, which the parent keeps as a log.
 """
 
-import contextlib
-import ctypes
 import os
 import re
 import signal
@@ -20,6 +18,7 @@ from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.patterns import lazy_pattern
+from opscope.base.processes import end_with_parent
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.settings import Value
 from opscope.record.step_kinds import ScriptRun
@@ -28,7 +27,6 @@ from opscope.runs.store import RunDirectory
 from opscope.workloads.catalog import is_script
 
 _LONGEST = 300  # characters of a message, which is to be one line
-_PR_SET_PDEATHSIG = 1  # prctl: the signal that this process gets when its parent ends
 _OUT_OF_MEMORY = lazy_pattern("out of memory|can't allocate memory", re.IGNORECASE)
 
 
@@ -85,8 +83,7 @@ def main() -> None:
     """Measure what the request asks for and end the process: with exit code 0 if it worked."""
     # Ctrl-C reaches the whole group; the parent decides when this process ends, and it ends with the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     pipe = os.fdopen(request.messages, "wb", buffering=0)
 

@@ -5,7 +5,6 @@ with the worker's number, and when that has ended with its exit code.
 """
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
@@ -16,17 +15,16 @@ import sys
 import traceback
 from pathlib import Path
 
+from opscope.base.processes import end_with_parent
 from opscope.sweep import worker
 from opscope.sweep.warm import ASKS_MANAGEMENT, NUMBER, OURS, REFUSED
 
-_PR_SET_PDEATHSIG = 1
 _DESCRIPTORS = 3
 
 
 def main() -> None:
     """Import, then fork a worker for every request until nobody asks any more."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     for module in sys.argv[2:]:
         with contextlib.suppress(ImportError):  # whoever needs it says so

@@ -73,7 +73,7 @@ class StepFinder:
     def module_called(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Take the beginning of an outermost module call, which is a boundary."""
         now = time.perf_counter_ns()
-        if self._stream is None or self._stream.kind is StepKind.TRAINING:
+        if not self._busy and (self._stream is None or self._stream.kind is StepKind.TRAINING):
             number = self._names.of(module)[0]
             if len(self._calls) < _MOST_CALLS:
                 self._calls.append(number)

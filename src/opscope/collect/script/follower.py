@@ -40,6 +40,11 @@ class Follower:
         """Whether so many cycles came in a row that the repetition may resume after an interruption."""
         return self._longest >= _LONG
 
+    @property
+    def at_start(self) -> bool:
+        """Whether a cycle begins with the next event, and will be seen from its start."""
+        return self._whole and not self._place
+
     def event(self, keys: tuple[Hashable, ...], upcoming: Hashable = None) -> Place:
         """Take the next event.
 

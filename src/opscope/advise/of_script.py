@@ -1,0 +1,150 @@
+"""The variant of a script's steps: the script runs as it is, and each of its steps is one that a routine waits for."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from opscope.advise.found import Reached, reached_from
+from opscope.advise.routine import Ran, Routine, T
+from opscope.advise.variant import Variant, seed
+from opscope.base.errors import OpscopeError
+from opscope.collect.script.finder import StepFinder
+from opscope.collect.script.period import Pattern
+from opscope.collect.script.running import run_script
+from opscope.collect.script.signals import install
+from opscope.collect.script.step_events import Stream
+from opscope.record.step_kinds import ScriptRun
+
+_NOT_OF_THE_SCRIPT: Final = ("opscope", "torch")  # packages whose frames hold nothing that the script made
+
+
+class ScriptError(OpscopeError):
+    """The script ended, or has no steps."""
+
+
+class ScriptVariant(Variant):
+    """The steps of a script, which is run once, from its beginning.
+
+    Args:
+        script: its path.
+        arguments: what it finds behind its name.
+        end: called, once, when the routine has ended or the script has: with what went wrong, or None. It ends the
+            process, as whatever is raised in the script might be caught there, and what the script does in the end,
+            such as saving, is not to be done by each variant.
+    """
+
+    def __init__(self, script: Path, arguments: Sequence[str], end: Callable[[BaseException | None], None]) -> None:
+        super().__init__(torch.device("cpu"))  # where its modules are is known once they are called
+        self._script, self._arguments, self._end = script, arguments, end
+        self._running = ExitStack()
+
+    def drive(self, routine: Routine[T]) -> T:
+        """Run the script, and resume the routine at each boundary of its steps. Does not return."""
+        steps = _Steps(self, routine)
+        # Processes that the script forks inherit the finder, and are none of its steps.
+        os.register_at_fork(after_in_child=lambda: setattr(steps, "active", False))
+        install(steps)
+        seed(0)
+        error = run_script(self._script, self._arguments, lambda: None)
+        steps.active = False
+        failed = error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
+        self._end(error if failed else ScriptError(steps.missed))
+        raise AssertionError("the process goes on after its end")
+
+    def reached(self) -> Reached:
+        """Return what the script's running functions and its globals refer to."""
+        return reached_from([*_locals_of_script(), vars(sys.modules["__main__"])])
+
+    def resume(self, routine: Routine[T], sent: object) -> None:
+        """Let the routine go on at a boundary, as far as to the next step."""
+        self._leave()
+        try:
+            routine.send(sent)
+            self._enter()
+        except StopIteration:
+            self._end(None)
+        except BaseException as error:  # not the script's, which may catch whatever is raised in it
+            self._end(error)
+
+    def interrupt(self) -> None:
+        """Note that what runs now is no part of a step."""
+        self._leave()
+        self.interrupted = True
+
+    def _enter(self) -> None:
+        self.interrupted = False
+        self._running = ExitStack()
+        self._running.enter_context(self.changed())
+
+    def _leave(self) -> None:
+        # A context restores whether gradients are recorded as it was when the step began. The script may have left a
+        # no_grad() of its own since.
+        recording = torch.is_grad_enabled()
+        self._running.close()
+        if recording:
+            torch.set_grad_enabled(True)
+
+
+class _Steps(StepFinder):
+    """Resumes a routine at each boundary, once enough steps in a row have shown that they repeat.
+
+    That is decided by counts alone, never by times: all variants of a script begin at the same of its steps.
+    """
+
+    def __init__(self, variant: ScriptVariant, routine: Routine[Any]) -> None:
+        super().__init__(ScriptRun())
+        self._variant, self._routine = variant, routine
+        self._began = False
+
+    @property
+    def missed(self) -> str:
+        """Why the script has ended too soon, in a sentence without its full stop."""
+        count = sum(stream.events.count for stream in self._streams.values())
+        if self._began:
+            return f"the script ended after {count} boundaries of steps, too soon: have it run longer"
+        if not count:
+            return "the script ended, and nothing in it bounds steps: no optimizer stepped and no module was called"
+        return f"the script ended before its steps had repeated often enough: {count} boundaries were seen"
+
+    @property
+    def _has_chosen(self) -> bool:
+        return self._began
+
+    def _taken(self, stream: Stream, pattern: Pattern) -> None:  # noqa: ARG002 (the finder tells more than is needed)
+        if self._follower is not None and self._follower.at_start:
+            self._end_cycle(0)
+
+    def _begin_cycle(self, now: int) -> None:  # noqa: ARG002 (the finder tells more than is needed)
+        if self._began:
+            self._variant.resume(self._routine, Ran.INTERRUPTED)
+
+    def _end_cycle(self, now: int) -> None:  # noqa: ARG002 (the finder tells more than is needed)
+        if self._began:
+            self._variant.resume(self._routine, None)
+        elif self._follower is not None and self._follower.may_resume:
+            self._began = True
+            self._variant.resume(self._routine, None)
+
+    def _lost(self) -> None:
+        if self._began:
+            self._variant.interrupt()
+        elif self._stream is not None:
+            self._stream.events.broke(self._level)
+            self._look_again()
+
+
+def _locals_of_script() -> Iterator[object]:
+    """Yield what the local variables of the main thread's functions hold, of those that are the script's."""
+    assert threading.current_thread() is threading.main_thread()
+    frame = sys._getframe()
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in _NOT_OF_THE_SCRIPT:
+            yield from list(frame.f_locals.values())
+        frame = frame.f_back  # type: ignore[assignment]
