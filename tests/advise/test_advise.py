@@ -101,7 +101,6 @@ def test_what_would_be_tried(file: Path) -> None:
         (("{file}:runs_out",), "as written fails while it is timed: StopIteration", 1),
         (("{file}:ends",), "the process ended with code 7", 1),
         (("{file}:infer", "--only", "magic"), "is not one of", 2),
-        (("{file}",), "name a function in it that returns a step", 2),
         (("nothing",), "unknown target 'nothing'", 2),
         (("{file}:infer", "--device", "cuda:77"), "is not there", 1),
     ],

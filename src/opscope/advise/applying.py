@@ -28,7 +28,17 @@ def _tf32(_: Variant) -> None:
 
 
 def _autocast(dtype: torch.dtype, variant: Variant) -> None:
-    variant.contexts.append(lambda: torch.autocast(variant.device.type, dtype=dtype))
+    # Around forward pass and loss: a backward pass runs as its forward pass did, and needs none.
+    kind = variant.device.type
+    variant.within(lambda: torch.autocast(kind, dtype=dtype))
+    backward = torch.autograd.backward
+
+    def outside(*args: object, **kwargs: object) -> None:
+        with torch.autocast(kind, enabled=False):
+            backward(*args, **kwargs)
+        torch.clear_autocast_cache()
+
+    torch.autograd.backward = outside
 
 
 def _weights(dtype: torch.dtype, variant: Variant) -> None:
@@ -118,7 +128,7 @@ def _without_gradients(zero_grad: Callable[..., None], *_: bool, **__: bool) -> 
 
 
 def _inference_mode(variant: Variant) -> None:
-    variant.contexts.append(torch.inference_mode)
+    variant.within(torch.inference_mode)
 
 
 def _threads(share: float, variant: Variant) -> None:

@@ -21,6 +21,7 @@ class Job(Struct, frozen=True, kw_only=True):
         configuration: what is run.
         device: where; a script decides that itself.
         arguments: of a script, quoted as in a shell.
+        steps: which steps of a script, as ``--steps`` names them; None leaves the choice open.
         changes: names of changes, applied in their own order.
         proving: whether dropout is off and parameters are moved, see `opscope.advise.variant.prepare`.
         reference: whether everything is computed in float64.
@@ -31,6 +32,7 @@ class Job(Struct, frozen=True, kw_only=True):
     configuration: Configuration
     device: str
     arguments: str = ""
+    steps: str | None = None
     changes: tuple[str, ...] = ()
     proving: bool = False
     reference: bool = False

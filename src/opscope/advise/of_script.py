@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,10 +16,11 @@ from opscope.advise.variant import Variant, seed
 from opscope.base.errors import OpscopeError
 from opscope.collect.script.finder import StepFinder
 from opscope.collect.script.period import Pattern
+from opscope.collect.script.ranking import what
 from opscope.collect.script.running import run_script
 from opscope.collect.script.signals import install
 from opscope.collect.script.step_events import Stream
-from opscope.record.step_kinds import ScriptRun
+from opscope.record.step_kinds import ScriptRun, WantedSteps
 
 _NOT_OF_THE_SCRIPT: Final = ("opscope", "torch")  # packages whose frames hold nothing that the script made
 
@@ -34,22 +35,29 @@ class ScriptVariant(Variant):
     Args:
         script: its path.
         arguments: what it finds behind its name.
+        wanted: which of its steps.
         end: called, once, when the routine has ended or the script has: with what went wrong, or None. It ends the
             process, as whatever is raised in the script might be caught there, and what the script does in the end,
             such as saving, is not to be done by each variant.
     """
 
-    def __init__(self, script: Path, arguments: Sequence[str], end: Callable[[BaseException | None], None]) -> None:
+    def __init__(
+        self,
+        script: Path,
+        arguments: Sequence[str],
+        wanted: WantedSteps,
+        end: Callable[[BaseException | None], None],
+    ) -> None:
         super().__init__(torch.device("cpu"))  # where its modules are is known once they are called
-        self._script, self._arguments, self._end = script, arguments, end
+        self._script, self._arguments, self._wanted, self._end = script, arguments, wanted, end
         self._running = ExitStack()
 
     def drive(self, routine: Routine[T]) -> T:
         """Run the script, and resume the routine at each boundary of its steps. Does not return."""
-        steps = _Steps(self, routine)
+        steps = _Steps(self, routine, self._wanted)
         # Processes that the script forks inherit the finder, and are none of its steps.
         os.register_at_fork(after_in_child=lambda: setattr(steps, "active", False))
-        install(steps)
+        install(steps, ranges=self._wanted.annotation is not None)
         seed(0)
         error = run_script(self._script, self._arguments, lambda: None)
         steps.active = False
@@ -60,6 +68,13 @@ class ScriptVariant(Variant):
     def reached(self) -> Reached:
         """Return what the script's running functions and its globals refer to."""
         return reached_from([*_locals_of_script(), vars(sys.modules["__main__"])])
+
+    def within(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Have steps run inside a context; of steps that are calls, the calls: what comes between is not heard."""
+        if self.training:
+            super().within(context)
+        else:
+            self.around_calls(context)
 
     def resume(self, routine: Routine[T], sent: object) -> None:
         """Let the routine go on at a boundary, as far as to the next step."""
@@ -97,8 +112,8 @@ class _Steps(StepFinder):
     That is decided by counts alone, never by times: all variants of a script begin at the same of its steps.
     """
 
-    def __init__(self, variant: ScriptVariant, routine: Routine[Any]) -> None:
-        super().__init__(ScriptRun())
+    def __init__(self, variant: ScriptVariant, routine: Routine[Any], wanted: WantedSteps) -> None:
+        super().__init__(ScriptRun(wanted))
         self._variant, self._routine = variant, routine
         self._began = False
 
@@ -110,7 +125,11 @@ class _Steps(StepFinder):
             return f"the script ended after {count} boundaries of steps, too soon: have it run longer"
         if not count:
             return "the script ended, and nothing in it bounds steps: no optimizer stepped and no module was called"
-        return f"the script ended before its steps had repeated often enough: {count} boundaries were seen"
+        seen = ", ".join(
+            f"{stream.events.count:,} {what(kind)}" for kind, stream in self._streams.items() if stream.events.count
+        )
+        choose = "" if self._run.wanted.kind else ", or choose others (--steps)"
+        return f"the script ended before its steps had repeated often enough; have it run longer{choose}. Seen: {seen}"
 
     @property
     def _has_chosen(self) -> bool:

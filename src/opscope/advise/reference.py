@@ -29,7 +29,7 @@ def compute_in_float64(variant: Variant, simulated: Sequence[str] = ()) -> None:
     for name in simulated:
         mode = rounding(name)
         if mode is not None:
-            variant.contexts.append(partial(_itself, mode))
+            variant.within(partial(_itself, mode))
 
 
 def _itself(mode: AbstractContextManager[Any]) -> AbstractContextManager[Any]:

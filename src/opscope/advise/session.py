@@ -134,15 +134,13 @@ class Session:
         return worker
 
     def time(self, workers: Sequence[Worker], rounds: int, seconds: float) -> None:
-        """Time variants in turns, each round in a new order; `Worker.blocks` gets the median of each turn.
+        """Time variants in turns, each round in a new order; the median of each turn is added to `Worker.blocks`.
 
         Args:
             workers: the variants.
             rounds: how many turns each gets.
             seconds: how long a turn is.
         """
-        for worker in workers:
-            worker.blocks = []
         for _ in range(rounds):
             order = [worker for worker in workers if worker.broken is None]
             self._orders.shuffle(order)

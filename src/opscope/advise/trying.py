@@ -18,6 +18,8 @@ from opscope.workbench.benchmarking.statistics import Interval, median_interval,
 
 _FIRST_ROUNDS: Final = 6  # the fewest whose median has an interval
 _LAST_ROUNDS: Final = 13
+_NOISY: Final = 1.03
+_LONGEST_S: Final = 20.0  # of all rounds of the finalists
 _TURN_S: Final = 0.15  # of one variant in one round
 _LEAST_GAIN: Final = 1.02  # a gain that is not worth a line of code
 _MOST_NEIGHBOURS: Final = 8
@@ -36,6 +38,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         configuration: the target.
         device: where it runs; a script decides that itself.
         arguments: of a script, quoted as in a shell.
+        steps: which steps of a script, as ``--steps`` names them; None leaves the choice open.
         only: names of changes; empty for all.
         budget_s: no new phase begins after so many seconds.
         timeout_s: for so long one process may build.
@@ -46,6 +49,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     configuration: Configuration
     device: str
     arguments: str = ""
+    steps: str | None = None
     only: tuple[str, ...] = ()
     budget_s: float = 180.0
     timeout_s: float = 120.0
@@ -58,6 +62,7 @@ class Measured(Struct):
 
     Attributes:
         gain: how many times as fast; None if it was not timed.
+        least: up to which gain there is none: what the step as written differs from itself, in the same rounds.
         step_ns: the step.
         first_s: what the first steps took.
         memory_bytes: of the device.
@@ -66,6 +71,7 @@ class Measured(Struct):
     """
 
     gain: Interval | None = None
+    least: float = _LEAST_GAIN
     step_ns: float | None = None
     first_s: float | None = None
     memory_bytes: int | None = None
@@ -83,7 +89,7 @@ def advise(plan: Plan, say: Say) -> AdviseDocument:
     Raises:
         AdviseError: the step as written does not run.
     """
-    job = Job(configuration=plan.configuration, device=plan.device, arguments=plan.arguments, log=plan.log)
+    job = _job(plan)
     with Session(job, width=plan.width, timeout_s=plan.timeout_s) as session:
         return _Trying(plan, session, job, say).run()
 
@@ -94,7 +100,7 @@ def foreseen(plan: Plan, say: Say) -> list[str]:
     Raises:
         AdviseError: the step as written does not run.
     """
-    job = Job(configuration=plan.configuration, device=plan.device, arguments=plan.arguments, log=plan.log)
+    job = _job(plan)
     with Session(job, width=plan.width, timeout_s=plan.timeout_s) as session:
         trying = _Trying(plan, session, job, say)
         base, _ = trying.as_written()
@@ -102,6 +108,16 @@ def foreseen(plan: Plan, say: Say) -> list[str]:
         refused, possible = trying.possible(base.built.facts)
     tries = [f"would try {' + '.join(names)} ({class_of(names)})" for names in first_tries(possible)]
     return [*tries, *(f"not {' + '.join(one.changes)}: {one.reason}" for one in refused)]
+
+
+def _job(plan: Plan) -> Job:
+    return Job(
+        configuration=plan.configuration,
+        device=plan.device,
+        arguments=plan.arguments,
+        steps=plan.steps,
+        log=plan.log,
+    )
 
 
 class _Trying:
@@ -119,13 +135,13 @@ class _Trying:
         refused, possible = self.possible(facts)
         tries = first_tries(possible)
         self._measure([base, twin], tries, "alone and in known combinations")
-        least = self._least_gain(base, twin)
-        best = best_of(self._gains(), least)
-        around = second_tries(best.values(), possible, self._gains(), least, _MOST_NEIGHBOURS)
+        # What may help is measured again, with more rounds, so here a gain need not exceed what noise there is.
+        best = best_of(self._gains(), _LEAST_GAIN)
+        around = second_tries(best.values(), possible, self._gains(), _LEAST_GAIN, _MOST_NEIGHBOURS)
         if around and self._has_time("what lies around the best was not tried"):
             self._measure([base, twin], around, "around the best")
         self._session.close([base, twin])
-        results = self._finals(facts, least)
+        results = self._finals(facts)
         return self._document(base.built.device, facts, refused, results)
 
     def as_written(self) -> tuple[Worker, Worker]:
@@ -160,8 +176,9 @@ class _Trying:
             workers = self._session.build([replace(self._job, changes=names) for names in now])
             running = [worker for worker in workers if worker.broken is None]
             self._time(written, running, _FIRST_ROUNDS)
+            least = self._least_gain(written[0], written[1])
             for worker in workers:
-                self._known[worker.job.changes] = _measured(written[0], worker)
+                self._known[worker.job.changes] = _measured(written[0], worker, least)
             self._session.close(workers)
 
     def _time(self, written: Sequence[Worker], others: Sequence[Worker], rounds: int) -> None:
@@ -190,34 +207,38 @@ class _Trying:
 
     # ---------------------------------------------------------------- the last round, and the proof
 
-    def _finals(self, facts: Facts, least: float) -> list[Tried]:
+    def _finals(self, facts: Facts) -> list[Tried]:
         """Measure the best of each class again and prove it; where it was only lucky, or is wrong, the next best."""
         proofs: dict[Names, Judged] = {}
         again: set[Names] = set()
         for attempt in range(_MOST_ATTEMPTS):
             proven = {class_of(names) for names, proof in proofs.items() if proof.right}
             gains = {names: gain for names, gain in self._gains().items() if names not in again}
-            finalists = [names for kind, names in best_of(gains, least).items() if kind not in proven]
+            finalists = [names for kind, names in best_of(gains, _LEAST_GAIN).items() if kind not in proven]
             if attempt and not (finalists and self._has_time("the next best were not proven")):
                 break
-            least = max(least, self._measure_again(finalists))
+            self._measure_again(finalists)
             again |= set(finalists)
-            faster = [names for names in finalists if _is_faster(self._known[names], least)]
+            faster = [names for names in finalists if _is_faster(self._known[names])]
             proofs |= self._proofs(faster, facts)
-        return [self._tried(names, known, proofs.get(names), least, facts) for names, known in self._known.items()]
+        return [self._tried(names, known, proofs.get(names), facts) for names, known in self._known.items()]
 
-    def _measure_again(self, finalists: Sequence[Names]) -> float:
-        """Measure in new processes: those that came first were lucky, too. Return up to which gain there is none."""
+    def _measure_again(self, finalists: Sequence[Names]) -> None:
+        """Measure in new processes: those that came first were lucky, too."""
         self._say("the best again, in new processes")
         base, twin = self.as_written()
         workers = self._session.build([replace(self._job, changes=names) for names in finalists])
         running = [worker for worker in workers if worker.broken is None]
+        began = time.monotonic()
         self._time([base, twin], running, _LAST_ROUNDS)
+        # A noisy machine gets more rounds: what the step differs from itself is what a gain must exceed.
+        while running and self._least_gain(base, twin) > _NOISY and time.monotonic() - began < _LONGEST_S:
+            self._time([base, twin], running, _FIRST_ROUNDS)
+        least = self._least_gain(base, twin)
         self.base_ns, self.base_first_s = median_interval(base.blocks).median, base.built.first_s if base.built else 0.0
         for worker in workers:
-            self._known[worker.job.changes] = _measured(base, worker)
+            self._known[worker.job.changes] = _measured(base, worker, least)
         self._session.close([base, twin, *workers])
-        return self._least_gain(base, twin)
 
     def _proofs(self, finalists: Sequence[Names], facts: Facts) -> dict[Names, Judged]:
         """Compare the finalists with float64: as a whole, and what is exact of them at the precision as written."""
@@ -285,8 +306,8 @@ class _Trying:
 
     # ---------------------------------------------------------------- what is said
 
-    def _tried(self, names: Names, known: Measured, proof: Judged | None, least: float, facts: Facts) -> Tried:
-        verdict, reason = _verdict(known, proof, least)
+    def _tried(self, names: Names, known: Measured, proof: Judged | None, facts: Facts) -> Tried:
+        verdict, reason = _verdict(known, proof)
         extra = None if known.first_s is None else known.first_s - self.base_first_s
         saved = None if known.step_ns is None else (self.base_ns - known.step_ns) / 1e9
         device, pays = facts.device, None
@@ -339,37 +360,40 @@ def _is_exact(name: str) -> bool:
     return BY_NAME[name].error_class is ErrorClass.EXACT
 
 
-def _measured(base: Worker, worker: Worker) -> Measured:
+def _measured(base: Worker, worker: Worker, least: float) -> Measured:
     if worker.built is None or worker.broken is not None or not worker.blocks:
         broken = worker.broken
         return Measured(
             broken="it was not timed" if broken is None else broken.reason,
             no_effect=broken is not None and broken.took_no_effect,
         )
-    both = min(len(base.blocks), len(worker.blocks))
+    beside = base.blocks[-len(worker.blocks) :]  # of the rounds in which both ran
     return Measured(
-        gain=median_interval(ratios(worker.blocks[:both], base.blocks[:both])),
+        gain=median_interval(ratios(worker.blocks, beside)),
         step_ns=median_interval(worker.blocks).median,
+        least=least,
         first_s=worker.built.first_s,
         memory_bytes=worker.built.memory_bytes,
     )
 
 
-def _is_faster(known: Measured, least: float) -> bool:
+def _is_faster(known: Measured) -> bool:
     """Tell whether steps are faster, beyond what the step as written differs from itself."""
     if known.gain is None:
         return False
-    return (known.gain.low if known.gain.low is not None else known.gain.median) > least
+    return (known.gain.low if known.gain.low is not None else known.gain.median) > known.least
 
 
-def _verdict(known: Measured, proof: Judged | None, least: float) -> tuple[Outcome, str]:
+def _verdict(known: Measured, proof: Judged | None) -> tuple[Outcome, str]:
     if known.no_effect:
         return Outcome.NO_DIFFERENCE, f"{known.broken}"
     if known.gain is None:
         return Outcome.REJECTED, f"{known.broken}"
-    if not _is_faster(known, least):
-        slower = known.gain.high is not None and known.gain.high < 1 / least
-        reason = "it is slower" if slower else f"gains up to {least:.2f} are within what the step differs from itself"
+    if not _is_faster(known):
+        slower = known.gain.high is not None and known.gain.high < 1 / known.least
+        reason = (
+            "it is slower" if slower else f"gains up to {known.least:.2f} are within what the step differs from itself"
+        )
         return Outcome.NO_DIFFERENCE, reason
     if proof is None:
         return Outcome.TIMED, "others of its class are faster, or as fast with fewer changes"

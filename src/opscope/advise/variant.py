@@ -85,6 +85,22 @@ class Variant(ABC):
                 stack.enter_context(context())
             yield
 
+    def within(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Have steps run inside a context."""
+        self.contexts.append(context)
+
+    def around_calls(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Have the calls of root modules run inside a context, and nothing else."""
+
+        def around(call: Callable[..., Any]) -> Callable[..., Any]:
+            def inside(*args: Any, **kwargs: Any) -> Any:
+                with context():
+                    return call(*args, **kwargs)
+
+            return inside
+
+        self.wrap(around)
+
     def wrap(self, around: Wrap) -> None:
         """Put something around each call of a root module. ``torch.compile`` sees the module's own code inside.
 

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import multiprocessing
 import os
 import shlex
 import signal
@@ -28,6 +29,7 @@ from opscope.advise.variant import Variant, prepare
 from opscope.base.errors import OpscopeError
 from opscope.base.processes import end_with_parent
 from opscope.collect.environment import cpu_name
+from opscope.record.step_kinds import WantedSteps
 from opscope.torch_support.device import current, resolve_device, synchronize
 from opscope.workloads.catalog import is_script
 
@@ -38,6 +40,7 @@ def serve(job: Job, connection: Connection) -> None:
     """Build a variant and answer what is asked, until nobody asks any more. Ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     end_with_parent(signal.SIGKILL)
+    multiprocessing.set_start_method(None, force=True)  # that of this process is inherited, and is not the user's
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)
@@ -75,7 +78,8 @@ def described(error: BaseException) -> str:
 
 def _serve(job: Job, connection: Connection, end: Callable[[BaseException | None], None]) -> None:
     if is_script(job.configuration.target):
-        script = ScriptVariant(Path(job.configuration.target), shlex.split(job.arguments), end)
+        wanted = WantedSteps.named(job.steps)
+        script = ScriptVariant(Path(job.configuration.target), shlex.split(job.arguments), wanted, end)
         script.drive(_conversation(script, job, connection))
         return
     device = resolve_device(job.device)

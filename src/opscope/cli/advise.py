@@ -12,7 +12,7 @@ import click
 from opscope.advise.changes import BY_NAME
 from opscope.base.errors import EnvironmentLacksError
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import ListOf, format_option
+from opscope.cli.options import ListOf, WantedStepsType, format_option
 from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.say import say
 from opscope.cli.targets import TargetCommand, refuse_others_options
@@ -41,6 +41,13 @@ _NOT_OF_SCRIPTS: Final = (
 @click.option("--mode", type=click.Choice(SETTINGS["mode"].choices), default="inference", show_default=True)
 @click.option(
     "--set", "own", multiple=True, metavar="NAME=VALUE", help="A parameter of the function's own. May be repeated."
+)
+@click.option(
+    "--steps",
+    type=WantedStepsType(operators=False),
+    metavar="KIND",
+    help="Which steps of a script: training, calls (of modules, with gradients), replays (of CUDA graphs), evaluation, "
+    "or annotation:NAME.  [default: the first of these that repeats]",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option(
@@ -79,6 +86,7 @@ def command(
     attention: str | None,
     mode: str,
     own: tuple[str, ...],
+    steps: str | None,
     device: str,
     only: tuple[str, ...] | None,
     budget: float,
@@ -97,7 +105,7 @@ def command(
     and state of some steps, other inputs of the same shapes, and for training a longer run. What is not proven is not
     recommended. --format json prints the schema opscope.advise/1.
     """
-    refuse_others_options(target, arguments, not_of_scripts=_NOT_OF_SCRIPTS)
+    refuse_others_options(target, arguments, not_of_scripts=_NOT_OF_SCRIPTS, of_scripts=("steps",))
     if importlib.util.find_spec("torch") is None:
         raise EnvironmentLacksError("advice needs PyTorch, which is not installed: pip install 'opscope[torch]'")
     given: dict[str, Any] = {
@@ -115,6 +123,7 @@ def command(
             configuration=configuration,
             device=device,
             arguments=shlex.join(arguments),
+            steps=steps,
             only=tuple(only or ()),
             budget_s=budget,
             timeout_s=timeout,

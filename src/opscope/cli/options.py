@@ -98,7 +98,11 @@ class WantedStepsType(click.ParamType[str]):
     """Which steps of a script: a kind, or ``annotation:NAME``."""
 
     name = "steps"
-    _kinds = (StepKind.TRAINING, StepKind.CALLS, StepKind.REPLAYS, StepKind.EVALUATION, StepKind.OPERATORS)
+
+    def __init__(self, *, operators: bool = True) -> None:
+        """Take the kinds of steps, those that are found among operators too unless told otherwise."""
+        kinds = [StepKind.TRAINING, StepKind.CALLS, StepKind.REPLAYS, StepKind.EVALUATION]
+        self._kinds = [*kinds, StepKind.OPERATORS] if operators else kinds
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check the kind."""

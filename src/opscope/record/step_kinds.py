@@ -85,6 +85,12 @@ class WantedSteps(Struct, frozen=True):
     kind: StepKind | None = None
     annotation: str | None = None
 
+    @classmethod
+    def named(cls, name: str | None) -> "WantedSteps":
+        """Return the steps that ``--steps`` names: a kind, or ``annotation:NAME``; None leaves the choice open."""
+        kind, _, annotation = (name or "").partition(":")
+        return cls(StepKind(kind) if kind else None, annotation or None)
+
 
 class ScriptRun(Struct, frozen=True):
     """What to do in one run of a script. The first run times and profiles; a second makes up for what that lacked.

@@ -157,8 +157,7 @@ class InProcess(Struct, frozen=True):
 
 def first_run(options: CaptureOptions) -> ScriptRun:
     """Return how a script is run at first, as the options ask for it."""
-    kind, _, name = (options.steps or "").partition(":")
-    wanted = WantedSteps(StepKind(kind) if kind else None, name or None)
+    wanted = WantedSteps.named(options.steps)
     return ScriptRun(wanted, records=wanted.kind is StepKind.OPERATORS, may_repeat=not options.once)
 
 

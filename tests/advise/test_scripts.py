@@ -1,0 +1,107 @@
+"""Scripts as targets: their own loops run the variants, whatever else they do in between."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import opscope
+
+KINDS = Path(__file__).parents[1] / "workloads" / "scripts" / "kinds.py"
+SCRIPT = """
+import sys
+import torch
+
+torch.manual_seed(int(sys.argv[1]))
+model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(100)), torch.nn.Dropout(0.1))
+optimizer = torch.optim.Adam(model.parameters(), 1e-4, foreach=False)
+data = torch.utils.data.TensorDataset(torch.randn(200, 8))
+
+
+def main():
+    for epoch in range(int(sys.argv[2])):
+        for (x,) in torch.utils.data.DataLoader(data, batch_size=4, shuffle=True):
+            optimizer.zero_grad(set_to_none=False)
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            model(data[:][0])
+        model.train()
+        try:
+            print("epoch", epoch, flush=True)
+        finally:
+            open("written_at_the_end", "w").close()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BaseException:
+        open("caught", "w").close()
+"""
+
+
+def advised(*words: str) -> dict[str, Any]:
+    done = opscope("advise", "--format", "json", *words)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+@pytest.mark.slow
+def test_a_script_is_advised(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    document = advised("--only", "fused_optimizer", "set_to_none", "sdpa", "--", str(script), "3", "1000000")
+    facts = document["facts"]
+    assert (facts["training"], facts["modules"], facts["unfused_optimizers"]) == (True, 1, 1)
+    assert facts["kept_gradients"] == 1
+    results = {"+".join(one["changes"]): one for one in document["results"]}
+    proven = [one for one in document["results"] if one["verdict"] == "proven"]
+    assert all(one["error"] < 1e-4 for one in proven)
+    assert results["fused_optimizer"]["ratio"] > 0
+    assert results["fused_optimizer"]["verdict"] in ("proven", "timed", "no difference")
+    assert results["sdpa"]["verdict"] == "refused"
+    # No variant goes on to what the script does in the end, or is seen by its handlers.
+    assert not (tmp_path / "caught").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "training", "optimizers"),
+    [("gan", True, ["Adam", "Adam"]), ("tokens", False, []), ("workers", True, ["SGD"]), ("by_hand", True, [])],
+)
+def test_steps_of_many_kinds_are_observed(kind: str, training: bool, optimizers: list[str]) -> None:
+    document = advised("--only", "channels_last", "--", str(KINDS), kind)
+    assert document["facts"]["training"] == training
+    assert document["facts"]["optimizers"] == optimizers
+    assert document["baseline_ns"] > 0
+    assert [one["reason"] for one in document["results"]] == ["the model has no convolutions"]
+
+
+def test_evaluations_can_be_asked_for() -> None:
+    done = opscope("advise", "--steps", "evaluation", "--dry-run", "--", str(KINDS), "evaluation_first")
+    assert done.returncode == 0, done.stderr
+    assert "would try inference_mode (exact)" in done.stdout.splitlines()
+    assert "not fused_optimizer: the step has no optimizer" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "code"),
+    [
+        (("{kinds}", "functional", "300"), "nothing in it bounds steps", 1),
+        (("{kinds}", "gan", "30"), "too soon: have it run longer", 1),
+        (("{kinds}", "evaluation_only"), "or choose others (--steps). Seen: 2,999 module calls without gradients", 1),
+        (("{kinds}", "no_such_kind"), "KeyError: 'no_such_kind'", 1),
+        (("--batch-size", "4", "{kinds}", "gan"), "--batch-size cannot be applied to a script", 2),
+        (("--steps", "evaluation", "bert"), "--steps is for scripts", 2),
+        (("nowhere.py",), "there is no file nowhere.py", 2),
+    ],
+)
+def test_what_cannot_be_advised(words: tuple[str, ...], says: str, code: int) -> None:
+    done = opscope("advise", *(word.format(kinds=KINDS) for word in words))
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code
