@@ -7,6 +7,8 @@ from typing import Final
 import torch
 from msgspec import Struct
 
+from opscope.advise.changes import workers_tried
+from opscope.advise.loaders import Loaders
 from opscope.advise.variant import Casting, Variant
 
 
@@ -15,11 +17,13 @@ class Applying(Struct, frozen=True):
 
     Attributes:
         apply: makes it.
+        prepare: makes what has to be made before the user's code runs.
         took_effect: returns why it changed nothing after all, once the step has run with it; None where it did.
     """
 
-    apply: Callable[[Variant], None]
+    apply: Callable[[Variant], None] = lambda _: None
     took_effect: Callable[[Variant], str | None] = lambda _: None
+    prepare: Callable[[Loaders], None] = lambda _: None
 
 
 def _tf32(_: Variant) -> None:
@@ -136,6 +140,10 @@ def _threads(share: float, variant: Variant) -> None:
     torch.set_num_threads(max(1, round(torch.get_num_threads() * share)))
 
 
+def _loader_workers(loaders: Loaders) -> None:
+    loaders.workers = workers_tried()
+
+
 APPLYING: Final = {
     "sdpa": Applying(_sdpa, _took_sdpa),
     "tf32": Applying(_tf32),
@@ -150,4 +158,5 @@ APPLYING: Final = {
     "compile_max_autotune": Applying(partial(_compile, "max-autotune-no-cudagraphs"), _compiled),
     "inference_mode": Applying(_inference_mode),
     "half_threads": Applying(partial(_threads, 0.5)),
+    "loader_workers": Applying(prepare=_loader_workers),
 }

@@ -5,7 +5,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from opscope.base.threads import cores
 from opscope.documents.advise import ErrorClass, Facts
+
+_MOST_WORKERS: Final = 8  # of one loader: more are seldom better, and each has the dataset once more
 
 Refuses = Callable[[Facts], str | None]
 
@@ -54,6 +57,11 @@ _CONVOLVES = (lambda facts: facts.convolutions > 0, "the model has no convolutio
 _OFFERS_ATTENTION = (lambda facts: facts.attention_choices > 0, "no model offers a choice of attention")
 _KEEPS_GRADIENTS = (lambda facts: facts.kept_gradients > 0, "gradients are let go already")
 _SEVERAL_THREADS = (lambda facts: facts.threads > 1, "PyTorch uses one thread already")
+_LOADS = (lambda facts: facts.loaders > 0, "the step takes no batches from a DataLoader")
+_LOADS_ITSELF = (
+    lambda facts: facts.loaders_without_workers > 0,
+    "loaders have workers already, or their dataset is iterable: each worker would yield all of it",
+)
 
 
 # ---------------------------------------------------------------- the list
@@ -158,7 +166,15 @@ CHANGES: Final[tuple[Change, ...]] = (
         slot="threads",
         error_class=ErrorClass.EXACT,
         refuses=_needs(_ON_CPU, _SEVERAL_THREADS),
-        lines=("torch.set_num_threads(torch.get_num_threads() // 2)",),
+        lines=("torch.set_num_threads(THREADS)",),
+    ),
+    Change(
+        name="loader_workers",
+        slot="loading",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_LOADS, _LOADS_ITSELF),
+        lines=("loader = DataLoader(..., num_workers=WORKERS, persistent_workers=True)",),
+        caveat="random numbers that the dataset draws are others: each worker has a seed of its own",
     ),
 )
 BY_NAME: Final = {change.name: change for change in CHANGES}
@@ -168,6 +184,31 @@ _PRECISION: Final = tuple(ErrorClass)
 def class_of(changes: Sequence[str]) -> ErrorClass:
     """Return the lowest precision among changes."""
     return max((BY_NAME[name].error_class for name in changes), key=_PRECISION.index, default=ErrorClass.EXACT)
+
+
+def settings_of(facts: Facts) -> dict[str, str]:
+    """Return what stands for the words in capitals in lines of changes."""
+    workers, threads = workers_tried(), max(1, facts.threads // 2)
+    return {"device": facts.device, "workers": str(workers), "threads": str(threads)}
+
+
+def lines_of(changes: Sequence[str], facts: Facts) -> list[str]:
+    """Return what to write for some changes."""
+    settings = settings_of(facts) | {"device": repr(facts.device)}
+    lines = [line for name in changes for line in BY_NAME[name].lines]
+    for word, value in settings.items():
+        lines = [line.replace(word.upper(), value) for line in lines]
+    return lines
+
+
+def workers_tried() -> int:
+    """Return how many workers a loader without any is tried with: one for each core that this process may use."""
+    return max(1, min(_MOST_WORKERS, cores()))
+
+
+def lower_than(error_class: ErrorClass, other: ErrorClass) -> bool:
+    """Tell whether a class is of lower precision than another one."""
+    return _PRECISION.index(error_class) > _PRECISION.index(other)
 
 
 def fit_together(changes: Sequence[str]) -> bool:

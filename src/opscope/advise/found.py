@@ -11,7 +11,9 @@ from msgspec import Struct, field
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from opscope.advise.places import Call, Stack, here
 from opscope.advise.routine import Ran, Routine
+from opscope.torch_support.tensors import tensors_of
 
 _MOST_OBJECTS: Final = 20_000
 _DEEPEST: Final = 12
@@ -108,11 +110,29 @@ class RootCall(Struct):
     Attributes:
         module: the module.
         args, kwargs: of its first call.
+        stack: where that is.
     """
 
     module: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    stack: Stack = ()
+
+    @property
+    def place(self) -> Call:
+        """Where the call is, and what it gets."""
+        inputs: dict[int | str, Any] = dict(enumerate(self.args))
+        inputs.update(self.kwargs)
+        floats = tuple(name for name, value in inputs.items() if _is_float(value))
+        images = tuple(name for name in floats if inputs[name].dim() == 4)
+        inner = [value for name, value in inputs.items() if not isinstance(value, torch.Tensor)]
+        return Call(
+            self.stack,
+            own_class=not type(self.module).__module__.startswith("torch."),
+            floats=floats,
+            images=images,
+            nested=any(_is_float(one) for one in tensors_of(inner)),
+        )
 
 
 class Observed(Struct):
@@ -123,12 +143,19 @@ class Observed(Struct):
         optimizers: optimizers that took a step.
         backward: how many times a backward pass was started.
         kept_gradients: how often gradients were set to zero instead of being let go.
+        backward_stacks, kept_stacks: where.
     """
 
     roots: list[RootCall] = field(default_factory=list)
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     backward: int = 0
     kept_gradients: int = 0
+    backward_stacks: list[Stack] = field(default_factory=list)
+    kept_stacks: list[Stack] = field(default_factory=list)
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 @contextmanager
@@ -140,7 +167,7 @@ def observing() -> Iterator[Observed]:
     def entering(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         if depth[0] == 0 and id(module) not in known:
             known.add(id(module))
-            observed.roots.append(RootCall(module, inputs, {}))
+            observed.roots.append(RootCall(module, inputs, {}, here(module)))
         depth[0] += 1
 
     def leaving(*_: object) -> None:
@@ -155,11 +182,14 @@ def observing() -> Iterator[Observed]:
     @functools.wraps(backward)
     def counted(*args: Any, **kwargs: Any) -> None:
         observed.backward += 1
+        observed.backward_stacks.append(here())
         backward(*args, **kwargs)
 
     @functools.wraps(zero_grad)
     def watched(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
-        observed.kept_gradients += not set_to_none
+        if not set_to_none:
+            observed.kept_gradients += 1
+            observed.kept_stacks.append(here(self))
         zero_grad(self, set_to_none)
 
     handles = [

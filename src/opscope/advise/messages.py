@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
+from opscope.advise.places import Places
 from opscope.documents.advise import Facts
 from opscope.record.configuration import Configuration
 
@@ -26,6 +27,7 @@ class Job(Struct, frozen=True, kw_only=True):
         proving: whether dropout is off and parameters are moved, see `opscope.advise.variant.prepare`.
         reference: whether everything is computed in float64.
         rounding: with a reference, names of changes whose arithmetic is simulated.
+        sources: other source for files of the user's, by path: a patch that is tried.
         log: the file that gets what the user's code prints.
     """
 
@@ -37,6 +39,7 @@ class Job(Struct, frozen=True, kw_only=True):
     proving: bool = False
     reference: bool = False
     rounding: tuple[str, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)
     log: str = os.devnull
 
 
@@ -48,12 +51,14 @@ class Built(Struct, frozen=True):
         device: the name of what it runs on.
         first_s: how many seconds its first steps took, with what was compiled in them.
         memory_bytes: the peak that these reserved on the device; None on a CPU.
+        places: where a script does what changes concern.
     """
 
     facts: Facts
     device: str
     first_s: float
     memory_bytes: int | None
+    places: Places
 
 
 class Broken(Struct, frozen=True):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from opscope.advise.found import Reached, reached_from
+from opscope.advise.loaders import Loaders
 from opscope.advise.routine import Routine, T, drive
 from opscope.advise.variant import Variant, seed
 from opscope.record.configuration import Configuration
@@ -17,15 +18,16 @@ class FunctionVariant(Variant):
     Args:
         configuration: what is built.
         device: where.
+        loaders: hears of what it loads data with.
 
     Raises:
         Exception: whatever the function raises.
     """
 
-    def __init__(self, configuration: Configuration, device: torch.device) -> None:
+    def __init__(self, configuration: Configuration, device: torch.device, loaders: Loaders) -> None:
         seed(0)
         workload = build(configuration, device)
-        super().__init__(workload.device)
+        super().__init__(workload.device, loaders)
         self._step: Callable[[], object] = workload.step
 
     def drive(self, routine: Routine[T]) -> T:

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any, Final
 import torch
 
 from opscope.advise.found import Reached, reached_from
+from opscope.advise.loaders import Loaders
+from opscope.advise.places import Stack, here
 from opscope.advise.routine import Ran, Routine, T
 from opscope.advise.variant import Variant, seed
 from opscope.base.errors import OpscopeError
@@ -36,6 +39,7 @@ class ScriptVariant(Variant):
         script: its path.
         arguments: what it finds behind its name.
         wanted: which of its steps.
+        loaders: hears of what it loads data with.
         end: called, once, when the routine has ended or the script has: with what went wrong, or None. It ends the
             process, as whatever is raised in the script might be caught there, and what the script does in the end,
             such as saving, is not to be done by each variant.
@@ -46,11 +50,13 @@ class ScriptVariant(Variant):
         script: Path,
         arguments: Sequence[str],
         wanted: WantedSteps,
+        loaders: Loaders,
         end: Callable[[BaseException | None], None],
     ) -> None:
-        super().__init__(torch.device("cpu"))  # where its modules are is known once they are called
+        super().__init__(torch.device("cpu"), loaders)  # where its modules are is known once they are called
         self._script, self._arguments, self._wanted, self._end = script, arguments, wanted, end
         self._running = ExitStack()
+        self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, Stack] = weakref.WeakKeyDictionary()
 
     def drive(self, routine: Routine[T]) -> T:
         """Run the script, and resume the routine at each boundary of its steps. Does not return."""
@@ -75,6 +81,14 @@ class ScriptVariant(Variant):
             super().within(context)
         else:
             self.around_calls(context)
+
+    def optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note where an optimizer is made; this is called there."""
+        self._made[optimizer] = here(optimizer)
+
+    def made_at(self, optimizer: torch.optim.Optimizer) -> Stack:
+        """Return where an optimizer was made."""
+        return self._made.get(optimizer, ())
 
     def resume(self, routine: Routine[T], sent: object) -> None:
         """Let the routine go on at a boundary, as far as to the next step."""
@@ -116,6 +130,12 @@ class _Steps(StepFinder):
         super().__init__(ScriptRun(wanted))
         self._variant, self._routine = variant, routine
         self._began = False
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """Note that an optimizer was set up, and where."""
+        super().optimizer_made(optimizer)
+        if self.active:
+            self._variant.optimizer_made(optimizer)
 
     @property
     def missed(self) -> str:

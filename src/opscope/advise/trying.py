@@ -7,14 +7,17 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.advise.changes import BY_NAME, CHANGES, class_of
-from opscope.advise.messages import Job, Losses, Record, Recording
-from opscope.advise.proof import Judged, judged, losses_agree
+from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than
+from opscope.advise.comparing import Comparing
+from opscope.advise.messages import Built, Job
+from opscope.advise.patching import Patching
+from opscope.advise.proof import Judged
 from opscope.advise.search import Names, best_of, first_tries, second_tries
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.documents.advise import AdviseDocument, ErrorClass, Facts, Outcome, Tried
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
+from opscope.workloads.catalog import is_script
 
 _FIRST_ROUNDS: Final = 6  # the fewest whose median has an interval
 _LAST_ROUNDS: Final = 13
@@ -24,9 +27,6 @@ _TURN_S: Final = 0.15  # of one variant in one round
 _LEAST_GAIN: Final = 1.02  # a gain that is not worth a line of code
 _MOST_NEIGHBOURS: Final = 8
 _MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it seemed, and right
-_RECORDED: Final = 4
-_LONG_RUN: Final = 30
-_SEEDS: Final = (0, 1, 2)
 
 Say = Callable[[str], None]
 
@@ -40,6 +40,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         arguments: of a script, quoted as in a shell.
         steps: which steps of a script, as ``--steps`` names them; None leaves the choice open.
         only: names of changes; empty for all.
+        precision: nothing of a lower class is tried.
         budget_s: no new phase begins after so many seconds.
         timeout_s: for so long one process may build.
         width: how many processes build at once.
@@ -51,6 +52,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     arguments: str = ""
     steps: str | None = None
     only: tuple[str, ...] = ()
+    precision: ErrorClass = ErrorClass.LOWER
     budget_s: float = 180.0
     timeout_s: float = 120.0
     width: int = 2
@@ -125,6 +127,7 @@ class _Trying:
         self._plan, self._session, self._job, self._say = plan, session, job, say
         self._began = time.monotonic()
         self._known: dict[Names, Measured] = {}
+        self._comparing = Comparing(session, job, plan.timeout_s, say)
         self._unfinished: str | None = None
 
     def run(self) -> AdviseDocument:
@@ -142,6 +145,8 @@ class _Trying:
             self._measure([base, twin], around, "around the best")
         self._session.close([base, twin])
         results = self._finals(facts)
+        if is_script(self._plan.configuration.target):
+            results = self._with_patches(results, base.built)
         return self._document(base.built.device, facts, refused, results)
 
     def as_written(self) -> tuple[Worker, Worker]:
@@ -156,6 +161,8 @@ class _Trying:
         for change in CHANGES:
             reason = change.refuses(facts)
             if self._plan.only and change.name not in self._plan.only:
+                continue
+            if lower_than(change.error_class, self._plan.precision):
                 continue
             if reason is None:
                 possible.append(change.name)
@@ -175,18 +182,21 @@ class _Trying:
             self._say(f"{what}: {len(tries) - len(left) - len(now)} of {len(tries)}")
             workers = self._session.build([replace(self._job, changes=names) for names in now])
             running = [worker for worker in workers if worker.broken is None]
-            self._time(written, running, _FIRST_ROUNDS)
+            self._time_written(written, running, _FIRST_ROUNDS)
             least = self._least_gain(written[0], written[1])
             for worker in workers:
                 self._known[worker.job.changes] = _measured(written[0], worker, least)
             self._session.close(workers)
 
-    def _time(self, written: Sequence[Worker], others: Sequence[Worker], rounds: int) -> None:
-        self._session.time([*written, *others], rounds, _TURN_S)
+    def _time_written(self, written: Sequence[Worker], others: Sequence[Worker], rounds: int) -> None:
+        self._time([*written, *others], rounds)
         for worker in written:
             if worker.broken is not None:
                 said = f"as written fails while it is timed: {worker.broken.reason}"
                 raise AdviseError(f"{self._plan.configuration.target} {said}")
+
+    def _time(self, workers: Sequence[Worker], rounds: int) -> None:
+        self._session.time(workers, rounds, _TURN_S)
 
     def _gains(self) -> dict[Names, float]:
         return {names: known.gain.median for names, known in self._known.items() if known.gain is not None}
@@ -220,8 +230,19 @@ class _Trying:
             self._measure_again(finalists)
             again |= set(finalists)
             faster = [names for names in finalists if _is_faster(self._known[names])]
-            proofs |= self._proofs(faster, facts)
+            proofs |= self._comparing.proofs(faster, facts)
         return [self._tried(names, known, proofs.get(names), facts) for names, known in self._known.items()]
+
+    def _with_patches(self, results: list[Tried], built: Built) -> list[Tried]:
+        """Add to the best of each class what it is in the script's own source."""
+        best = [results[place] for place in _best(results).values()]
+        if not best or not self._has_time("no patch was written"):
+            return results
+        patching = Patching(
+            self._session, self._job, self._comparing, lambda workers: self._time(workers, _LAST_ROUNDS), self._say
+        )
+        patches = patching.patches([one.changes for one in best], built)
+        return [replace(one, patch=patches.get(one.changes)) for one in results]
 
     def _measure_again(self, finalists: Sequence[Names]) -> None:
         """Measure in new processes: those that came first were lucky, too."""
@@ -230,79 +251,15 @@ class _Trying:
         workers = self._session.build([replace(self._job, changes=names) for names in finalists])
         running = [worker for worker in workers if worker.broken is None]
         began = time.monotonic()
-        self._time([base, twin], running, _LAST_ROUNDS)
+        self._time_written([base, twin], running, _LAST_ROUNDS)
         # A noisy machine gets more rounds: what the step differs from itself is what a gain must exceed.
         while running and self._least_gain(base, twin) > _NOISY and time.monotonic() - began < _LONGEST_S:
-            self._time([base, twin], running, _FIRST_ROUNDS)
+            self._time_written([base, twin], running, _FIRST_ROUNDS)
         least = self._least_gain(base, twin)
         self.base_ns, self.base_first_s = median_interval(base.blocks).median, base.built.first_s if base.built else 0.0
         for worker in workers:
             self._known[worker.job.changes] = _measured(base, worker, least)
         self._session.close([base, twin, *workers])
-
-    def _proofs(self, finalists: Sequence[Names], facts: Facts) -> dict[Names, Judged]:
-        """Compare the finalists with float64: as a whole, and what is exact of them at the precision as written."""
-        if not finalists:
-            return {}
-        self._say("comparing with float64")
-        proving = replace(self._job, proving=True)
-        exact = {
-            names: tuple(one for one in names if BY_NAME[one].error_class is ErrorClass.EXACT) for names in finalists
-        }
-        wanted = list(dict.fromkeys([*finalists, *(part for part in exact.values() if part)]))
-        simulated = list(dict.fromkeys(name for names in finalists for name in names if name not in exact[names]))
-        jobs = [
-            proving,
-            replace(proving, reference=True),
-            *(replace(proving, reference=True, rounding=(name,)) for name in simulated),
-            *(replace(proving, changes=names) for names in wanted),
-        ]
-        workers = self._session.build(jobs)
-        recorded = [worker.ask(Record(_RECORDED), Recording, self._plan.timeout_s) for worker in workers]
-        reasons = [worker.broken.reason if worker.broken else "" for worker in workers]
-        self._session.close(workers)
-        written, reference = recorded[:2]
-        if written is None:
-            raise AdviseError(f"what the step as written computes cannot be recorded: {reasons[0]}")
-        # Where the step takes no float64, its own results are the measure.
-        right = written if reference is None else reference
-        rounded = dict(zip(simulated, recorded[2 : 2 + len(simulated)], strict=True))
-        computed = dict(zip(wanted, recorded[2 + len(simulated) :], strict=True))
-        said = dict(zip(wanted, reasons[2 + len(simulated) :], strict=True))
-        longer = self._longer(finalists) if facts.training else {}
-        found: dict[Names, Judged] = {}
-        for names in finalists:
-            explains = [one for name in names if (one := rounded.get(name)) is not None]
-            parts = [(names, explains), *([(exact[names], [])] if exact[names] not in ((), names) else [])]
-            for part, simulations in parts:
-                own = computed[part]
-                if own is None:
-                    found[names] = Judged(False, f"it fails when its results are recorded: {said[part]}", 0.0, 0.0)
-                    break
-                found_one = judged(own, written, right, simulations, " + ".join(part))
-                if part == names or found_one.right is False:
-                    found[names] = found_one
-            if found[names].right and (why := longer.get(names)):
-                found[names] = replace(found[names], right=False, reason=why)
-        return found
-
-    def _longer(self, finalists: Sequence[Names]) -> dict[Names, str]:
-        """Return of which finalists a longer run is another one, and why."""
-        self._say(f"{_LONG_RUN} steps of training each")
-        jobs = [*(self._job for _ in _SEEDS), *(replace(self._job, changes=names) for names in finalists)]
-        workers = self._session.build(jobs)
-        seeds = [*_SEEDS, *(_SEEDS[0] for _ in finalists)]
-        losses = [
-            worker.ask(Losses(_LONG_RUN, number), list, self._plan.timeout_s)
-            for worker, number in zip(workers, seeds, strict=True)
-        ]
-        self._session.close(workers)
-        written = [one for one in losses[: len(_SEEDS)] if one]
-        found: dict[Names, str] = {}
-        for names, one in zip(finalists, losses[len(_SEEDS) :], strict=True):
-            if one and written and (why := losses_agree(one, written)) is not None:
-                found[names] = why
-        return found
 
     # ---------------------------------------------------------------- what is said
 
@@ -310,7 +267,7 @@ class _Trying:
         verdict, reason = _verdict(known, proof)
         extra = None if known.first_s is None else known.first_s - self.base_first_s
         saved = None if known.step_ns is None else (self.base_ns - known.step_ns) / 1e9
-        device, pays = facts.device, None
+        pays = None
         if verdict is Outcome.PROVEN and extra is not None and saved is not None and saved > 0:
             pays = max(0, round(max(extra, 0.0) / saved))
         return Tried(
@@ -327,7 +284,7 @@ class _Trying:
             memory_bytes=known.memory_bytes,
             compile_s=None if extra is None else max(extra, 0.0),
             pays_after_steps=pays,
-            lines=tuple(line.replace("DEVICE", repr(device)) for name in names for line in BY_NAME[name].lines),
+            lines=tuple(lines_of(names, facts)),
             caveats=tuple(BY_NAME[name].caveat for name in names if BY_NAME[name].caveat),
         )
 
@@ -335,10 +292,6 @@ class _Trying:
         order = list(Outcome)
         results.sort(key=lambda one: (order.index(one.verdict), -(one.ratio or 0.0)))
         results += refused
-        best: dict[ErrorClass, int] = {}
-        for place, one in enumerate(results):
-            if one.verdict is Outcome.PROVEN:
-                best.setdefault(one.error_class, place)
         classes = [one for one in ErrorClass if any(tried.error_class is one for tried in results)]
         low, high = self.of_itself.low, self.of_itself.high
         return AdviseDocument(
@@ -349,15 +302,22 @@ class _Trying:
             of_itself=(low or self.of_itself.median, high or self.of_itself.median),
             classes=tuple(classes),
             results=tuple(results),
-            best=best,
+            best=_best(results),
             processes=self._session.started,
             seconds=time.monotonic() - self._began,
             unfinished=self._unfinished,
         )
 
 
-def _is_exact(name: str) -> bool:
-    return BY_NAME[name].error_class is ErrorClass.EXACT
+def _best(results: Sequence[Tried]) -> dict[ErrorClass, int]:
+    """Return per class the place of the fastest that is proven."""
+    best: dict[ErrorClass, int] = {}
+    for place, one in enumerate(results):
+        if one.verdict is Outcome.PROVEN:
+            before = best.get(one.error_class)
+            if before is None or (results[before].ratio or 0.0) < (one.ratio or 0.0):
+                best[one.error_class] = place
+    return best
 
 
 def _measured(base: Worker, worker: Worker, least: float) -> Measured:

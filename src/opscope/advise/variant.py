@@ -11,6 +11,8 @@ import torch
 from msgspec import Struct
 
 from opscope.advise.found import Observed, Reached, RootCall, observed_step
+from opscope.advise.loaders import Loaders, Made
+from opscope.advise.places import Places, Stack
 from opscope.advise.routine import Routine, T
 from opscope.documents.advise import Facts
 from opscope.torch_support.device import synchronize
@@ -32,10 +34,12 @@ class Variant(ABC):
         before_step: called before each step.
         notes: what changes remember, by name.
         interrupted: whether what runs now is no part of a step.
+        loaders: the data loaders of the process.
+        places: where in the source all of that is.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, loaders: Loaders) -> None:
+        self.device, self.loaders = device, loaders
         self.roots: list[RootCall] = []
         self.tops: list[torch.nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
@@ -45,6 +49,8 @@ class Variant(ABC):
         self.before_step: list[Callable[[], object]] = []
         self.notes: dict[str, int] = {}
         self.interrupted = False
+        self.places = Places()
+        self._read: list[Made] = []  # the loaders that a step takes batches from
 
     @abstractmethod
     def drive(self, routine: Routine[T]) -> T:
@@ -54,14 +60,19 @@ class Variant(ABC):
     def reached(self) -> Reached:
         """Return the objects that the step may use, called or not."""
 
+    def made_at(self, optimizer: torch.optim.Optimizer) -> Stack:  # noqa: ARG002 (scripts know it)
+        """Return where an optimizer was made; empty where that was not observed."""
+        return ()
+
     def observe(self) -> Routine[None]:
         """Find out, over two whole steps, what the step calls."""
         seen: Observed | None = None
         while seen is None:  # a step that is interrupted is observed anew
-            state = torch.get_rng_state()
+            state, reads = torch.get_rng_state(), self.loaders.reads()
             seen = yield from observed_step()
             synchronize(self.device)
             self._draws = not torch.equal(state, torch.get_rng_state())
+            self._read = self.loaders.read_since(reads)
         self._take(seen, self.reached())
 
     def _take(self, observed: Observed, reached: Reached) -> None:
@@ -71,6 +82,13 @@ class Variant(ABC):
         self.tops = list({id(top): top for top in tops}.values())
         optimizers = [*observed.optimizers, *reached.optimizers]
         self.optimizers = list({id(one): one for one in optimizers}.values())
+        self.places = Places(
+            [root.place for root in observed.roots],
+            observed.backward_stacks,
+            observed.kept_stacks,
+            [(type(one).__name__, self.made_at(one)) for one in self.optimizers],
+            [one.stack for one in self._read],
+        )
         self.training = observed.backward > 0
         self._kept_gradients = observed.kept_gradients
         self.device = next((parameter.device for parameter in self.parameters), self.device)
@@ -114,6 +132,11 @@ class Variant(ABC):
             module._compiled_call_impl = around(call)
 
     @property
+    def prefetched(self) -> int:
+        """How many batches workers of loaders hold ready, at most."""
+        return sum(one.prefetched for one in self._read)
+
+    @property
     def parameters(self) -> list[torch.nn.Parameter]:
         """The parameters of all modules that the step calls."""
         return [parameter for top in self.tops for parameter in top.parameters()]
@@ -136,6 +159,9 @@ class Variant(ABC):
             unfused_optimizers=sum(_could_be_fused(one) for one in self.optimizers),
             kept_gradients=self._kept_gradients,
             threads=torch.get_num_threads(),
+            loaders=len(self._read),
+            loaders_without_workers=sum(not one.workers and not one.iterable for one in self._read),
+            prefetched=self.prefetched,
         )
 
 

@@ -19,6 +19,7 @@ import torch
 
 from opscope.advise.applying import APPLYING
 from opscope.advise.changes import in_order
+from opscope.advise.loaders import Loaders
 from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Losses, Record, Time
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.of_script import ScriptVariant
@@ -29,6 +30,7 @@ from opscope.advise.variant import Variant, prepare
 from opscope.base.errors import OpscopeError
 from opscope.base.processes import end_with_parent
 from opscope.collect.environment import cpu_name
+from opscope.collect.script.running import use_sources
 from opscope.record.step_kinds import WantedSteps
 from opscope.torch_support.device import current, resolve_device, synchronize
 from opscope.workloads.catalog import is_script
@@ -77,14 +79,19 @@ def described(error: BaseException) -> str:
 
 
 def _serve(job: Job, connection: Connection, end: Callable[[BaseException | None], None]) -> None:
+    loaders = Loaders()
+    loaders.listen()
+    for name in in_order(job.changes):
+        APPLYING[name].prepare(loaders)
     if is_script(job.configuration.target):
+        use_sources(job.sources)
         wanted = WantedSteps.named(job.steps)
-        script = ScriptVariant(Path(job.configuration.target), shlex.split(job.arguments), wanted, end)
+        script = ScriptVariant(Path(job.configuration.target), shlex.split(job.arguments), wanted, loaders, end)
         script.drive(_conversation(script, job, connection))
         return
     device = resolve_device(job.device)
     with current(device):
-        function = FunctionVariant(job.configuration, device)
+        function = FunctionVariant(job.configuration, device, loaders)
         function.drive(_conversation(function, job, connection))
 
 
@@ -111,7 +118,7 @@ def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine
     on_gpu = variant.device.type == "cuda"
     memory = torch.cuda.max_memory_reserved(variant.device) if on_gpu else None
     name = torch.cuda.get_device_name(variant.device) if on_gpu else cpu_name()
-    connection.send(Built(facts, name, took, memory))
+    connection.send(Built(facts, name, took, memory, variant.places))
     while True:
         connection.send((yield from _answer(variant, connection.recv())))
 
@@ -129,7 +136,9 @@ def _answer(variant: Variant, asked: object) -> Routine[object]:
 
 def _timed(variant: Variant, seconds: float) -> Routine[list[int]]:
     """Time whole steps, each synchronised, after one that does not count."""
-    yield from whole_step()
+    # Workers of loaders went on while others were timed: what they hold ready was not waited for.
+    for _ in range(1 + variant.prefetched):
+        yield from whole_step()
     found: list[int] = []
     began = time.perf_counter()
     while not found or time.perf_counter() - began < seconds:

@@ -10,12 +10,13 @@ from typing import Any, Final
 import click
 
 from opscope.advise.changes import BY_NAME
-from opscope.base.errors import EnvironmentLacksError
+from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import ListOf, WantedStepsType, format_option
 from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.say import say
 from opscope.cli.targets import TargetCommand, refuse_others_options
+from opscope.documents.advise import AdviseDocument, ErrorClass
 from opscope.record.settings import SETTINGS
 from opscope.sweep.plan import default_sizes, expand
 from opscope.workloads.catalog import is_script
@@ -57,6 +58,18 @@ _NOT_OF_SCRIPTS: Final = (
     help=f"Try these changes, and combinations of them: {', '.join(BY_NAME)}.",
 )
 @click.option(
+    "--precision",
+    type=click.Choice([*ErrorClass]),
+    metavar="CLASS",
+    help="Try nothing of lower precision: exact, tf32, bf16 or lower.  [default: try everything]",
+)
+@click.option(
+    "--patch",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the fastest of what is proven on a script as a patch, for git apply.",
+)
+@click.option(
     "--budget",
     type=click.FloatRange(min=0, min_open=True),
     default=180,
@@ -89,6 +102,8 @@ def command(
     steps: str | None,
     device: str,
     only: tuple[str, ...] | None,
+    precision: str | None,
+    patch: Path | None,
     budget: float,
     timeout: float,
     dry_run: bool,
@@ -105,7 +120,8 @@ def command(
     and state of some steps, other inputs of the same shapes, and for training a longer run. What is not proven is not
     recommended. --format json prints the schema opscope.advise/1.
     """
-    refuse_others_options(target, arguments, not_of_scripts=_NOT_OF_SCRIPTS, of_scripts=("steps",))
+    refuse_others_options(target, arguments, not_of_scripts=_NOT_OF_SCRIPTS, of_scripts=("steps", "patch"))
+    _check_patch(patch)
     if importlib.util.find_spec("torch") is None:
         raise EnvironmentLacksError("advice needs PyTorch, which is not installed: pip install 'opscope[torch]'")
     given: dict[str, Any] = {
@@ -125,6 +141,7 @@ def command(
             arguments=shlex.join(arguments),
             steps=steps,
             only=tuple(only or ()),
+            precision=ErrorClass(precision or ErrorClass.LOWER),
             budget_s=budget,
             timeout_s=timeout,
             width=max(1, min(8, (os.cpu_count() or 2) // 2)),
@@ -135,4 +152,26 @@ def command(
                 say(line, err=False)
             return
         document = advise(plan, say)
+    if patch is not None:
+        _write_patch(patch, document)
     emit(Output.of_section(document, lambda: advise_values(document), lambda: advise_section(document)), output_format)
+
+
+def _check_patch(path: Path | None) -> None:
+    """Refuse a file that is there: it may be what an earlier run took minutes to find."""
+    if path is not None and path.exists():
+        raise UsageError(f"{path} is there already: name another file for the patch")
+
+
+def _write_patch(path: Path, document: AdviseDocument) -> None:
+    proven = [document.results[place] for place in document.best.values()]
+    patched = [one for one in proven if one.patch is not None and one.patch.diff is not None]
+    best = max(patched, key=lambda one: one.ratio or 0.0, default=None)
+    if best is None or best.patch is None or best.patch.diff is None:
+        say(f"{path} was not written: there is no patch")
+        return
+    try:
+        path.write_text(best.patch.diff)
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot write {path}: {error.strerror or error}") from error
+    say(f"{path}: {' + '.join(best.changes)}, {best.ratio:.2f} times as fast; apply it with git apply, in {best.patch.folder}")

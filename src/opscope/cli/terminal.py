@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from opscope.base.text import printable
 from opscope.cli.say import say, show
-from opscope.render.blocks import Bullets, Section, Table
+from opscope.render.blocks import Bullets, Code, Section, Table
 from opscope.render.table_formats import as_text
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ def echo_section(section: Section) -> None:
             echo_table(block)
         elif isinstance(block, Bullets):
             echo_lines("  " + "".join(item) for item in block.items)
+        elif isinstance(block, Code):
+            for line in block.lines:  # never wrapped: it is copied from here
+                say(f"    {printable(line.expandtabs(4))}", err=False)
         else:
             echo_lines(["".join(block.parts)])
     for inner in section.sections:

@@ -41,6 +41,9 @@ class Facts(Struct, frozen=True, kw_only=True):
         unfused_optimizers: how many of them could be fused and are not.
         kept_gradients: how often a step sets gradients to zero instead of letting them go.
         threads: how many threads PyTorch uses within an operator on a CPU.
+        loaders: from how many data loaders a step takes batches.
+        loaders_without_workers: how many of them load in the process itself, by the index of a sample.
+        prefetched: how many batches their workers hold ready, at most.
     """
 
     device: str
@@ -55,6 +58,28 @@ class Facts(Struct, frozen=True, kw_only=True):
     unfused_optimizers: int
     kept_gradients: int
     threads: int
+    loaders: int
+    loaders_without_workers: int
+    prefetched: int
+
+
+class Patch(Struct, frozen=True, kw_only=True):
+    """Changes written into a script's source.
+
+    Attributes:
+        diff: what ``git apply`` takes; null if the changes cannot be written by themselves, or fail once they are.
+        folder: where it is to be applied: the root of the script's repository, or a folder above the script.
+        reason: why there is none; null if there is.
+        ratio: how many times as fast the patched script's step is, run as it is; null without a patch.
+        ci_low, ci_high: the 95 % interval of the ratio; null likewise, or if there were too few rounds.
+    """
+
+    diff: str | None = None
+    folder: str | None = None
+    reason: str | None = None
+    ratio: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
 
 
 class Tried(Struct, frozen=True, kw_only=True):
@@ -75,6 +100,7 @@ class Tried(Struct, frozen=True, kw_only=True):
         pays_after_steps: after how many steps that is made up for; null if never, or unknown.
         lines: what to write.
         caveats: what to know of it.
+        patch: the same in the script's own source; null for what is not the best of its class, and for other targets.
     """
 
     changes: tuple[str, ...]
@@ -92,6 +118,7 @@ class Tried(Struct, frozen=True, kw_only=True):
     pays_after_steps: int | None = None
     lines: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
+    patch: Patch | None = None
 
 
 class AdviseDocument(Struct, frozen=True, kw_only=True):

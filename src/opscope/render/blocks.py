@@ -50,7 +50,19 @@ class Table(Struct, frozen=True):
     optional: frozenset[int] = frozenset()
 
 
-Block = Paragraph | Bullets | Table
+class Code(Struct, frozen=True):
+    """Lines of source, shown literally.
+
+    Attributes:
+        lines: the lines, without their ends.
+        language: what Markdown names them, such as ``diff``; empty for none.
+    """
+
+    lines: tuple[str, ...]
+    language: str = ""
+
+
+Block = Paragraph | Bullets | Table | Code
 
 
 class Section(Struct, frozen=True):

@@ -1,11 +1,11 @@
 """Renders sections as GitHub-flavoured Markdown. Names are set as code or escaped, so that none becomes markup."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from opscope.base.patterns import lazy_pattern
 from opscope.base.text import printable
-from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.blocks import Block, Bullets, Code, Inline, Name, Paragraph, Section, Table
 
 _MARKUP = lazy_pattern(r"([\\`*<>\[\]|~&#])")
 _LOOSE_UNDERSCORE = lazy_pattern(r"(?<!\w)_|_(?!\w)")
@@ -43,6 +43,17 @@ def _block(block: Block) -> Iterator[str]:
                 yield f"- {_inline(item)}"
         case Table():
             yield from _table(block)
+        case Code(lines, language):
+            yield from _listing(lines, language)
+
+
+def _listing(lines: Sequence[str], language: str) -> Iterator[str]:
+    shown = [printable(line.expandtabs(4)) for line in lines]
+    longest = max((len(run) for line in shown for run in _FENCE.findall(line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    yield f"{fence}{language}"
+    yield from shown
+    yield fence
 
 
 def _table(table: Table) -> Iterator[str]:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from opscope.base.units import format_bytes, format_ns
-from opscope.documents.advise import AdviseDocument, ErrorClass, Outcome, Tried
-from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.documents.advise import AdviseDocument, ErrorClass, Outcome, Patch, Tried
+from opscope.render.blocks import Block, Bullets, Code, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, field_values, table_of
 
 _FIELDS = (
@@ -67,6 +67,17 @@ def _best(error_class: ErrorClass, one: Tried) -> Iterator[Block]:
     write: list[Inline] = [("Write: ", Name(line)) for line in one.lines]
     mind: list[Inline] = [(f"Mind: {caveat}.",) for caveat in one.caveats]
     yield Bullets((*write, *mind))
+    if one.patch is not None:
+        yield from _patch(one.patch)
+
+
+def _patch(patch: Patch) -> Iterator[Block]:
+    if patch.diff is None:
+        yield Paragraph.of(f"No patch: {patch.reason}.")
+        return
+    between = "" if patch.ci_low is None or patch.ci_high is None else f" ({patch.ci_low:.2f} to {patch.ci_high:.2f})"
+    yield Paragraph.of(f"As a patch, with which the script itself was {patch.ratio:.2f} times as fast{between}:")
+    yield Code(tuple(patch.diff.splitlines()), "diff")
 
 
 def _table(tried: Sequence[Tried]) -> Table:

@@ -7,7 +7,7 @@ import io
 import sys
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,29 @@ def as_main(script: str) -> types.ModuleType:
     return module
 
 
+_sources: dict[str, str] = {}  # by absolute path: what stands for the files' own text, see `use_sources`
+
+
+def use_sources(sources: Mapping[str, str]) -> None:
+    """Have files run with other source, in this process: the script, and modules that it will import.
+
+    Args:
+        sources: the text by absolute path.
+    """
+    if not sources:
+        return
+    _sources.update(sources)
+    original = importlib.machinery.SourceFileLoader.get_code
+
+    def get_code(loader: Any, name: str) -> types.CodeType | None:
+        path = loader.get_filename(name)
+        text = _sources.get(str(Path(path).absolute()))
+        # Neither read from bytecode, nor written to it.
+        return original(loader, name) if text is None else loader.source_to_code(text, path)
+
+    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[assignment, method-assign]
+
+
 def run_script(script: Path, arguments: Sequence[str], torch_imported: Callable[[], None]) -> BaseException | None:
     """Run a script as ``python script.py ARGUMENTS`` would.
 
@@ -78,8 +101,10 @@ def run_script(script: Path, arguments: Sequence[str], torch_imported: Callable[
     """
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
-    with io.open_code(str(script.absolute())) as file:
-        source = file.read()
+    source: str | bytes | None = _sources.get(str(script.absolute()))
+    if source is None:
+        with io.open_code(str(script.absolute())) as file:
+            source = file.read()
     sys.meta_path.insert(0, _AfterImport("torch", torch_imported))
     try:
         code = compile(source, str(script), "exec", dont_inherit=True)

@@ -1,0 +1,113 @@
+"""Compares finalists with float64, and over a longer run: whole variants, and what of them is exact."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from opscope.advise.changes import BY_NAME
+from opscope.advise.messages import Job, Losses, Record, Recording
+from opscope.advise.proof import Judged, judged, losses_agree
+from opscope.advise.search import Names
+from opscope.advise.session import AdviseError, Session
+from opscope.documents.advise import ErrorClass, Facts
+
+_RECORDED: Final = 4
+_LONG_RUN: Final = 30
+_SEEDS: Final = (0, 1, 2)
+
+
+class Comparing:
+    """Starts the processes that a comparison needs.
+
+    Args:
+        session: starts them.
+        job: the step as written.
+        timeout_s: how long one may take to answer.
+        say: gets what goes on, a line each.
+    """
+
+    def __init__(self, session: Session, job: Job, timeout_s: float, say: Callable[[str], None]) -> None:
+        self._session, self._job, self._timeout, self._say = session, job, timeout_s, say
+        self._losses: list[list[float]] = []  # of the step as written, over a longer run from several seeds
+
+    def proofs(self, finalists: Sequence[Names], facts: Facts) -> dict[Names, Judged]:
+        """Compare finalists with float64: as a whole, and what is exact of them at the precision as written.
+
+        Raises:
+            AdviseError: what the step as written computes cannot be recorded.
+        """
+        if not finalists:
+            return {}
+        self._say("comparing with float64")
+        simulated = list(dict.fromkeys(name for names in finalists for name in names if not _is_exact(name)))
+        wanted = list(dict.fromkeys(part for names in finalists for part in (names, _exact(names)) if part))
+        proving = replace(self._job, proving=True)
+        jobs = [
+            proving,
+            replace(proving, reference=True),
+            *(replace(proving, reference=True, rounding=(name,)) for name in simulated),
+            *(replace(proving, changes=names) for names in wanted),
+        ]
+        recorded = self._recorded(jobs)
+        written, reference = recorded[:2]
+        if isinstance(written, str):
+            raise AdviseError(f"what the step as written computes cannot be recorded: {written}")
+        # Where the step takes no float64, its own results are the measure.
+        right = written if isinstance(reference, str) else reference
+        rounded = dict(zip(simulated, recorded[2 : 2 + len(simulated)], strict=True))
+        computed = dict(zip(wanted, recorded[2 + len(simulated) :], strict=True))
+        found: dict[Names, Judged] = {}
+        for names in finalists:
+            explains = [one for name in names if isinstance(one := rounded.get(name, ""), Recording)]
+            whole = _judged(computed[names], written, right, explains, names)
+            part = _exact(names)
+            exact = _judged(computed[part], written, right, [], part) if part and part != names else whole
+            found[names] = exact if exact.right is False else whole
+        right_ones = [names for names in finalists if found[names].right] if facts.training else []
+        if right_ones:
+            longer = self.longer([replace(self._job, changes=names) for names in right_ones])
+            for names, why in zip(right_ones, longer, strict=True):
+                if why is not None:
+                    found[names] = replace(found[names], right=False, reason=why)
+        return found
+
+    def _recorded(self, jobs: Sequence[Job]) -> list[Recording | str]:
+        """Return what each job computes, or why that is not known."""
+        workers = self._session.build(jobs)
+        found = [worker.ask(Record(_RECORDED), Recording, self._timeout) for worker in workers]
+        self._session.close(workers)
+        return [
+            one if one is not None else ("" if worker.broken is None else worker.broken.reason)
+            for one, worker in zip(found, workers, strict=True)
+        ]
+
+    def longer(self, jobs: Sequence[Job]) -> list[str | None]:
+        """Return for each of some jobs why its losses over a longer run are others than as written; None if not."""
+        self._say(f"{_LONG_RUN} steps of training each")
+        written = [] if self._losses else [(self._job, number) for number in _SEEDS]
+        runs = [*written, *((job, _SEEDS[0]) for job in jobs)]
+        workers = self._session.build([job for job, _ in runs])
+        losses = [
+            worker.ask(Losses(_LONG_RUN, number), list, self._timeout)
+            for worker, (_, number) in zip(workers, runs, strict=True)
+        ]
+        self._session.close(workers)
+        self._losses += [one for one in losses[: len(written)] if one]
+        return [losses_agree(one, self._losses) if one and self._losses else None for one in losses[len(written) :]]
+
+
+def _is_exact(name: str) -> bool:
+    return BY_NAME[name].error_class is ErrorClass.EXACT
+
+
+def _exact(names: Names) -> Names:
+    return tuple(name for name in names if _is_exact(name))
+
+
+def _judged(
+    found: Recording | str, written: Recording, right: Recording, explains: Sequence[Recording], names: Names
+) -> Judged:
+    if isinstance(found, str):
+        return Judged(False, f"it fails when its results are recorded: {found}", 0.0, 0.0)
+    return judged(found, written, right, explains, " + ".join(names))

@@ -1,0 +1,305 @@
+"""Writes changes into the user's source: which lines to insert, to wrap, or to rewrite. Needs no PyTorch."""
+
+import ast
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from opscope.advise.places import Call, Place, Places, Stack
+from opscope.advise.source import NotWritableError, Source
+
+T = TypeVar("T")
+
+
+class Written(Struct, frozen=True):
+    """Changed source.
+
+    Attributes:
+        sources: the new text of each file, by its path.
+        diff: what changed, as ``git apply`` takes it.
+        root: the folder that the paths in the diff start from.
+    """
+
+    sources: dict[str, str]
+    diff: str
+    root: Path
+
+
+def written(changes: Sequence[str], script: Path, places: Places, settings: Mapping[str, str]) -> Written:
+    """Write changes into a script and the user's modules that it imports; no file is touched.
+
+    Args:
+        changes: their names.
+        script: the script.
+        places: where it does what the changes concern.
+        settings: values that changes write: ``device``, ``workers``, ``threads``.
+
+    Raises:
+        NotWritableError: one of them cannot be written by itself; says why.
+    """
+    writer = _Writer(script, places, settings)
+    for name in changes:
+        write = _WRITE.get(name)
+        if write is None:
+            raise NotWritableError(f"{name} has to be written by hand")
+        write(writer)
+    texts = {path: (source.text, source.edited()) for path, source in writer.sources.items()}
+    changed = {path: new for path, (old, new) in texts.items() if old != new}
+    for path, text in changed.items():
+        try:
+            compile(text, path, "exec", dont_inherit=True)
+        except SyntaxError as error:
+            raise NotWritableError(f"{path} would no longer be Python: {error}") from error
+    root = _root_of(script)
+    diffs = [_diff(path, root, texts[path][0], new) for path, new in changed.items()]
+    return Written(changed, "".join(diffs), root)
+
+
+def _root_of(script: Path) -> Path:
+    """Return the folder that ``git apply`` takes paths from: that of the repository, else the current one."""
+    folder = script.absolute().parent
+    for one in (folder, *folder.parents):
+        if (one / ".git").exists():
+            return one
+    current = Path.cwd()
+    return current if folder.is_relative_to(current) else folder
+
+
+def _diff(path: str, root: Path, old: str, new: str) -> str:
+    name = Path(path).relative_to(root).as_posix() if Path(path).is_relative_to(root) else path.lstrip("/")
+    lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}")
+    ended = (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    return "".join(ended)
+
+
+class _Writer:
+    def __init__(self, script: Path, places: Places, settings: Mapping[str, str]) -> None:
+        self.script, self.places, self.settings = str(script.absolute()), places, settings
+        self.sources: dict[str, Source] = {}
+
+    def source(self, path: str) -> Source:
+        if path not in self.sources:
+            self.sources[path] = Source(Path(path))
+        return self.sources[path]
+
+    def calls(self) -> list[Call]:
+        if not self.places.calls or not all(call.stack for call in self.places.calls):
+            raise NotWritableError("the model is not called in your own source")
+        return self.places.calls
+
+    # ---------------------------------------------------------------- once for the whole process
+
+    def for_process(self, line: str) -> None:
+        """Write a line behind the imports of the script; TORCH in it stands for the name of PyTorch there."""
+        source = self.source(self.script)
+        source.insert_after_imports(line.replace("TORCH", source.name_of_torch()))
+
+    # ---------------------------------------------------------------- once for each model
+
+    def for_model(self, line_of: Callable[[Call, str, str], str]) -> None:
+        """Write a line before the loop that calls a model, or behind where it gets its name.
+
+        Args:
+            line_of: gets the call, the model's name in that place and that of PyTorch; returns the line.
+        """
+        for call in self.calls():
+            for place in call.stack:
+                if self._line_for_model(call, place, line_of):
+                    break
+            else:
+                raise NotWritableError("the model has no name before the loop that calls it")
+
+    def _line_for_model(self, call: Call, place: Place, line_of: Callable[[Call, str, str], str]) -> bool:
+        source = self.source(place.file)
+        statement = source.statement_at(place)
+        if not place.names:
+            return False
+        name = place.names[0]
+        if place is call.stack[0]:
+            called = source.segment(source.call_at(place).func)
+            name = called if called in place.names else name
+        line = line_of(call, name, source.name_of_torch())
+        loop = source.outermost_loop(statement)
+        if loop is not None:
+            # A model that is made inside of the loop has its name only there.
+            assigned = source.last_assignment(name, statement)
+            if assigned is not None and assigned.lineno > loop.lineno:
+                source.insert_after(assigned, line)
+            else:
+                source.insert_before(loop, line)
+            return True
+        assigned = source.last_assignment(name, statement)
+        if assigned is None:
+            return False
+        source.insert_after(assigned, line)
+        return True
+
+    # ---------------------------------------------------------------- the inputs of each call
+
+    def inputs(self, names_of: Callable[[Call], Sequence[int | str]], method: str) -> None:
+        """Put a method's call behind inputs of the models; TORCH in it stands for the name of PyTorch there."""
+        for call in self.calls():
+            place = call.stack[0]
+            source = self.source(place.file)
+            node = source.call_at(place)
+            given_by: dict[int | str, ast.expr] = dict(enumerate(node.args))
+            given_by.update({one.arg: one.value for one in node.keywords if one.arg is not None})
+            for name in names_of(call):
+                given = given_by.get(name)
+                if given is None or any(isinstance(one, ast.Starred) for one in node.args):
+                    raise NotWritableError(f"the inputs in line {node.lineno} of {source.path.name} are unpacked")
+                source.append_to(given, method.replace("TORCH", source.name_of_torch()))
+
+    # ---------------------------------------------------------------- contexts
+
+    def around_forward(self, header: str) -> None:
+        """Put forward passes and what is made of their results inside a context, up to the backward pass."""
+        for call in self.calls():
+            wrapped = self._up_to_backward(call.stack) or self._statement_of(call.stack)
+            source, first, last = wrapped
+            source.wrap(first, last, header.replace("TORCH", source.name_of_torch()))
+            if self.places.backward:
+                return  # the first call up to the backward pass has the others inside
+
+    def _statement_of(self, stack: Stack) -> tuple[Source, ast.stmt, ast.stmt]:
+        source = self.source(stack[0].file)
+        statement = source.statement_at(stack[0])
+        return source, statement, statement
+
+    def _up_to_backward(self, stack: Stack) -> tuple[Source, ast.stmt, ast.stmt] | None:
+        for backward in self.places.backward:
+            for place in backward:
+                forward = next((one for one in stack if one.frame == place.frame), None)
+                if forward is None:
+                    continue
+                source = self.source(place.file)
+                first, last = source.common_block(source.statement_at(forward), source.statement_at(place))
+                if first is last:
+                    return source, first, last
+                if first.lineno > last.lineno:
+                    raise NotWritableError("the backward pass comes before the forward pass in the source")
+                return source, first, source.before(last)
+        if self.places.backward:
+            raise NotWritableError("forward and backward pass are called from no function of yours together")
+        return None
+
+    def without_gradients(self) -> None:
+        """Use ``inference_mode`` instead of ``no_grad``, or around the calls."""
+        done: set[ast.AST] = set()
+        for call in self.calls():
+            found = [
+                (self.source(place.file), node)
+                for place in call.stack
+                for node in _no_grads(self.source(place.file), self.source(place.file).statement_at(place))
+            ]
+            if not found:
+                source, first, last = self._statement_of(call.stack)
+                source.wrap(first, last, f"with {source.name_of_torch()}.inference_mode()")
+            for source, node in found:
+                if node not in done:
+                    done.add(node)
+                    source.rename(node, f"{source.name_of_torch()}.inference_mode")
+
+    # ---------------------------------------------------------------- calls that make something
+
+    def making(self, stack: Stack, what: str) -> tuple[Source, ast.Call]:
+        """Return the call that makes something."""
+        if not stack:
+            raise NotWritableError(f"{what} is not made in your own source")
+        source = self.source(stack[0].file)
+        return source, source.call_at(stack[0])
+
+    def optimizers(self) -> None:
+        for name, stack in _each(self.places.optimizers, lambda one: one[1]):
+            source, call = self.making(stack, name)
+            if name not in ast.unparse(call.func):
+                raise NotWritableError(f"{name} is made by {ast.unparse(call.func)}, which may take no fused=True")
+            source.set_keywords(call, {"fused": "True"}, without=["foreach"])
+
+    def loaders(self) -> None:
+        for stack in _each(self.places.loaders, lambda one: one):
+            source, call = self.making(stack, "a loader")
+            if "DataLoader" not in ast.unparse(call.func):
+                raise NotWritableError(f"a loader is made by {ast.unparse(call.func)}, which may take no num_workers")
+            source.set_keywords(call, {"num_workers": self.settings["workers"], "persistent_workers": "True"})
+
+    def zero_grads(self) -> None:
+        for stack in _each(self.places.kept_gradients, lambda one: one):
+            source, call = self.making(stack, "the call of zero_grad")
+            keywords = {one.arg: one.value for one in call.keywords}
+            value = keywords.get("set_to_none", call.args[0] if len(call.args) == 1 else None)
+            if not isinstance(value, ast.Constant):
+                raise NotWritableError(f"set_to_none in line {call.lineno} of {source.path.name} is no plain False")
+            source.without_argument(call, "set_to_none")
+
+
+def _each(found: Sequence[T], stack_of: Callable[[T], Stack]) -> list[T]:
+    """Return what was found, one for each place in the source."""
+    places = {stack[0].at if (stack := stack_of(one)) else None: one for one in found}
+    return list(places.values())
+
+
+def _no_grads(source: Source, statement: ast.stmt) -> list[ast.expr]:
+    """Return the names of ``no_grad`` in ``with`` statements and decorators around a statement."""
+    found: list[ast.expr] = []
+    for one in (statement, *source.around(statement)):
+        items = [item.context_expr for item in one.items] if isinstance(one, ast.With) else []
+        decorators = one.decorator_list if isinstance(one, ast.FunctionDef) else []
+        for expression in (*items, *decorators):
+            name = expression.func if isinstance(expression, ast.Call) else expression
+            if ast.unparse(name).rpartition(".")[2] == "no_grad":
+                found.append(name)
+    return found
+
+
+def _compiled(arguments: str) -> Callable[[_Writer], None]:
+    def line(call: Call, name: str, torch: str) -> str:
+        # In place, names in checkpoints stay as they are; but of PyTorch's own classes nothing would be compiled.
+        if call.own_class:
+            return f"{name}.compile({arguments})"
+        return f"{name} = {torch}.compile({', '.join(filter(None, (name, arguments)))})"
+
+    return lambda writer: writer.for_model(line)
+
+
+def _weights(dtype: str) -> Callable[[_Writer], None]:
+    def write(writer: _Writer) -> None:
+        if any(call.nested for call in writer.calls()):
+            raise NotWritableError("the model's inputs are inside of other objects: cast them where they are made")
+        writer.for_model(lambda _, name, torch: f"{name}.to({torch}.{dtype})")
+        writer.inputs(lambda call: call.floats, f".to(TORCH.{dtype})")
+
+    return write
+
+
+def _channels_last(writer: _Writer) -> None:
+    writer.for_model(lambda _, name, torch: f"{name}.to(memory_format={torch}.channels_last)")
+    writer.inputs(lambda call: call.images, ".to(memory_format=TORCH.channels_last)")
+
+
+def _autocast(dtype: str) -> Callable[[_Writer], None]:
+    def write(writer: _Writer) -> None:
+        writer.around_forward(f'with TORCH.autocast("{writer.settings["device"]}", dtype=TORCH.{dtype})')
+
+    return write
+
+
+_WRITE: Final[Mapping[str, Callable[[_Writer], None]]] = {
+    "sdpa": lambda writer: writer.for_model(lambda _, name, __: f'{name}.set_attn_implementation("sdpa")'),
+    "tf32": lambda writer: writer.for_process('TORCH.set_float32_matmul_precision("high")'),
+    "weights_bf16": _weights("bfloat16"),
+    "weights_fp16": _weights("float16"),
+    "autocast_bf16": _autocast("bfloat16"),
+    "channels_last": _channels_last,
+    "fused_optimizer": _Writer.optimizers,
+    "set_to_none": _Writer.zero_grads,
+    "compile": _compiled(""),
+    "compile_reduce_overhead": _compiled('mode="reduce-overhead"'),
+    "compile_max_autotune": _compiled('mode="max-autotune-no-cudagraphs"'),
+    "inference_mode": _Writer.without_gradients,
+    "half_threads": lambda writer: writer.for_process(f"TORCH.set_num_threads({writer.settings['threads']})"),
+    "loader_workers": _Writer.loaders,
+}
