@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from opscope.advise.loaders import Loaders
 from opscope.advise.messages import Computed, Recording
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.proof import errors_of, judged, losses_agree
@@ -61,7 +62,7 @@ def recorded(configuration: Configuration, change: Callable[[Variant], None] = l
 
 
 def observed(configuration: Configuration) -> FunctionVariant:
-    variant = FunctionVariant(configuration, CPU)
+    variant = FunctionVariant(configuration, CPU, Loaders())
     variant.drive(variant.observe())
     return variant
 
