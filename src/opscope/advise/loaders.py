@@ -2,14 +2,20 @@
 
 import functools
 import inspect
+import random
 import weakref
+import zlib
 from typing import Any
 
+import numpy as np
+import torch
 from msgspec import Struct
 from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from opscope.advise.places import Stack, here
+from opscope.advise.seeds import seed
 
 
 class Made(Struct):
@@ -39,12 +45,17 @@ class Made(Struct):
 class Loaders:
     """Hears of every loader that is made, and of every batch that is taken.
 
+    Args:
+        seeded: whether what a dataset draws depends on the samples' indices alone, and not on which process draws it:
+            then batches are the same with workers and without.
+
     Attributes:
         made: the loaders.
         workers: how many workers a loader gets that has none; 0 leaves it as it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, seeded: bool = False) -> None:
+        self._seeded = seeded
         self.made: list[Made] = []
         self.workers = 0
 
@@ -52,6 +63,8 @@ class Loaders:
         """Begin; for the rest of the process."""
         self._listen_to_making()
         self._listen_to_reading()
+        if self._seeded:
+            _seed_by_index()
 
     def read_since(self, before: dict[int, int]) -> list[Made]:
         """Return the loaders from which batches were taken since `reads` said ``before``."""
@@ -98,3 +111,21 @@ class Loaders:
 
         DataLoader._get_iterator = get_iterator
         _BaseDataLoaderIter.__next__ = taken
+
+
+def _seed_by_index() -> None:
+    """Seed all generators before each batch is fetched, in whichever process, and leave them as they were."""
+    fetch = _MapDatasetFetcher.fetch
+
+    @functools.wraps(fetch)
+    def fetched(self: Any, indices: Any) -> Any:
+        state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        seed(zlib.crc32(repr(indices).encode()))
+        try:
+            return fetch(self, indices)
+        finally:
+            random.setstate(state[0])
+            np.random.set_state(state[1])
+            torch.set_rng_state(state[2])
+
+    _MapDatasetFetcher.fetch = fetched

@@ -7,7 +7,8 @@ import torch
 from opscope.advise.found import Reached, reached_from
 from opscope.advise.loaders import Loaders
 from opscope.advise.routine import Routine, T, drive
-from opscope.advise.variant import Variant, seed
+from opscope.advise.seeds import seed
+from opscope.advise.variant import Variant
 from opscope.record.configuration import Configuration
 from opscope.workloads.choice import build
 

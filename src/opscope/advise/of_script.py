@@ -15,7 +15,8 @@ from opscope.advise.found import Reached, reached_from
 from opscope.advise.loaders import Loaders
 from opscope.advise.places import Stack, here
 from opscope.advise.routine import Ran, Routine, T
-from opscope.advise.variant import Variant, seed
+from opscope.advise.seeds import seed
+from opscope.advise.variant import Variant
 from opscope.base.errors import OpscopeError
 from opscope.collect.script.finder import StepFinder
 from opscope.collect.script.period import Pattern

@@ -8,7 +8,8 @@ import torch
 
 from opscope.advise.messages import Computed, Recording, Values
 from opscope.advise.routine import Ran, Routine, whole_step
-from opscope.advise.variant import Variant, seed
+from opscope.advise.seeds import seed
+from opscope.advise.variant import Variant
 from opscope.torch_support.device import synchronize
 from opscope.torch_support.tensors import tensors_of
 

@@ -1,12 +1,10 @@
 """One way to run a step: as written, or with changes. It lives in a process of its own, and nothing is undone."""
 
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final
 
-import numpy as np
 import torch
 from msgspec import Struct
 
@@ -167,13 +165,6 @@ class Variant(ABC):
 
 def _could_be_fused(optimizer: torch.optim.Optimizer) -> bool:
     return any("fused" in group and not group["fused"] for group in optimizer.param_groups)
-
-
-def seed(number: int) -> None:
-    """Set all generators that a step may draw from."""
-    random.seed(number)
-    np.random.seed(number)
-    torch.manual_seed(number)
 
 
 def prepare(tops: list[torch.nn.Module]) -> None:

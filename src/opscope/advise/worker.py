@@ -79,7 +79,7 @@ def described(error: BaseException) -> str:
 
 
 def _serve(job: Job, connection: Connection, end: Callable[[BaseException | None], None]) -> None:
-    loaders = Loaders()
+    loaders = Loaders(seeded=job.proving)
     loaders.listen()
     for name in in_order(job.changes):
         APPLYING[name].prepare(loaders)

@@ -174,4 +174,5 @@ def _write_patch(path: Path, document: AdviseDocument) -> None:
         path.write_text(best.patch.diff)
     except OSError as error:
         raise EnvironmentLacksError(f"cannot write {path}: {error.strerror or error}") from error
-    say(f"{path}: {' + '.join(best.changes)}, {best.ratio:.2f} times as fast; apply it with git apply, in {best.patch.folder}")
+    gain = f"{' + '.join(best.changes)}, {best.ratio:.2f} times as fast"
+    say(f"{path}: {gain}; apply it with git apply, in {best.patch.folder}")
