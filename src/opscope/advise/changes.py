@@ -33,6 +33,11 @@ class Change(Struct, frozen=True, kw_only=True):
     caveat: str = ""
 
 
+def workers_tried() -> int:
+    """Return how many workers a loader without any is tried with: one for each core that this process may use."""
+    return max(1, min(_MOST_WORKERS, cores()))
+
+
 # ---------------------------------------------------------------- why not
 
 
@@ -58,10 +63,11 @@ _OFFERS_ATTENTION = (lambda facts: facts.attention_choices > 0, "no model offers
 _KEEPS_GRADIENTS = (lambda facts: facts.kept_gradients > 0, "gradients are let go already")
 _SEVERAL_THREADS = (lambda facts: facts.threads > 1, "PyTorch uses one thread already")
 _LOADS = (lambda facts: facts.loaders > 0, "the step takes no batches from a DataLoader")
-_LOADS_ITSELF = (
-    lambda facts: facts.loaders_without_workers > 0,
-    "loaders have workers already, or their dataset is iterable: each worker would yield all of it",
+_INDEXED = (
+    lambda facts: facts.iterable_loaders < facts.loaders,
+    "the loader's dataset yields: each worker would yield all of it, unless it shares the work out itself",
 )
+_MORE_WORKERS = (lambda facts: facts.loader_workers < workers_tried(), "loaders have a worker for each core already")
 
 
 # ---------------------------------------------------------------- the list
@@ -172,13 +178,14 @@ CHANGES: Final[tuple[Change, ...]] = (
         name="loader_workers",
         slot="loading",
         error_class=ErrorClass.EXACT,
-        refuses=_needs(_LOADS, _LOADS_ITSELF),
+        refuses=_needs(_LOADS, _INDEXED, _MORE_WORKERS),
         lines=("loader = DataLoader(..., num_workers=WORKERS, persistent_workers=True)",),
         caveat="random numbers that the dataset draws are others: each worker has a seed of its own",
     ),
 )
 BY_NAME: Final = {change.name: change for change in CHANGES}
 _PRECISION: Final = tuple(ErrorClass)
+INPUT: Final = "input"  # no change: whether steps wait for their data
 
 
 def class_of(changes: Sequence[str]) -> ErrorClass:
@@ -199,11 +206,6 @@ def lines_of(changes: Sequence[str], facts: Facts) -> list[str]:
     for word, value in settings.items():
         lines = [line.replace(word.upper(), value) for line in lines]
     return lines
-
-
-def workers_tried() -> int:
-    """Return how many workers a loader without any is tried with: one for each core that this process may use."""
-    return max(1, min(_MOST_WORKERS, cores()))
 
 
 def lower_than(error_class: ErrorClass, other: ErrorClass) -> bool:

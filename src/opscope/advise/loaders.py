@@ -3,9 +3,10 @@
 import functools
 import inspect
 import random
+import time
 import weakref
 import zlib
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from opscope.advise.places import Stack, here
 from opscope.advise.seeds import seed
+
+_KEPT: Final = 8  # batches that are replayed
 
 
 class Made(Struct):
@@ -41,6 +44,25 @@ class Made(Struct):
         loader = self.loader()
         return 0 if loader is None else loader.num_workers * (loader.prefetch_factor or 0)
 
+    @property
+    def key(self) -> object:
+        """What tells the loaders of one place in the source from others: scripts make them anew each epoch."""
+        return self.stack[0].at if self.stack else id(self)
+
+
+class Wait(Struct, frozen=True):
+    """A batch that was taken.
+
+    Attributes:
+        wall_ns: how long that took.
+        cpu_ns: for how much of it the thread that takes it worked.
+        start_ns: how long workers took to start before it; 0 where none did.
+    """
+
+    wall_ns: int
+    cpu_ns: int
+    start_ns: int = 0
+
 
 class Loaders:
     """Hears of every loader that is made, and of every batch that is taken.
@@ -48,16 +70,22 @@ class Loaders:
     Args:
         seeded: whether what a dataset draws depends on the samples' indices alone, and not on which process draws it:
             then batches are the same with workers and without.
+        replay: whether batches come from memory once a few were taken: then loading costs nothing.
 
     Attributes:
         made: the loaders.
-        workers: how many workers a loader gets that has none; 0 leaves it as it is.
+        workers: how many workers a loader gets that has fewer; 0 leaves them as they are.
+        waits: what taking each batch took.
     """
 
-    def __init__(self, *, seeded: bool = False) -> None:
-        self._seeded = seeded
+    def __init__(self, *, seeded: bool = False, replay: bool = False) -> None:
+        self._seeded, self._replay = seeded, replay
         self.made: list[Made] = []
         self.workers = 0
+        self.waits: list[Wait] = []
+        self._kept: dict[object, list[Any]] = {}
+        self._of: weakref.WeakKeyDictionary[Any, Made] = weakref.WeakKeyDictionary()  # iterator -> its loader
+        self._started: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # how long that took
 
     def listen(self) -> None:
         """Begin; for the rest of the process."""
@@ -83,7 +111,7 @@ class Loaders:
             bound = signature.bind(loader, *args, **kwargs)
             given = bound.arguments
             workers, iterable = given.get("num_workers", 0), isinstance(given["dataset"], IterableDataset)
-            if self.workers and not workers and not iterable:
+            if workers < self.workers and not iterable:
                 given["num_workers"], given["persistent_workers"] = self.workers, True
             original(*bound.args, **bound.kwargs)
             self.made.append(Made(weakref.ref(loader), here(), workers, iterable))
@@ -92,25 +120,81 @@ class Loaders:
 
     def _listen_to_reading(self) -> None:
         get, following = DataLoader._get_iterator, _BaseDataLoaderIter.__next__
-        of: weakref.WeakKeyDictionary[Any, Made] = weakref.WeakKeyDictionary()
 
         @functools.wraps(get)
         def get_iterator(loader: Any) -> Any:
-            iterator = get(loader)
             made = next((one for one in reversed(self.made) if one.loader() is loader), None)
+            kept = [] if made is None else self._kept.get(made.key, [])
+            if made is not None and len(kept) == _KEPT:
+                return _Replayed(kept, made, _length(loader))
+            began = time.perf_counter_ns()
+            iterator = get(loader)
             if made is not None:
-                of[iterator] = made
+                self._of[iterator] = made
+                if loader.num_workers:
+                    self._started[iterator] = time.perf_counter_ns() - began
             return iterator
 
         @functools.wraps(following)
         def taken(iterator: Any) -> Any:
-            batch = following(iterator)
-            if (made := of.get(iterator)) is not None:
-                made.reads += 1
+            made = self._of.get(iterator)
+            if made is None:
+                return following(iterator)
+            kept = self._kept.setdefault(made.key, []) if self._replay else []
+            if len(kept) == _KEPT:
+                batch = _next_of(kept, iterator, made)
+            else:
+                began, worked = time.perf_counter_ns(), time.thread_time_ns()
+                batch = following(iterator)
+                wall, cpu = time.perf_counter_ns() - began, time.thread_time_ns() - worked
+                self.waits.append(Wait(wall, cpu, self._started.pop(iterator, 0)))
+                if self._replay:
+                    kept.append(batch)
+            made.reads += 1
             return batch
 
         DataLoader._get_iterator = get_iterator
         _BaseDataLoaderIter.__next__ = taken
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:  # a dataset that yields, without end as far as is known
+        return None
+
+
+def _next_of(kept: list[Any], iterator: Any, made: Made) -> Any:
+    """Return a kept batch instead of an iterator's next one, as long as the iterator would have one."""
+    loader = made.loader()
+    length = None if loader is None else _length(loader)
+    if length is not None and iterator._num_yielded >= length:
+        raise StopIteration
+    iterator._num_yielded += 1
+    return kept[iterator._num_yielded % len(kept)]
+
+
+class _Replayed:
+    """Yields kept batches, as many as the loader would."""
+
+    def __init__(self, kept: list[Any], made: Made, length: int | None) -> None:
+        self._kept, self._made, self._length, self._count = kept, made, length, 0
+
+    def __iter__(self) -> "_Replayed":
+        return self
+
+    def __next__(self) -> Any:
+        if self._length is not None and self._count >= self._length:
+            raise StopIteration
+        self._count += 1
+        self._made.reads += 1
+        return self._kept[self._count % len(self._kept)]
+
+    def __len__(self) -> int:
+        return self._length or 0
+
+    def _reset(self, *_: object) -> None:  # as loaders whose workers persist ask their iterator to begin anew
+        self._count = 0
 
 
 def _seed_by_index() -> None:

@@ -27,6 +27,8 @@ class Job(Struct, frozen=True, kw_only=True):
         proving: whether dropout is off and parameters are moved, see `opscope.advise.variant.prepare`.
         reference: whether everything is computed in float64.
         rounding: with a reference, names of changes whose arithmetic is simulated.
+        replay: whether batches come from memory once a few were loaded.
+        stages: the file that gets what loading each batch took; empty for none.
         sources: other source for files of the user's, by path: a patch that is tried.
         log: the file that gets what the user's code prints.
     """
@@ -39,6 +41,8 @@ class Job(Struct, frozen=True, kw_only=True):
     proving: bool = False
     reference: bool = False
     rounding: tuple[str, ...] = ()
+    replay: bool = False
+    stages: str = ""
     sources: dict[str, str] = field(default_factory=dict)
     log: str = os.devnull
 
@@ -81,6 +85,38 @@ class Time(Struct, frozen=True):
     """
 
     seconds: float
+
+
+class Load(Struct, frozen=True):
+    """Asks for what loading takes in some steps; answered with `Loaded`.
+
+    Attributes:
+        seconds: for so long.
+        batches: but until so many batches were taken, or ten times as long.
+    """
+
+    seconds: float
+    batches: int
+
+
+class Loaded(Struct, frozen=True):
+    """What loading took in some steps.
+
+    Attributes:
+        began_ns: when the first of them began, by the system's clock.
+        steps_ns: how long each took.
+        waits_ns: how long each batch was waited for.
+        received_ns: for how much of that the waiting thread worked: batches of workers are unpacked there.
+        starts_ns: how long workers took to start, each time they did.
+        cpu_ns: how much all threads of the process worked.
+    """
+
+    began_ns: int
+    steps_ns: list[int]
+    waits_ns: list[int]
+    received_ns: list[int]
+    starts_ns: list[int]
+    cpu_ns: int
 
 
 class Record(Struct, frozen=True):

@@ -90,7 +90,7 @@ def here(of: object = None) -> Stack:
 def is_users(file: str) -> bool:
     """Tell whether a file is the user's source: neither opscope's, nor the standard library's, nor installed."""
     path = str(Path(file).absolute())
-    if file.startswith("<") or path.startswith((_OWN, _STANDARD)):
+    if not file or file.startswith("<") or path.startswith((_OWN, _STANDARD)):
         return False
     return not any(part in _PACKAGES for part in Path(path).parts)
 

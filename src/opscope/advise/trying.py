@@ -7,14 +7,15 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than
+from opscope.advise.changes import BY_NAME, CHANGES, INPUT, class_of, lines_of, lower_than
 from opscope.advise.comparing import Comparing
+from opscope.advise.input_proof import Proving
 from opscope.advise.messages import Built, Job
 from opscope.advise.patching import Patching
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, best_of, first_tries, second_tries
 from opscope.advise.session import AdviseError, Session, Worker
-from opscope.documents.advise import AdviseDocument, ErrorClass, Facts, Outcome, Tried
+from opscope.documents.advise import AdviseDocument, ErrorClass, Facts, InputProof, Outcome, Tried
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
 from opscope.workloads.catalog import is_script
@@ -39,7 +40,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         device: where it runs; a script decides that itself.
         arguments: of a script, quoted as in a shell.
         steps: which steps of a script, as ``--steps`` names them; None leaves the choice open.
-        only: names of changes; empty for all.
+        only: names of changes, and `INPUT`; empty for all.
         precision: nothing of a lower class is tried.
         budget_s: no new phase begins after so many seconds.
         timeout_s: for so long one process may build.
@@ -136,18 +137,45 @@ class _Trying:
         assert base.built is not None
         facts = base.built.facts
         refused, possible = self.possible(facts)
-        tries = first_tries(possible)
-        self._measure([base, twin], tries, "alone and in known combinations")
+        results: list[Tried] = []
+        if self._plan.only != (INPUT,):
+            self._search([base, twin], possible)
+            self._session.close([base, twin])
+            results = self._finals(facts)
+            if is_script(self._plan.configuration.target):
+                results = self._with_patches(results, base.built)
+        else:
+            self._session.close([base, twin])
+        return self._document(base.built.device, facts, refused, results, self._input(facts))
+
+    def _search(self, written: Sequence[Worker], possible: Sequence[str]) -> None:
+        self._measure(written, first_tries(possible), "alone and in known combinations")
         # What may help is measured again, with more rounds, so here a gain need not exceed what noise there is.
         best = best_of(self._gains(), _LEAST_GAIN)
         around = second_tries(best.values(), possible, self._gains(), _LEAST_GAIN, _MOST_NEIGHBOURS)
         if around and self._has_time("what lies around the best was not tried"):
-            self._measure([base, twin], around, "around the best")
-        self._session.close([base, twin])
-        results = self._finals(facts)
-        if is_script(self._plan.configuration.target):
-            results = self._with_patches(results, base.built)
-        return self._document(base.built.device, facts, refused, results)
+            self._measure(written, around, "around the best")
+
+    def _input(self, facts: Facts) -> InputProof | None:
+        """Find out whether steps wait for their data: where it is asked for, and where they may."""
+        if INPUT in self._plan.only and not facts.loaders:
+            raise AdviseError(f"{self._plan.configuration.target} takes no batches from a DataLoader in its steps")
+        if not facts.loaders or (self._plan.only and INPUT not in self._plan.only):
+            return None
+        if not self._has_time("whether steps wait for their data was not tried"):
+            return None
+        proving = Proving(
+            self._session,
+            self._job,
+            self._plan.timeout_s,
+            lambda workers: self._time(workers, _LAST_ROUNDS),
+            self._least_gain,
+            self._say,
+        )
+        found = proving.prove(facts)
+        if self._plan.only == (INPUT,):
+            self.base_ns = found.step_ns
+        return found
 
     def as_written(self) -> tuple[Worker, Worker]:
         base, twin = self._session.build([self._job, self._job])
@@ -288,7 +316,9 @@ class _Trying:
             caveats=tuple(BY_NAME[name].caveat for name in names if BY_NAME[name].caveat),
         )
 
-    def _document(self, device: str, facts: Facts, refused: list[Tried], results: list[Tried]) -> AdviseDocument:
+    def _document(
+        self, device: str, facts: Facts, refused: list[Tried], results: list[Tried], input_proof: InputProof | None
+    ) -> AdviseDocument:
         order = list(Outcome)
         results.sort(key=lambda one: (order.index(one.verdict), -(one.ratio or 0.0)))
         results += refused
@@ -306,6 +336,7 @@ class _Trying:
             processes=self._session.started,
             seconds=time.monotonic() - self._began,
             unfinished=self._unfinished,
+            input=input_proof,
         )
 
 

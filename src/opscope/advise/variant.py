@@ -158,7 +158,8 @@ class Variant(ABC):
             kept_gradients=self._kept_gradients,
             threads=torch.get_num_threads(),
             loaders=len(self._read),
-            loaders_without_workers=sum(not one.workers and not one.iterable for one in self._read),
+            loader_workers=min((one.workers for one in self._read), default=0),
+            iterable_loaders=sum(one.iterable for one in self._read),
             prefetched=self.prefetched,
         )
 

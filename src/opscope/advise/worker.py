@@ -20,12 +20,13 @@ import torch
 from opscope.advise.applying import APPLYING
 from opscope.advise.changes import in_order
 from opscope.advise.loaders import Loaders
-from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Losses, Record, Time
+from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Load, Loaded, Losses, Record, Time
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.of_script import ScriptVariant
 from opscope.advise.recording import losses, record
 from opscope.advise.reference import compute_in_float64
 from opscope.advise.routine import Ran, Routine, whole_step
+from opscope.advise.stage_clock import StageClock
 from opscope.advise.variant import Variant, prepare
 from opscope.base.errors import OpscopeError
 from opscope.base.processes import end_with_parent
@@ -35,6 +36,7 @@ from opscope.record.step_kinds import WantedSteps
 from opscope.torch_support.device import current, resolve_device, synchronize
 from opscope.workloads.catalog import is_script
 
+_MOST_TIMES: Final = 10  # as long as asked for, where batches take long to come
 _LONGEST: Final = 200  # characters of a reason
 
 
@@ -79,8 +81,10 @@ def described(error: BaseException) -> str:
 
 
 def _serve(job: Job, connection: Connection, end: Callable[[BaseException | None], None]) -> None:
-    loaders = Loaders(seeded=job.proving)
+    loaders = Loaders(seeded=job.proving, replay=job.replay)
     loaders.listen()
+    if job.stages:
+        StageClock(Path(job.stages)).listen()
     for name in in_order(job.changes):
         APPLYING[name].prepare(loaders)
     if is_script(job.configuration.target):
@@ -127,6 +131,8 @@ def _answer(variant: Variant, asked: object) -> Routine[object]:
     match asked:
         case Time(seconds):
             return (yield from _timed(variant, seconds))
+        case Load(seconds, batches):
+            return (yield from _loaded(variant, seconds, batches))
         case Record(steps):
             return (yield from record(variant, steps))
         case Losses(steps, number):
@@ -149,3 +155,29 @@ def _timed(variant: Variant, seconds: float) -> Routine[list[int]]:
         if returned is not Ran.INTERRUPTED:
             found.append(time.perf_counter_ns() - begin)
     return found
+
+
+def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:
+    """Time whole steps, and what loading takes in them."""
+    for _ in range(1 + variant.prefetched):
+        yield from whole_step()
+    waits = variant.loaders.waits
+    before, steps = len(waits), list[int]()
+    began_ns, began, worked = time.time_ns(), time.perf_counter(), time.process_time_ns()
+    while (passed := time.perf_counter() - began) < seconds or (
+        len(waits) - before < batches and passed < _MOST_TIMES * seconds
+    ):
+        begin = time.perf_counter_ns()
+        returned = yield
+        synchronize(variant.device)
+        if returned is not Ran.INTERRUPTED:
+            steps.append(time.perf_counter_ns() - begin)
+    found = waits[before:]
+    return Loaded(
+        began_ns,
+        steps,
+        [one.wall_ns for one in found],
+        [one.cpu_ns for one in found],
+        [one.start_ns for one in found if one.start_ns],
+        time.process_time_ns() - worked,
+    )

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from opscope.advise.changes import BY_NAME
+from opscope.advise.changes import BY_NAME, INPUT
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import ListOf, WantedStepsType, format_option
@@ -53,9 +53,10 @@ _NOT_OF_SCRIPTS: Final = (
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option(
     "--only",
-    type=ListOf(click.Choice(list(BY_NAME))),
+    type=ListOf(click.Choice([*BY_NAME, INPUT])),
     metavar="CHANGE...",
-    help=f"Try these changes, and combinations of them: {', '.join(BY_NAME)}.",
+    help=f"Try these changes, and combinations of them: {', '.join(BY_NAME)}; or find out whether steps wait for their "
+    "data: input.",
 )
 @click.option(
     "--precision",

@@ -42,7 +42,8 @@ class Facts(Struct, frozen=True, kw_only=True):
         kept_gradients: how often a step sets gradients to zero instead of letting them go.
         threads: how many threads PyTorch uses within an operator on a CPU.
         loaders: from how many data loaders a step takes batches.
-        loaders_without_workers: how many of them load in the process itself, by the index of a sample.
+        loader_workers: the fewest workers that one of them has.
+        iterable_loaders: how many of them have a dataset that yields, instead of being asked for an index.
         prefetched: how many batches their workers hold ready, at most.
     """
 
@@ -59,7 +60,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     kept_gradients: int
     threads: int
     loaders: int
-    loaders_without_workers: int
+    loader_workers: int
+    iterable_loaders: int
     prefetched: int
 
 
@@ -121,6 +123,69 @@ class Tried(Struct, frozen=True, kw_only=True):
     patch: Patch | None = None
 
 
+class StageCost(Struct, frozen=True, kw_only=True):
+    """What a stage of loading costs.
+
+    Attributes:
+        stage: read, decode, transform, sample (the dataset's own code, where its name does not tell what it does),
+            collate, send (from a worker to the process that trains), or start (of workers).
+        batch_ns: per batch, in nanoseconds, where it happens.
+        step_ns: how much of that each step has to wait for at least: divided by the workers that share it.
+        function: the function in which most of it is spent; null where that is not known.
+        file, line: where that is; null for built-in functions.
+    """
+
+    stage: str
+    batch_ns: float
+    step_ns: float
+    function: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+class Foreseen(Struct, frozen=True, kw_only=True):
+    """A step, computed for other loading.
+
+    Attributes:
+        change: what would be different.
+        step_ns: how long a step would take at least.
+        ratio: how many times as fast that is.
+    """
+
+    change: str
+    step_ns: float
+    ratio: float
+
+
+class InputProof(Struct, frozen=True, kw_only=True):
+    """Whether steps wait for their data, found by giving them batches from memory.
+
+    Attributes:
+        blamed: whether loading costs time; false where a step with batches from memory takes as long.
+        step_ns: the step as written, the median.
+        from_memory_ns: the step with batches from memory, the median: no loading can make it shorter.
+        ratio: how many times as fast it is with batches from memory.
+        ci_low, ci_high: the 95 % interval of the ratio.
+        wait_ns: how long a step waits for its batches, the median.
+        workers: how many workers load; 0 for the process itself.
+        batches: how many batches a step takes.
+        stages: what loading is made of, the costliest first.
+        foreseen: what would be gained, computed; `opscope advise --only loader_workers` measures it.
+    """
+
+    blamed: bool
+    step_ns: float
+    from_memory_ns: float
+    ratio: float
+    ci_low: float | None
+    ci_high: float | None
+    wait_ns: float
+    workers: int
+    batches: float
+    stages: tuple[StageCost, ...]
+    foreseen: tuple[Foreseen, ...]
+
+
 class AdviseDocument(Struct, frozen=True, kw_only=True):
     """What was tried on one target.
 
@@ -138,6 +203,7 @@ class AdviseDocument(Struct, frozen=True, kw_only=True):
         processes: how many processes were started.
         seconds: how long it took.
         unfinished: why less was tried than planned; null if all was.
+        input: whether steps wait for their data; null where that was not tried.
     """
 
     schema: Literal["opscope.advise/1"] = "opscope.advise/1"
@@ -152,3 +218,4 @@ class AdviseDocument(Struct, frozen=True, kw_only=True):
     processes: int
     seconds: float
     unfinished: str | None
+    input: InputProof | None = None

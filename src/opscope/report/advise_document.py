@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from opscope.base.units import format_bytes, format_ns
-from opscope.documents.advise import AdviseDocument, ErrorClass, Outcome, Patch, Tried
+from opscope.documents.advise import AdviseDocument, ErrorClass, InputProof, Outcome, Patch, StageCost, Tried
 from opscope.render.blocks import Block, Bullets, Code, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, field_values, table_of
 
@@ -24,7 +24,9 @@ def advise_section(document: AdviseDocument) -> Section:
     blocks: list[Block] = [Bullets(tuple(_summary(document)))]
     for error_class, place in document.best.items():
         blocks += _best(error_class, document.results[place])
-    if not document.best:
+    if document.input is not None:
+        blocks += _input(document.input)
+    if not document.best and document.results:
         tried = sum(one.verdict is not Outcome.REFUSED for one in document.results)
         blocks.append(Paragraph.of(f"Nothing found among the {tried} combinations that were tried."))
     tried_ones = [one for one in document.results if one.verdict is not Outcome.REFUSED]
@@ -78,6 +80,43 @@ def _patch(patch: Patch) -> Iterator[Block]:
     between = "" if patch.ci_low is None or patch.ci_high is None else f" ({patch.ci_low:.2f} to {patch.ci_high:.2f})"
     yield Paragraph.of(f"As a patch, with which the script itself was {patch.ratio:.2f} times as fast{between}:")
     yield Code(tuple(patch.diff.splitlines()), "diff")
+
+
+def _input(proof: InputProof) -> Iterator[Block]:
+    """Yield whether steps wait for their data, what loading is made of, and what would be gained."""
+    low, high = proof.ci_low, proof.ci_high
+    between = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
+    memory = f"with batches from memory a step takes {format_ns(proof.from_memory_ns)} instead of"
+    times = f"{memory} {format_ns(proof.step_ns)}: {proof.ratio:.2f} times as fast{between}"
+    if not proof.blamed:
+        yield Paragraph.of(f"Loading is not to blame: {times}. That is no more than the step differs from itself.")
+        return
+    yield Paragraph.of(
+        f"Loading costs {format_ns(proof.step_ns - proof.from_memory_ns)} of each step: {times}. A step waits "
+        f"{format_ns(proof.wait_ns)} for its data, which {_who_loads(proof.workers)}."
+    )
+    yield _stage_table(proof)
+    foreseen = (
+        f"{one.change}: {format_ns(one.step_ns)} a step, {one.ratio:.2f} times as fast" for one in proof.foreseen
+    )
+    yield Bullets(tuple((f"Computed, for {line}",) for line in foreseen))
+
+
+def _who_loads(workers: int) -> str:
+    if not workers:
+        return "the process itself loads"
+    return "one worker loads" if workers == 1 else f"{workers} workers load"
+
+
+def _stage_table(proof: InputProof) -> Table:
+    columns: tuple[Column[StageCost], ...] = (
+        Column("Stage", lambda one: one.stage),
+        Column("Per batch", lambda one: format_ns(one.batch_ns), numeric=True),
+        Column("Per step", lambda one: format_ns(one.step_ns), numeric=True),
+        Column("Mostly in", lambda one: Name(one.function or "-")),
+        Column("Where", lambda one: Name("-" if one.file is None else f"{one.file}:{one.line}")),
+    )
+    return table_of(columns, proof.stages)
 
 
 def _table(tried: Sequence[Tried]) -> Table:

@@ -1,0 +1,209 @@
+"""Whether steps wait for their data: batches from memory give the ceiling, and each stage is timed where it happens."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean, median
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opscope.advise.changes import workers_tried
+from opscope.advise.messages import Job, Load, Loaded
+from opscope.advise.session import AdviseError, Session, Worker
+from opscope.advise.stages import Fetched, Function, Stage
+from opscope.base.threads import cores
+from opscope.documents.advise import Facts, Foreseen, InputProof, StageCost
+from opscope.workbench.benchmarking.statistics import median_interval, ratios
+
+_LEAST_GAIN: Final = 1.03  # of batches from memory: less is not worth a change
+_TIMED_S: Final = 1.0
+_BATCHES: Final = 16  # a quarter of them is profiled
+
+
+class Proving(Struct):
+    """What the proof is made with.
+
+    Attributes:
+        session: starts processes.
+        job: the step as written.
+        timeout_s: how long a process may take to answer.
+        time: times processes in turns.
+        least_gain: returns up to which gain there is none: gets the step as written, in two processes.
+        say: gets what goes on, a line each.
+    """
+
+    session: Session
+    job: Job
+    timeout_s: float
+    time: Callable[[Sequence[Worker]], None]
+    least_gain: Callable[[Worker, Worker], float]
+    say: Callable[[str], None]
+
+    def prove(self, facts: Facts) -> InputProof:
+        """Compare the step as written with one whose batches come from memory.
+
+        Raises:
+            AdviseError: one of the processes fails.
+        """
+        self.say("batches from memory")
+        replayed = replace(self.job, replay=True)
+        with tempfile.TemporaryDirectory(prefix="opscope-loading-") as folder:
+            lines = Path(folder) / "batches.jsonl"
+            jobs = [self.job, self.job, replayed, replace(self.job, stages=str(lines))]
+            workers = self.session.build(jobs)
+            base, twin, memory, staged = workers
+            self._check(workers)
+            self.time([base, twin, memory])
+            loads = [self._loaded(worker) for worker in (base, memory, staged)]
+            self._check(workers)
+            self.session.close(workers)
+            fetched = _read(lines, loads[2].began_ns)
+        least = max(_LEAST_GAIN, self.least_gain(base, twin))
+        return _proof(facts, base, memory, least, loads, fetched)
+
+    def _loaded(self, worker: Worker) -> Loaded:
+        found = worker.ask(Load(_TIMED_S, _BATCHES), Loaded, self.timeout_s)
+        if found is None:
+            self._check([worker])
+            raise AdviseError("loading could not be timed")
+        return found
+
+    def _check(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            if worker.broken is not None:
+                raise AdviseError(f"loading could not be timed: {worker.broken.reason}")
+
+
+def _read(lines: Path, since_ns: int) -> list[Fetched]:
+    text = lines.read_bytes() if lines.exists() else b""
+    found = [msgspec.json.decode(line, type=Fetched) for line in text.splitlines()]
+    return [one for one in found if one.ended_ns >= since_ns]
+
+
+def _proof(
+    facts: Facts, base: Worker, memory: Worker, least: float, loads: Sequence[Loaded], fetched: Sequence[Fetched]
+) -> InputProof:
+    loaded, replayed = loads[:2]
+    gain = median_interval(ratios(memory.blocks, base.blocks))
+    step, ceiling = median(base.blocks), median(memory.blocks)
+    batches = len(loaded.waits_ns) / max(1, len(loaded.steps_ns))
+    workers = facts.loader_workers
+    loading = _Loading(
+        step_ns=step,
+        ceiling_ns=ceiling,
+        batches=batches,
+        workers=workers,
+        received_ns=median(loaded.received_ns) if workers and loaded.received_ns else 0.0,
+        start_ns=sum(loaded.starts_ns) / max(1, len(loaded.waits_ns)),
+        step_cpu_ns=replayed.cpu_ns / max(1, len(replayed.steps_ns)),
+        fetched=fetched,
+    )
+    blamed = (gain.low if gain.low is not None else gain.median) > least
+    stages = sorted(loading.stages(), key=lambda one: -one.step_ns)
+    return InputProof(
+        blamed=blamed,
+        step_ns=step,
+        from_memory_ns=ceiling,
+        ratio=gain.median,
+        ci_low=gain.low,
+        ci_high=gain.high,
+        wait_ns=median(loaded.waits_ns) * batches if loaded.waits_ns else 0.0,
+        workers=workers,
+        batches=batches,
+        stages=tuple(stages),
+        foreseen=tuple(loading.foreseen(stages, indexed=not facts.iterable_loaders)) if blamed else (),
+    )
+
+
+class _Loading(Struct):
+    """What was measured, and what follows from it for other loading.
+
+    Attributes:
+        step_ns: the step as written.
+        ceiling_ns: the step with batches from memory.
+        batches: per step.
+        workers: how many load.
+        received_ns: what taking a batch from a worker costs the process that trains.
+        start_ns: what starting workers costs, per batch.
+        step_cpu_ns: how long all threads work for a step with batches from memory.
+        fetched: single batches.
+    """
+
+    step_ns: float
+    ceiling_ns: float
+    batches: float
+    workers: int
+    received_ns: float
+    start_ns: float
+    step_cpu_ns: float
+    fetched: Sequence[Fetched]
+
+    @property
+    def _plain(self) -> list[Fetched]:
+        return [one for one in self.fetched if not one.stages] or list(self.fetched)
+
+    @property
+    def fetch_ns(self) -> float:
+        """What a batch takes, where it is made."""
+        return median(one.wall_ns for one in self._plain) if self.fetched else 0.0
+
+    def stages(self) -> list[StageCost]:
+        """Return what each stage costs."""
+        if not self.fetched:
+            return []
+        collate = median(one.collate_ns for one in self._plain)
+        rest = max(0.0, self.fetch_ns - collate)
+        found = [self._stage(Stage.COLLATE, collate, self._plain[0].collate, shared=True)]
+        shares: dict[Stage, dict[Function, float]] = {}
+        for one in self.fetched:
+            for part in one.stages:
+                functions = shares.setdefault(part.stage, {})
+                functions[part.function] = functions.get(part.function, 0.0) + part.seconds
+        whole = sum(sum(functions.values()) for functions in shares.values())
+        for stage, functions in shares.items():
+            share = sum(functions.values()) / whole if whole else 0.0
+            most = max(functions, key=lambda one, of=functions: of[one])  # type: ignore[misc]
+            found.append(self._stage(stage, share * rest, most, shared=True))
+        if self.workers:
+            found.append(self._stage(Stage.SEND, self.received_ns, None, shared=False))
+        if self.start_ns:
+            found.append(self._stage(Stage.START, self.start_ns, None, shared=False))
+        return found
+
+    def _stage(self, stage: Stage, batch_ns: float, function: Function | None, *, shared: bool) -> StageCost:
+        step = batch_ns * self.batches / (max(1, self.workers) if shared else 1)
+        placed = function is not None and bool(function.file)
+        return StageCost(
+            stage=stage,
+            batch_ns=batch_ns,
+            step_ns=step,
+            function=None if function is None else function.name,
+            file=function.file if placed and function else None,
+            line=function.line if placed and function else None,
+        )
+
+    def foreseen(self, stages: Sequence[StageCost], *, indexed: bool) -> list[Foreseen]:
+        """Return what more workers, and the costliest stage for nothing, would give."""
+        found = []
+        if indexed and self.workers < workers_tried():
+            found.append((f"{workers_tried()} workers", self._with_workers(workers_tried())))
+        if stages:
+            found.append((f"{stages[0].stage} at no cost", self._without(stages[0])))
+        return [Foreseen(change=change, step_ns=step, ratio=self.step_ns / step) for change, step in found]
+
+    def _with_workers(self, workers: int) -> float:
+        """Return the step with workers: what takes longest of training, loading, and all work on the cores."""
+        made = self.fetch_ns * self.batches / workers
+        worked = mean(one.cpu_ns for one in self._plain) * self.batches + self.step_cpu_ns
+        return max(self.ceiling_ns + self.received_ns * self.batches, made, worked / cores())
+
+    def _without(self, stage: StageCost) -> float:
+        if not self.workers:
+            return max(self.ceiling_ns, self.step_ns - stage.step_ns)
+        if stage.stage in (Stage.SEND, Stage.START):
+            return max(self.ceiling_ns, self.step_ns - stage.step_ns)
+        left = (self.fetch_ns - stage.batch_ns) * self.batches / self.workers
+        return max(self.ceiling_ns + self.received_ns * self.batches, left)

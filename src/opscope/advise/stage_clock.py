@@ -1,0 +1,111 @@
+"""Times the stages of loading where they happen: in the process itself, or in the workers that it forks."""
+
+import cProfile
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+
+from opscope.advise.stages import Entry, Fetched, Function, StageTime, stage_of_each
+
+_PROFILED_EVERY: Final = 4  # batches; a profile slows down what it measures, so the others give the times
+_KEPT_FUNCTIONS: Final = 12
+
+
+class StageClock:
+    """Writes a line for each batch that is fetched, in whichever process.
+
+    Args:
+        path: the file that gets the lines; workers add to it as well.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._count = path, 0
+
+    def listen(self) -> None:
+        """Begin; for the rest of the process, and for workers that are forked from now on."""
+        for fetcher in (_MapDatasetFetcher, _IterableDatasetFetcher):
+            fetcher.fetch = self._timed(fetcher.fetch)
+
+    def _timed(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fetch)
+        def fetched(self_: Any, indices: Any) -> Any:
+            self._count += 1
+            profile = cProfile.Profile() if self._count % _PROFILED_EVERY == 0 else None
+            collating = [0]
+            collate = self_.collate_fn
+
+            def collated(samples: Any) -> Any:
+                if profile is not None:
+                    profile.disable()
+                began = time.perf_counter_ns()
+                try:
+                    return collate(samples)
+                finally:
+                    collating[0] += time.perf_counter_ns() - began
+
+            self_.collate_fn = collated
+            began, worked = time.perf_counter_ns(), time.thread_time_ns()
+            if profile is not None:
+                profile.enable()
+            try:
+                return fetch(self_, indices)
+            finally:
+                if profile is not None:
+                    profile.disable()
+                self_.collate_fn = collate
+                wall, cpu = time.perf_counter_ns() - began, time.thread_time_ns() - worked
+                self._write(wall, cpu, collating[0], collate, profile)
+
+        return fetched
+
+    def _write(
+        self, wall: int, cpu: int, collating: int, collate: Callable[..., Any], profile: cProfile.Profile | None
+    ) -> None:
+        worker = get_worker_info()
+        found = Fetched(
+            worker=None if worker is None else worker.id,
+            ended_ns=time.time_ns(),
+            wall_ns=wall,
+            cpu_ns=cpu,
+            collate_ns=collating,
+            collate=_function_of(collate),
+            stages=() if profile is None else _stages(profile),
+        )
+        with self._path.open("ab", buffering=0) as file:  # one write: lines of several workers do not mix
+            file.write(msgspec.json.encode(found) + b"\n")
+
+
+def _function_of(collate: Callable[..., Any]) -> Function:
+    code = getattr(collate, "__code__", None)
+    name = getattr(collate, "__qualname__", type(collate).__name__)
+    return Function(name) if code is None else Function(name, code.co_filename, code.co_firstlineno)
+
+
+def _stages(profile: cProfile.Profile) -> tuple[StageTime, ...]:
+    entries = _entries(profile.getstats())
+    own = os.path.dirname(__file__)
+    found = stage_of_each([entry for entry in entries if not entry.function.file.startswith(own)])
+    longest = sorted(found.items(), key=lambda item: -item[1])[:_KEPT_FUNCTIONS]
+    return tuple(StageTime(stage, function, seconds) for (stage, function), seconds in longest)
+
+
+def _entries(stats: Sequence[Any]) -> list[Entry]:
+    callers: dict[Function, dict[Function, float]] = {}
+    for one in stats:
+        caller = _function(one.code)
+        for callee in one.calls or ():
+            into = callers.setdefault(_function(callee.code), {})
+            into[caller] = into.get(caller, 0.0) + callee.inlinetime
+    found = ((_function(one.code), one.inlinetime) for one in stats)
+    return [Entry(function, own, callers.get(function, {})) for function, own in found]
+
+
+def _function(code: Any) -> Function:
+    return Function(code) if isinstance(code, str) else Function(code.co_name, code.co_filename, code.co_firstlineno)

@@ -1,0 +1,168 @@
+"""Which stage of loading a function belongs to: by what it is, by its name, or by who calls it. Needs no PyTorch."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct, field
+
+from opscope.advise.places import is_users
+from opscope.base.patterns import lazy_pattern
+
+
+class Stage(StrEnum):
+    """What loading a batch is made of, in the order in which it happens."""
+
+    READ = "read"
+    DECODE = "decode"
+    TRANSFORM = "transform"
+    SAMPLE = "sample"  # the dataset's own code, where its name does not tell what it does
+    COLLATE = "collate"
+    SEND = "send"  # from a worker to the process that trains
+    START = "start"  # of workers
+
+
+class Function(Struct, frozen=True):
+    """A function that ran while a sample was made.
+
+    Attributes:
+        name: its name.
+        file: of Python functions; empty for built-in ones.
+        line: where it begins; 0 for built-in ones.
+    """
+
+    name: str
+    file: str = ""
+    line: int = 0
+
+
+class Entry(Struct, frozen=True):
+    """What a profile says of a function.
+
+    Attributes:
+        function: the function.
+        own_s: seconds in itself.
+        callers: seconds in itself by the function that called it; empty where that is not known.
+    """
+
+    function: Function
+    own_s: float
+    callers: dict[Function, float] = field(default_factory=dict)
+
+
+class StageTime(Struct, frozen=True):
+    """Time in one function that decides a stage.
+
+    Attributes:
+        stage: the stage.
+        function: the function.
+        seconds: in one profiled batch.
+    """
+
+    stage: Stage
+    function: Function
+    seconds: float
+
+
+class Fetched(Struct, frozen=True):
+    """A batch that was fetched.
+
+    Attributes:
+        worker: the number of the worker that fetched it; None for the process itself.
+        ended_ns: when, by the system's clock.
+        wall_ns: how long it took, collating included.
+        cpu_ns: for how much of it the thread worked.
+        collate_ns: how much of it went into collating.
+        collate: what collates.
+        stages: where the rest went; empty for batches that were not profiled.
+    """
+
+    worker: int | None
+    ended_ns: int
+    wall_ns: int
+    cpu_ns: int
+    collate_ns: int
+    collate: Function
+    stages: tuple[StageTime, ...] = ()
+
+
+# Built-in functions, as profiles of Python name them: "<built-in method posix.read>", "<method 'read' of ...>".
+_READS: Final = lazy_pattern(
+    r"\b(open|fopen|read|readinto|readline|readlines|readall|seek|stat|mmap|recv|recv_into|fromfile|memmap|get_object)\b"
+)
+_DECODES: Final = lazy_pattern(
+    r"\b(decompress|decode|loads|imdecode|frombuffer|decode_jpeg|decode_image|c_scanner|raw_decode)\b"
+)
+# Modules by a part of their path.
+_MODULES: Final = (
+    (
+        Stage.DECODE,
+        ("PIL/ImageFile", "PIL/Jpeg", "PIL/Png", "PIL/Webp", "/json/", "/gzip", "/zlib", "/soundfile", "/av/"),
+    ),
+    (Stage.DECODE, ("/pickle", "torchvision/io", "torchaudio/", "/csv", "/lzma", "/bz2", "/xml/")),
+    (Stage.READ, ("/h5py/", "/lmdb/", "/tarfile", "/zipfile", "/fsspec/", "/urllib/", "/requests/", "/socket", "/ssl")),
+    (Stage.READ, ("/pyarrow/", "/sqlite3/", "/boto", "torch/serialization", "numpy/lib/npyio", "numpy/lib/_npyio")),
+    (Stage.TRANSFORM, ("torchvision/transforms", "albumentations", "/tokenizers", "transformers/tokenization")),
+    (Stage.TRANSFORM, ("PIL/ImageOps", "PIL/ImageEnhance", "PIL/ImageFilter", "/scipy/", "/skimage/")),
+)
+# Names of the user's functions say what they do.
+_NAMES: Final = (
+    (Stage.DECODE, lazy_pattern(r"decod|decompress|unpack|pars|deserial|unzip|from_?(json|bytes|jpeg|png)")),
+    (Stage.READ, lazy_pattern(r"read|load|fetch|download|open|disk|storage|query")),
+    (
+        Stage.TRANSFORM,
+        lazy_pattern(r"transform|augment|crop|flip|resiz|normali|rotat|jitter|blur|tokeni|preproc|mask|pad\b"),
+    ),
+)
+_DEEPEST: Final = 30  # callers that are followed
+
+
+def stage_of_each(entries: Sequence[Entry]) -> dict[tuple[Stage, Function], float]:
+    """Return seconds by stage and by the function that decides the stage.
+
+    A function's own time belongs to the stage that the function names; where it names none, to that of its callers, in
+    the proportion in which they call it; where none of them names one, to `Stage.SAMPLE`, and to the user's function
+    that is nearest.
+    """
+    known = {entry.function: entry for entry in entries}
+    found: dict[tuple[Stage, Function], float] = {}
+    for entry in entries:
+        for key, share in _shares(entry.function, known, ()).items():
+            found[key] = found.get(key, 0.0) + share * entry.own_s
+    return found
+
+
+def _shares(
+    function: Function, known: Mapping[Function, Entry], seen: tuple[Function, ...]
+) -> dict[tuple[Stage, Function], float]:
+    stage, entry = named_stage(function), known.get(function)
+    if stage is not None:
+        return {(stage, _shown(function, entry)): 1.0}
+    given = {} if entry is None or len(seen) > _DEEPEST else entry.callers
+    callers = {caller: took for caller, took in given.items() if caller not in (*seen, function)}
+    whole = sum(callers.values())
+    found: dict[tuple[Stage, Function], float] = {}
+    for caller, took in callers.items() if whole > 0 else ():
+        for (of_caller, shown), share in _shares(caller, known, (*seen, function)).items():
+            nearest = function if of_caller is Stage.SAMPLE and is_users(function.file) else shown
+            found[of_caller, nearest] = found.get((of_caller, nearest), 0.0) + share * took / whole
+    return found or {(Stage.SAMPLE, function): 1.0}
+
+
+def _shown(function: Function, entry: Entry | None) -> Function:
+    """Return the function to show for one: itself, or for a built-in one that which calls it most."""
+    if function.file or entry is None or not entry.callers:
+        return function
+    return max(entry.callers, key=lambda one: entry.callers[one])
+
+
+def named_stage(function: Function) -> Stage | None:
+    """Return the stage that a function itself names; None where it names none."""
+    if not function.file:
+        if _DECODES.search(function.name):
+            return Stage.DECODE
+        return Stage.READ if _READS.search(function.name) else None
+    if is_users(function.file):
+        return next((stage for stage, names in _NAMES if names.search(function.name.lower())), None)
+    path = function.file.replace("\\", "/")
+    return next((stage for stage, parts in _MODULES if any(part in path for part in parts)), None)
