@@ -77,7 +77,7 @@ def result(kind: str, slow: str | None) -> dict[str, Any]:
     found = {"kind": kind, "slow": slow, "blamed": proof["blamed"], "named": first if proof["blamed"] else None}
     found["right"] = found["named"] == slow
     if slow is not None and proof["blamed"]:
-        foreseen = {one["change"]: one["ratio"] for one in proof["foreseen"]}
+        foreseen = {one["change"]: one["ratio"] for one in proof["others"]}
         others = {f"{workers_tried()} workers": f"--workers {workers_tried()}", f"{first} at no cost": "--fixed"}
         asked = [change for change in others if change in foreseen]
         measured = dict(zip(asked, gains(kind, [others[change] for change in asked]), strict=True))

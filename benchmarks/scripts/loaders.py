@@ -1,4 +1,4 @@
-"""Training loops with loaders of many kinds, slow in one stage or healthy: ``loaders.py KIND [--fixed] [--workers N]``."""
+"""Loops with loaders that are slow in one stage, or healthy: ``loaders.py KIND [--fixed] [--workers N]``."""
 
 import argparse
 import json
@@ -45,6 +45,8 @@ class Samples(Dataset):
 
 
 class ReadsFiles(Samples):
+    """Samples read from files."""
+
     def __init__(self):
         self.folder = files(3_000_000)
 
@@ -67,6 +69,8 @@ class ReadsStore(Samples):
 
 
 class Decompresses(Samples):
+    """Samples that are packed."""
+
     def __getitem__(self, index):
         if SLOW:
             zlib.decompress(PACKED)
@@ -74,6 +78,8 @@ class Decompresses(Samples):
 
 
 class Parses(Samples):
+    """Samples in JSON."""
+
     def __getitem__(self, index):
         if SLOW:
             json.loads(TEXT)
@@ -88,6 +94,8 @@ def augment(sample):
 
 
 class Transforms(Samples):
+    """Samples that are changed."""
+
     def __init__(self, transform):
         self.transform = transform
 
@@ -128,10 +136,14 @@ def of_objects(samples):
 
 
 class FewSamples(Samples):
+    """Epochs of a few batches."""
+
     length = 64
 
 
 class Lines(IterableDataset):
+    """A stream of samples in JSON."""
+
     def __iter__(self):
         while True:
             yield self.parse(TEXT)
@@ -143,6 +155,8 @@ class Lines(IterableDataset):
 
 
 class CheapLines(IterableDataset):
+    """A stream of samples."""
+
     def __iter__(self):
         while True:
             yield torch.ones(FEATURES)
@@ -181,7 +195,7 @@ KINDS = {
     "prefetched": (None, lambda: loader(ReadsStore(), 2, prefetch_factor=8)),
     "large_batch_memory": (None, lambda: loader(torch.utils.data.TensorDataset(torch.randn(20_000, FEATURES)), 1)),
 }
-# Layers of the model: where loading is healthy, training takes long enough to hide it, or loading costs next to nothing.
+# Layers of the model: training takes long enough to hide loading that takes a while.
 _LONG = {"hidden_store": 40, "hidden_decode": 40, "prefetched": 40}
 
 

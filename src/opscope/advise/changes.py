@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from opscope.base.threads import cores
-from opscope.documents.advise import ErrorClass, Facts
+from opscope.documents.advise import ChangeName, ErrorClass, Facts
 
 _MOST_WORKERS: Final = 8  # of one loader: more are seldom better, and each has the dataset once more
 
@@ -25,7 +25,7 @@ class Change(Struct, frozen=True, kw_only=True):
         caveat: what to know of it; empty where there is nothing.
     """
 
-    name: str
+    name: ChangeName
     slot: str
     error_class: ErrorClass
     refuses: Refuses
@@ -74,14 +74,14 @@ _MORE_WORKERS = (lambda facts: facts.loader_workers < workers_tried(), "loaders 
 
 CHANGES: Final[tuple[Change, ...]] = (
     Change(
-        name="sdpa",
+        name=ChangeName.SDPA,
         slot="attention",
         error_class=ErrorClass.EXACT,
         refuses=_needs(_OFFERS_ATTENTION),
         lines=("model.set_attn_implementation('sdpa')",),
     ),
     Change(
-        name="tf32",
+        name=ChangeName.TF32,
         slot="products",
         error_class=ErrorClass.TF32,
         refuses=_needs(_ON_GPU, _IN_FP32),
@@ -89,14 +89,14 @@ CHANGES: Final[tuple[Change, ...]] = (
         caveat="it holds for the whole process",
     ),
     Change(
-        name="weights_bf16",
+        name=ChangeName.WEIGHTS_BF16,
         slot="precision",
         error_class=ErrorClass.BF16,
         refuses=_needs(_A_MODULE, _INFERENCE, _IN_FP32),
         lines=("model = model.to(torch.bfloat16)  # and its floating-point inputs",),
     ),
     Change(
-        name="weights_fp16",
+        name=ChangeName.WEIGHTS_FP16,
         slot="precision",
         error_class=ErrorClass.BF16,
         refuses=_needs(_ON_GPU, _A_MODULE, _INFERENCE, _IN_FP32),
@@ -104,14 +104,14 @@ CHANGES: Final[tuple[Change, ...]] = (
         caveat="numbers above 65,504 overflow",
     ),
     Change(
-        name="autocast_bf16",
+        name=ChangeName.AUTOCAST_BF16,
         slot="precision",
         error_class=ErrorClass.BF16,
         refuses=_needs(_IN_FP32),
         lines=("with torch.autocast(DEVICE, dtype=torch.bfloat16):  # around forward pass and loss",),
     ),
     Change(
-        name="channels_last",
+        name=ChangeName.CHANNELS_LAST,
         slot="layout",
         error_class=ErrorClass.EXACT,
         refuses=_needs(_A_MODULE, _CONVOLVES),
@@ -121,14 +121,14 @@ CHANGES: Final[tuple[Change, ...]] = (
         ),
     ),
     Change(
-        name="fused_optimizer",
+        name=ChangeName.FUSED_OPTIMIZER,
         slot="optimizer",
         error_class=ErrorClass.EXACT,
         refuses=_needs(_TRAINING, _UNFUSED),
         lines=("optimizer = OPTIMIZER(..., fused=True)",),
     ),
     Change(
-        name="set_to_none",
+        name=ChangeName.SET_TO_NONE,
         slot="gradients",
         error_class=ErrorClass.EXACT,
         refuses=_needs(_TRAINING, _KEEPS_GRADIENTS),
@@ -136,7 +136,7 @@ CHANGES: Final[tuple[Change, ...]] = (
         caveat="p.grad is None, not zero, after it",
     ),
     Change(
-        name="compile",
+        name=ChangeName.COMPILE,
         slot="execution",
         error_class=ErrorClass.EXACT,
         refuses=_needs(_A_MODULE, _NOT_COMPILED),
@@ -144,7 +144,7 @@ CHANGES: Final[tuple[Change, ...]] = (
         caveat="inputs of other shapes are compiled anew",
     ),
     Change(
-        name="compile_reduce_overhead",
+        name=ChangeName.COMPILE_REDUCE_OVERHEAD,
         slot="execution",
         error_class=ErrorClass.EXACT,
         refuses=_needs(_ON_GPU, _A_MODULE, _NOT_COMPILED),
@@ -152,7 +152,7 @@ CHANGES: Final[tuple[Change, ...]] = (
         caveat="outputs are overwritten by the next call: copy what is kept",
     ),
     Change(
-        name="compile_max_autotune",
+        name=ChangeName.COMPILE_MAX_AUTOTUNE,
         slot="execution",
         error_class=ErrorClass.EXACT,
         refuses=_needs(_ON_GPU, _A_MODULE, _NOT_COMPILED),
@@ -160,7 +160,7 @@ CHANGES: Final[tuple[Change, ...]] = (
         caveat="inputs of other shapes are tuned anew, for minutes",
     ),
     Change(
-        name="inference_mode",
+        name=ChangeName.INFERENCE_MODE,
         slot="autograd",
         error_class=ErrorClass.EXACT,
         refuses=_needs(_INFERENCE),
@@ -168,14 +168,14 @@ CHANGES: Final[tuple[Change, ...]] = (
         caveat="what is made inside takes no part in autograd later",
     ),
     Change(
-        name="half_threads",
+        name=ChangeName.HALF_THREADS,
         slot="threads",
         error_class=ErrorClass.EXACT,
         refuses=_needs(_ON_CPU, _SEVERAL_THREADS),
         lines=("torch.set_num_threads(THREADS)",),
     ),
     Change(
-        name="loader_workers",
+        name=ChangeName.LOADER_WORKERS,
         slot="loading",
         error_class=ErrorClass.EXACT,
         refuses=_needs(_LOADS, _INDEXED, _MORE_WORKERS),
@@ -183,9 +183,8 @@ CHANGES: Final[tuple[Change, ...]] = (
         caveat="random numbers that the dataset draws are others: each worker has a seed of its own",
     ),
 )
-BY_NAME: Final = {change.name: change for change in CHANGES}
+BY_NAME: Final[dict[str, Change]] = {change.name: change for change in CHANGES}
 _PRECISION: Final = tuple(ErrorClass)
-INPUT: Final = "input"  # no change: whether steps wait for their data
 
 
 def class_of(changes: Sequence[str]) -> ErrorClass:

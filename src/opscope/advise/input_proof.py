@@ -1,21 +1,20 @@
 """Whether steps wait for their data: batches from memory give the ceiling, and each stage is timed where it happens."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.advise.changes import workers_tried
+from opscope.advise.changes import BY_NAME, workers_tried
 from opscope.advise.messages import Job, Load, Loaded
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.stages import Fetched, Function, Stage
-from opscope.base.threads import cores
-from opscope.documents.advise import Facts, Foreseen, InputProof, StageCost
+from opscope.documents.advise import Facts, InputProof, OtherLoading, StageCost
 from opscope.workbench.benchmarking.statistics import median_interval, ratios
 
 _LEAST_GAIN: Final = 1.03  # of batches from memory: less is not worth a change
@@ -53,16 +52,19 @@ class Proving(Struct):
         with tempfile.TemporaryDirectory(prefix="opscope-loading-") as folder:
             lines = Path(folder) / "batches.jsonl"
             jobs = [self.job, self.job, replayed, replace(self.job, stages=str(lines))]
+            if _may_have_more_workers(facts):
+                jobs.append(replace(self.job, changes=("loader_workers",)))
             workers = self.session.build(jobs)
-            base, twin, memory, staged = workers
-            self._check(workers)
-            self.time([base, twin, memory])
+            base, twin, memory, staged, *more = workers
+            self._check([base, twin, memory, staged])
+            more = [worker for worker in more if worker.broken is None]
+            self.time([base, twin, memory, *more])
             loads = [self._loaded(worker) for worker in (base, memory, staged)]
-            self._check(workers)
+            self._check([base, twin, memory, staged])
             self.session.close(workers)
-            fetched = _read(lines, loads[2].began_ns)
+            fetched = _read(lines, loads[1].began_ns)
         least = max(_LEAST_GAIN, self.least_gain(base, twin))
-        return _proof(facts, base, memory, least, loads, fetched)
+        return _proof(facts, [base, memory, *more], least, loads, fetched)
 
     def _loaded(self, worker: Worker) -> Loaded:
         found = worker.ask(Load(_TIMED_S, _BATCHES), Loaded, self.timeout_s)
@@ -83,22 +85,25 @@ def _read(lines: Path, since_ns: int) -> list[Fetched]:
     return [one for one in found if one.ended_ns >= since_ns]
 
 
+def _may_have_more_workers(facts: Facts) -> bool:
+    return BY_NAME["loader_workers"].refuses(facts) is None
+
+
 def _proof(
-    facts: Facts, base: Worker, memory: Worker, least: float, loads: Sequence[Loaded], fetched: Sequence[Fetched]
+    facts: Facts, workers: Sequence[Worker], least: float, loads: Sequence[Loaded], fetched: Sequence[Fetched]
 ) -> InputProof:
-    loaded, replayed = loads[:2]
+    base, memory, *more = workers
+    loaded = loads[0]
     gain = median_interval(ratios(memory.blocks, base.blocks))
     step, ceiling = median(base.blocks), median(memory.blocks)
     batches = len(loaded.waits_ns) / max(1, len(loaded.steps_ns))
-    workers = facts.loader_workers
     loading = _Loading(
         step_ns=step,
         ceiling_ns=ceiling,
         batches=batches,
-        workers=workers,
-        received_ns=median(loaded.received_ns) if workers and loaded.received_ns else 0.0,
+        workers=facts.loader_workers,
+        received_ns=median(loaded.received_ns) if facts.loader_workers and loaded.received_ns else 0.0,
         start_ns=sum(loaded.starts_ns) / max(1, len(loaded.waits_ns)),
-        step_cpu_ns=replayed.cpu_ns / max(1, len(replayed.steps_ns)),
         fetched=fetched,
     )
     blamed = (gain.low if gain.low is not None else gain.median) > least
@@ -111,11 +116,26 @@ def _proof(
         ci_low=gain.low,
         ci_high=gain.high,
         wait_ns=median(loaded.waits_ns) * batches if loaded.waits_ns else 0.0,
-        workers=workers,
+        workers=facts.loader_workers,
         batches=batches,
         stages=tuple(stages),
-        foreseen=tuple(loading.foreseen(stages, indexed=not facts.iterable_loaders)) if blamed else (),
+        others=tuple(_others(loading, stages, base, more)) if blamed else (),
     )
+
+
+def _others(
+    loading: "_Loading", stages: Sequence[StageCost], base: Worker, more: Sequence[Worker]
+) -> Iterator[OtherLoading]:
+    for worker in more:
+        gain = median(ratios(worker.blocks, base.blocks[-len(worker.blocks) :]))
+        yield OtherLoading(
+            change=f"{workers_tried()} workers", step_ns=median(worker.blocks), ratio=gain, measured=True
+        )
+    if stages:
+        step = loading.without(stages[0])
+        yield OtherLoading(
+            change=f"{stages[0].stage} at no cost", step_ns=step, ratio=loading.step_ns / step, measured=False
+        )
 
 
 class _Loading(Struct):
@@ -128,7 +148,6 @@ class _Loading(Struct):
         workers: how many load.
         received_ns: what taking a batch from a worker costs the process that trains.
         start_ns: what starting workers costs, per batch.
-        step_cpu_ns: how long all threads work for a step with batches from memory.
         fetched: single batches.
     """
 
@@ -138,7 +157,6 @@ class _Loading(Struct):
     workers: int
     received_ns: float
     start_ns: float
-    step_cpu_ns: float
     fetched: Sequence[Fetched]
 
     @property
@@ -185,25 +203,14 @@ class _Loading(Struct):
             line=function.line if placed and function else None,
         )
 
-    def foreseen(self, stages: Sequence[StageCost], *, indexed: bool) -> list[Foreseen]:
-        """Return what more workers, and the costliest stage for nothing, would give."""
-        found = []
-        if indexed and self.workers < workers_tried():
-            found.append((f"{workers_tried()} workers", self._with_workers(workers_tried())))
-        if stages:
-            found.append((f"{stages[0].stage} at no cost", self._without(stages[0])))
-        return [Foreseen(change=change, step_ns=step, ratio=self.step_ns / step) for change, step in found]
+    def without(self, stage: StageCost) -> float:
+        """Return the step, if a stage cost nothing.
 
-    def _with_workers(self, workers: int) -> float:
-        """Return the step with workers: what takes longest of training, loading, and all work on the cores."""
-        made = self.fetch_ns * self.batches / workers
-        worked = mean(one.cpu_ns for one in self._plain) * self.batches + self.step_cpu_ns
-        return max(self.ceiling_ns + self.received_ns * self.batches, made, worked / cores())
-
-    def _without(self, stage: StageCost) -> float:
+        Training is taken to be as fast as with batches from memory: after a wait, caches are cold, which ends with it.
+        """
+        rest = max(0.0, self.fetch_ns - stage.batch_ns) * self.batches
         if not self.workers:
-            return max(self.ceiling_ns, self.step_ns - stage.step_ns)
+            return self.ceiling_ns + rest
         if stage.stage in (Stage.SEND, Stage.START):
             return max(self.ceiling_ns, self.step_ns - stage.step_ns)
-        left = (self.fetch_ns - stage.batch_ns) * self.batches / self.workers
-        return max(self.ceiling_ns + self.received_ns * self.batches, left)
+        return max(self.ceiling_ns + self.received_ns * self.batches, rest / self.workers)

@@ -108,7 +108,6 @@ class Loaded(Struct, frozen=True):
         waits_ns: how long each batch was waited for.
         received_ns: for how much of that the waiting thread worked: batches of workers are unpacked there.
         starts_ns: how long workers took to start, each time they did.
-        cpu_ns: how much all threads of the process worked.
     """
 
     began_ns: int
@@ -116,7 +115,6 @@ class Loaded(Struct, frozen=True):
     waits_ns: list[int]
     received_ns: list[int]
     starts_ns: list[int]
-    cpu_ns: int
 
 
 class Record(Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.advise.changes import BY_NAME, CHANGES, INPUT, class_of, lines_of, lower_than
+from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than
 from opscope.advise.comparing import Comparing
 from opscope.advise.input_proof import Proving
 from opscope.advise.messages import Built, Job
@@ -15,7 +15,7 @@ from opscope.advise.patching import Patching
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, best_of, first_tries, second_tries
 from opscope.advise.session import AdviseError, Session, Worker
-from opscope.documents.advise import AdviseDocument, ErrorClass, Facts, InputProof, Outcome, Tried
+from opscope.documents.advise import INPUT, AdviseDocument, ErrorClass, Facts, InputProof, Outcome, Tried
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
 from opscope.workloads.catalog import is_script
@@ -185,7 +185,8 @@ class _Trying:
         return base, twin
 
     def possible(self, facts: Facts) -> tuple[list[Tried], list[str]]:
-        refused, possible = [], []
+        refused: list[Tried] = []
+        possible: list[str] = []
         for change in CHANGES:
             reason = change.refuses(facts)
             if self._plan.only and change.name not in self._plan.only:

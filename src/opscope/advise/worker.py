@@ -163,7 +163,7 @@ def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:
         yield from whole_step()
     waits = variant.loaders.waits
     before, steps = len(waits), list[int]()
-    began_ns, began, worked = time.time_ns(), time.perf_counter(), time.process_time_ns()
+    began_ns, began = time.time_ns(), time.perf_counter()
     while (passed := time.perf_counter() - began) < seconds or (
         len(waits) - before < batches and passed < _MOST_TIMES * seconds
     ):
@@ -179,5 +179,4 @@ def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:
         [one.wall_ns for one in found],
         [one.cpu_ns for one in found],
         [one.start_ns for one in found if one.start_ns],
-        time.process_time_ns() - worked,
     )

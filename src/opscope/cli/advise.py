@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import click
 
-from opscope.advise.changes import BY_NAME, INPUT
+from opscope.advise.changes import BY_NAME
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import ListOf, WantedStepsType, format_option
 from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.say import say
 from opscope.cli.targets import TargetCommand, refuse_others_options
-from opscope.documents.advise import AdviseDocument, ErrorClass
+from opscope.documents.advise import INPUT, AdviseDocument, ErrorClass
 from opscope.record.settings import SETTINGS
 from opscope.sweep.plan import default_sizes, expand
 from opscope.workloads.catalog import is_script

@@ -1,7 +1,7 @@
 """Changes that were tried on the user's own step: the schema ``opscope.advise/1``."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct, field
 
@@ -13,6 +13,28 @@ class ErrorClass(StrEnum):
     TF32 = "tf32"  # products of matrices with ten bits behind the point
     BF16 = "bf16"  # 16-bit numbers
     LOWER = "lower"  # fewer bits
+
+
+class ChangeName(StrEnum):
+    """The changes that are tried; docs/guides/advise.md has a row for each."""
+
+    SDPA = "sdpa"
+    TF32 = "tf32"
+    WEIGHTS_BF16 = "weights_bf16"
+    WEIGHTS_FP16 = "weights_fp16"
+    AUTOCAST_BF16 = "autocast_bf16"
+    CHANNELS_LAST = "channels_last"
+    FUSED_OPTIMIZER = "fused_optimizer"
+    SET_TO_NONE = "set_to_none"
+    COMPILE = "compile"
+    COMPILE_REDUCE_OVERHEAD = "compile_reduce_overhead"
+    COMPILE_MAX_AUTOTUNE = "compile_max_autotune"
+    INFERENCE_MODE = "inference_mode"
+    HALF_THREADS = "half_threads"
+    LOADER_WORKERS = "loader_workers"
+
+
+INPUT: Final = "input"  # is asked for as changes are, and is none: whether steps wait for their data
 
 
 class Outcome(StrEnum):
@@ -143,18 +165,20 @@ class StageCost(Struct, frozen=True, kw_only=True):
     line: int | None = None
 
 
-class Foreseen(Struct, frozen=True, kw_only=True):
-    """A step, computed for other loading.
+class OtherLoading(Struct, frozen=True, kw_only=True):
+    """A step with other loading.
 
     Attributes:
-        change: what would be different.
-        step_ns: how long a step would take at least.
+        change: what is different.
+        step_ns: how long a step takes.
         ratio: how many times as fast that is.
+        measured: whether it ran; otherwise it is computed from what the stages cost.
     """
 
     change: str
     step_ns: float
     ratio: float
+    measured: bool
 
 
 class InputProof(Struct, frozen=True, kw_only=True):
@@ -170,7 +194,7 @@ class InputProof(Struct, frozen=True, kw_only=True):
         workers: how many workers load; 0 for the process itself.
         batches: how many batches a step takes.
         stages: what loading is made of, the costliest first.
-        foreseen: what would be gained, computed; `opscope advise --only loader_workers` measures it.
+        others: what other loading gives.
     """
 
     blamed: bool
@@ -183,7 +207,7 @@ class InputProof(Struct, frozen=True, kw_only=True):
     workers: int
     batches: float
     stages: tuple[StageCost, ...]
-    foreseen: tuple[Foreseen, ...]
+    others: tuple[OtherLoading, ...]
 
 
 class AdviseDocument(Struct, frozen=True, kw_only=True):

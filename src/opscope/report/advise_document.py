@@ -3,7 +3,16 @@
 from collections.abc import Iterator, Sequence
 
 from opscope.base.units import format_bytes, format_ns
-from opscope.documents.advise import AdviseDocument, ErrorClass, InputProof, Outcome, Patch, StageCost, Tried
+from opscope.documents.advise import (
+    AdviseDocument,
+    ErrorClass,
+    InputProof,
+    OtherLoading,
+    Outcome,
+    Patch,
+    StageCost,
+    Tried,
+)
 from opscope.render.blocks import Block, Bullets, Code, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, field_values, table_of
 
@@ -96,10 +105,12 @@ def _input(proof: InputProof) -> Iterator[Block]:
         f"{format_ns(proof.wait_ns)} for its data, which {_who_loads(proof.workers)}."
     )
     yield _stage_table(proof)
-    foreseen = (
-        f"{one.change}: {format_ns(one.step_ns)} a step, {one.ratio:.2f} times as fast" for one in proof.foreseen
-    )
-    yield Bullets(tuple((f"Computed, for {line}",) for line in foreseen))
+    yield Bullets(tuple((_other(one),) for one in proof.others))
+
+
+def _other(one: OtherLoading) -> str:
+    how = "Measured with" if one.measured else "Computed for"
+    return f"{how} {one.change}: {format_ns(one.step_ns)} a step, {one.ratio:.2f} times as fast"
 
 
 def _who_loads(workers: int) -> str:

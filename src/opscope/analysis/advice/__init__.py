@@ -20,6 +20,7 @@ from opscope.analysis.advice.host_work import host_work, input_pipeline
 from opscope.analysis.advice.joint import ONLY_TOGETHER, all_of_them, pairs
 from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import cold_start, recompilation
+from opscope.analysis.advice.proving import proving_command
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.replayed import Replayed
 from opscope.analysis.advice.rule import AdviceRule, RuleDescription, percent
@@ -260,7 +261,7 @@ def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
             derivation=draft.derivation,
             evidence=draft.evidence,
             action=draft.action,
-            prove=_prove(context),
+            prove=proving_command(draft.rule, context.target),
             wrong_if=draft.wrong_if,
             overlaps=tuple(
                 name for name, other in zip(ids, drafts, strict=True) if name != own and draft.claims & other.claims
@@ -304,8 +305,3 @@ def first_of(drafts: Sequence[Draft]) -> frozenset[int]:
             apart.append(place)
     preferred = sorted(order, key=lambda place: (drafts[place].rule is Rule.DUPLICATE_WORK, place not in apart))
     return frozenset(preferred[:FIRST])
-
-
-def _prove(context: Context) -> str:
-    """Return a command that shows whether a change helped: it measures unprofiled steps."""
-    return f"opscope profile {context.target or 'SCRIPT.py'}  # with the change: compare the unprofiled step"
