@@ -12,7 +12,7 @@ import torch
 from opscope.advise.loaders import Loaders
 from opscope.advise.messages import Computed, Recording
 from opscope.advise.of_function import FunctionVariant
-from opscope.advise.proof import errors_of, judged, losses_agree
+from opscope.advise.proof import errors_of, judged, losses_agree, runs_agree
 from opscope.advise.recording import losses, record
 from opscope.advise.reference import compute_in_float64
 from opscope.advise.simulated import Rounding, rounded
@@ -38,6 +38,17 @@ def train():
         loss.backward()
         optimizer.step()
         return loss.detach()
+
+    return step
+
+def keeps():
+    torch.manual_seed(0)
+    model, outputs = torch.nn.Linear(4, 4), []
+
+    def step():
+        with torch.no_grad():
+            outputs.append(model(torch.randn(2, 4)))
+        return outputs[-1]
 
     return step
 
@@ -90,6 +101,23 @@ def kept(variant: Variant) -> None:
     variant.wrap(around)
 
 
+def shared_buffer(variant: Variant) -> None:
+    """Return the same memory each time, as a captured graph does."""
+    buffer = torch.empty(2, 4)
+
+    def around(call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: buffer.copy_(call(*args, **kwargs))
+
+    variant.wrap(around)
+
+
+def without_dropout(variant: Variant) -> None:
+    for top in variant.tops:
+        for part in top.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.0
+
+
 def later_wrong(variant: Variant) -> None:
     """Be right in the first step only."""
     calls = [0]
@@ -138,6 +166,7 @@ MISTAKES = {
     "scaled": ("infer", of_module(lambda output: output * 1.001)),
     "kept result": ("infer", kept),
     "wrong later": ("infer", later_wrong),
+    "shared buffer": ("keeps", shared_buffer),
     "no update": ("train", without_update),
     "another learning rate": ("train", other_rate),
     "frozen statistics": ("train", frozen_statistics),
@@ -216,8 +245,17 @@ def test_longer_runs_are_held_to_the_spread_of_seeds() -> None:
     assert losses_agree([1.0], [[float("nan")]]) is None
 
 
+def test_dropout_that_is_gone_is_noticed(target: Callable[[str], Configuration]) -> None:
+    """The proof itself runs without dropout; a longer run does not."""
+    written, same, other = (observed(target("train")) for _ in range(3))
+    without_dropout(other)
+    as_written = [written.drive(losses(5, 0))]
+    assert runs_agree(same.drive(losses(5, 0)), as_written) is None
+    assert "is its dropout gone?" in str(runs_agree(other.drive(losses(5, 0)), as_written))
+
+
 def test_losses_are_those_of_the_backward_pass(target: Callable[[str], Configuration]) -> None:
-    found = observed(target("train")).drive(losses(5, 0))
+    found = observed(target("train")).drive(losses(5, 0)).losses
     assert len(found) == 5
     assert found[-1] < found[0]
     assert not hasattr(torch.autograd.backward, "__closure__") or torch.autograd.backward.__name__ == "backward"

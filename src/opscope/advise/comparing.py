@@ -6,10 +6,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME
-from opscope.advise.messages import Job, Losses, Record, Recording
-from opscope.advise.proof import Judged, judged, losses_agree
+from opscope.advise.messages import Job, LongRun, Losses, Record, Recording
+from opscope.advise.proof import Judged, judged, runs_agree
 from opscope.advise.search import Names
-from opscope.advise.session import AdviseError, Session
+from opscope.advise.session import AdviseError, Session, Worker
 from opscope.documents.advise import ErrorClass, Facts
 
 _RECORDED: Final = 4
@@ -29,7 +29,7 @@ class Comparing:
 
     def __init__(self, session: Session, job: Job, timeout_s: float, say: Callable[[str], None]) -> None:
         self._session, self._job, self._timeout, self._say = session, job, timeout_s, say
-        self._losses: list[list[float]] = []  # of the step as written, over a longer run from several seeds
+        self._written: list[LongRun] = []  # the step as written, from several seeds
 
     def proofs(self, finalists: Sequence[Names], facts: Facts) -> dict[Names, Judged]:
         """Compare finalists with float64: as a whole, and what is exact of them at the precision as written.
@@ -77,24 +77,27 @@ class Comparing:
         workers = self._session.build(jobs)
         found = [worker.ask(Record(_RECORDED), Recording, self._timeout) for worker in workers]
         self._session.close(workers)
-        return [
-            one if one is not None else ("" if worker.broken is None else worker.broken.reason)
-            for one, worker in zip(found, workers, strict=True)
-        ]
+        return [_why(worker) if one is None else one for one, worker in zip(found, workers, strict=True)]
 
     def longer(self, jobs: Sequence[Job]) -> list[str | None]:
         """Return for each of some jobs why its losses over a longer run are others than as written; None if not."""
         self._say(f"{_LONG_RUN} steps of training each")
-        written = [] if self._losses else [(self._job, number) for number in _SEEDS]
+        written = [] if self._written else [(self._job, number) for number in _SEEDS]
         runs = [*written, *((job, _SEEDS[0]) for job in jobs)]
         workers = self._session.build([job for job, _ in runs])
-        losses = [
-            worker.ask(Losses(_LONG_RUN, number), list, self._timeout)
+        found = [
+            worker.ask(Losses(_LONG_RUN, number), LongRun, self._timeout)
             for worker, (_, number) in zip(workers, runs, strict=True)
         ]
         self._session.close(workers)
-        self._losses += [one for one in losses[: len(written)] if one]
-        return [losses_agree(one, self._losses) if one and self._losses else None for one in losses[len(written) :]]
+        self._written += [one for one in found[: len(written)] if one is not None]
+        return [
+            f"it fails in a longer run: {_why(worker)}" if one is None else self._differs(one)
+            for one, worker in list(zip(found, workers, strict=True))[len(written) :]
+        ]
+
+    def _differs(self, found: LongRun) -> str | None:
+        return runs_agree(found, self._written) if self._written else None
 
 
 def _is_exact(name: str) -> bool:
@@ -111,3 +114,7 @@ def _judged(
     if isinstance(found, str):
         return Judged(False, f"it fails when its results are recorded: {found}", 0.0, 0.0)
     return judged(found, written, right, explains, " + ".join(names))
+
+
+def _why(worker: Worker) -> str:
+    return "it gave no answer" if worker.broken is None else worker.broken.reason

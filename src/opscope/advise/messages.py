@@ -128,7 +128,7 @@ class Record(Struct, frozen=True):
 
 
 class Losses(Struct, frozen=True):
-    """Asks for the loss of each of some steps.
+    """Asks for the loss of each of some steps; answered with `LongRun`.
 
     Attributes:
         steps: how many.
@@ -159,9 +159,23 @@ class Recording(Struct):
         others: by the kind of other inputs, what the modules returned for them.
         state: by name, buffers and parameters after the steps.
         updates: how often each optimizer has stepped in them.
+        overwritten: how many outputs that the user's code still held a step later had changed by then.
     """
 
     steps: list[Computed]
     others: dict[str, Computed]
     state: dict[str, Values]
     updates: list[int]
+    overwritten: int = 0
+
+
+class LongRun(Struct):
+    """A longer run of training.
+
+    Attributes:
+        losses: the loss of each step; NaN where a step has none.
+        draws: whether random numbers were drawn.
+    """
+
+    losses: list[float]
+    draws: bool

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from opscope.advise.messages import Computed, Recording, Values
+from opscope.advise.messages import Computed, LongRun, Recording, Values
 
 # An error may be so many times that of the step as written, or that of simulated arithmetic, whichever is larger. In a
 # probe on one H200 planted mistakes were above that, and right variants below.
@@ -48,6 +48,9 @@ def judged(
     """
     if found.updates != as_written.updates:
         return Judged(False, "the optimizer takes another number of steps", float("inf"), 0.0)
+    if found.overwritten > as_written.overwritten:
+        said = f"{found.overwritten} outputs that the program still holds are overwritten by the next step"
+        return Judged(False, said, float("inf"), 0.0)
     mine, own = errors_of(found, reference), errors_of(as_written, reference)
     explained = [errors_of(one, reference) for one in simulated]
     worst, decided = ("", 0.0, 0.0), False
@@ -109,8 +112,20 @@ def _relative(found: Sequence[Values], right: Sequence[Values]) -> float:
     return difference / norm if norm else (0.0 if not difference else float("inf"))
 
 
-def losses_agree(found: Sequence[float], as_written: Sequence[Sequence[float]]) -> str | None:
+def runs_agree(found: LongRun, as_written: Sequence[LongRun]) -> str | None:
     """Return why a longer run is another one; None where its losses lie where those of the step as written do.
+
+    Args:
+        found: the run.
+        as_written: the step as written, once from the same seed, then from others.
+    """
+    if as_written[0].draws and not found.draws:
+        return "no random numbers are drawn, where the step as written draws some: is its dropout gone?"
+    return losses_agree(found.losses, [one.losses for one in as_written])
+
+
+def losses_agree(found: Sequence[float], as_written: Sequence[Sequence[float]]) -> str | None:
+    """Return why losses are those of another run; None where they lie where those of the step as written do.
 
     Args:
         found: the loss of each step.

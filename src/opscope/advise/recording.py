@@ -1,12 +1,14 @@
 """What some steps of a variant compute, for a comparison with what they should."""
 
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
+import numpy as np
 import torch
 
-from opscope.advise.messages import Computed, Recording, Values
+from opscope.advise.messages import Computed, LongRun, Recording, Values
 from opscope.advise.routine import Ran, Routine, whole_step
 from opscope.advise.seeds import seed
 from opscope.advise.variant import Variant
@@ -23,7 +25,8 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
     """Record some steps, each from a known seed, then the modules alone on other inputs."""
     found: list[Computed] = []
     counted = [0 for _ in variant.optimizers]
-    with _listening(variant, found, counted):
+    held = _Held()
+    with _listening(variant, found, counted, held):
         for number in range(steps):
             found.append(Computed())
             seed(_FIRST_SEED + number)
@@ -32,16 +35,57 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
                 seed(_FIRST_SEED + number)
             synchronize(variant.device)
             found[-1].outputs += [_values(one) for one in tensors_of(returned)]
+            held.step_ended()
     state = {
         f"{place}.{name}": _values(value)
         for place, top in enumerate(variant.tops)
         for name, value in (*top.named_parameters(), *top.named_buffers())
     }
-    return Recording(found, {kind: _of_others(variant, kind) for kind in _OTHER_VALUES}, state, counted)
+    return Recording(
+        found, {kind: _of_others(variant, kind) for kind in _OTHER_VALUES}, state, counted, held.overwritten
+    )
+
+
+class _Held:
+    """Outputs of modules that somebody still holds when the next step has ended: they must not have changed.
+
+    A captured graph returns the same memory each time, which a program that keeps its outputs would not notice.
+
+    Attributes:
+        overwritten: how many have.
+    """
+
+    def __init__(self) -> None:
+        self.overwritten = 0
+        self._before: list[tuple[weakref.ref[torch.Tensor], Values]] = []
+        self._now: list[tuple[weakref.ref[torch.Tensor], Values]] = []
+
+    def output(self, value: object) -> None:
+        """Note what a module returned."""
+        self._now += [(weakref.ref(one), _values(one)) for one in _own_tensors(value)]
+
+    def step_ended(self) -> None:
+        """Compare the outputs of the step before with what they were."""
+        for reference, values in self._before:
+            tensor = reference()
+            if tensor is not None and not np.array_equal(_values(tensor), values, equal_nan=True):
+                self.overwritten += 1
+        self._before, self._now = self._now, []
+
+
+def _own_tensors(value: object) -> list[torch.Tensor]:
+    """Return the tensor objects in an output, and not others that share their memory."""
+    if isinstance(value, torch.Tensor):
+        return [value] if value.layout is torch.strided else []
+    if isinstance(value, Mapping):
+        return [tensor for part in value.values() for tensor in _own_tensors(part)]
+    if isinstance(value, list | tuple):
+        return [tensor for part in value for tensor in _own_tensors(part)]
+    return []
 
 
 @contextmanager
-def _listening(variant: Variant, found: list[Computed], counted: list[int]) -> Iterator[None]:
+def _listening(variant: Variant, found: list[Computed], counted: list[int], held: _Held) -> Iterator[None]:
     listens = [True]
 
     def heard(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,6 +93,7 @@ def _listening(variant: Variant, found: list[Computed], counted: list[int]) -> I
             output = call(*args, **kwargs)
             if listens and not variant.interrupted:
                 found[-1].outputs += [_values(one) for one in tensors_of(output)]
+                held.output(output)
             return output
 
         return hearing
@@ -126,7 +171,7 @@ def _values(tensor: torch.Tensor) -> Values:
     return found
 
 
-def losses(steps: int, number: int) -> Routine[list[float]]:
+def losses(steps: int, number: int) -> Routine[LongRun]:
     """Return the loss of each of some steps from one seed: what its backward pass began with, else what it returned.
 
     Steps that do neither have the loss NaN.
@@ -139,6 +184,7 @@ def losses(steps: int, number: int) -> Routine[list[float]]:
         backward(tensors, *args, **kwargs)
 
     seed(number)
+    state = _generators()
     torch.autograd.backward = heard
     try:
         for place in range(steps):
@@ -148,7 +194,13 @@ def losses(steps: int, number: int) -> Routine[list[float]]:
                 found.append(_mean(returned))
     finally:
         torch.autograd.backward = backward
-    return found
+    return LongRun(found, draws=_generators() != state)
+
+
+def _generators() -> list[bytes]:
+    """Return the states of PyTorch's generators, of the host and of the devices in use."""
+    on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [state.numpy().tobytes() for state in (torch.get_rng_state(), *on_devices)]
 
 
 def _mean(value: object) -> float:
